@@ -1,0 +1,362 @@
+"""The contracts: the only types that travel between the parts of jaxrl.
+
+Everything here is data (NamedTuples of arrays) or a NamedTuple of pure functions, typed by the Protocols below. Shapes read
+``f32[B]``; ``B`` is the number of environments, ``T`` the number of rows in a rollout; ``[]`` is one environment, unbatched.
+
+Rows follow the NEXT_STEP convention of Gymnasium and envpool. When an episode ends at row t, ``inputs[t + 1].obs`` is the true
+last observation; row t + 1 is spent on the reset (its action is ignored, its reward is 0 and ``valid`` is False), and
+``inputs[t + 2].is_first`` is True. So the value that follows a truncated step is always ``V(inputs[t + 1])``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import jax
+from gymnasium import spaces
+
+PyTree: TypeAlias = Any
+Array: TypeAlias = jax.Array
+Key: TypeAlias = jax.Array
+"""A typed threefry key, as made by ``jax.random.key``."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- environments
+
+
+class TimeStep(NamedTuple):
+    """What one environment step returns, unbatched."""
+
+    obs: PyTree
+    """The observation that was reached. Environments never reset themselves."""
+    reward: Array
+    """f32[], raw: neither scaled nor clipped."""
+    terminated: Array
+    """bool[]. The MDP ended, so the value beyond is 0. Wins when both flags are true."""
+    truncated: Array
+    """bool[]. A limit cut the episode, so the value beyond is V(obs)."""
+    info: dict[str, Array] = {}
+    """Fixed structure, empty by default."""
+
+
+class ResetFn(Protocol):
+    def __call__(self, key: Key, params: PyTree, /) -> tuple[PyTree, PyTree]:
+        """Start an episode: ``(env_state, obs)``."""
+        ...
+
+
+class StepFn(Protocol):
+    def __call__(self, key: Key, env_state: PyTree, action: Array, params: PyTree, /) -> tuple[PyTree, TimeStep]:
+        """Advance one environment by one action: ``(env_state, TimeStep)``."""
+        ...
+
+
+class Env(NamedTuple):
+    """A pure environment: functions of one unbatched instance, and data."""
+
+    reset: ResetFn
+    step: StepFn
+    observation_space: spaces.Space
+    action_space: spaces.Space
+    params: PyTree = ()
+    """Default environment parameters: data, so they can be batched over environments and differ between seeds."""
+    name: str = "custom"
+    max_episode_steps: int | None = None
+    """A limit that jaxrl enforces, as truncation, on top of the environment's own. None: the environment has its own, or none."""
+
+
+class HostStep(NamedTuple):
+    """What a batch of host environments returns for one step: NumPy arrays, NEXT_STEP rows (see the module's text)."""
+
+    obs: PyTree
+    reward: Any
+    """f32[B]; 0 on reset rows."""
+    terminated: Any
+    """bool[B]"""
+    truncated: Any
+    """bool[B]"""
+
+
+class HostEnvs(Protocol):
+    """A running batch of host environments, as ``HostEnv.open`` returns it."""
+
+    def reset(self) -> PyTree:
+        """Start all episodes and return obs[B]."""
+        ...
+
+    def step(self, action: Any) -> HostStep:
+        """Step all environments. An environment that ended at the step before ignores its action and resets."""
+        ...
+
+    def close(self) -> None:
+        """Release what the environments hold; later calls raise."""
+        ...
+
+
+class OpenFn(Protocol):
+    def __call__(self, num_envs: int, seed: int) -> HostEnvs:
+        """Start ``num_envs`` environments. Environment i's stream is fixed by ``seed`` and i."""
+        ...
+
+
+class HostEnv(NamedTuple):
+    """An environment that runs on the host (C++ or Python): nothing starts before ``open``."""
+
+    open: OpenFn
+    observation_space: spaces.Space
+    action_space: spaces.Space
+    options: Mapping[str, Any] = {}
+    name: str = "host"
+    max_episode_steps: int | None = None
+
+
+# ------------------------------------------------------------------------------------------------------------------------ data
+
+
+class StepInput(NamedTuple):
+    """What a policy sees, the same for every model. Unbatched, [B] or [T, B]."""
+
+    obs: PyTree
+    prev_action: Array
+    """The action that the environment executed one row before; zeros on the first row of an episode."""
+    prev_reward: Array
+    """f32, raw; 0 on the first row of an episode."""
+    is_first: Array
+    """bool: the first row of an episode; a recurrent model starts from its initial carry here."""
+
+
+class Rollout(NamedTuple):
+    """What a learner gets, whoever collected it: time-major, T rows of B environments."""
+
+    inputs: StepInput
+    """[T + 1, B]. ``inputs[t + 1].obs`` is always what row t reached, so V(next of t) = V(inputs[t + 1])."""
+    action: Array
+    """[T, B, ...], as the environment executed it."""
+    reward: Array
+    """f32[T, B], raw."""
+    terminated: Array
+    """bool[T, B]"""
+    truncated: Array
+    """bool[T, B]"""
+    extras: PyTree
+    """[T, B, ...]: what ``Algorithm.act`` recorded for its own learning rule (log_prob, value, ...)."""
+    valid: Array
+    """bool[T, B]. False on the reset row after an end and on padding: such rows enter no loss and no statistic."""
+    carry: PyTree
+    """[B, ...]: the recurrent state before row 0, as it was when acting; () when memoryless."""
+    env_id: Array
+    """i32[B]: which environments these are."""
+    version: Array
+    """i32[]: which parameters acted (``Policy.version``)."""
+
+
+class Mean(NamedTuple):
+    """A weighted mean that is still open: parts combine by adding, the ratio is taken on the host."""
+
+    sum: Array
+    count: Array
+
+
+class Min(NamedTuple):
+    """A minimum that is still open; +inf when nothing was seen."""
+
+    value: Array
+
+
+class Max(NamedTuple):
+    """A maximum that is still open; -inf when nothing was seen."""
+
+    value: Array
+
+
+Metrics: TypeAlias = dict[str, Mean | Min | Max]
+"""Flat, with the log keys of CleanRL (``charts/episodic_return``, ``losses/value_loss``, ...)."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------- models
+
+
+class Model(NamedTuple):
+    """A network as pure functions; nothing here knows which library made it."""
+
+    init: InitModelFn
+    apply: ApplyFn
+    """One step over a batch: inputs [B]."""
+    unroll: ApplyFn
+    """The same over time: inputs [T, B]; encodes all T·B rows at once and scans only the core."""
+    initial_carry: InitialCarryFn
+
+
+class InitModelFn(Protocol):
+    def __call__(self, key: Key, inputs: StepInput, /) -> PyTree:
+        """Parameters, given an example of one row: inputs [B]."""
+        ...
+
+
+class ApplyFn(Protocol):
+    def __call__(self, params: PyTree, carry: PyTree, inputs: StepInput, /) -> tuple[PyTree, Any]:
+        """``(carry, outputs)``. Restarts the carry by itself wherever ``inputs.is_first``."""
+        ...
+
+
+class InitialCarryFn(Protocol):
+    def __call__(self, batch_size: int, /) -> PyTree:
+        """The recurrent state at the start of an episode, [B, ...]; () when memoryless."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------------------ algorithms
+
+
+class Policy(NamedTuple):
+    """All that an actor needs, and no more."""
+
+    params: PyTree
+    statistics: PyTree
+    """Normalisation statistics that acting uses; () when there are none."""
+    exploration: PyTree
+    """Whatever ``explore=True`` needs besides the parameters (an epsilon); () when there is nothing."""
+    version: Array
+    """i32[]: the number of ``update`` (or ``learn``) calls that led to these parameters."""
+
+
+class LearnerState(Protocol):
+    """What every rule's LearnerState has; each rule's own NamedTuple adds its fields (target_params, replay, ...)."""
+
+    @property
+    def params(self) -> PyTree: ...
+    @property
+    def opt_state(self) -> PyTree: ...
+    @property
+    def hyperparams(self) -> PyTree: ...
+    @property
+    def statistics(self) -> PyTree: ...
+    @property
+    def key(self) -> Key: ...
+    @property
+    def version(self) -> Array: ...
+
+
+class InitLearnerFn(Protocol):
+    def __call__(self, key: Key, hyperparams: PyTree, /) -> Any: ...
+
+
+class PolicyFn(Protocol):
+    def __call__(self, learner: Any, /) -> Policy: ...
+
+
+class ActFn(Protocol):
+    def __call__(
+        self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    ) -> tuple[PyTree, Array, PyTree]:
+        """``(carry, action[B], extras[B])``. Environment i draws from (key, env_id[i]) alone, whatever the batch around it."""
+        ...
+
+
+class UpdateFn(Protocol):
+    def __call__(self, learner: Any, rollout: Rollout, /) -> tuple[Any, Metrics]: ...
+
+
+class ObserveFn(Protocol):
+    def __call__(self, learner: Any, rollout: Rollout, /) -> Any: ...
+
+
+class LearnFn(Protocol):
+    def __call__(self, learner: Any, /) -> tuple[Any, Metrics]: ...
+
+
+class GradientsFn(Protocol):
+    def __call__(self, learner: Any, rollout: Rollout, /) -> tuple[PyTree, Metrics]: ...
+
+
+class ApplyGradientsFn(Protocol):
+    def __call__(self, learner: Any, gradients: PyTree, /) -> Any: ...
+
+
+class Algorithm(NamedTuple):
+    """A learning rule. It knows spaces, and no environment."""
+
+    init: InitLearnerFn
+    policy: PolicyFn
+    act: ActFn
+    update: UpdateFn
+    """Learn from one rollout. For replay rules, ``learn`` after ``observe``."""
+    initial_carry: InitialCarryFn
+    """The model's, for whoever acts."""
+    observe: ObserveFn | None = None
+    """Take rollouts in without learning: store rows, refresh statistics. Present where the warm-up needs it."""
+    learn: LearnFn | None = None
+    """Replay rules only: draw and learn."""
+    gradients: GradientsFn | None = None
+    """Rules with one gradient per rollout only: lets another process compute gradients."""
+    apply: ApplyGradientsFn | None = None
+    warmup_iterations: int = 0
+    """How many rollouts ``Agent.init`` collects and observes without learning."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------- agents
+
+
+class EpisodeStatistics(NamedTuple):
+    """The running episode of each environment, [B]."""
+
+    episodic_return: Array
+    """f32[B]: the sum of raw rewards so far."""
+    episodic_length: Array
+    """i32[B]: the number of valid rows so far."""
+
+
+class ActorState(NamedTuple):
+    """Where the environments stand; every leaf has the leading axis [num_envs]."""
+
+    env_state: PyTree
+    input: StepInput
+    carry: PyTree
+    done: Array
+    """bool[B]: the episode ended on the row before, so the next row is spent on the reset."""
+    episode: EpisodeStatistics
+
+
+class AgentState(NamedTuple):
+    """Everything: with this and the program, a run goes on bit for bit."""
+
+    learner: Any
+    actor: ActorState
+    env_params: PyTree
+    """One value for all environments, or leaves with a leading axis [num_envs]."""
+    key: Key
+    """Constant: iteration n of environment i draws from (key, n, i)."""
+    iteration: Array
+    """i32[]: rollouts collected so far, the warm-up included."""
+
+
+class InitAgentFn(Protocol):
+    def __call__(self, key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
+        """Initialise and run the warm-up. ``hyperparams``: a mapping of the ones to change, or the rule's whole NamedTuple."""
+        ...
+
+
+class StepAgentFn(Protocol):
+    def __call__(self, state: AgentState, /) -> tuple[AgentState, Metrics]:
+        """Collect one rollout and learn from it."""
+        ...
+
+
+class Agent(NamedTuple):
+    """An Algorithm bound to an environment."""
+
+    init: InitAgentFn
+    step: StepAgentFn
+    algorithm: Algorithm
+    env: Env | HostEnv
+    spec: dict[str, Any]
+    """Plain data from which ``jaxrl.build`` makes the same agent again, in another process or on another machine."""
+    num_envs: int
+    rollout_length: int
+    axis_name: str | None = None
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Rows per ``step``, over all environments and devices."""
+        return self.num_envs * self.rollout_length
