@@ -1,0 +1,139 @@
+"""Binding an ``Algorithm`` to an environment: the ``Agent``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.config import merge_hyperparams
+from jaxrl.metrics import all_reduce
+from jaxrl.rollout import collect, init_actor
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, PyTree
+
+ModelFn = Callable[[spaces.Space, spaces.Space], Model]
+
+
+def resolve_env(env: str | Env | HostEnv) -> Env | HostEnv:
+    """The environment behind an id, or the one given, after a look at its shapes."""
+    from jaxrl.envs import make_env, validate_env
+
+    if isinstance(env, str):
+        env = make_env(env)
+    if not isinstance(env, Env | HostEnv):
+        raise TypeError(f"env must be an id such as 'CartPole-v1', a jaxrl.Env or a jaxrl.HostEnv, not {type(env).__name__}")
+    validate_env(env)
+    return env
+
+
+def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:
+    """A builder's ``model`` keyword: a Model, a function of (observation_space, action_space) that gives one, or None."""
+    if isinstance(model, Model):
+        return model
+    made = (model or default)(env.observation_space, env.action_space)
+    if not isinstance(made, Model):
+        raise TypeError(f"model={model!r} must be a jaxrl.Model or a function of (observation_space, action_space) that gives one")
+    return made
+
+
+def environment_ids(batch: int, axis_name: str | None) -> Array:
+    """i32[batch]: the global ids of this device's environments."""
+    offset = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch
+    return offset + jnp.arange(batch, dtype=jnp.int32)
+
+
+def bind(
+    algorithm: Algorithm,
+    env: Env | HostEnv,
+    *,
+    num_envs: int,
+    rollout_length: int,
+    hyperparams: Any,
+    spec: dict[str, Any] | None = None,
+    axis_name: str | None = None,
+) -> Agent:
+    """An Agent that collects ``rollout_length`` rows in ``num_envs`` environments per step, and learns from them.
+
+    Args:
+      hyperparams: the rule's defaults, a NamedTuple of Python floats (kept as floats: arrays could be donated away).
+      spec: what ``jaxrl.build`` needs; a rule of your own may leave it out.
+      axis_name: the device axis that ``step`` runs under (pmap, shard_map), each device holding its share of environments.
+    """
+    if isinstance(env, HostEnv):
+        init, step = _host_functions(algorithm, env)
+    else:
+        init, step = _pure_functions(algorithm, env, num_envs, rollout_length, axis_name)
+
+    def init_agent(key: Key, hyperparams_given: Any = None, env_params: PyTree = None) -> AgentState:
+        _check_key(key)
+        if env_params is None:
+            env_params = env.params if isinstance(env, Env) else ()
+        return init(key, merge_hyperparams(hyperparams, hyperparams_given), env_params)
+
+    return Agent(init_agent, step, algorithm, env, dict(spec or {}), num_envs, rollout_length, axis_name)
+
+
+def _check_key(key: Any) -> None:
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise TypeError(f"key must be a typed key, as jax.random.key(0) makes, not {type(key).__name__} {getattr(key, 'dtype', '')}")
+    if key.ndim:
+        raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap(agent.init)(keys)")
+
+
+def _strong(tree: PyTree) -> PyTree:
+    """Arrays with fixed types: weak ones would retrace the step, and Python scalars would not batch."""
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(jnp.asarray(x), jnp.asarray(x).dtype), tree)
+
+
+def _pure_functions(
+    algorithm: Algorithm, env: Env, num_envs: int, rollout_length: int, axis_name: str | None
+) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
+    def advance_actor(state: AgentState, env_id: Array) -> Any:
+        policy, key = algorithm.policy(state.learner), jax.random.fold_in(state.key, state.iteration)
+        return collect(algorithm, env, policy, state.actor, state.env_params, env_id, key, rollout_length)
+
+    @jax.jit
+    def init(key: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
+        learner_key, actor_key, key = jax.random.split(key, 3)
+        env_id, env_params = environment_ids(num_envs, None), _strong(env_params)
+        actor = init_actor(algorithm, env, actor_key, env_id, env_params)
+        learner = algorithm.init(learner_key, hyperparams)
+        state = AgentState(learner, actor, env_params, key, jnp.zeros((), jnp.int32))
+
+        def warm_up(state: AgentState, _: None) -> tuple[AgentState, None]:
+            assert algorithm.observe is not None
+            actor, rollout, _ = advance_actor(state, env_id)
+            learner = algorithm.observe(state.learner, rollout)
+            return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), None
+
+        if algorithm.warmup_iterations:
+            state, _ = jax.lax.scan(warm_up, state, length=algorithm.warmup_iterations)
+        return state
+
+    def step(state: AgentState) -> tuple[AgentState, Metrics]:
+        env_id = environment_ids(state.actor.done.shape[0], axis_name)
+        actor, rollout, episodes = advance_actor(state, env_id)
+        learner, losses = algorithm.update(state.learner, rollout)
+        metrics = all_reduce(episodes | losses, axis_name)
+        return AgentState(learner, actor, state.env_params, state.key, state.iteration + 1), metrics
+
+    return init, step
+
+
+def _host_functions(algorithm: Algorithm, env: HostEnv) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
+    @jax.jit
+    def init(key: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
+        learner_key, _, key = jax.random.split(key, 3)
+        learner = algorithm.init(learner_key, hyperparams)
+        return AgentState(learner, (), env_params, key, jnp.zeros((), jnp.int32))  # type: ignore[arg-type]
+
+    def step(state: AgentState) -> tuple[AgentState, Metrics]:
+        raise RuntimeError(
+            f"{env.name} runs on the host, so its agent has no pure step: use jaxrl.run(agent, total_steps=…), "
+            "which collects on the host and calls the same update"
+        )
+
+    return init, step

@@ -1,0 +1,1 @@
+"""Learning rules: one file per algorithm, each with its config, loss, rule and builder."""

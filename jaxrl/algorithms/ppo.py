@@ -1,0 +1,399 @@
+"""Proximal policy optimisation with a clipped surrogate (Schulman et al. 2017), memoryless or recurrent, discrete or continuous.
+
+Reads top to bottom: settings, state, acting, targets, loss, update, builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from gymnasium import spaces
+
+from jaxrl.agent import ModelFn, bind, resolve_env, resolve_model
+from jaxrl.config import check_count, split_settings
+from jaxrl.distributions import sample_each
+from jaxrl.metrics import masked_mean, reduce, scalar
+from jaxrl.models import actor_critic, split_mask
+from jaxrl.normalize import RunningMoments, init_moments, normalize, update_moments
+from jaxrl.optimize import OptimizerFn, Schedule, annealed, check_schedules, clipped_adam, mean_gradient, pmean, scheduled
+from jaxrl.returns import gae
+from jaxrl.rollout import fold_each
+from jaxrl.spaces import example_input
+from jaxrl.spec import describe, describe_env
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
+
+    num_envs: int = 16
+    rollout_length: int = 128
+    num_epochs: int = 4
+    num_minibatches: int = 4
+    normalize_advantages: bool = True
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+    clip_value_loss: bool = False
+    anneal: bool = False
+    """Learning rate to 0, linearly, at ``total_steps``."""
+    total_steps: int | None = None
+
+
+class PPOHyperparams(NamedTuple):
+    """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
+
+    learning_rate: Any = 2.5e-4
+    gamma: Any = 0.99
+    gae_lambda: Any = 0.95
+    clip_eps: Any = 0.2
+    ent_coef: Any = 0.01
+    vf_coef: Any = 0.5
+    max_grad_norm: Any = 0.5
+
+
+class Statistics(NamedTuple):
+    """What normalisation needs; () where it is switched off."""
+
+    observations: RunningMoments | tuple[()]
+    rewards: RewardStatistics | tuple[()]
+
+
+class RewardStatistics(NamedTuple):
+    """Rewards are divided by the standard deviation of the discounted return, kept per environment."""
+
+    returns: Array
+    """f32[num_envs]: the running discounted return of each environment."""
+    moments: RunningMoments
+
+
+class PPOState(NamedTuple):
+    params: PyTree
+    opt_state: PyTree
+    hyperparams: PPOHyperparams
+    statistics: Statistics
+    key: Key
+    version: Array
+
+
+class Batch(NamedTuple):
+    """Rows to learn from. Leaves are [N, ...] for memoryless models and [N, T, ...] (whole sequences) for recurrent ones."""
+
+    inputs: StepInput
+    carry: PyTree
+    """[N, ...] at the start of each sequence; () when memoryless."""
+    action: Array
+    """As drawn from the distribution."""
+    log_prob: Array
+    advantage: Array
+    target: Array
+    """The λ-return, what the value regresses to."""
+    value: Array
+    """The value when acting."""
+    valid: Array
+
+
+ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
+"""(params, minibatch) -> (a loss to add, scalars to log)."""
+
+
+# --------------------------------------------------------------------------------------------------------------------- actions
+
+
+def to_environment(action_space: spaces.Space, action: Array) -> Array:
+    """An action in model units as the environment takes it: a bounded Box maps [−1, 1], clipped, onto its bounds."""
+    if isinstance(action_space, spaces.Discrete):
+        return action
+    assert isinstance(action_space, spaces.Box)
+    action = action.reshape(action.shape[:-1] + action_space.shape)
+    if not action_space.is_bounded():
+        return action
+    low, high = np.asarray(action_space.low, np.float32), np.asarray(action_space.high, np.float32)
+    return low + (high - low) * 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
+
+
+# --------------------------------------------------------------------------------------------------------------- normalisation
+
+
+def normalize_inputs(statistics: Statistics, inputs: StepInput) -> StepInput:
+    if not statistics.observations:
+        return inputs
+    obs, mask = split_mask(inputs.obs)
+    obs = normalize(statistics.observations, obs)
+    return inputs._replace(obs=obs if mask is None else {**obs, "action_mask": mask})
+
+
+def refresh(statistics: Statistics, rollout: Rollout, gamma: Array, axis_name: str | None) -> Statistics:
+    """Take the valid rows of a rollout into the statistics."""
+    observations, rewards = statistics
+    if observations:
+        obs, _ = split_mask(jax.tree.map(lambda x: x[:-1], rollout.inputs.obs))
+        observations = update_moments(observations, obs, rollout.valid, axis_name)
+    if rewards:
+        # A device holds a contiguous share of the environments, so the global id modulo that share is the local row.
+        slot = rollout.env_id % rewards.returns.shape[0]
+
+        def forward(g: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+            reward, first = row
+            g = reward + gamma * jnp.where(first, 0.0, g)
+            return g, g
+
+        first = rollout.inputs.is_first[:-1] | ~rollout.valid
+        last, returns = jax.lax.scan(forward, rewards.returns[slot], (rollout.reward, first))
+        moments = update_moments(rewards.moments, returns, rollout.valid, axis_name)
+        rewards = RewardStatistics(rewards.returns.at[slot].set(last), moments)
+    return Statistics(observations, rewards)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- update
+
+
+def targets(model: Model, learner: PPOState, rollout: Rollout, hp: PPOHyperparams) -> Batch:
+    """Advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
+    inputs = normalize_inputs(learner.statistics, rollout.inputs)
+    recurrent = bool(jax.tree.leaves(rollout.carry))
+    # The values of all rows but the last were computed when acting; only a recurrent model has to come back to it from row 0.
+    tail = inputs if recurrent else jax.tree.map(lambda x: x[-1:], inputs)
+    last = model.unroll(learner.params, rollout.carry, tail)[1].value[-1]
+    value = rollout.extras["value"]
+    reward = rollout.reward
+    if learner.statistics.rewards:
+        reward = reward * jax.lax.rsqrt(learner.statistics.rewards.moments.variance + 1e-8)
+    next_value = jnp.concatenate([value[1:], last[None]])
+    ends = (rollout.terminated, rollout.truncated, rollout.valid)
+    advantage = gae(reward, value, next_value, *ends, hp.gamma, hp.gae_lambda)
+
+    rows = Batch(
+        inputs=jax.tree.map(lambda x: x[:-1], inputs),
+        carry=(),
+        action=rollout.extras.get("raw_action", rollout.action),
+        log_prob=rollout.extras["log_prob"],
+        advantage=advantage,
+        target=advantage + value,
+        value=value,
+        valid=rollout.valid,
+    )
+    if recurrent:
+        return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=rollout.carry)
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
+
+
+def ppo_loss(
+    model: Model, config: PPOConfig, hp: PPOHyperparams, params: PyTree, batch: Batch, axis_name: str | None
+) -> tuple[Array, Metrics]:
+    """−L^CLIP + vf_coef·L^VF − ent_coef·S (Schulman et al. 2017, eq. 7 and 9), as means over the valid rows of all devices."""
+    if jax.tree.leaves(batch.carry):
+        inputs = jax.tree.map(lambda x: x.swapaxes(0, 1), batch.inputs)
+        output = jax.tree.map(lambda x: x.swapaxes(0, 1), model.unroll(params, batch.carry, inputs)[1])
+    else:
+        output = model.apply(params, (), batch.inputs)[1]
+    count = jnp.maximum(pmean(batch.valid.sum(dtype=jnp.float32), axis_name), 1.0)
+
+    def mean(x: Array) -> Array:
+        return jnp.where(batch.valid, x, 0.0).sum() / count
+
+    advantage = batch.advantage
+    if config.normalize_advantages:
+        centred = advantage - pmean(mean(advantage), axis_name)
+        advantage = centred * jax.lax.rsqrt(pmean(mean(centred**2), axis_name) + 1e-8)
+
+    log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps)
+    policy_loss = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
+
+    error = (output.value - batch.target) ** 2
+    if config.clip_value_loss:
+        near = batch.value + jnp.clip(output.value - batch.value, -hp.clip_eps, hp.clip_eps)
+        error = jnp.maximum(error, (near - batch.target) ** 2)
+    value_loss = 0.5 * mean(error)
+    entropy = mean(output.policy.entropy())
+
+    metrics = {
+        "losses/policy_loss": scalar(policy_loss),
+        "losses/value_loss": scalar(value_loss),
+        "losses/entropy": scalar(entropy),
+        "losses/approx_kl": masked_mean(ratio - 1 - log_ratio, batch.valid),
+        "losses/clipfrac": masked_mean((jnp.abs(ratio - 1) > hp.clip_eps).astype(jnp.float32), batch.valid),
+    }
+    return policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy, metrics
+
+
+def explained_variance(batch: Batch, axis_name: str | None) -> Array:
+    """1 − Var(target − value) / Var(target) over valid rows; 1 is a perfect value, ≤ 0 a useless one."""
+    count = jnp.maximum(pmean(batch.valid.sum(dtype=jnp.float32), axis_name), 1.0)
+    mean = lambda x: pmean(jnp.where(batch.valid, x, 0.0).sum() / count, axis_name)  # noqa: E731
+    variance = lambda x: mean((x - mean(x)) ** 2)  # noqa: E731
+    return 1 - variance(batch.advantage) / (variance(batch.target) + 1e-8)
+
+
+def make_algorithm(
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    model: Model,
+    config: PPOConfig,
+    *,
+    optimizer: OptimizerFn = clipped_adam,
+    schedules: Mapping[str, Schedule] | None = None,
+    extra_losses: Sequence[ExtraLoss] = (),
+    axis_name: str | None = None,
+) -> Algorithm:
+    """PPO's learning rule for these spaces, bound to no environment."""
+    schedules = dict(schedules or {})
+    normalizes = config.normalize_observations or config.normalize_rewards
+
+    def init(key: Key, hyperparams: PPOHyperparams) -> PPOState:
+        model_key, learner_key = jax.random.split(key)
+        example = example_input(observation_space, action_space)
+        obs = jax.tree.map(lambda x: x[0], split_mask(example.obs)[0])
+        statistics = Statistics(
+            init_moments(obs) if config.normalize_observations else (),
+            RewardStatistics(jnp.zeros(config.num_envs, jnp.float32), init_moments(jnp.zeros(())))
+            if config.normalize_rewards
+            else (),
+        )
+        params = model.init(model_key, normalize_inputs(statistics, example))
+        opt_state = optimizer(hyperparams).init(params)
+        return PPOState(params, opt_state, hyperparams, statistics, learner_key, jnp.zeros((), jnp.int32))
+
+    def policy(learner: PPOState) -> Policy:
+        return Policy(learner.params, learner.statistics, (), learner.version)
+
+    def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
+        carry, output = model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
+        drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
+        extras = {"log_prob": output.policy.log_prob(drawn), "value": output.value}
+        if not isinstance(action_space, spaces.Discrete):
+            extras["raw_action"] = drawn
+        return carry, to_environment(action_space, drawn), extras
+
+    def observe(learner: PPOState, rollout: Rollout) -> PPOState:
+        statistics = refresh(learner.statistics, rollout, learner.hyperparams.gamma, axis_name)
+        return learner._replace(statistics=statistics)
+
+    def loss(params: PyTree, hp: PPOHyperparams, batch: Batch) -> tuple[Array, Metrics]:
+        total, metrics = ppo_loss(model, config, hp, params, batch, axis_name)
+        for extra_loss in extra_losses:
+            extra, logged = extra_loss(params, batch)
+            total += extra
+            metrics |= {f"losses/{name}": scalar(x) for name, x in logged.items()}
+        return total, metrics
+
+    def update(learner: PPOState, rollout: Rollout) -> tuple[PPOState, Metrics]:
+        hp = scheduled(learner.hyperparams, schedules, learner.version)
+        optimise = optimizer(hp)
+        batch = targets(model, learner, rollout, hp)
+        size = batch.valid.shape[0]
+        keys = jax.random.split(jax.random.fold_in(learner.key, learner.version), config.num_epochs)
+        order = jax.vmap(lambda key: jax.random.permutation(key, size))(keys)
+        order = order.reshape(config.num_epochs * config.num_minibatches, size // config.num_minibatches)
+
+        def minibatch(carry: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], Metrics]:
+            params, opt_state = carry
+            part = jax.tree.map(lambda x: x[rows], batch)
+            gradient, metrics = mean_gradient(lambda p: loss(p, hp, part), params, axis_name)
+            metrics["losses/grad_norm"] = scalar(optax.global_norm(gradient))
+            updates, opt_state = optimise.update(gradient, opt_state, params)
+            return (optax.apply_updates(params, updates), opt_state), metrics
+
+        (params, opt_state), metrics = jax.lax.scan(minibatch, (learner.params, learner.opt_state), order)
+        metrics = reduce(metrics)
+        metrics["losses/explained_variance"] = scalar(explained_variance(batch, axis_name))
+        metrics["charts/learning_rate"] = scalar(hp.learning_rate)
+        learner = learner._replace(params=params, opt_state=opt_state, version=learner.version + 1)
+        return observe(learner, rollout), metrics
+
+    return Algorithm(
+        init,
+        policy,
+        act,
+        update,
+        model.initial_carry,
+        observe=observe,
+        warmup_iterations=1 if normalizes else 0,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------------- builder
+
+
+def check_config(config: PPOConfig, *, recurrent: bool) -> None:
+    """Refuse sizes that do not fit together."""
+    for name in ("num_envs", "rollout_length", "num_epochs", "num_minibatches"):
+        check_count(name, getattr(config, name))
+    if config.total_steps is not None:
+        check_count("total_steps", config.total_steps)
+    what, items = ("num_envs", config.num_envs) if recurrent else ("num_envs * rollout_length", config.num_envs * config.rollout_length)
+    if items % config.num_minibatches:
+        why = " (a recurrent model learns from whole sequences)" if recurrent else ""
+        raise ValueError(f"num_minibatches={config.num_minibatches} must divide {what}={items}{why}")
+
+
+def make_ppo(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | None = None,
+    optimizer: OptimizerFn | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    extra_losses: Sequence[ExtraLoss] = (),
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Proximal policy optimisation (Schulman et al. 2017) with GAE, for Discrete and Box actions.
+
+    Args:
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      model: a Model whose outputs are ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one,
+        such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh.
+      optimizer: hyperparams -> optax transformation; default: clipped Adam.
+      schedules: hyperparameter name -> function of the iteration that gives a factor on it.
+      extra_losses: functions of (params, Batch) -> (loss to add, scalars to log).
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``PPOConfig`` and ``PPOHyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range.
+    """
+    config, hyperparams = split_settings("make_ppo", PPOConfig, PPOHyperparams, settings)
+    bound = resolve_env(env)
+    if not isinstance(bound.action_space, spaces.Discrete | spaces.Box):
+        raise TypeError(f"PPO needs a Discrete or Box action space; {bound.name} has {bound.action_space}")
+    network = resolve_model(model, actor_critic, bound)
+    check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
+    factors = check_schedules(schedules, PPOHyperparams._fields)
+    if config.anneal:
+        steps = config.num_envs * config.rollout_length
+        factors = annealed(factors, total_steps=config.total_steps, steps_per_iteration=steps)
+    algorithm = make_algorithm(
+        bound.observation_space,
+        bound.action_space,
+        network,
+        config,
+        optimizer=optimizer or clipped_adam,
+        schedules=factors,
+        extra_losses=extra_losses,
+        axis_name=axis_name,
+    )
+    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
+    spec = {
+        "builder": describe(make_ppo),
+        "env": describe_env(env),
+        "settings": {**asdict(config), **hyperparams._asdict()},
+        "parts": describe(parts),
+    }
+    return bind(
+        algorithm,
+        bound,
+        num_envs=config.num_envs,
+        rollout_length=config.rollout_length,
+        hyperparams=hyperparams,
+        spec=spec,
+        axis_name=axis_name,
+    )

@@ -1,0 +1,115 @@
+"""Builder keywords: each belongs to exactly one of a rule's Config (structure) and Hyperparams (data)."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.types import PyTree
+
+
+class Range(NamedTuple):
+    """Allowed values of a hyperparameter: low ≤ x ≤ high, the ends excluded where open."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+
+    def contains(self, x: float) -> bool:
+        return math.isfinite(x) and x <= self.high and (x > self.low if self.open_low else x >= self.low)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"a finite number {'>' if self.open_low else '>='} {self.low:g}"
+        return f"a number in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
+
+
+POSITIVE, NON_NEGATIVE, UNIT, HALF_OPEN_UNIT = Range(0, open_low=True), Range(0), Range(0, 1), Range(0, 1, open_low=True)
+
+RANGES: dict[str, Range] = {
+    "learning_rate": POSITIVE,
+    "gamma": UNIT,
+    "gae_lambda": UNIT,
+    "clip_eps": POSITIVE,
+    "ent_coef": NON_NEGATIVE,
+    "vf_coef": NON_NEGATIVE,
+    "max_grad_norm": POSITIVE,
+    "tau": HALF_OPEN_UNIT,
+    "epsilon_start": UNIT,
+    "epsilon_end": UNIT,
+    "exploration_steps": POSITIVE,
+}
+"""One range per name, for all algorithms: a name means the same everywhere."""
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` or nothing, to append to an error."""
+    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+C = TypeVar("C")
+H = TypeVar("H")
+
+
+def split_settings(builder: str, config: type[C], hyperparams: type[H], settings: Mapping[str, Any]) -> tuple[C, H]:
+    """Sort a builder's keywords into its Config and its Hyperparams, with errors that name the nearest keyword."""
+    structure = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    data = set(hyperparams._fields)  # type: ignore[attr-defined]
+    for name in settings:
+        if name not in structure | data:
+            raise TypeError(
+                f"{builder}() got an unknown keyword {name!r}.{nearest(name, structure | data)}"
+                f" Config: {sorted(structure)}. Hyperparameters: {sorted(data)}."
+            )
+    chosen = hyperparams(**{name: value for name, value in settings.items() if name in data})
+    for name, value in chosen._asdict().items():  # type: ignore[attr-defined]
+        check_hyperparam(name, value)
+    return config(**{name: value for name, value in settings.items() if name in structure}), chosen
+
+
+def check_hyperparam(name: str, value: Any) -> None:
+    """Refuse a concrete value outside the range of its name; traced values pass."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    try:
+        numbers = np.asarray(value, np.float64).ravel()
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={value!r} must be {RANGES[name]}") from None
+    for x in numbers:
+        if not RANGES[name].contains(float(x)):
+            raise ValueError(f"{name}={x:g} is not allowed: it must be {RANGES[name]}")
+
+
+def check_count(name: str, value: Any, *, at_least: int = 1) -> None:
+    """Refuse anything but an integer ≥ ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        raise ValueError(f"{name}={value!r} must be an integer >= {at_least}")
+
+
+def merge_hyperparams(defaults: H, given: Any) -> H:
+    """``defaults`` (Python floats) with ``given`` on top, as f32 arrays.
+
+    Args:
+      given: None; a mapping of the hyperparameters to change; or a whole NamedTuple of the same type.
+    """
+    if given is None:
+        given = {}
+    elif isinstance(given, type(defaults)):
+        given = given._asdict()  # type: ignore[attr-defined]
+    elif not isinstance(given, Mapping):
+        raise TypeError(f"hyperparams must be a mapping or a {type(defaults).__name__}, not {type(given).__name__}")
+    fields = defaults._fields  # type: ignore[attr-defined]
+    for name, value in given.items():
+        if name not in fields:
+            raise TypeError(f"unknown hyperparameter {name!r}.{nearest(name, fields)} Allowed: {sorted(fields)}.")
+        check_hyperparam(name, value)
+    merged: PyTree = {**defaults._asdict(), **given}  # type: ignore[attr-defined]
+    return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})

@@ -1,0 +1,83 @@
+"""Action distributions: pytrees of arrays with ``sample``, ``log_prob``, ``entropy`` and ``mode``.
+
+A distribution is batched over any leading axes; ``sample`` of a batch uses one key for all of it, so per-environment sampling
+maps it (``sample_each``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.types import Array, Key
+
+
+class Distribution(Protocol):
+    def sample(self, key: Key) -> Array: ...
+    def log_prob(self, action: Array) -> Array: ...
+    def entropy(self) -> Array: ...
+    def mode(self) -> Array: ...
+
+
+class Categorical(NamedTuple):
+    """Over ``{0, …, n − 1}``, from unnormalised log-probabilities."""
+
+    logits: Array
+    """f32[..., n]. A masked action has a logit of ``MASKED``."""
+
+    def sample(self, key: Key) -> Array:
+        """i32[...], by the Gumbel-max trick."""
+        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+
+    def log_prob(self, action: Array) -> Array:
+        """f32[...] for action i32[...]."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return jnp.take_along_axis(log_p, action[..., None].astype(jnp.int32), axis=-1)[..., 0]
+
+    def entropy(self) -> Array:
+        """f32[...], in nats. A masked action has probability 0 and adds nothing."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return -(jnp.exp(log_p) * log_p).sum(-1)
+
+    def mode(self) -> Array:
+        return jnp.argmax(self.logits, -1).astype(jnp.int32)
+
+
+MASKED = -1e9
+"""The logit of an action that ``action_mask`` forbids: finite, so that gradients stay finite; exp of it is exactly 0."""
+
+
+class Normal(NamedTuple):
+    """A diagonal Gaussian over the last axis."""
+
+    mean: Array
+    """f32[..., d]"""
+    log_std: Array
+    """f32[..., d], in log units of the action."""
+
+    def sample(self, key: Key) -> Array:
+        """f32[..., d]"""
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def log_prob(self, action: Array) -> Array:
+        """f32[...]: the density of all d components together."""
+        z = (action - self.mean) * jnp.exp(-self.log_std)
+        return (-0.5 * z**2 - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def entropy(self) -> Array:
+        """f32[...]: d/2·log(2πe) + Σ log σ, in nats."""
+        return (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    def mode(self) -> Array:
+        return self.mean
+
+
+D = TypeVar("D", bound=Distribution)
+
+
+def sample_each(distribution: D, keys: Key) -> Array:
+    """Sample element b of a distribution batched over [B] with ``keys[b]``: [B, ...]."""
+    return jax.vmap(lambda d, key: d.sample(key))(distribution, keys)

@@ -1,0 +1,97 @@
+"""Metrics that stay open: masked sums of fixed shape inside the trace, ratios on the host.
+
+Chunks, seeds, devices and hosts all combine by ``merge``; ``to_floats`` closes them. Where nothing was counted the result is
+None (a blank in a log), never NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.types import Array, Max, Mean, Metrics, Min
+
+
+def masked_mean(value: Array, where: Array) -> Mean:
+    """The open mean of ``value`` over the elements where ``where`` is true (same shape)."""
+    return Mean(jnp.where(where, value, 0).sum(dtype=jnp.float32), where.sum(dtype=jnp.int32))
+
+
+def scalar(value: Array) -> Mean:
+    """One observation of a quantity that is already a scalar per update."""
+    return Mean(jnp.asarray(value, jnp.float32), jnp.ones((), jnp.int32))
+
+
+def masked_min(value: Array, where: Array) -> Min:
+    return Min(jnp.where(where, value, jnp.inf).min())
+
+
+def masked_max(value: Array, where: Array) -> Max:
+    return Max(jnp.where(where, value, -jnp.inf).max())
+
+
+def _is_metric(x: Any) -> bool:
+    return isinstance(x, Mean | Min | Max)
+
+
+def identity(metrics: Metrics) -> Metrics:
+    """The neutral element of ``merge`` for metrics of this structure (arrays or ``jax.eval_shape`` results)."""
+
+    def empty(metric: Mean | Min | Max) -> Mean | Min | Max:
+        if isinstance(metric, Mean):
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metric)
+        return type(metric)(jnp.full_like(metric.value, jnp.inf if isinstance(metric, Min) else -jnp.inf))
+
+    return jax.tree.map(empty, metrics, is_leaf=_is_metric)
+
+
+def merge(a: Metrics, b: Metrics) -> Metrics:
+    """Combine metrics of two chunks, elementwise over any leading axes."""
+
+    def pair(x: Any, y: Any) -> Any:
+        if isinstance(x, Mean):
+            return Mean(x.sum + y.sum, x.count + y.count)
+        return type(x)((jnp.minimum if isinstance(x, Min) else jnp.maximum)(x.value, y.value))
+
+    return jax.tree.map(pair, a, b, is_leaf=_is_metric)
+
+
+def reduce(metrics: Metrics, axis: int | tuple[int, ...] | None = 0) -> Metrics:
+    """Combine over an axis (minibatches, updates, seeds); None combines everything."""
+
+    def fold(metric: Any) -> Any:
+        if isinstance(metric, Mean):
+            return Mean(metric.sum.sum(axis), metric.count.sum(axis))
+        return type(metric)((jnp.min if isinstance(metric, Min) else jnp.max)(metric.value, axis))
+
+    return jax.tree.map(fold, metrics, is_leaf=_is_metric)
+
+
+def all_reduce(metrics: Metrics, axis_name: str | None) -> Metrics:
+    """Combine over a mapped device axis, when one is named."""
+    if axis_name is None:
+        return metrics
+
+    def fold(metric: Any) -> Any:
+        if isinstance(metric, Mean):
+            return jax.lax.psum(metric, axis_name)
+        return (jax.lax.pmin if isinstance(metric, Min) else jax.lax.pmax)(metric, axis_name)
+
+    return jax.tree.map(fold, metrics, is_leaf=_is_metric)
+
+
+def to_floats(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    """Close metrics on the host, combined over all their axes: ``{key: float, or None where nothing was counted}``."""
+
+    def close(metric: Any) -> float | None:
+        if isinstance(metric, Mean):
+            count = np.sum(np.asarray(metric.count), dtype=np.float64)
+            return float(np.sum(np.asarray(metric.sum), dtype=np.float64) / count) if count else None
+        best = (np.min if isinstance(metric, Min) else np.max)(np.asarray(metric.value))
+        return float(best) if np.isfinite(best) else None
+
+    return {name: close(metric) for name, metric in metrics.items()}

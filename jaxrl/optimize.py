@@ -1,0 +1,83 @@
+"""What every learning rule shares around its gradient: schedules, the optimiser, and means over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl.config import nearest
+from jaxrl.types import Array, PyTree
+
+Schedule: TypeAlias = Callable[[Array], Array]
+"""iteration (i32[]) -> a factor on a hyperparameter."""
+OptimizerFn: TypeAlias = Callable[[Any], optax.GradientTransformation]
+"""hyperparams -> optimiser, called inside the trace, so that its scalars are data."""
+
+H = TypeVar("H")
+
+
+def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
+    """Adam (Kingma & Ba 2015, ε = 1e-5) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``."""
+    return optax.chain(
+        optax.clip_by_global_norm(hyperparams.max_grad_norm), optax.adam(hyperparams.learning_rate, eps=1e-5)
+    )
+
+
+def linear_to_zero(iterations: int) -> Schedule:
+    """1 at iteration 0, falling to 0 after ``iterations``."""
+    return lambda iteration: jnp.maximum(1.0 - iteration / iterations, 0.0)
+
+
+def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str, ...]) -> dict[str, Schedule]:
+    """Refuse schedules for hyperparameters that the rule does not have."""
+    for name, schedule in (schedules or {}).items():
+        if name not in fields:
+            raise ValueError(f"schedules[{name!r}] names no hyperparameter.{nearest(name, fields)} Allowed: {sorted(fields)}.")
+        if not callable(schedule):
+            raise TypeError(f"schedules[{name!r}]={schedule!r} must be a function of the iteration that gives a factor")
+    return dict(schedules or {})
+
+
+def annealed(schedules: Mapping[str, Schedule] | None, *, total_steps: int | None, steps_per_iteration: int) -> dict[str, Schedule]:
+    """``schedules`` with a linear fall of the learning rate to 0 at ``total_steps``."""
+    if total_steps is None:
+        raise ValueError("anneal=True needs total_steps=…, the length of the run, in the builder")
+    if "learning_rate" in (schedules or {}):
+        raise ValueError("anneal=True is a schedule of learning_rate: give either it or schedules['learning_rate'], not both")
+    return {**(schedules or {}), "learning_rate": linear_to_zero(-(-total_steps // steps_per_iteration))}
+
+
+def scheduled(hyperparams: H, schedules: Mapping[str, Schedule], iteration: Array) -> H:
+    """``hyperparams`` with each scheduled one multiplied by its factor at ``iteration``."""
+    factors = {name: getattr(hyperparams, name) * schedule(iteration) for name, schedule in schedules.items()}
+    return hyperparams._replace(**factors)  # type: ignore[attr-defined]
+
+
+# --------------------------------------------------------------------------------------------------------------- over devices
+
+
+def pmean(x: PyTree, axis_name: str | None) -> PyTree:
+    """The mean over the devices of a mapped axis; ``x`` itself when none is named."""
+    return x if axis_name is None else jax.lax.pmean(x, axis_name)
+
+
+def _varying(params: PyTree, axis_name: str) -> PyTree:
+    # Inside shard_map, differentiating replicated parameters already sums the gradient over the axis, and a pmean on top is n
+    # times too large. Casting them to device-varying first gives each device its own gradient; vmap knows no such cast.
+    if axis_name not in jax.sharding.get_abstract_mesh().manual_axes:
+        return params
+    return jax.tree.map(lambda p: jax.lax.pcast(p, axis_name, to="varying") if axis_name not in jax.typeof(p).vma else p, params)
+
+
+def mean_gradient(
+    loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree, axis_name: str | None
+) -> tuple[PyTree, Any]:
+    """``(gradient, aux)`` of ``loss_fn(params) -> (loss, aux)``, the gradient averaged over devices when an axis is named."""
+    if axis_name is None:
+        return jax.grad(loss_fn, has_aux=True)(params)
+    gradient, aux = jax.grad(loss_fn, has_aux=True)(_varying(params, axis_name))
+    return jax.lax.pmean(gradient, axis_name), aux

@@ -1,0 +1,1 @@
+"""Replay: pure ring buffers over rows of ``Rollout``s."""

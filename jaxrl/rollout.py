@@ -1,0 +1,210 @@
+"""Stepping, resetting and collecting: everything between a pure environment and a ``Rollout``.
+
+Environment i of iteration n draws from (key, n, i) alone, so its rows are the same whatever batch or device it runs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from jaxrl.metrics import masked_max, masked_mean, masked_min
+from jaxrl.spaces import first_input, per_row, zeros
+from jaxrl.types import (
+    ActorState,
+    Algorithm,
+    Array,
+    Env,
+    EpisodeStatistics,
+    Key,
+    Metrics,
+    Policy,
+    PyTree,
+    Rollout,
+    StepInput,
+    TimeStep,
+)
+
+
+class Row(NamedTuple):
+    """What one row adds to a rollout, [B]."""
+
+    input: StepInput
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    extras: PyTree
+    valid: Array
+    episode: EpisodeStatistics
+
+
+def fold_each(key: Key, env_id: Array) -> Key:
+    """One key per environment: [B]."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, env_id)
+
+
+def params_axes(env: Env, env_params: PyTree) -> PyTree:
+    """``in_axes`` for environment parameters: 0 where a leaf has one value per environment, None where all share it."""
+    defaults, structure = jax.tree.flatten(env.params)
+    if jax.tree.structure(env_params) != structure:
+        raise ValueError(
+            f"env_params must have the structure of the environment's own params {structure}, not {jax.tree.structure(env_params)}"
+        )
+    return structure.unflatten(
+        [None if jnp.ndim(leaf) == jnp.ndim(default) else 0 for leaf, default in zip(structure.flatten_up_to(env_params), defaults)]
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------------- resetting
+
+
+def reset_envs(env: Env, key: Key, env_id: Array, env_params: PyTree) -> tuple[PyTree, PyTree]:
+    """Start an episode in every environment: ``(env_state, obs)``, [B]."""
+    return jax.vmap(env.reset, in_axes=(0, params_axes(env, env_params)))(fold_each(key, env_id), env_params)
+
+
+def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], structure: Any) -> Callable[..., Any]:
+    """Reset at batch level, under one ``cond`` that survives any ``vmap``.
+
+    Nearly all rows reset nothing, and a reset can cost more than a step, so the work hangs on ``done.any()``. A plain cond would
+    turn into a select under vmap and reset always; this rule folds each new axis into the batch instead, and keeps the cond.
+    Parameters come as flat leaves; ``axes`` says which of them already have a batch axis.
+    """
+
+    @custom_vmap
+    def reset_where_done(done: Array, key: Key, env_id: Array, env_state: PyTree, obs: PyTree, leaves: list[Array]) -> Any:
+        def fresh() -> Any:
+            keys = jax.vmap(jax.random.fold_in)(key, env_id)
+            new = jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves)
+            return jax.tree.map(lambda n, old: jnp.where(per_row(done, old), n, old), new, (env_state, obs))
+
+        return jax.lax.cond(done.any(), fresh, lambda: (env_state, obs))
+
+    @reset_where_done.def_vmap
+    def fold(axis_size: int, in_batched: Any, *args: Any) -> Any:
+        batch = args[0].shape[-1]
+
+        def folded(x: Array, batched: bool) -> Array:
+            x = x if batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+            return x.reshape((axis_size * batch, *x.shape[2:]))
+
+        def folded_leaf(x: Array, batched: bool, axis: int | None) -> Array:
+            if axis is None:
+                return jnp.repeat(x, batch, axis=0) if batched else x
+            return folded(x, batched)
+
+        rows = jax.tree.map(folded, args[:-1], tuple(in_batched[:-1]))
+        leaves = [folded_leaf(x, b, axis) for x, b, axis in zip(args[-1], in_batched[-1], axes, strict=True)]
+        new_axes = tuple(0 if b or axis == 0 else None for b, axis in zip(in_batched[-1], axes, strict=True))
+        out = _reset_where_done(reset, new_axes, structure)(*rows, leaves)
+        out = jax.tree.map(lambda x: x.reshape((axis_size, batch, *x.shape[1:])), out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return reset_where_done
+
+
+def reset_done_envs(
+    env: Env, done: Array, key: Key, env_id: Array, env_state: PyTree, obs: PyTree, env_params: PyTree
+) -> tuple[PyTree, PyTree]:
+    """``(env_state, obs)`` with a fresh episode where ``done``, unchanged elsewhere, [B]."""
+    leaves, structure = jax.tree.flatten(env_params)
+    axes = tuple(structure.flatten_up_to(params_axes(env, env_params)))
+    keys = jnp.broadcast_to(key, done.shape)
+    return _reset_where_done(env.reset, axes, structure)(done, keys, env_id, env_state, obs, [jnp.asarray(x) for x in leaves])
+
+
+# -------------------------------------------------------------------------------------------------------------------- stepping
+
+
+def init_actor(algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_params: PyTree) -> ActorState:
+    """Start all environments: the state before row 0."""
+    batch = env_id.shape[0]
+    env_state, obs = reset_envs(env, key, env_id, env_params)
+    episode = EpisodeStatistics(jnp.zeros(batch, jnp.float32), jnp.zeros(batch, jnp.int32))
+    return ActorState(
+        env_state, first_input(obs, env.action_space, batch), algorithm.initial_carry(batch), jnp.zeros(batch, bool), episode
+    )
+
+
+def advance(
+    env: Env, actor: ActorState, carry: PyTree, action: Array, env_params: PyTree, env_id: Array, step_key: Key, reset_key: Key
+) -> tuple[ActorState, TimeStep, Array]:
+    """Execute ``action``: ``(actor, time_step, valid)``, [B]. Where the episode had ended the row is spent on the reset."""
+    axes = (0, 0, 0, params_axes(env, env_params))
+    env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, env_id), actor.env_state, action, env_params)
+    env_state, obs = reset_done_envs(env, actor.done, reset_key, env_id, env_state, reached.obs, env_params)
+
+    valid = ~actor.done
+    length = jnp.where(valid, actor.episode.episodic_length + 1, 0)
+    terminated = reached.terminated.astype(bool) & valid
+    truncated = reached.truncated.astype(bool) & valid
+    if env.max_episode_steps is not None:
+        truncated |= length >= env.max_episode_steps
+    truncated &= ~terminated
+    reward = jnp.where(valid, reached.reward, 0).astype(jnp.float32)
+
+    prev_action = jnp.where(per_row(valid, action), action, jnp.zeros_like(action))
+    episode = EpisodeStatistics(jnp.where(valid, actor.episode.episodic_return + reward, 0.0), length)
+    actor = ActorState(env_state, StepInput(obs, prev_action, reward, ~valid), carry, terminated | truncated, episode)
+    return actor, TimeStep(obs, reward, terminated, truncated, reached.info), valid
+
+
+def collect(
+    algorithm: Algorithm,
+    env: Env,
+    policy: Policy,
+    actor: ActorState,
+    env_params: PyTree,
+    env_id: Array,
+    key: Key,
+    num_rows: int,
+    *,
+    explore: bool = True,
+) -> tuple[ActorState, Rollout, Metrics]:
+    """Act for ``num_rows`` rows: ``(actor, rollout, metrics)``.
+
+    Args:
+      key: the iteration's key; rows draw from splits of it, environments from (row's key, env_id).
+      env_id: i32[B], global over devices.
+    """
+
+    def row(actor: ActorState, keys: Key) -> tuple[ActorState, Row]:
+        carry, action, extras = algorithm.act(policy, actor.carry, actor.input, env_id, keys[0], explore=explore)
+        after, reached, valid = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
+        return after, Row(
+            actor.input, action, reached.reward, reached.terminated, reached.truncated, extras, valid, after.episode
+        )
+
+    after, rows = jax.lax.scan(row, actor, jax.random.split(key, (num_rows, 3)))
+    inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows.input, after.input)
+    rollout = Rollout(
+        inputs=inputs,
+        action=rows.action,
+        reward=rows.reward,
+        terminated=rows.terminated,
+        truncated=rows.truncated,
+        extras=rows.extras,
+        valid=rows.valid,
+        carry=actor.carry,
+        env_id=env_id,
+        version=policy.version,
+    )
+    return after, rollout, episode_metrics(rows.episode, rows.terminated | rows.truncated, rows.valid)
+
+
+def episode_metrics(episode: EpisodeStatistics, ended: Array, valid: Array) -> Metrics:
+    """Metrics of the episodes that ended in these rows, [T, B]; ``charts/env_steps`` holds valid rows over all rows."""
+    return {
+        "charts/episodic_return": masked_mean(episode.episodic_return, ended),
+        "charts/episodic_length": masked_mean(episode.episodic_length, ended),
+        "charts/episodic_return_min": masked_min(episode.episodic_return, ended),
+        "charts/episodic_return_max": masked_max(episode.episodic_return, ended),
+        "charts/valid_rows": masked_mean(jnp.ones_like(episode.episodic_return), valid)._replace(
+            count=jnp.full((), valid.size, jnp.int32)
+        ),
+    }

@@ -1,0 +1,37 @@
+"""What the core needs to know of gymnasium's spaces: example values in JAX's 32-bit types."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.types import Array, PyTree, StepInput
+
+
+def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
+    """Zeros shaped like a batch of values of ``space``; 64-bit types become 32-bit."""
+    if isinstance(space, spaces.Dict):
+        return {name: zeros(part, batch_shape) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(zeros(part, batch_shape) for part in space)
+    if space.shape is None or space.dtype is None:
+        raise TypeError(f"{space} has no fixed shape and dtype: use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple")
+    return jnp.zeros(batch_shape + space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
+
+
+def first_input(obs: PyTree, action_space: spaces.Space, batch_size: int) -> StepInput:
+    """The input of an episode's first row, for ``obs`` [B, ...]."""
+    return StepInput(
+        obs, zeros(action_space, (batch_size,)), jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, bool)
+    )
+
+
+def example_input(observation_space: spaces.Space, action_space: spaces.Space) -> StepInput:
+    """A batch of one all-zero row, for initialising models."""
+    return first_input(zeros(observation_space, (1,)), action_space, 1)
+
+
+def per_row(x: Array, like: Array) -> Array:
+    """Append axes to a mask ``x`` so that it broadcasts against ``like``."""
+    return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))

@@ -1,0 +1,146 @@
+"""Probe environments (after Andy Jones): each isolates one thing that a learning rule can get wrong, with a known answer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.types import Env, TimeStep
+
+
+
+def _box(size: int = 1) -> spaces.Box:
+    return spaces.Box(-1.0, 1.0, (size,), np.float32)
+
+
+def _step(obs: Any, reward: Any, terminated: Any, truncated: Any = False) -> TimeStep:
+    return TimeStep(
+        jnp.asarray(obs, jnp.float32),
+        jnp.asarray(reward, jnp.float32),
+        jnp.asarray(terminated, bool),
+        jnp.asarray(truncated, bool),
+    )
+
+
+def constant_reward() -> Env:
+    """One step, reward 1: V = 1."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(jnp.zeros(1), 1.0, True)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.probes:constant_reward")
+
+
+def discounting() -> Env:
+    """Two steps, reward 1 at the second: V(first) = gamma, V(second) = 1."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state + 1, _step(jnp.ones(1), state, state >= 1)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.probes:discounting")
+
+
+def observed_value() -> Env:
+    """One step, reward equal to a random observation of ±1: V(obs) = obs."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        obs = jax.random.rademacher(key, (1,), jnp.float32)
+        return obs, obs
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(state, state[0], True)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.probes:observed_value")
+
+
+def action_choice() -> Env:
+    """One step, reward +1 for action 1 and −1 for action 0."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(jnp.zeros(1), jnp.where(action == 1, 1.0, -1.0), True)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.probes:action_choice")
+
+
+def action_by_observation() -> Env:
+    """One step, reward +1 when the action matches the sign of a random observation, else −1."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        obs = jax.random.rademacher(key, (1,), jnp.float32)
+        return obs, obs
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(state, jnp.where((action == 1) == (state[0] > 0), 1.0, -1.0), True)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.probes:action_by_observation")
+
+
+def target_action() -> Env:
+    """One step with a continuous action in [0, 4]: reward −(a − 3)²."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(jnp.zeros(1), -((action[0] - 3.0) ** 2), True)
+
+    return Env(reset, step, _box(), spaces.Box(0.0, 4.0, (1,), np.float32), (), "tests.probes:target_action")
+
+
+class Cut(NamedTuple):
+    """Parameters of the truncation probe."""
+
+    every: Any = 5
+    """Rows after which an episode is cut."""
+
+
+def truncation(every: int = 5) -> Env:
+    """Reward 1 for ever, cut every ``every`` steps: V = 1 / (1 − gamma) everywhere, whatever the cut."""
+
+    def reset(key: jax.Array, params: Cut) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Cut) -> Any:
+        state = state + 1
+        return state, _step(jnp.zeros(1), 1.0, False, state >= params.every)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), Cut(every), "tests.probes:truncation")
+
+
+CUE_DELAY = 3
+
+
+def memory() -> Env:
+    """A cue of ±1 at the first step; ``CUE_DELAY`` steps later the right action earns 1 and the wrong one −1.
+
+    At the question the observation says only that it is asked, so a memoryless policy stays at a mean return of 0.
+    """
+
+    def observe(cue: Any, time: Any) -> Any:
+        return jnp.stack([jnp.where(time == 0, cue, 0.0), (time == CUE_DELAY).astype(jnp.float32)])
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        cue = jax.random.rademacher(key, (), jnp.float32)
+        time = jnp.zeros((), jnp.int32)
+        return (cue, time), observe(cue, time)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        cue, time = state
+        asked = time == CUE_DELAY
+        reward = jnp.where(asked, jnp.where((action == 1) == (cue > 0), 1.0, -1.0), 0.0)
+        return (cue, time + 1), _step(observe(cue, time + 1), reward, asked)
+
+    return Env(reset, step, _box(2), spaces.Discrete(2), (), "tests.probes:memory")
