@@ -59,6 +59,6 @@ $(VENV)/.python-$(PYVERSION):
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.python-$(PYVERSION) pyproject.toml
-	@echo "Installing jaxrl and its dependencies into $(VENV): a download of some hundred megabytes, once."
+	@echo "Installing jaxrl and its dependencies into $(VENV): once; several hundred megabytes to download, 2 GB on disk."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@

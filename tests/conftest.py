@@ -5,7 +5,7 @@ import os
 import jax
 import pytest
 
-# Tests mean the same everywhere, also on a machine with a GPU; `make test-gpu` sets the variable. Processes that tests start inherit it.
+# Tests mean the same on a machine with a GPU; `make test-gpu` sets the variable. Processes that tests start inherit it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_num_cpu_devices", 2)
