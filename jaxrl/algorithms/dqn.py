@@ -1,0 +1,358 @@
+"""Deep Q-learning (Mnih et al. 2015) with uniform replay, a target network and, by default, double Q-learning.
+
+Reads top to bottom: settings, state, acting, loss, observe and learn, builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from gymnasium import spaces
+
+from jaxrl.agent import ModelFn, bind, resolve_env, resolve_model
+from jaxrl.config import check_count, split_settings
+from jaxrl.metrics import masked_mean, reduce, scalar
+from jaxrl.models import q_network, split_mask
+from jaxrl.optimize import OptimizerFn, Schedule, annealed, check_schedules, clipped_adam, mean_gradient, pmean, scheduled
+from jaxrl.replay.uniform import Draw, Replay, ReplayState, uniform_replay
+from jaxrl.rollout import fold_each
+from jaxrl.spaces import example_input, per_row
+from jaxrl.spec import describe, describe_env
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
+
+    num_envs: int = 8
+    rollout_length: int = 2
+    batch_size: int = 128
+    buffer_size: int = 50_000
+    """Rows kept, over all environments."""
+    learning_starts: int = 5_000
+    """Rows collected before the first update."""
+    replay_ratio: float = 8.0
+    """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
+    target_update_interval: int = 50
+    """Updates between changes of the target network."""
+    double: bool = True
+    """Choose the next action with the online network (van Hasselt et al. 2016)."""
+    anneal: bool = False
+    """Learning rate to 0, linearly, at ``total_steps``."""
+    total_steps: int | None = None
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.rollout_length
+
+    @property
+    def updates_per_iteration(self) -> int:
+        return round(self.replay_ratio * self.steps_per_iteration / self.batch_size)
+
+
+class DQNHyperparams(NamedTuple):
+    """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
+
+    learning_rate: Any = 5e-4
+    gamma: Any = 0.99
+    tau: Any = 1.0
+    """How far the target network moves at each change; 1 copies."""
+    epsilon_start: Any = 1.0
+    epsilon_end: Any = 0.05
+    exploration_steps: Any = 100_000.0
+    """Rows, after the warm-up, over which epsilon falls linearly."""
+    max_grad_norm: Any = 10.0
+
+
+class ReplayRow(NamedTuple):
+    """What replay keeps of a row; the previous action and reward, and is_first, are those of the row before."""
+
+    obs: PyTree
+    action: Array
+    reward: Array
+    terminated: Array
+    valid: Array
+
+
+class DQNState(NamedTuple):
+    params: PyTree
+    opt_state: PyTree
+    hyperparams: DQNHyperparams
+    statistics: tuple[()]
+    key: Key
+    version: Array
+    target_params: PyTree
+    replay: ReplayState
+
+
+class Transitions(NamedTuple):
+    """A batch for the loss, [N]."""
+
+    inputs: StepInput
+    next_inputs: StepInput
+    action: Array
+    reward: Array
+    terminated: Array
+    valid: Array
+
+
+ReplayFn = Callable[[int, int, int], Replay]
+"""(capacity per environment, num_envs, rows_per_add) -> Replay"""
+
+
+# ----------------------------------------------------------------------------------------------------------------- exploration
+
+
+def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Key) -> Array:
+    """Greedy actions, but with probability ``epsilon`` uniform over the allowed ones; ``keys[b]`` decides for row b."""
+    logits = jnp.zeros_like(q_values) if mask is None else jnp.where(mask.astype(bool), 0.0, -jnp.inf)
+
+    def choose(greedy: Array, logits: Array, key: Key) -> Array:
+        explore_key, action_key = jax.random.split(key)
+        uniform = jax.random.categorical(action_key, logits)
+        return jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy).astype(jnp.int32)
+
+    return jax.vmap(choose)(jnp.argmax(q_values, -1), logits, keys)
+
+
+# ------------------------------------------------------------------------------------------------------------------------ loss
+
+
+def transitions(replay: Replay, state: ReplayState, draw: Draw) -> Transitions:
+    """The drawn rows with what they reached, as the policy saw both."""
+    before, row, after = (replay.take(state, draw, offset) for offset in (-1, 0, 1))
+
+    def inputs(previous: ReplayRow, current: ReplayRow) -> StepInput:
+        keep = previous.valid
+        action = jnp.where(per_row(keep, previous.action), previous.action, 0)
+        return StepInput(current.obs, action, jnp.where(keep, previous.reward, 0.0), ~keep)
+
+    return Transitions(inputs(before, row), inputs(row, after), row.action, row.reward, row.terminated, draw.valid)
+
+
+def dqn_loss(
+    model: Model, double: bool, params: PyTree, target_params: PyTree, batch: Transitions, gamma: Array, axis_name: str | None
+) -> tuple[Array, Metrics]:
+    """½·(r + γ·(1 − terminated)·Q⁻(s′, a′) − Q(s, a))², as a mean over valid draws (Mnih et al. 2015, eq. 1).
+
+    a′ maximises the online network with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without.
+    """
+    q_next = model.apply(target_params, (), batch.next_inputs)[1]
+    chooser = model.apply(params, (), batch.next_inputs)[1] if double else q_next
+    best = jnp.take_along_axis(q_next, jnp.argmax(chooser, -1)[:, None], axis=-1)[:, 0]
+    target = jax.lax.stop_gradient(batch.reward + gamma * jnp.where(batch.terminated, 0.0, best))
+
+    q_values = model.apply(params, (), batch.inputs)[1]
+    chosen = jnp.take_along_axis(q_values, batch.action[:, None], axis=-1)[:, 0]
+    error = jnp.where(batch.valid, chosen - target, 0.0)
+    count = jnp.maximum(pmean(batch.valid.sum(dtype=jnp.float32), axis_name), 1.0)
+    loss = 0.5 * (error**2).sum() / count
+    return loss, {"losses/td_loss": scalar(loss), "losses/q_values": masked_mean(chosen, batch.valid)}
+
+
+def make_algorithm(
+    observation_space: spaces.Space,
+    action_space: spaces.Discrete,
+    model: Model,
+    replay: Replay,
+    config: DQNConfig,
+    *,
+    optimizer: OptimizerFn = clipped_adam,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+) -> Algorithm:
+    """DQN's learning rule for these spaces, bound to no environment."""
+    schedules = dict(schedules or {})
+    num_updates = config.updates_per_iteration
+
+    def init(key: Key, hyperparams: DQNHyperparams) -> DQNState:
+        model_key, learner_key = jax.random.split(key)
+        example = example_input(observation_space, action_space)
+        params = model.init(model_key, example)
+        row = jax.tree.map(lambda x: x[0], ReplayRow(*example[:3], example.is_first, example.is_first))
+        return DQNState(
+            params=params,
+            opt_state=optimizer(hyperparams).init(params),
+            hyperparams=hyperparams,
+            statistics=(),
+            key=learner_key,
+            version=jnp.zeros((), jnp.int32),
+            target_params=jax.tree.map(jnp.copy, params),
+            replay=replay.init(row),
+        )
+
+    def epsilon(learner: DQNState) -> Array:
+        hp = learner.hyperparams
+        done = learner.version.astype(jnp.float32) * config.steps_per_iteration / hp.exploration_steps
+        return hp.epsilon_start + (hp.epsilon_end - hp.epsilon_start) * jnp.clip(done, 0.0, 1.0)
+
+    def policy(learner: DQNState) -> Policy:
+        return Policy(learner.params, (), epsilon(learner), learner.version)
+
+    def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
+        carry, q_values = model.apply(policy.params, carry, inputs)
+        if not explore:
+            return carry, jnp.argmax(q_values, -1).astype(jnp.int32), {}
+        action = epsilon_greedy(q_values, split_mask(inputs.obs)[1], policy.exploration, fold_each(key, env_id))
+        return carry, action, {}
+
+    def observe(learner: DQNState, rollout: Rollout) -> DQNState:
+        obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
+        rows = ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid)
+        return learner._replace(replay=replay.add(learner.replay, rows))
+
+    def learn(learner: DQNState) -> tuple[DQNState, Metrics]:
+        hp = scheduled(learner.hyperparams, schedules, learner.version)
+        optimise = optimizer(hp)
+        key, batch_size = jax.random.fold_in(learner.key, learner.version), config.batch_size
+        if axis_name is not None:
+            key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+            batch_size //= jax.lax.axis_size(axis_name)
+        # Modulo first: the count of all updates would not stay within 32 bits.
+        first = (learner.version % config.target_update_interval) * num_updates
+
+        # All updates' rows are gathered before the scan: a buffer that a loop reads would be copied into it.
+        draw = replay.draw(learner.replay, key, num_updates * batch_size)
+        drawn = transitions(replay, learner.replay, draw)
+        batches = jax.tree.map(lambda x: x.reshape((num_updates, batch_size, *x.shape[1:])), drawn)
+
+        def one(
+            carry: tuple[PyTree, PyTree, PyTree], now: tuple[Array, Transitions]
+        ) -> tuple[tuple[PyTree, PyTree, PyTree], Metrics]:
+            params, target_params, opt_state = carry
+            index, batch = now
+            gradient, metrics = mean_gradient(
+                lambda p: dqn_loss(model, config.double, p, target_params, batch, hp.gamma, axis_name), params, axis_name
+            )
+            metrics["losses/grad_norm"] = scalar(optax.global_norm(gradient))
+            updates, opt_state = optimise.update(gradient, opt_state, params)
+            params = optax.apply_updates(params, updates)
+            # A where on parameters: a cond on state would become a select of everything under vmap.
+            step = jnp.where((first + index + 1) % config.target_update_interval == 0, hp.tau, 0.0)
+            target_params = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), params, target_params)
+            return (params, target_params, opt_state), metrics
+
+        now = (jnp.arange(num_updates, dtype=jnp.int32), batches)
+        start = (learner.params, learner.target_params, learner.opt_state)
+        (params, target_params, opt_state), metrics = jax.lax.scan(one, start, now)
+        metrics = reduce(metrics)
+        metrics["charts/epsilon"] = scalar(epsilon(learner))
+        metrics["charts/learning_rate"] = scalar(hp.learning_rate)
+        learner = learner._replace(
+            params=params, target_params=target_params, opt_state=opt_state, version=learner.version + 1
+        )
+        return learner, metrics
+
+    def update(learner: DQNState, rollout: Rollout) -> tuple[DQNState, Metrics]:
+        return learn(observe(learner, rollout))
+
+    return Algorithm(
+        init,
+        policy,
+        act,
+        update,
+        model.initial_carry,
+        observe=observe,
+        learn=learn,
+        warmup_iterations=-(-config.learning_starts // config.steps_per_iteration),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------------- builder
+
+
+def check_config(config: DQNConfig) -> None:
+    """Refuse sizes that do not fit together."""
+    for name in ("num_envs", "rollout_length", "batch_size", "buffer_size", "target_update_interval"):
+        check_count(name, getattr(config, name))
+    check_count("learning_starts", config.learning_starts, at_least=0)
+    if config.total_steps is not None:
+        check_count("total_steps", config.total_steps)
+    updates = config.replay_ratio * config.steps_per_iteration / config.batch_size
+    if not updates >= 1 or abs(updates - round(updates)) > 1e-6:
+        one = config.batch_size / config.steps_per_iteration
+        raise ValueError(
+            f"replay_ratio={config.replay_ratio:g} gives {updates:g} updates per iteration (replay_ratio * num_envs * "
+            f"rollout_length / batch_size), which must be a whole number >= 1: use a multiple of {one:g}, or change the sizes"
+        )
+    if config.buffer_size % config.num_envs:
+        raise ValueError(f"buffer_size={config.buffer_size} must be a multiple of num_envs={config.num_envs}")
+    if config.buffer_size < max(config.batch_size, 3 * config.num_envs, config.steps_per_iteration):
+        raise ValueError(
+            f"buffer_size={config.buffer_size} is too small: it must hold a batch ({config.batch_size}), one iteration "
+            f"({config.steps_per_iteration}) and three rows of each environment ({3 * config.num_envs})"
+        )
+    if config.learning_starts > config.buffer_size:
+        raise ValueError(f"learning_starts={config.learning_starts} must be at most buffer_size={config.buffer_size}")
+
+
+def make_dqn(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | None = None,
+    optimizer: OptimizerFn | None = None,
+    replay: ReplayFn | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Deep Q-learning (Mnih et al. 2015), double by default (van Hasselt et al. 2016), for Discrete actions.
+
+    Args:
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      model: a memoryless Model whose outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that
+        gives one; default: an MLP of 2×64, ReLU.
+      optimizer: hyperparams -> optax transformation; default: clipped Adam.
+      replay: (capacity per environment, num_envs, rows_per_add) -> Replay; default: ``uniform_replay``.
+      schedules: hyperparameter name -> function of the iteration that gives a factor on it.
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``DQNConfig`` and ``DQNHyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range.
+    """
+    config, hyperparams = split_settings("make_dqn", DQNConfig, DQNHyperparams, settings)
+    bound = resolve_env(env)
+    if not isinstance(bound.action_space, spaces.Discrete):
+        raise TypeError(f"DQN needs a Discrete action space; {bound.name} has {bound.action_space}: make_ppo takes both kinds")
+    network = resolve_model(model, q_network, bound)
+    if jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1))):
+        raise TypeError("DQN with uniform replay learns from single rows, so its model must be memoryless (initial_carry gives ())")
+    check_config(config)
+    factors = check_schedules(schedules, DQNHyperparams._fields)
+    if config.anneal:
+        factors = annealed(factors, total_steps=config.total_steps, steps_per_iteration=config.steps_per_iteration)
+    capacity = config.buffer_size // config.num_envs
+    algorithm = make_algorithm(
+        bound.observation_space,
+        bound.action_space,
+        network,
+        (replay or uniform_replay)(capacity, config.num_envs, config.rollout_length),
+        config,
+        optimizer=optimizer or clipped_adam,
+        schedules=factors,
+        axis_name=axis_name,
+    )
+    parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    spec = {
+        "builder": describe(make_dqn),
+        "env": describe_env(env),
+        "settings": {**asdict(config), **hyperparams._asdict()},
+        "parts": describe(parts),
+    }
+    return bind(
+        algorithm,
+        bound,
+        num_envs=config.num_envs,
+        rollout_length=config.rollout_length,
+        hyperparams=hyperparams,
+        spec=spec,
+        axis_name=axis_name,
+    )
