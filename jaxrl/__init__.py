@@ -1,1 +1,77 @@
+"""jaxrl: JAX-native, functional reinforcement learning.
+
+    ppo = jaxrl.make_ppo("CartPole-v1")
+    train = jaxrl.make_train(ppo, total_steps=500_000)
+    states, metrics = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from jaxrl.algorithms.dqn import make_dqn
+    from jaxrl.algorithms.ppo import make_ppo
+    from jaxrl.envs import check_env, list_envs, make_env
+    from jaxrl.runtime.checkpoint import restore, save
+    from jaxrl.runtime.evaluation import evaluate
+    from jaxrl.runtime.run import run
+    from jaxrl.spec import build
+    from jaxrl.training import make_train
+    from jaxrl.types import Agent, AgentState, Algorithm, Env, HostEnv, Model, Policy, Rollout, StepInput, TimeStep
+
+_HOMES = {
+    "make_dqn": "jaxrl.algorithms.dqn",
+    "make_ppo": "jaxrl.algorithms.ppo",
+    "check_env": "jaxrl.envs",
+    "list_envs": "jaxrl.envs",
+    "make_env": "jaxrl.envs",
+    "restore": "jaxrl.runtime.checkpoint",
+    "save": "jaxrl.runtime.checkpoint",
+    "evaluate": "jaxrl.runtime.evaluation",
+    "run": "jaxrl.runtime.run",
+    "build": "jaxrl.spec",
+    "make_train": "jaxrl.training",
+} | dict.fromkeys(
+    ("Agent", "AgentState", "Algorithm", "Env", "HostEnv", "Model", "Policy", "Rollout", "StepInput", "TimeStep"), "jaxrl.types"
+)
+"""Where each public name lives; imported on first use, so that ``import jaxrl`` stays light."""
+
+__all__ = [
+    "Agent",
+    "AgentState",
+    "Algorithm",
+    "Env",
+    "HostEnv",
+    "Model",
+    "Policy",
+    "Rollout",
+    "StepInput",
+    "TimeStep",
+    "build",
+    "check_env",
+    "evaluate",
+    "list_envs",
+    "make_dqn",
+    "make_env",
+    "make_ppo",
+    "make_train",
+    "restore",
+    "run",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jaxrl' has no attribute {name!r}. Public names: {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

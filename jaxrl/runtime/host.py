@@ -1,0 +1,236 @@
+"""The host loop: collect from environments that run outside JAX, and learn with the same functions as the fused program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.metrics import identity, merge
+from jaxrl.rollout import episode_metrics
+from jaxrl.spaces import per_row, zeros
+from jaxrl.training import EVALUATION_LIMIT, Evaluation
+from jaxrl.types import (
+    Agent,
+    AgentState,
+    EpisodeStatistics,
+    HostEnv,
+    HostEnvs,
+    Key,
+    Metrics,
+    Policy,
+    PyTree,
+    Rollout,
+    StepInput,
+)
+
+
+def _host_env(agent: Agent) -> HostEnv:
+    if not isinstance(agent.env, HostEnv):
+        raise TypeError(f"{agent.env.name} is a pure environment: agent.step collects and learns in one program")
+    return agent.env
+
+
+class Collector:
+    """Running environments and where their episodes stand: makes Rollouts for an agent's algorithm.
+
+    The counterpart of ``rollout.collect``: the same rows, keys and metrics, with NumPy between the calls of ``act``.
+    """
+
+    def __init__(self, agent: Agent, seed: int) -> None:
+        self.env = _host_env(agent)
+        self.num_envs, self.num_rows = agent.num_envs, agent.rollout_length
+        self.envs: HostEnvs = self.env.open(self.num_envs, seed)
+        self.env_id = jnp.arange(self.num_envs, dtype=jnp.int32)
+        self.act = jax.jit(partial(agent.algorithm.act, explore=True))
+        self.input = _first_input(self.env, self.envs.reset(), self.num_envs)
+        self.carry = agent.algorithm.initial_carry(self.num_envs)
+        self.done = np.zeros(self.num_envs, bool)
+        self.episode = EpisodeStatistics(np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.int32))  # type: ignore[arg-type]
+        self.metrics = jax.jit(episode_metrics)
+
+    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
+        """One rollout with ``policy``; ``key`` is the iteration's, as for ``rollout.collect``."""
+        keys = _row_keys(key, self.num_rows)
+        first_carry, rows, extras = self.carry, [], []
+        for t in range(self.num_rows):
+            now = self.input
+            self.carry, action, extra = self.act(policy, self.carry, now, self.env_id, keys[t])
+            rows.append((now, *self._step(np.asarray(action))))
+            extras.append(extra)
+        inputs, action, reward, terminated, truncated, valid, episode = _stack(rows)
+        rollout = Rollout(
+            inputs=jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), inputs, self.input),
+            action=action,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            extras=_stack(extras),
+            valid=valid,
+            carry=first_carry,
+            env_id=self.env_id,
+            version=policy.version,
+        )
+        return rollout, self.metrics(episode, terminated | truncated, valid)
+
+    def _step(self, action: np.ndarray) -> tuple[Any, ...]:
+        """Execute one row and move on: ``(action, reward, terminated, truncated, valid, episode)``, [B]."""
+        reached, valid = self.envs.step(action), ~self.done
+        reward = np.where(valid, reached.reward, 0).astype(np.float32)
+        terminated = reached.terminated & valid
+        truncated = reached.truncated & valid & ~terminated
+        self.episode = EpisodeStatistics(
+            np.where(valid, self.episode.episodic_return + reward, np.float32(0)),  # type: ignore[arg-type]
+            np.where(valid, self.episode.episodic_length + 1, np.int32(0)),  # type: ignore[arg-type]
+        )
+        self.done = terminated | truncated
+        prev_action = np.where(per_row(valid, action), action, np.zeros_like(action))  # type: ignore[arg-type]
+        self.input = StepInput(reached.obs, prev_action, reward, ~valid)  # type: ignore[arg-type]
+        return action, reward, terminated, truncated, valid, self.episode
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+@partial(jax.jit, static_argnums=1)
+def _split_rows(key: Key, num_rows: int) -> Key:
+    return jax.random.split(key, (num_rows, 3))[:, 0]
+
+
+def _row_keys(key: Key, num_rows: int) -> list[Key]:
+    """The keys with which rows act: the first of each row's three in ``rollout.collect``."""
+    return list(_split_rows(key, num_rows))
+
+
+def _stack(rows: Sequence[PyTree]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+
+
+def _first_input(env: HostEnv, obs: PyTree, num_envs: int) -> StepInput:
+    prev_action = np.asarray(zeros(env.action_space, (num_envs,)))
+    return StepInput(obs, prev_action, np.zeros(num_envs, np.float32), np.ones(num_envs, bool))  # type: ignore[arg-type]
+
+
+class HostLearner:
+    """One agent learning from host environments: initial state with its warm-up, then iteration after iteration."""
+
+    def __init__(self, agent: Agent, seed: int) -> None:
+        self.agent, self.seed = agent, seed
+        self.collector = Collector(agent, seed)
+        algorithm = agent.algorithm
+        self.policy = jax.jit(algorithm.policy)
+        # Not donated: the policy shares the learner's buffers, and the next rollout acts with them.
+        self.update = jax.jit(algorithm.update)
+        self.observe = jax.jit(algorithm.observe) if algorithm.observe else None
+        self.iteration_key = jax.jit(jax.random.fold_in)
+
+    def init(self, key: Key, hyperparams: Any = None) -> AgentState:
+        """A fresh state, warmed up."""
+        state = self.agent.init(key, hyperparams)
+        for _ in range(self.agent.algorithm.warmup_iterations):
+            rollout, _ = self._collect(state)
+            assert self.observe is not None
+            state = state._replace(learner=self.observe(state.learner, rollout), iteration=state.iteration + 1)
+        return state
+
+    def step(self, state: AgentState) -> tuple[AgentState, Metrics]:
+        """What ``Agent.step`` is on a pure environment: collect one rollout, learn from it."""
+        rollout, episodes = self._collect(state)
+        learner, losses = self.update(state.learner, rollout)
+        return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
+
+    def _collect(self, state: AgentState) -> tuple[Rollout, Metrics]:
+        return self.collector.collect(self.policy(state.learner), self.iteration_key(state.key, state.iteration))
+
+    def close(self) -> None:
+        self.collector.close()
+
+
+class HostDriver:
+    """Runs an agent on host environments for ``jaxrl.run``: seeds one after the other, each with environments of its own."""
+
+    def __init__(self, agent: Agent, seeds: Sequence[int]) -> None:
+        self.agent, self.seeds = agent, list(seeds)
+        self.learners = [HostLearner(agent, seed) for seed in self.seeds]
+
+    def init(self, hyperparams: Any = None) -> list[AgentState]:
+        pairs = zip(self.learners, self.seeds, strict=True)
+        return [learner.init(jax.random.key(seed), hyperparams) for learner, seed in pairs]
+
+    def advance(self, states: list[AgentState], iterations: int) -> tuple[list[AgentState], Metrics]:
+        """``iterations`` steps of every seed; metrics [num_seeds]."""
+        after, collected = [], []
+        for learner, state in zip(self.learners, states, strict=True):
+            total: Metrics | None = None
+            for _ in range(iterations):
+                state, metrics = learner.step(state)
+                total = merge(total or identity(metrics), metrics)
+            after.append(state)
+            collected.append(total)
+        return after, _stack(collected)
+
+    def evaluate(self, states: list[AgentState], iteration: int, num_episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Greedy episodes of every seed: returns and lengths, [num_seeds, num_episodes]."""
+        results = []
+        for seed, state in zip(self.seeds, states, strict=True):
+            key = jax.random.fold_in(jax.random.key(seed), iteration)
+            results.append(evaluate_host(self.agent, state, key, num_episodes))
+        return np.stack([r.episodic_return for r in results]), np.stack([r.episodic_length for r in results])
+
+    def close(self) -> None:
+        for learner in self.learners:
+            learner.close()
+
+
+def evaluate_host(
+    agent: Agent,
+    policy: Policy | AgentState,
+    key: Key,
+    num_episodes: int = 128,
+    *,
+    explore: bool = False,
+    max_steps: int | None = None,
+    on_row: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Play one whole episode in each of ``num_episodes`` environments opened for it; see ``training.evaluate``.
+
+    Args:
+      on_row: called with the number of finished episodes after each row, for progress.
+    """
+    env, algorithm = _host_env(agent), agent.algorithm
+    if isinstance(policy, AgentState):
+        policy = algorithm.policy(policy.learner)
+    act = jax.jit(partial(algorithm.act, explore=explore))
+    env_id = jnp.arange(num_episodes, dtype=jnp.int32)
+    seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+    envs = env.open(num_episodes, seed)
+    try:
+        now, carry = _first_input(env, envs.reset(), num_episodes), algorithm.initial_carry(num_episodes)
+        returns, lengths = np.zeros(num_episodes, np.float32), np.zeros(num_episodes, np.int32)
+        finished = np.zeros(num_episodes, bool)
+        done = finished.copy()
+        for t in range(max_steps or env.max_episode_steps or EVALUATION_LIMIT):
+            carry, action, _ = act(policy, carry, now, env_id, jax.random.fold_in(key, t))
+            reached = envs.step(np.asarray(action))
+            running = ~finished
+            returns += np.where(running, reached.reward, 0)
+            lengths += running
+            valid, done = ~done, reached.terminated | reached.truncated
+            now = StepInput(
+                reached.obs,
+                np.where(per_row(valid, np.asarray(action)), action, 0).astype(np.asarray(action).dtype),  # type: ignore[arg-type]
+                np.where(valid, reached.reward, 0).astype(np.float32),  # type: ignore[arg-type]
+                ~valid,  # type: ignore[arg-type]
+            )
+            finished |= done
+            if on_row:
+                on_row(int(finished.sum()))
+            if finished.all():
+                break
+    finally:
+        envs.close()
+    return Evaluation(returns, lengths, finished)  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""Training and evaluation as pure functions of an Agent on a pure environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.config import check_count
+from jaxrl.metrics import identity, merge
+from jaxrl.rollout import advance, init_actor
+from jaxrl.types import Agent, AgentState, Array, Env, Key, Metrics, Policy, PyTree
+
+EVALUATION_LIMIT = 100_000
+"""Rows after which ``evaluate`` gives an episode up, for environments without a limit of their own."""
+
+
+def num_iterations(agent: Agent, total_steps: int, *, exact_steps: bool = False) -> int:
+    """Calls of ``agent.step`` after ``init`` that bring a run to ``total_steps`` rows, rounded up to whole iterations.
+
+    Args:
+      total_steps: rows per seed, those of the warm-up included.
+      exact_steps: refuse instead of rounding.
+    """
+    check_count("total_steps", total_steps)
+    rows = agent.steps_per_iteration
+    if exact_steps and total_steps % rows:
+        raise ValueError(
+            f"total_steps={total_steps} is no multiple of num_envs * rollout_length = {rows}: with exact_steps=True use "
+            f"{total_steps // rows * rows or rows} or {-(-total_steps // rows) * rows}"
+        )
+    iterations = -(-total_steps // rows) - agent.algorithm.warmup_iterations
+    if iterations < 1:
+        raise ValueError(
+            f"total_steps={total_steps} leaves nothing after the warm-up of {agent.algorithm.warmup_iterations * rows} rows: "
+            f"use at least {(agent.algorithm.warmup_iterations + 1) * rows}"
+        )
+    return iterations
+
+
+def run_iterations(agent: Agent, state: AgentState, iterations: Array | int) -> tuple[AgentState, Metrics]:
+    """``iterations`` steps in one loop, their metrics merged. ``iterations`` may be traced: one compile serves any length."""
+
+    def body(_: Array, carry: tuple[AgentState, Metrics]) -> tuple[AgentState, Metrics]:
+        state, metrics = carry
+        state, new = agent.step(state)
+        return state, merge(metrics, new)
+
+    empty = identity(jax.eval_shape(agent.step, state)[1])
+    return jax.lax.fori_loop(0, iterations, body, (state, empty))
+
+
+def make_train(
+    agent: Agent, total_steps: int, *, metrics_every: int = 1, exact_steps: bool = False
+) -> Callable[..., tuple[AgentState, Metrics]]:
+    """A pure training run: ``train(key, hyperparams=None, env_params=None) -> (state, metrics)``.
+
+    Args:
+      agent: on a pure environment; for a HostEnv use ``jaxrl.run``.
+      total_steps: rows per seed (see ``num_iterations``).
+      metrics_every: iterations merged into one entry of the metrics, [ceil(iterations / metrics_every)] each.
+      exact_steps: refuse a total that is no whole number of iterations.
+    """
+    check_pure(agent, "make_train")
+    check_count("metrics_every", metrics_every)
+    iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
+
+    def train(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> tuple[AgentState, Metrics]:
+        state = agent.init(key, hyperparams, env_params)
+        if metrics_every == 1:
+            return jax.lax.scan(lambda state, _: agent.step(state), state, length=iterations)
+        full, rest = divmod(iterations, metrics_every)
+        lengths = jnp.array([metrics_every] * full + [rest] * bool(rest), jnp.int32)
+        return jax.lax.scan(lambda state, n: run_iterations(agent, state, n), state, lengths)
+
+    return train
+
+
+def check_pure(agent: Agent, what: str) -> Env:
+    """The agent's environment, if it is a pure one."""
+    if not isinstance(agent.env, Env):
+        raise TypeError(f"{what} needs a pure environment, and {agent.env.name} runs on the host: use jaxrl.run or jaxrl.evaluate")
+    return agent.env
+
+
+class Evaluation(NamedTuple):
+    """One finished episode per environment, [num_episodes]: raw, undiscounted rewards."""
+
+    episodic_return: Array
+    """f32"""
+    episodic_length: Array
+    """i32"""
+    finished: Array
+    """bool: False for an episode that was given up at the step limit; its return so far counts."""
+
+
+class _Progress(NamedTuple):
+    actor: Any
+    result: Evaluation
+    time: Array
+
+
+def evaluate(
+    agent: Agent,
+    policy: Policy | AgentState,
+    key: Key,
+    num_episodes: int = 128,
+    *,
+    explore: bool = False,
+    env_params: PyTree = None,
+    max_steps: int | None = None,
+) -> Evaluation:
+    """Play ``num_episodes`` whole episodes in parallel environments, exactly one in each, so short ones are not favoured.
+
+    Args:
+      policy: a Policy, or an AgentState whose policy and env_params (if shared by its environments) are used.
+      explore: act as in training instead of greedily.
+      env_params: environment parameters, one value or one per episode; default: the state's or the environment's own.
+      max_steps: rows after which an episode is given up; default: the environment's limit, or ``EVALUATION_LIMIT``.
+    """
+    env = check_pure(agent, "training.evaluate")
+    check_count("num_episodes", num_episodes)
+    algorithm = agent.algorithm
+    if isinstance(policy, AgentState):
+        if env_params is None:
+            env_params = _shared_params(env, policy.env_params)
+        policy = algorithm.policy(policy.learner)
+    if env_params is None:
+        env_params = env.params
+    limit = max_steps or env.max_episode_steps or EVALUATION_LIMIT
+    env_id = jnp.arange(num_episodes, dtype=jnp.int32)
+    reset_key, key = jax.random.split(key)
+
+    def body(progress: _Progress) -> _Progress:
+        actor, result, time = progress
+        act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(key, time), 3)
+        carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
+        actor, _, _ = advance(env, actor, carry, action, env_params, env_id, step_key, reset_key)
+        episode = (actor.episode.episodic_return, actor.episode.episodic_length)
+        now = Evaluation(*(jnp.where(result.finished, old, new) for old, new in zip(result[:2], episode, strict=True)), actor.done)
+        # Nothing is reset here: a finished episode's environment only idles until the others are done.
+        actor = actor._replace(done=jnp.zeros_like(actor.done))
+        return _Progress(actor, now._replace(finished=result.finished | now.finished), time + 1)
+
+    actor = init_actor(algorithm, env, reset_key, env_id, env_params)
+    nothing = Evaluation(*actor.episode, jnp.zeros(num_episodes, bool))
+    start = _Progress(actor, nothing, jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(lambda p: (~p.result.finished).any() & (p.time < limit), body, start).result
+
+
+def _shared_params(env: Env, env_params: PyTree) -> PyTree:
+    shared = jax.tree.map(lambda leaf, default: jnp.ndim(leaf) == jnp.ndim(default), env_params, env.params)
+    if not all(jax.tree.leaves(shared)):
+        raise ValueError("the state's env_params differ between its environments: give evaluate env_params=…, one value or [num_episodes]")
+    return env_params
