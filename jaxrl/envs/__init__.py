@@ -1,0 +1,162 @@
+"""Environments by id: ``make_env("CartPole-v1")``, ``make_env("envpool:Pong-v5", stack_num=2)``, ``make_env("my_env:chain")``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.config import nearest
+from jaxrl.envs.backend import EnvId, check_known, format_id, parse_id
+from jaxrl.envs.check import check_env
+from jaxrl.envs.validate import EnvError, validate_env
+from jaxrl.types import Env, HostEnv, PyTree
+
+__all__ = ["Backend", "EnvError", "check_env", "describe_env", "list_envs", "make_env", "register_backend", "validate_env"]
+
+
+class Backend(NamedTuple):
+    """Where environments come from."""
+
+    make: Callable[[str, dict[str, Any]], Env | HostEnv]
+    """(name, options) -> environment. It need not set ``name``: ``make_env`` does."""
+    list_names: Callable[[], list[str]]
+
+
+# Imported on first use: each has `make` and `list_names`.
+_MODULES = {"gymnax": "jaxrl.envs.gymnax", "envpool": "jaxrl.envs.envpool"}
+_REGISTERED: dict[str, Backend] = {}
+
+
+def make_env(env_id: str, /, **options: Any) -> Env | HostEnv:
+    """The environment that an id names; the same object for the same id and options.
+
+    Args:
+      env_id: ``name`` (gymnax), ``backend:name``, or ``module:function`` for an environment of your own: the function is
+        imported, called with the options, and must return an ``Env`` or a ``HostEnv``. Options may follow, as in
+        ``"CartPole-v1?gravity=5.0&max_steps_in_episode=100"``; values are Python literals.
+      options: plain data; they win over those in the id. What an environment takes is its backend's matter.
+
+    Returns:
+      An environment whose ``name`` is the whole id, options included: ``make_env(env.name)`` gives it back, in any process.
+
+    Raises:
+      ValueError: unknown backend, environment or option, or a value that does not fit; names the nearest and what is allowed.
+      ModuleNotFoundError: the backend's package is not installed; names the ``pip install`` that brings it.
+    """
+    if not isinstance(env_id, str):
+        raise TypeError(f"make_env takes an id such as 'CartPole-v1', not {type(env_id).__name__}; an Env needs no make_env")
+    parsed = parse_id(env_id)
+    return _make(format_id(parsed._replace(options={**parsed.options, **options})))
+
+
+@functools.cache
+def _make(canonical_id: str) -> Env | HostEnv:
+    backend, name, options = parse_id(canonical_id)
+    if backend in _REGISTERED or backend in _MODULES:
+        env = _backend(backend).make(name, options)
+    else:
+        env = _call_factory(EnvId(backend, name, options))
+    if not isinstance(env, Env | HostEnv):
+        raise TypeError(f"{canonical_id} returned {type(env).__name__}; it must return a jaxrl.types.Env or HostEnv")
+    return env._replace(name=canonical_id)
+
+
+def list_envs(backend: str | None = None) -> list[str]:
+    """Ids that ``make_env`` takes: of one backend, or of all whose package is installed."""
+    if backend is not None:
+        if backend not in _REGISTERED and backend not in _MODULES:
+            raise ValueError(f"unknown backend {backend!r}.{nearest(backend, _backends())} Backends: {', '.join(_backends())}.")
+        return [f"{backend}:{name}" for name in _backend(backend).list_names()]
+    ids: list[str] = []
+    for each in _backends():
+        try:
+            ids += list_envs(each)
+        except ModuleNotFoundError:
+            continue  # not installed, so it offers nothing here
+    return ids
+
+
+def register_backend(
+    name: str, make: Callable[[str, dict[str, Any]], Env | HostEnv], list_names: Callable[[], list[str]]
+) -> None:
+    """Let ``make_env("name:...")`` call ``make(rest, options)``. Other processes know the backend once they ran this too."""
+    if not name.isidentifier():
+        raise ValueError(f"backend name {name!r} must be an identifier such as 'my_backend'")
+    if name in _backends():
+        raise ValueError(f"backend {name!r} exists already. Backends: {', '.join(_backends())}.")
+    _REGISTERED[name] = Backend(make, list_names)
+
+
+def describe_env(env: Env | HostEnv) -> str | None:
+    """The id from which another process can rebuild ``env``: same functions, equal parameters. None when there is no such id."""
+    if env.name.startswith("__main__:"):
+        return None  # another process has another __main__
+    try:
+        again = make_env(env.name)
+    except Exception:  # whatever keeps the id from being built, a user's own function included, means: not by this id
+        return None
+    same_settings = (
+        again.observation_space == env.observation_space
+        and again.action_space == env.action_space
+        and again.max_episode_steps == env.max_episode_steps
+    )
+    if isinstance(env, HostEnv) and isinstance(again, HostEnv):
+        same = again.open is env.open and again.options == env.options
+    elif isinstance(env, Env) and isinstance(again, Env):
+        same = again.reset is env.reset and again.step is env.step and _equal(again.params, env.params)
+    else:
+        same = False
+    return env.name if same and same_settings else None
+
+
+def _equal(a: PyTree, b: PyTree) -> bool:
+    (leaves_a, structure_a), (leaves_b, structure_b) = jax.tree.flatten(a), jax.tree.flatten(b)
+    return structure_a == structure_b and all(
+        np.shape(x) == np.shape(y) and getattr(x, "dtype", type(x)) == getattr(y, "dtype", type(y)) and bool(np.all(x == y))
+        for x, y in zip(leaves_a, leaves_b, strict=True)
+    )
+
+
+def _backends() -> list[str]:
+    return sorted({*_MODULES, *_REGISTERED})
+
+
+def _backend(name: str) -> Backend:
+    if name not in _REGISTERED:
+        module = importlib.import_module(_MODULES[name])
+        _REGISTERED[name] = Backend(module.make, module.list_names)
+    return _REGISTERED[name]
+
+
+def _call_factory(env_id: EnvId) -> Any:
+    """Call the function ``module:function`` with the id's options."""
+    module_name, function_name, options = env_id
+    unknown = (
+        f"unknown backend {module_name!r} in the environment id '{module_name}:{function_name}'."
+        f"{nearest(module_name, _backends())} Backends: {', '.join(_backends())}; or name an importable module and its function."
+    )
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ValueError(unknown)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and imports something that is not
+        raise ValueError(unknown) from None
+    factory = getattr(module, function_name, None)
+    if not callable(factory):
+        functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise ValueError(f"module {module_name} has no function {function_name!r}.{nearest(function_name, functions)}")
+    label, parameters = f"{module_name}:{function_name}", inspect.signature(factory).parameters.values()
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+        check_known(label, options, [parameter.name for parameter in parameters])
+    for parameter in parameters:
+        if parameter.default is parameter.empty and parameter.name not in options and "VAR" not in parameter.kind.name:
+            raise ValueError(f"{label} needs the option {parameter.name!r}: make_env({label!r}, {parameter.name}=...)")
+    return factory(**options)

@@ -1,0 +1,143 @@
+"""What every backend needs: ids with options, typed option values, optional packages."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import math
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.config import nearest
+
+DEFAULT_BACKEND = "gymnax"
+
+
+class EnvId(NamedTuple):
+    """``backend:name?option=value&option=value``, taken apart."""
+
+    backend: str
+    name: str
+    options: dict[str, Any]
+
+
+# ----------------------------------------------------------------------------------------------------------------- reading ids
+
+
+def parse_id(text: str) -> EnvId:
+    """Take an id apart. A bare name is gymnax's; values are Python literals, and whatever is none is a string."""
+    address, _, query = text.partition("?")
+    backend, colon, name = address.partition(":")
+    if not colon:
+        backend, name = DEFAULT_BACKEND, address
+    if not backend or not name:
+        raise ValueError(f"environment id {text!r} is incomplete: write 'name', 'backend:name' or 'backend:name?option=value'")
+    options: dict[str, Any] = {}
+    for part in query.split("&") if query else ():
+        option, equals, value = part.partition("=")
+        if not equals or not option.isidentifier():
+            raise ValueError(f"environment id {text!r}: {part!r} is no option; after '?' write option=value, joined by '&'")
+        if option in options:
+            raise ValueError(f"environment id {text!r} gives the option {option!r} twice")
+        options[option] = _parse_literal(unquote(value))
+    return EnvId(backend, name, options)
+
+
+def format_id(env_id: EnvId) -> str:
+    """The canonical text of an id: options sorted, values as Python literals. ``parse_id`` gives back the same id."""
+    options = [f"{name}={_escape(_literal(name, value))}" for name, value in sorted(env_id.options.items())]
+    return f"{env_id.backend}:{env_id.name}" + ("?" + "&".join(options) if options else "")
+
+
+def _parse_literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _literal(name: str, value: Any) -> str:
+    """``value`` as a literal that reads back as an equal value; NumPy and JAX numbers become Python's."""
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = np.asarray(value).tolist()
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and not math.isnan(value)):
+        return repr(value)
+    if isinstance(value, list):
+        return "[" + ",".join(_literal(name, item) for item in value) + "]"
+    if isinstance(value, tuple):
+        return "(" + "".join(_literal(name, item) + "," for item in value) + ")"
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return "{" + ",".join(f"{key!r}:{_literal(name, item)}" for key, item in value.items()) + "}"
+    raise TypeError(
+        f"environment option {name}={value!r} is not plain data, so no id can hold it: "
+        "use numbers, strings, lists, tuples or dicts, or build the Env yourself and pass it instead of an id"
+    )
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("&", "%26")
+
+
+# --------------------------------------------------------------------------------------------------------------------- options
+
+
+def check_known(env: str, options: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuse options that ``env`` does not take, naming the nearest one that it does."""
+    allowed = sorted(allowed)
+    for name in options:
+        if name not in allowed:
+            known = f"It takes: {', '.join(allowed)}." if allowed else "It takes none."
+            raise ValueError(f"{env} has no option {name!r}.{nearest(name, allowed)} {known}")
+
+
+def check_option(env: str, name: str, value: Any, default: Any, *, at_least: int | None = None) -> None:
+    """Refuse a scalar option whose type is not its default's. Defaults of other types tell nothing, and any value passes."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, bool | np.bool_):
+        fits, wanted = isinstance(value, bool), "True or False"
+    elif isinstance(default, int | np.integer):
+        lowest = -(2**31) if at_least is None else at_least
+        fits = is_number and isinstance(value, int) and lowest <= value < 2**31
+        wanted = "an integer of 32 bits" if at_least is None else f"an integer >= {at_least}"
+    elif isinstance(default, float | np.floating):
+        fits, wanted = is_number, "a number"
+    elif isinstance(default, str):
+        fits, wanted = isinstance(value, str), "a string"
+    else:
+        return
+    if not fits:
+        raise ValueError(f"{env}: option {name}={value!r} must be {wanted} (its default is {default!s})")
+
+
+def smallest(default: Any) -> int | None:
+    """The least value of an integer option that counts something; None when its default does not look like a count."""
+    return min(default, 1) if isinstance(default, int) and not isinstance(default, bool) and default >= 0 else None
+
+
+def import_package(package: str, env: str, install: str) -> ModuleType:
+    """Import an optional package, or say which ``pip install`` brings it."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        message = f"{env} needs the package {package}, which is not installed: pip install {install}"
+        raise ModuleNotFoundError(message, name=package) from None
+
+
+def check_name(backend: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that the backend does not have, suggesting the nearest."""
+    known = list(known)
+    if name not in known:
+        raise ValueError(
+            f"{backend} has no environment {name!r}.{nearest(name, known)}"
+            f" jaxrl.envs.list_envs({backend!r}) lists all {len(known)}."
+        )

@@ -1,0 +1,219 @@
+"""envpool's C++ environments as ``HostEnv``s: validated actions, 32-bit types, clean reset rows, independent seeds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import jax
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.config import check_count
+from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
+from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
+
+OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}
+"""Settings of envpool that ``open`` and this module decide."""
+
+RENDERING = {"from_pixels", "render_mode", "render_width", "render_height", "render_camera_id"}
+"""Options that envpool takes on top of an environment's own."""
+
+MOST_ACTIONS = 2**20
+"""An integer with a wider range than this is a number, not a choice."""
+
+
+def list_names() -> list[str]:
+    return list(import_package("envpool", "the backend envpool", "envpool").list_all_envs())
+
+
+def make(name: str, options: dict[str, Any]) -> HostEnv:
+    """An envpool environment; nothing starts before ``open(num_envs, seed)``.
+
+    Args:
+      options: envpool's own (``max_episode_steps``, ``frame_skip``, ``num_threads``, ``from_pixels``, ...).
+
+    Returns:
+      A HostEnv whose spaces and observations have 32-bit types; ``max_episode_steps`` is envpool's own limit. Environment i of
+      ``open(num_envs, seed)`` is seeded by a hash of (seed, i), so streams do not depend on ``num_envs`` and do not overlap
+      between seeds (envpool's ``seed=`` gives environment i the stream seed + i).
+    """
+    label = f"envpool:{name}"
+    envpool = import_package("envpool", label, "envpool")
+    check_name("envpool", name, envpool.list_all_envs())
+    spec = _make_spec(envpool, name, options)
+    if spec.config.max_num_players > 1:
+        raise ValueError(f"{label} has {spec.config.max_num_players} players; jaxrl's environments have one")
+    actions = {key: array for key, array in spec.action_array_spec.items() if key not in ("env_id", "players.env_id")}
+    if len(actions) != 1:
+        raise ValueError(f"{label} takes several actions at once ({', '.join(actions)}), which jaxrl does not support")
+    (action_spec,) = actions.values()
+    observation_space, action_space = _observation_space(spec.state_array_spec), _space(action_spec, action=True)
+    limit = int(spec.config.max_episode_steps)
+
+    def open(num_envs: int, seed: int) -> HostEnvs:
+        check_count("num_envs", num_envs)
+        with _quiet():
+            try:
+                pool = envpool.make_gymnasium(name, num_envs=num_envs, env_seed=env_seeds(seed, num_envs), **options)
+            except RuntimeError as error:
+                raise RuntimeError(f"envpool cannot start {label}: {error}") from error
+        return _Running(label, pool, num_envs, observation_space, action_space, action_spec.dtype)
+
+    return HostEnv(
+        open, observation_space, action_space, dict(options), label, max_episode_steps=limit if 0 < limit < 2**31 - 1 else None
+    )
+
+
+def env_seeds(seed: int, num_envs: int) -> list[int]:
+    """int31 seeds for ``num_envs`` environments: a hash of (seed, i) for environment i."""
+    check_count("seed", seed, at_least=0)
+    return [int(np.random.SeedSequence([seed, i]).generate_state(1)[0] >> 1) for i in range(num_envs)]
+
+
+class _Running:
+    """Environments that run: see ``jaxrl.types.HostEnvs``."""
+
+    def __init__(
+        self, label: str, pool: Any, num_envs: int, observation_space: spaces.Space, action_space: spaces.Space, action_dtype: Any
+    ) -> None:
+        self._label, self._pool, self._num_envs = label, pool, num_envs
+        self._dtypes, self._action_space, self._action_dtype = _dtypes(observation_space), action_space, action_dtype
+        self._done: np.ndarray | None = None
+
+    def reset(self) -> PyTree:
+        with _quiet():  # envpool builds its own spaces when it is first asked for an observation
+            obs, _ = self._running().reset()
+        self._done = np.zeros(self._num_envs, bool)
+        return _cast(obs, self._dtypes)
+
+    def step(self, action: Any) -> HostStep:
+        pool = self._running()
+        if self._done is None:
+            raise RuntimeError(f"{self._label}: call reset() before the first step()")
+        # In this mode rows come back in the order of the environments, in arrays that envpool does not touch again.
+        obs, reward, terminated, truncated, _ = pool.step(self._checked(action))
+        # dm_control and MetaWorld put the reward of the new state on reset rows, where nothing was earned.
+        reset_row, self._done = self._done, terminated | truncated
+        reward = np.where(reset_row, np.float32(0), reward.astype(np.float32, copy=False))
+        return HostStep(_cast(obs, self._dtypes), reward, terminated, truncated)
+
+    def close(self) -> None:
+        self._pool = None
+
+    def _running(self) -> Any:
+        if self._pool is None:
+            raise RuntimeError(f"{self._label}: these environments are closed; open() gives new ones")
+        return self._pool
+
+    def _checked(self, action: Any) -> np.ndarray:
+        """The actions in envpool's type. It would take any number of them, NaN, and indices beyond the last action."""
+        array, space = np.asarray(action), self._action_space
+        shape = (self._num_envs, *(space.shape or ()))
+        if array.shape != shape:
+            raise ValueError(f"{self._label}: action has shape {array.shape}, and must have {shape}: one row per environment")
+        if isinstance(space, spaces.Box):
+            if array.dtype.kind not in "fiu":
+                raise TypeError(f"{self._label}: action has dtype {array.dtype}, and must be of real numbers")
+            if not np.isfinite(array).all():
+                raise ValueError(f"{self._label}: action holds NaN or infinity in environments {_rows(~np.isfinite(array))}")
+        else:
+            if array.dtype.kind not in "iu":
+                raise TypeError(f"{self._label}: action has dtype {array.dtype}, and must be of integers")
+            low = np.asarray(space.start)  # type: ignore[attr-defined]
+            high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1  # type: ignore[attr-defined]
+            if ((array < low) | (array > high)).any():
+                wrong = _rows((array < low) | (array > high))
+                raise ValueError(f"{self._label}: action is outside [{low}, {high}] in environments {wrong}")
+        return np.ascontiguousarray(array, dtype=self._action_dtype)
+
+
+def _rows(wrong: np.ndarray) -> str:
+    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1)).tolist()
+    return ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without gymnasium's remarks on the precision of envpool's bounds."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*Box (low|high)'s precision lowered")
+        yield
+
+
+def _make_spec(envpool: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """envpool's spec under ``options``; each option known and of its default's type."""
+    label, defaults = f"envpool:{name}", {}
+    with suppress(RuntimeError):  # some cannot do without options (VizdoomCustom needs its scenario)
+        defaults = envpool.make_spec(name).config._asdict()
+    for option in options:
+        if option in OURS:
+            raise ValueError(
+                f"{label}: {option} is no option but set by jaxrl; num_envs and seed are given to open(num_envs, seed)"
+            )
+    if defaults:
+        check_known(label, options, (defaults.keys() - OURS) | RENDERING)
+    for option, value in options.items():
+        check_option(label, option, value, defaults.get(option), at_least=smallest(defaults.get(option)))
+    try:
+        return envpool.make_spec(name, **options)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"envpool refuses {label} with the options {dict(options)}: {reason}") from error
+
+
+# ------------------------------------------------------------------------------------------------------------ spaces and types
+
+
+def _observation_space(arrays: Mapping[str, Any]) -> spaces.Space:
+    """The space of one observation: ``obs`` alone, or a Dict of ``obs:a``, ``obs:b.c``, ... nested at the dots."""
+    parts = {key.removeprefix("obs").removeprefix(":"): array for key, array in arrays.items() if key.startswith("obs")}
+    if len(parts) == 1:
+        return _space(next(iter(parts.values())))
+    nested: dict[str, Any] = {}
+    for path, array in parts.items():
+        *folders, last = path.replace(":", ".").split(".")
+        place = nested
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = _space(array)
+    return _dict_space(nested)
+
+
+def _dict_space(nested: dict[str, Any]) -> spaces.Dict:
+    return spaces.Dict({name: _dict_space(part) if isinstance(part, dict) else part for name, part in nested.items()})
+
+
+def _space(spec: Any, *, action: bool = False) -> spaces.Space:
+    """The gymnasium space of one of envpool's arrays, in 32-bit types."""
+    shape, dtype = tuple(size for size in spec.shape if size != -1), np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        return spaces.MultiBinary(shape)
+    low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (spec.minimum, spec.maximum))
+    if dtype.kind == "f" and not spec.is_discrete:
+        # Undeclared bounds are C++'s numeric_limits, whose min() is the smallest positive number.
+        low = np.where((low == np.finfo(dtype).tiny) | (low <= -np.finfo(np.float32).max), -np.inf, low)
+        high = np.where(high >= np.finfo(np.float32).max, np.inf, high)
+        return spaces.Box(low.astype(np.float32), high.astype(np.float32), shape, np.float32)
+    choices = (high - low + 1).astype(np.int64)
+    if shape == () and choices < MOST_ACTIONS:
+        return spaces.Discrete(int(choices), start=int(low))
+    if action and np.all(choices < MOST_ACTIONS):
+        return spaces.MultiDiscrete(choices, start=low.astype(np.int64))
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype.type)
+
+
+def _dtypes(space: spaces.Space) -> PyTree:
+    """The dtype of each part of an observation, as JAX will hold it."""
+    if isinstance(space, spaces.Dict):
+        return {name: _dtypes(part) for name, part in space.items()}
+    return jax.dtypes.canonicalize_dtype(space.dtype)
+
+
+def _cast(obs: Any, dtypes: PyTree) -> PyTree:
+    if isinstance(dtypes, dict):
+        return {name: _cast(obs[name], part) for name, part in dtypes.items()}
+    return np.asarray(obs, dtypes)

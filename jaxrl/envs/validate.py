@@ -1,0 +1,229 @@
+"""Does an environment keep the contract of ``jaxrl.types``, as far as shapes and types can tell? Nothing is compiled or run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.spaces import zeros
+from jaxrl.types import Env, HostEnv, PyTree, TimeStep
+
+OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
+ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)
+
+CONTROL_FLOW = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+class EnvError(ValueError):
+    """An environment that breaks the contract; ``problems`` names each way in which it does, and the fix."""
+
+    def __init__(self, name: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        listed = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(problems, 1))
+        super().__init__(f"the environment {name!r} does not keep jaxrl's contract (jaxrl/types.py):{listed}")
+
+
+def validate_env(env: Env | HostEnv) -> None:
+    """Check spaces, parameters, and what ``reset`` and ``step`` return, by abstract evaluation: milliseconds, no backend.
+
+    Raises:
+      EnvError: all problems found, each with its fix.
+    """
+    problems = find_problems(env)
+    if problems:
+        raise EnvError(env.name, problems)
+
+
+def find_problems(env: Env | HostEnv) -> list[str]:
+    """What ``validate_env`` raises."""
+    if not isinstance(env, Env | HostEnv):
+        raise TypeError(
+            f"expected a jaxrl.types.Env or HostEnv, not {type(env).__name__}; jaxrl.make_env(id) makes one from an id"
+        )
+    problems = _space_problems("observation_space", env.observation_space, OBSERVATIONS)
+    problems += _space_problems("action_space", env.action_space, ACTIONS)
+    limit = env.max_episode_steps
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        problems.append(f"max_episode_steps={limit!r} must be an integer >= 1, or None for no limit")
+    if isinstance(env, Env):
+        problems += _params_problems(env.params) or _function_problems(env)
+    return problems
+
+
+# -------------------------------------------------------------------------------------------------------------- spaces, params
+
+
+def _space_problems(what: str, space: Any, supported: tuple[type, ...]) -> list[str]:
+    if not isinstance(space, supported):
+        names = ", ".join(kind.__name__ for kind in supported)
+        return [f"{what} is {space!r}: use one of gymnasium.spaces' {names}"]
+    if isinstance(space, spaces.Dict):
+        return [problem for name, part in space.items() for problem in _space_problems(f"{what}[{name!r}]", part, supported)]
+    if isinstance(space, spaces.Tuple):
+        return [problem for i, part in enumerate(space) for problem in _space_problems(f"{what}[{i}]", part, supported)]
+    if isinstance(space, spaces.Box):
+        dtype = np.dtype(space.dtype)
+        if dtype.itemsize > 4 or dtype.kind not in "fiub":
+            return [f"{what} has dtype {dtype}; JAX computes in 32 bits: use Box(..., dtype=np.float32) or a smaller type"]
+        if what == "action_space" and dtype.kind != "f":
+            return [f"{what} is a Box of {dtype}: use Discrete or MultiDiscrete for integer actions, or a Box of np.float32"]
+    if what == "action_space" and isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
+        return [f"{what} starts at {space.start}; jaxrl counts actions from 0: leave `start` out, and add it inside step"]
+    return []
+
+
+def _params_problems(params: PyTree) -> list[str]:
+    problems = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        if not is_key and (
+            not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array) or _kind(leaf) not in "biufV"
+        ):
+            problems.append(
+                f"params{jax.tree_util.keystr(path)} is {leaf!r}, a {type(leaf).__name__}: parameters are data, so use numbers "
+                "and arrays in a NamedTuple, a dict or a flax.struct.dataclass; what sets shapes goes into a closure"
+            )
+    return problems
+
+
+def _kind(leaf: Any) -> str:
+    return np.result_type(leaf).kind  # "V": JAX's own small types, such as bfloat16
+
+
+# ------------------------------------------------------------------------------------------------------------- reset and step
+
+
+def _function_problems(env: Env) -> list[str]:
+    problems: list[str] = []
+    out = _trace("reset", env.reset, problems, env.params)
+    if out is None:
+        return problems
+    if not isinstance(out, tuple) or len(out) != 2:
+        return [f"reset returned {_show(out)}; it must return (env_state, obs)"]
+    env_state, obs = out
+
+    expected = abstract(env.observation_space)
+    if expected is not None:
+        wrong = mismatches("the obs that reset returns", obs, expected, "observation_space")
+        if wrong and not mismatches("", env_state, expected, ""):
+            wrong = ["reset returned (obs, env_state); the order is (env_state, obs)"]
+            env_state, obs = obs, env_state
+        problems += wrong
+
+    action = abstract(env.action_space)
+    if action is None:
+        return problems
+    out = _trace("step", env.step, problems, env_state, action, env.params)
+    if out is None:
+        return problems
+    if not isinstance(out, tuple) or len(out) != 2 or not isinstance(out[1], TimeStep):
+        problems.append(f"step returned {_show(out)}; it must return (env_state, jaxrl.types.TimeStep(obs, reward, ...))")
+        return problems
+    next_state, time_step = out
+    problems += mismatches("the env_state that step returns", next_state, env_state, "the env_state that reset returns")
+    problems += mismatches("the obs that step returns", time_step.obs, obs, "the obs that reset returns")
+    return problems + _time_step_problems(time_step)
+
+
+def _time_step_problems(time_step: TimeStep) -> list[str]:
+    problems = []
+    wanted = {"reward": (jnp.float32, "jnp.float32"), "terminated": (jnp.bool_, "bool"), "truncated": (jnp.bool_, "bool")}
+    for name, (dtype, written) in wanted.items():
+        value = getattr(time_step, name)
+        if not hasattr(value, "shape"):
+            problems.append(f"{name} is {_show(value)}; it must be one number")
+            continue
+        if value.shape != ():
+            problems.append(f"{name} has shape {value.shape}; it must be a scalar: take {name}.squeeze(), or reduce it")
+        if value.dtype != dtype:
+            problems.append(f"{name} has dtype {value.dtype}; it must be {np.dtype(dtype)}: jnp.asarray({name}, {written})")
+    info = time_step.info
+    if not isinstance(info, dict) or not all(isinstance(name, str) for name in info):
+        problems.append(f"info is {_show(info)}; it must be a dict from names to arrays, {{}} when there is nothing to tell")
+    return problems
+
+
+def abstract_key() -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def abstract(space: spaces.Space) -> PyTree | None:
+    """Shapes and dtypes of a value of ``space`` in JAX; None when the space is not supported."""
+    try:
+        return jax.eval_shape(lambda: zeros(space))
+    except (AttributeError, TypeError):
+        return None
+
+
+def _trace(name: str, function: Callable[..., Any], problems: list[str], *args: Any) -> Any:
+    """What ``function(key, *args)`` returns, abstractly; None, and one more problem, when it cannot be traced."""
+    try:
+        return jax.eval_shape(lambda *a: function(*a), abstract_key(), *args)
+    except Exception as error:
+        problems.append(explain(name, error))
+    try:
+        out = jax.eval_shape(lambda *a: function(*a), jax.ShapeDtypeStruct((2,), jnp.uint32), *args)
+    except Exception:
+        return None
+    problems[-1] = (
+        f"{name} takes only a legacy uint32[2] key; jaxrl passes typed keys (jax.random.key): draw with jax.random.* alone, "
+        "without indexing into the key or asking for its shape"
+    )
+    return out
+
+
+def explain(name: str, error: Exception) -> str:
+    """What an exception inside ``reset`` or ``step`` means, and the fix."""
+    reason = str(error).strip().partition("\n")[0]
+    if isinstance(error, CONTROL_FLOW):
+        return (
+            f"{name} uses a traced value in Python control flow, as a Python number or in NumPy; under jit it has no value "
+            f"yet: use jnp.where, jax.lax.cond, jax.lax.fori_loop and jnp instead of if, while, int() and np ({reason})"
+        )
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return (
+            f"{name} keeps values of one call for the next (self.x = ..., a global, a list outside); it must be a pure function: "
+            "what lasts belongs into env_state"
+        )
+    return f"{name} raised {type(error).__name__}: {reason}"
+
+
+# ----------------------------------------------------------------------------------------------------------------- comparing
+
+
+def mismatches(what: str, got: PyTree, want: PyTree, source: str) -> list[str]:
+    """Differences in structure, shape and dtype, a sentence each. Weak types are the same as strong ones."""
+    if jax.tree.structure(got) != jax.tree.structure(want):
+        return [f"{what}: structure {_show(got)} is not {source}'s, {_show(want)}"]
+    problems = []
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True):
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            fix = "cast it with jnp.asarray(x, dtype), or change the space" if x.shape == y.shape else "they must agree"
+            problems.append(f"{what}{jax.tree_util.keystr(path)} is {_show(x)}, but {source} has {_show(y)}: {fix}")
+    return problems
+
+
+def _show(tree: PyTree) -> str:
+    """A tree of abstract values in short: ``{'a': float32[3]}``."""
+    text = str(jax.tree.map(_Short, tree)) if tree is not None else "nothing"
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+class _Short:
+    """Prints as ``float32[3]``."""
+
+    def __init__(self, value: Any) -> None:
+        self.text = f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+
+    def __repr__(self) -> str:
+        return self.text
