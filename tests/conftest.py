@@ -16,7 +16,7 @@ if cache := os.environ.get("JAXRL_TEST_CACHE"):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-EXPENSIVE_FILES = ("test_packaging.py", "test_gymnax.py", "test_run.py", "test_ppo.py", "test_dqn.py", "test_contract.py")
+EXPENSIVE_FILES = ("test_packaging.py", "test_checkpoint.py", "test_ppo.py", "test_dqn.py", "test_run.py", "test_contract.py")
 """Run last, in this order; all others come before them, in pytest's own order."""
 
 
