@@ -1,0 +1,306 @@
+"""Checkpoints: save a state through orbax so that a kill at any moment loses nothing, and restore it bit for bit.
+
+``folder/`` holds one folder per step, as orbax writes it, with a ``manifest.json`` beside orbax's files. A step is made in
+``folder/unfinished`` and moved to its place when everything is on the disk, so every step in place is whole, unless the disk or
+somebody altered it; the digests in the manifest show that, and ``restore`` goes back to the step before, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl.config import check_count
+from jaxrl.runtime import leaves, manifest
+from jaxrl.runtime.manifest import CheckpointError, Damage, Manifest, step_folders
+from jaxrl.types import PyTree
+
+UNFINISHED = "unfinished"
+
+
+class CheckpointWarning(UserWarning):
+    """A step that could not be used, or was written by another version of jaxrl."""
+
+
+class CheckpointInfo(NamedTuple):
+    """What is known of a checkpoint besides its state."""
+
+    step: int
+    spec: Any
+    """As ``save`` got it, through JSON (tuples come back as lists); None if it got none."""
+    versions: dict[str, str]
+    """Of jaxrl, Python and the libraries that wrote it."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------- saving
+
+
+class PendingSave(NamedTuple):
+    """A save under way: ``finish_save`` completes it."""
+
+    manager: Any
+    folder: Path
+    step: int
+    spec: Any
+    structure: list[leaves.LeafSpec]
+    keep: int
+    resources: contextlib.ExitStack
+
+
+def save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3) -> Path:
+    """Save a state as ``folder/<step>`` and delete all but the last ``keep`` steps.
+
+    Args:
+      folder: made if it is missing. One process at a time writes to it; others may read meanwhile.
+      state: any pytree of arrays (on one device or sharded over several), typed PRNG keys and Python or NumPy numbers.
+      step: at least 0, and above every whole step in the folder. Steps from here on that are not whole are set aside as
+        ``<step>.damaged``.
+      spec: plain JSON data to keep with it, such as ``agent.spec``.
+      keep: how many steps to keep, at least 1.
+
+    Returns:
+      The folder of the step.
+
+    Raises:
+      TypeError: a leaf of the state is not data, or ``spec`` is not plain JSON; the message names it.
+      ValueError: ``step`` or ``keep`` is not allowed.
+      OSError: the folder cannot be written to.
+      CheckpointError: writing failed, say on a full disk. Earlier steps are untouched.
+    """
+    return finish_save(begin_save(folder, state, step, spec=spec, keep=keep))
+
+
+def begin_save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3) -> PendingSave:
+    """The first half of ``save``: check everything and hand the state to orbax, which goes on writing in the background.
+
+    Nothing counts as saved before ``finish_save``, and the next save in this folder must not begin before it.
+    """
+    import orbax.checkpoint as ocp
+
+    check_count("step", step, at_least=0)
+    check_count("keep", keep)
+    spec = _plain(spec)
+    structure, arrays = leaves.encode(state)
+    folder = _absolute(folder)
+    _make_way(folder, int(step))
+    unfinished = _open_for_writing(folder)
+    resources = contextlib.ExitStack()
+    resources.enter_context(_quiet())
+    try:
+        options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
+        manager = ocp.CheckpointManager(unfinished, options=options)
+        resources.callback(manager.close)
+        if not manager.save(int(step), args=ocp.args.StandardSave(arrays), force=True):
+            raise RuntimeError("orbax-checkpoint refused to save it")
+    except Exception as error:
+        raise _give_up(folder, int(step), resources, error) from error
+    return PendingSave(manager, folder, int(step), spec, structure, int(keep), resources)
+
+
+def finish_save(pending: PendingSave) -> Path:
+    """The second half of ``save``: wait for orbax, seal the step with its manifest, move it to its place, delete old steps."""
+    folder, step = pending.folder, pending.step
+    unfinished = folder / UNFINISHED
+    try:
+        pending.manager.wait_until_finished()
+        manifest.write(unfinished / str(step), step, pending.spec, pending.structure)
+        os.replace(unfinished / str(step), folder / str(step))
+        manifest.sync_folder(folder)
+    except Exception as error:  # orbax's threads report here, in exceptions of any type
+        raise _give_up(folder, step, pending.resources, error) from error
+    pending.resources.close()
+    for old in steps(folder)[: -pending.keep]:
+        os.replace(folder / str(old), unfinished / f"{old}.old")  # at once: a reader never meets a step that is half gone
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return folder / str(step)
+
+
+def _give_up(folder: Path, step: int, resources: contextlib.ExitStack, error: Exception) -> CheckpointError:
+    """Clear away what a save left, so that a full disk is no fuller for it, and say what happened."""
+    with contextlib.suppress(Exception):  # closing reports the same failure again
+        resources.close()
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if len(reason) > 300:
+        reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last
+    return CheckpointError(f"saving step {step} in {folder} failed: {reason}. The steps before it are untouched.")
+
+
+def _plain(spec: Any) -> Any:
+    try:
+        return json.loads(json.dumps(spec))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"spec must be plain JSON data (dicts, lists, strings, numbers, booleans, None): {error}") from None
+
+
+def _absolute(folder: str | os.PathLike[str]) -> Path:
+    return Path(folder).expanduser().absolute()
+
+
+def _open_for_writing(folder: Path) -> Path:
+    """Make the folder, and in it an empty one for the save to come; this also shows whether the folder can be written to."""
+    unfinished = folder / UNFINISHED
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        reason = "it is a file" if os.path.isfile(folder) else error.strerror
+        raise OSError(
+            error.errno, f"cannot save checkpoints in folder={str(folder)!r}: {reason}. Give a folder that can be written to"
+        ) from None
+    return unfinished
+
+
+def _make_way(folder: Path, step: int) -> None:
+    """Refuse to go back behind a whole step; set aside what is not whole, from ``step`` on."""
+    for found, path in step_folders(folder):
+        if found < step:
+            break
+        try:
+            manifest.read_whole(path, found)
+        except Damage as damage:
+            aside = path.with_name(f"{found}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(path, aside)
+            _warn(f"step {found} ({path}) is not whole: {damage}. It is set aside as {aside.name}", stacklevel=5)
+        else:
+            raise CheckpointError(
+                f"step={step} cannot be saved in {folder}, which holds step {found}: steps go up. Save to another folder, or move"
+                f" {path} away to go on from an earlier step."
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------------- restoring
+
+
+def restore(folder: str | os.PathLike[str], target: PyTree, *, step: int | None = None) -> tuple[PyTree, CheckpointInfo]:
+    """Restore the newest whole step, or ``step``, bit for bit.
+
+    A newer step that was cut short, truncated or altered is named in a CheckpointWarning, and the step before it is used.
+
+    Args:
+      folder: as given to ``save``.
+      target: what the state looks like: a state, or ``jax.eval_shape(agent.init, key)``. A leaf comes back as the target has it
+        (jax, NumPy or Python) and on the target's sharding; where the target is abstract without a sharding, as it was saved and
+        on the default device. Weak types come back strong.
+      step: this step and no other.
+
+    Returns:
+      (state, info).
+
+    Raises:
+      FileNotFoundError: the folder, or ``step``, is not there; or nothing was saved in it.
+      CheckpointError: no step is whole, or the format is another version's.
+      ValueError: the checkpoint does not fit the target; the message names the first leaf that differs.
+    """
+    import orbax.checkpoint as ocp
+
+    wanted = leaves.describe(target)
+    folder = _absolute(folder)
+    found = _newest_whole(folder, step)
+    if difference := leaves.first_difference(found.structure, wanted):
+        raise ValueError(
+            f"step {found.step} in {folder} does not fit the agent: {difference}. Another algorithm, network or setting saved it:"
+            " build the agent from the checkpoint's own spec, which jaxrl.runtime.checkpoint.read_info gives."
+        )
+    here = manifest.installed_versions()
+    if found.versions["jaxrl"] != here["jaxrl"]:
+        _warn(
+            f"step {found.step} in {folder} was saved by jaxrl {found.versions['jaxrl']}, and this is jaxrl {here['jaxrl']}: the"
+            " state fits, but the run need not go on bit for bit"
+        )
+    asked = leaves.restore_targets(found.structure, target)
+    try:
+        with _quiet():
+            options = ocp.CheckpointManagerOptions(read_only=True, lightweight_initialize=True)  # not a glance at other steps
+            with ocp.CheckpointManager(folder, options=options) as manager:
+                arrays = manager.restore(found.step, args=ocp.args.StandardRestore(asked))
+    except Exception as error:
+        name = "orbax-checkpoint"
+        raise CheckpointError(
+            f"step {found.step} in {folder} is whole, but {name} {here[name]} cannot read it ({name} {found.versions[name]} wrote"
+            f" it): {error}"
+        ) from error
+    return leaves.decode(found.structure, arrays, target), _info(found)
+
+
+def read_info(folder: str | os.PathLike[str], *, step: int | None = None) -> CheckpointInfo:
+    """Step, spec and versions of the newest step, or of ``step``, without its state; errors and warnings as in ``restore``."""
+    return _info(_newest_whole(_absolute(folder), step))
+
+
+def steps(folder: str | os.PathLike[str]) -> list[int]:
+    """The steps in a folder, going up, by their manifests; their files are not checked. Empty if there is no such folder."""
+    return sorted(step for step, path in step_folders(_absolute(folder)) if (path / manifest.NAME).is_file())
+
+
+def latest_step(folder: str | os.PathLike[str]) -> int | None:
+    """The last of ``steps``, or None."""
+    return max(steps(folder), default=None)
+
+
+def _info(found: Manifest) -> CheckpointInfo:
+    return CheckpointInfo(found.step, found.spec, found.versions)
+
+
+def _newest_whole(folder: Path, step: int | None) -> Manifest:
+    """The manifest of the step to use, after a warning for every newer one that is not whole."""
+    problems = []
+    for number, path in _candidates(folder, step):
+        try:
+            if path.parent != folder:
+                raise Damage("its save was cut short, or is still going on")
+            found = manifest.read_whole(path, number)
+        except Damage as damage:
+            problems.append(f"step {number} ({path}) is not whole: {damage}")
+            continue
+        for problem in problems:
+            _warn(f"{problem}. Using step {number} instead", stacklevel=4)
+        return found
+    hint = "Put the files back from a copy" + (", or leave step out to use another step." if step is not None else ".")
+    raise CheckpointError(f"no whole checkpoint: {'; '.join(problems)}. {hint}")
+
+
+def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:
+    """The steps to try, best first."""
+    if not os.path.isdir(folder):
+        what = "is a file" if os.path.isfile(folder) else "does not exist or is out of reach"
+        raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} {what}")
+    found = sorted(step_folders(folder) + step_folders(folder / UNFINISHED), key=lambda entry: entry[0], reverse=True)
+    if not found:
+        raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} holds no step")
+    if step is None:
+        return found
+    chosen = [entry for entry in found if entry[0] == step]
+    if not chosen:
+        raise FileNotFoundError(f"no checkpoint of step={step} in {folder}, which holds the steps {steps(folder)}")
+    return chosen
+
+
+# --------------------------------------------------------------------------------------------------------------------- talking
+
+
+def _warn(message: str, stacklevel: int = 3) -> None:
+    warnings.warn(message, CheckpointWarning, stacklevel=stacklevel)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without orbax's log: it notes what it does anyway, and prints every error several times over before it raises it."""
+    logger = logging.getLogger("absl")
+
+    def not_from_orbax(record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname
+
+    logger.addFilter(not_from_orbax)
+    try:
+        yield
+    finally:
+        logger.removeFilter(not_from_orbax)

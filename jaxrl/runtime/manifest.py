@@ -1,0 +1,171 @@
+"""The manifest of a checkpoint step: what it holds, and a digest of every file, because orbax restores flipped bytes silently."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl.runtime.leaves import LeafSpec
+
+FORMAT = 1
+"""The layout of a step folder; a reader refuses other numbers. ``render`` and the keys ``format`` and ``versions`` stay as they
+are in every format, so that each version can tell another's checkpoint from a damaged one."""
+
+NAME = "manifest.json"
+STEP_NAME = re.compile(r"(0|[1-9]\d*)(\.orbax-checkpoint-tmp.*)?")
+PACKAGES = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "optax", "flax")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used: the message says which one, why, and what helps."""
+
+
+class Damage(Exception):
+    """A step is not whole; the text says why. Never leaves ``checkpoint.py``, which goes back to the step before."""
+
+
+class Manifest(NamedTuple):
+    """What one step holds."""
+
+    step: int
+    spec: Any
+    """Plain JSON data as ``save`` got it (tuples come back as lists), or None."""
+    versions: dict[str, str]
+    """Of jaxrl, Python and the libraries that wrote the step."""
+    structure: list[LeafSpec]
+    """One entry per leaf of the state, in flatten order."""
+    files: dict[str, tuple[int, str]]
+    """Path inside the step folder -> (size in bytes, sha256)."""
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of jaxrl, Python and the libraries that a state passes through."""
+    import jaxrl
+
+    versions = {"jaxrl": jaxrl.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions
+
+
+def digest_files(folder: Path, *, sync: bool = False) -> dict[str, tuple[int, str]]:
+    """(size, sha256) of every file below ``folder`` but the manifest. ``sync`` also flushes each to the disk."""
+    return {
+        path.relative_to(folder).as_posix(): _digest_file(path, sync)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / NAME
+    }
+
+
+def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec]) -> None:
+    """Digest the files of a step folder and describe them in ``manifest.json``; both are on the disk when this returns."""
+    body = {
+        "format": FORMAT,
+        "step": step,
+        "spec": spec,
+        "versions": installed_versions(),
+        "structure": [leaf._asdict() for leaf in structure],
+        "files": {name: {"size": size, "sha256": digest} for name, (size, digest) in digest_files(folder, sync=True).items()},
+    }
+    temporary = folder / f"{NAME}.tmp"
+    with temporary.open("wb") as file:
+        file.write(render(body))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / NAME)
+    sync_folder(folder)
+
+
+def read_whole(folder: Path, step: int) -> Manifest:
+    """The manifest of a step folder, after checking every file against it.
+
+    Raises:
+      Damage: something is missing, cut or altered; the text names the file.
+      CheckpointError: the step has a format that this version does not read.
+    """
+    manifest = _read(folder, step)
+    for name, (size, digest) in manifest.files.items():
+        try:
+            found = (folder / name).stat().st_size
+            if found != size:
+                raise Damage(f"the file {name} has {found} bytes where {size} were written")
+            if _digest_file(folder / name)[1] != digest:
+                raise Damage(f"the file {name} was altered: its digest differs")
+        except FileNotFoundError:
+            raise Damage(f"the file {name} is missing") from None
+        except OSError as error:
+            raise Damage(f"the file {name} cannot be read ({error.strerror})") from None
+    return manifest
+
+
+def step_folders(folder: Path) -> list[tuple[int, Path]]:
+    """(step, path) of every folder that is named like a step or like orbax's temporary folder of one, newest first."""
+    if not os.path.isdir(folder):
+        return []
+    matches = ((STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir() if path.is_dir())
+    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, so that a rename survives a power cut; some file systems refuse."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(folder: Path, step: int) -> Manifest:
+    try:
+        raw = (folder / NAME).read_bytes()
+        body = json.loads(raw)
+        version, writer = body["format"], body["versions"]["jaxrl"]
+    except FileNotFoundError:
+        raise Damage(f"the file {NAME} is missing") from None
+    except OSError as error:
+        raise Damage(f"the file {NAME} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise Damage(f"the file {NAME} was altered: it cannot be parsed") from None
+    if raw != render(body):
+        raise Damage(f"the file {NAME} was altered: its digest differs")
+    if version != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint {folder} has format {version}, written by jaxrl {writer}; this jaxrl"
+            f" {installed_versions()['jaxrl']} reads format {FORMAT} only. Use jaxrl {writer} (pip install jaxrl=={writer}) or"
+            f" another version that reads format {version}."
+        )
+    if body["step"] != step:
+        raise Damage(f"the file {NAME} belongs to step {body['step']}")
+    return Manifest(
+        step=step,
+        spec=body["spec"],
+        versions=body["versions"],
+        structure=[LeafSpec(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in body["structure"]],
+        files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},
+    )
+
+
+def _digest_file(path: Path, sync: bool = False) -> tuple[int, str]:
+    with path.open("rb") as file:
+        if sync:
+            os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+def render(body: dict[str, Any]) -> bytes:
+    """The one way to write ``body``, sealed by its own digest: a reader that renders what it parsed must get the same bytes."""
+    body = {key: value for key, value in body.items() if key != "digest"}
+    seal = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return (json.dumps({**body, "digest": seal}, sort_keys=True, indent=1) + "\n").encode()
