@@ -77,7 +77,7 @@ def _literal(name: str, value: Any) -> str:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return "{" + ",".join(f"{key!r}:{_literal(name, item)}" for key, item in value.items()) + "}"
     raise TypeError(
-        f"environment option {name}={value!r} is not plain data, so no id can hold it: "
+        f"environment option {name}={' '.join(repr(value).split())} is not plain data, so no id can hold it: "
         "use numbers, strings, lists, tuples or dicts, or build the Env yourself and pass it instead of an id"
     )
 
@@ -138,6 +138,5 @@ def check_name(backend: str, name: str, known: Iterable[str]) -> None:
     known = list(known)
     if name not in known:
         raise ValueError(
-            f"{backend} has no environment {name!r}.{nearest(name, known)}"
-            f" jaxrl.envs.list_envs({backend!r}) lists all {len(known)}."
+            f"{backend} has no environment {name!r}.{nearest(name, known)} jaxrl.list_envs({backend!r}) lists all {len(known)}."
         )

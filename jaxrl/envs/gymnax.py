@@ -55,6 +55,7 @@ def make(name: str, options: dict[str, Any]) -> Env:
     label = f"gymnax:{name}"
     if name == DOWNLOADS:
         raise ValueError(f"{label} is not supported: gymnax downloads MNIST when it is constructed, and jaxrl never downloads")
+    import_package("gymnax", label, "gymnax")
     check_name("gymnax", name, list_names())
     constructor, fields = _split_options(label, _game(format_id(EnvId("gymnax", name, {}))), options)
     game = _game(format_id(EnvId("gymnax", name, constructor)))

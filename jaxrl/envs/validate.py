@@ -184,7 +184,8 @@ def _trace(name: str, function: Callable[..., Any], problems: list[str], *args: 
 
 def explain(name: str, error: Exception) -> str:
     """What an exception inside ``reset`` or ``step`` means, and the fix."""
-    reason = str(error).strip().partition("\n")[0]
+    lines = str(error).strip().splitlines() or [""]
+    reason = lines[-1 if "Traceback" in lines[0] else 0]  # a callback's own error is at the end
     if isinstance(error, CONTROL_FLOW):
         return (
             f"{name} uses a traced value in Python control flow, as a Python number or in NumPy; under jit it has no value "
