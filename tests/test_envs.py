@@ -1,8 +1,10 @@
 """Ids, the registry, and environments of users' own modules."""
 
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl.envs as envs
-from jaxrl.envs import describe_env, list_envs, make_env
+from jaxrl.envs import check_env, describe_env, list_envs, make_env
 from jaxrl.envs.backend import EnvId, format_id, parse_id
 from jaxrl.types import Env, HostEnv
 
@@ -191,6 +193,17 @@ def test_an_environment_of_main_has_no_id(monkeypatch, my_envs):
     env = make_env(f"{my_envs}:corridor")
     monkeypatch.setattr(sys.modules["__main__"], "corridor", lambda: env, raising=False)
     assert describe_env(make_env("__main__:corridor")) is None
+
+
+def test_the_example_is_an_environment_and_learns(monkeypatch):
+    examples = Path(__file__).parents[1] / "examples"
+    monkeypatch.syspath_prepend(examples)
+    env = make_env("custom_env:make_drift?wind=0.5")
+    assert env.params.wind == 0.5 and describe_env(env) == env.name
+    check_env(env)
+    done = subprocess.run([sys.executable, examples / "custom_env.py"], check=True, timeout=300, capture_output=True, text=True)
+    first, last = (float(number) for number in re.findall(r"mean return ([\d.]+)", done.stdout))
+    assert last > 30 > 20 > first
 
 
 # ---------------------------------------------------------------------------------------------------------- optional packages
