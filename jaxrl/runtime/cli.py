@@ -1,0 +1,96 @@
+"""The command line: ``jaxrl COMMAND …``. Finds the command and words its failures; JAX is imported only by what needs it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jaxrl
+
+USAGE_ERROR, INTERRUPTED = 2, 130
+DEBUG_VARIABLE = "JAXRL_DEBUG"
+
+
+class Command(NamedTuple):
+    module: str
+    """Has ``main(args) -> exit code``."""
+    help: str
+
+
+COMMANDS = {"train": Command("jaxrl.runtime.train_command", "train an algorithm on an environment, over any number of seeds")}
+
+HELP = f"""\
+usage: jaxrl COMMAND …
+
+jaxrl {jaxrl.__version__}: functional reinforcement learning in JAX. A learning rule is a set of pure functions; the commands here
+run them with progress, logs, learning curves and checkpoints. The same from Python: jaxrl.make_ppo, jaxrl.run.
+
+commands:
+{{commands}}
+
+options:
+  -h, --help   this text; jaxrl COMMAND --help says more
+  --version    the version
+
+try:
+  jaxrl train ppo --env CartPole-v1 --seeds 8          8 seeds in one program, sharded over all cores or GPUs
+  jaxrl train ppo --help                               every setting of PPO is a flag
+
+Environments are 'name' (gymnax), 'backend:name' such as envpool:Pong-v5, or 'module:function' for one of your own.
+{DEBUG_VARIABLE}=1 shows where an error comes from. JAX_PLATFORMS=cpu keeps off an accelerator. JAXRL_CACHE_DIR is where compiled
+programs are kept (default: ~/.cache/jaxrl/xla; empty: nowhere).
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 2 for a wrong or impossible request, 130 after Ctrl-C."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(args)
+    except KeyboardInterrupt as interrupt:
+        if not str(interrupt):  # a run that was stopped has told its story
+            complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it flushes at the end
+        return 1
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        complain(" ".join(str(error).split()) or type(error).__name__)
+        return USAGE_ERROR
+
+
+def complain(message: str) -> None:
+    """One line on stderr, red where there is colour."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, highlight=False).print(Text(f"jaxrl: {message}", style="red"), soft_wrap=True)
+
+
+def unknown(kind: str, name: str, allowed: Sequence[str]) -> ValueError:
+    """The error for a word that is none of those allowed."""
+    import difflib
+
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.4)
+    suggestion = f" Did you mean {close[0]!r}?" if close else ""
+    return ValueError(f"unknown {kind} {name!r}.{suggestion} There are: {', '.join(allowed)}.")
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        width = max(map(len, COMMANDS))
+        print(
+            HELP.format(commands="\n".join(f"  {name:<{width}}   {command.help}" for name, command in COMMANDS.items())), end=""
+        )
+        return 0 if args else USAGE_ERROR
+    if args[0] == "--version":
+        print(f"jaxrl {jaxrl.__version__}")
+        return 0
+    if args[0] not in COMMANDS:
+        raise unknown("command", args[0], list(COMMANDS))
+    return importlib.import_module(COMMANDS[args[0]].module).main(args[1:])

@@ -1,0 +1,55 @@
+"""Evaluation on either kind of environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from jaxrl import training
+from jaxrl.training import Evaluation
+from jaxrl.types import Agent, AgentState, Array, HostEnv, Key, Policy, PyTree
+
+EVALUATION_STREAM = 0x6576616C
+"""Far from 0, 1, 2, …: ``fold_in(key, i)`` is ``split(key)[i]``, and training splits its keys from the same seed's."""
+
+
+def evaluation_key(seed: Array | int, iteration: Array | int) -> Key:
+    """The key of a seed's evaluation at an iteration, apart from all keys of its training."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), iteration)
+
+
+def evaluate(
+    agent: Agent,
+    policy: Policy | AgentState,
+    key: Key,
+    num_episodes: int = 128,
+    *,
+    explore: bool = False,
+    env_params: PyTree = None,
+    max_steps: int | None = None,
+) -> Evaluation:
+    """Play ``num_episodes`` whole episodes, one in each of as many parallel environments, so that short ones are not favoured.
+
+    Pure environments run as ``jaxrl.training.evaluate`` (jit it if you call it often); host environments run on the host.
+
+    Args:
+      policy: a Policy, or an AgentState of one seed.
+      explore: act as in training instead of greedily.
+      env_params: parameters of a pure environment, one value or one per episode; default: the state's or the environment's own.
+      max_steps: rows after which an episode is given up; default: the environment's limit, or 100 000.
+
+    Returns:
+      Evaluation: episodic_return f32, episodic_length i32 and finished bool, [num_episodes] each; raw rewards, undiscounted.
+
+    Raises:
+      ValueError: ``num_episodes`` below 1, or ``env_params`` for a host environment.
+    """
+    if not isinstance(agent.env, HostEnv):
+        return training.evaluate(agent, policy, key, num_episodes, explore=explore, env_params=env_params, max_steps=max_steps)
+    if env_params is not None:
+        raise ValueError(f"env_params are for pure environments; {agent.env.name} runs on the host and takes options in make_env")
+    from jaxrl.runtime.host import evaluate_host
+
+    options: dict[str, Any] = {"explore": explore, "max_steps": max_steps}
+    return evaluate_host(agent, policy, key, num_episodes, **options)

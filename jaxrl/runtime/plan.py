@@ -1,0 +1,105 @@
+"""What a run was asked for, checked before anything starts: its seeds, its hyperparameters, and where it stops to look around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.config import check_count, check_hyperparam, nearest
+from jaxrl.training import num_iterations
+from jaxrl.types import Agent, HostEnv
+
+NUM_CHUNKS, NUM_EVALUATIONS = 50, 20
+"""About as many of each in a run, unless it is told otherwise."""
+
+
+def check_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds themselves; ``n`` means 0 … n−1."""
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        if seeds < 1:
+            raise ValueError(f"seeds={seeds} must be at least 1 (that many seeds), or a list of seeds")
+        return list(range(int(seeds)))
+    try:
+        listed = [seed for seed in np.asarray(seeds).tolist() if isinstance(seed, int) and not isinstance(seed, bool)]
+        right = np.ndim(seeds) == 1 and len(listed) == len(seeds) > 0  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        right = False
+    if not right:
+        raise TypeError(f"seeds={seeds!r} must be a number of seeds or a list of integers")
+    if outside := [seed for seed in listed if not 0 <= seed < 2**32]:
+        raise ValueError(f"seeds={seeds!r}: {outside[0]} is outside 0 … 2**32 - 1")
+    if twice := [seed for seed in listed if listed.count(seed) > 1]:
+        raise ValueError(f"seeds={seeds!r}: {twice[0]} occurs twice, and would only repeat itself")
+    return listed
+
+
+def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[str, Any] | None:
+    """The hyperparameters to change, each a float or f32[num_seeds]."""
+    if hyperparams is None:
+        return None
+    given = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
+    if not isinstance(given, Mapping):
+        raise TypeError(f"hyperparams must be a mapping or the rule's NamedTuple, not {type(given).__name__}")
+    allowed = agent.spec.get("settings", given)
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in allowed:
+            raise TypeError(f"unknown hyperparameter {name!r}.{nearest(name, allowed)}")
+        check_hyperparam(name, value)
+        array = np.asarray(value, np.float32)
+        if array.shape not in ((), (num_seeds,)):
+            raise ValueError(
+                f"hyperparams[{name!r}] has shape {array.shape}: it must be one number, or one per seed ({num_seeds},)"
+            )
+        if array.ndim and isinstance(agent.env, HostEnv):
+            raise ValueError(f"hyperparams[{name!r}] differs between seeds: on a host environment one value must serve all seeds")
+        checked[name] = array if array.ndim else float(array)
+    return checked
+
+
+class Plan(NamedTuple):
+    """Where a run stops to look around; iterations count from after the warm-up."""
+
+    iterations: int
+    warmup_iterations: int
+    rows_per_iteration: int
+    chunk_iterations: int
+    eval_every: int
+    eval_episodes: int
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps_at(self.iterations)
+
+    def steps_at(self, iteration: int) -> int:
+        return (self.warmup_iterations + iteration) * self.rows_per_iteration
+
+    def stops(self) -> Iterator[int]:
+        """The iterations at which a chunk ends: multiples of ``chunk_iterations``, evaluations, and the end."""
+        now = 0
+        while now < self.iterations:
+            ahead = [now + every - now % every for every in (self.chunk_iterations, self.eval_every) if every]
+            now = min(*ahead, self.iterations)
+            yield now
+
+    def evaluates(self, iteration: int) -> bool:
+        return bool(self.eval_every) and (iteration % self.eval_every == 0 or iteration == self.iterations)
+
+    def describe(self, asked: int) -> dict[str, Any]:
+        return {"total_steps": self.total_steps, "total_steps_asked": asked, **self._asdict()}
+
+
+def make_plan(
+    agent: Agent, total_steps: int, eval_every: int | None, eval_episodes: int, chunk_iterations: int | None, *, exact_steps: bool
+) -> Plan:
+    """A run's plan, from its length alone: never from a clock."""
+    iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
+    chunk = -(-iterations // NUM_CHUNKS) if chunk_iterations is None else chunk_iterations
+    check_count("chunk_iterations", chunk)
+    if eval_every is None:
+        eval_every = chunk * max(1, -(-iterations // (chunk * NUM_EVALUATIONS)))
+    check_count("eval_every", eval_every, at_least=0)
+    check_count("eval_episodes", eval_episodes)
+    return Plan(iterations, agent.algorithm.warmup_iterations, agent.steps_per_iteration, chunk, eval_every, eval_episodes)

@@ -1,0 +1,210 @@
+"""``jaxrl train ALGORITHM``: every field of the algorithm's Config and Hyperparams is a flag, with its default and docstring."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import itertools
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import tyro
+
+from jaxrl.runtime.cli import unknown
+
+DEFAULT_TOTAL_STEPS = 500_000
+
+
+class Entry(NamedTuple):
+    """Where an algorithm's builder and settings are, by name: its module is imported when it is asked for."""
+
+    module: str
+    builder: str
+    config: str
+    hyperparams: str
+    help: str
+
+
+ALGORITHMS = {
+    "ppo": Entry(
+        "jaxrl.algorithms.ppo",
+        "make_ppo",
+        "PPOConfig",
+        "PPOHyperparams",
+        "proximal policy optimisation; Discrete and Box actions",
+    ),
+    "dqn": Entry(
+        "jaxrl.algorithms.dqn", "make_dqn", "DQNConfig", "DQNHyperparams", "deep Q-learning with uniform replay; Discrete actions"
+    ),
+}
+
+HELP = """\
+usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
+
+Train over seeds, evaluate on the way, and leave config.json, progress.csv, learning_curve.png and a checkpoint in a folder.
+
+algorithms:
+{algorithms}
+
+jaxrl train ALGORITHM --help lists all settings and their defaults.
+
+try:
+  jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/cartpole
+  jaxrl train ppo --env envpool:CartPole-v1 --total-steps 200000 --num-envs 64
+  jaxrl train dqn --env Acrobot-v1 --seeds 3,5,7 --learning-rate 1e-3
+"""
+
+
+def _chosen_by_us(default: str, metavar: str) -> Any:
+    """A flag whose default is worked out: ``default`` says how."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """What to run, for how long, and where the results go."""
+
+    env: str
+    """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options may follow, as in 'CartPole-v1?gravity=5.0'."""
+    seeds: Annotated[str, tyro.conf.arg(metavar="N|S,S,…")] = "1"
+    """How many seeds (8 means 0 to 7), or the seeds themselves with commas: 3,5,7 (a single one: 3,)."""
+    total_steps: int = DEFAULT_TOTAL_STEPS
+    """Environment rows per seed, rounded up to whole iterations."""
+    out: Annotated[str | None, _chosen_by_us("runs/ALGORITHM-ENV, numbered if it exists", "FOLDER")] = None
+    """Folder for the results, new or empty."""
+    eval_every: Annotated[int | None, _chosen_by_us("about 20 evaluations per run", "INT")] = None
+    """Iterations between evaluations; 0: none."""
+    eval_episodes: int = 128
+    """Greedy episodes per evaluation and seed."""
+    chunk_iterations: Annotated[int | None, _chosen_by_us("about 50 chunks per run", "INT")] = None
+    """Iterations between two updates of the display and the logs. Results do not depend on it."""
+    exact_steps: Flag = False
+    """Refuse a total that is no whole number of iterations, instead of rounding it up."""
+    quiet: Flag = False
+    """Show nothing but errors."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Train as the flags say; 0 when it went to its end."""
+    if not args or args[0] in ("-h", "--help"):
+        rows = (f"  {name:<6} {entry.help}" for name, entry in ALGORITHMS.items())
+        print(HELP.format(algorithms="\n".join(rows)), end="")
+        return 0 if args else 2
+    if args[0] not in ALGORITHMS:
+        raise unknown("algorithm", args[0], list(ALGORITHMS))
+    return train(args[0], args[1:])
+
+
+def train(algorithm: str, args: Sequence[str]) -> int:
+    entry = ALGORITHMS[algorithm]
+    module = importlib.import_module(entry.module)
+    options, settings = parse(algorithm, args)
+    seeds = parse_seeds(options.seeds)
+    _provide_devices(options.env)
+    sys.path.append(os.getcwd())  # for 'module:function' of the folder that the user is in, as with python -m
+
+    agent = getattr(module, entry.builder)(options.env, **settings)
+    from jaxrl.runtime.run import run
+
+    run(
+        agent,
+        options.total_steps,
+        seeds=seeds,
+        out=free_folder(f"{algorithm}-{options.env}") if options.out is None else options.out,
+        eval_every=options.eval_every,
+        eval_episodes=options.eval_episodes,
+        chunk_iterations=options.chunk_iterations,
+        exact_steps=options.exact_steps,
+        quiet=options.quiet,
+    )
+    return 0
+
+
+def _provide_devices(env_id: str) -> None:
+    """Ask for a device per core now: building some environments starts JAX's backend, and then it is too late."""
+    from jaxrl.envs.backend import parse_id
+    from jaxrl.runtime.devices import request_cpu_devices
+
+    if parse_id(env_id).backend != "envpool":  # host environments keep one device
+        request_cpu_devices()
+
+
+# ----------------------------------------------------------------------------------------------------------------------- flags
+
+
+def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, Any]]:
+    """``(run options, keywords of the builder)``. On wrong flags, prints what is wrong and the nearest flag, and exits with 2."""
+    entry = ALGORITHMS[algorithm]
+    module = importlib.import_module(entry.module)
+    config, hyperparams = getattr(module, entry.config), getattr(module, entry.hyperparams)
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    takes_total = defaults.pop("total_steps", ...) is not ...
+    if "anneal" in defaults:
+        defaults["anneal"] = True  # the length of the run is known here
+    structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, defaults)
+    data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, hyperparams._field_defaults)
+
+    def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
+        return run, {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
+
+    chosen.__annotations__ |= {"run": RunOptions, "structure": structure, "hyperparameters": data}
+    options, settings = tyro.cli(
+        chosen,
+        prog=f"jaxrl train {algorithm}",
+        description=f"Train {algorithm.upper()}: {entry.help}.",
+        args=list(args),
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    return options, {**settings, "total_steps": options.total_steps} if takes_total else settings
+
+
+def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:
+    """A dataclass with the fields of ``source``, as tyro makes flags of: types, defaults and help."""
+    from jaxrl.config import RANGES
+
+    types, texts = get_type_hints(source), field_docs(source)
+    fields = []
+    for field, default in defaults.items():
+        allowed = f" [{RANGES[field]}]" if field in RANGES else ""
+        type_ = float if types[field] is Any else types[field]
+        help_ = tyro.conf.arg(help=texts.get(field, "") + allowed)
+        fields.append((field, Annotated[type_, help_], dataclasses.field(default=default)))
+    made = dataclasses.make_dataclass(name, fields, frozen=True)
+    made.__doc__ = doc
+    return made
+
+
+def field_docs(source: type) -> dict[str, str]:
+    """The string under each field of a dataclass or NamedTuple."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
+    docs = {}
+    for field, after in itertools.pairwise(body):
+        text = after.value if isinstance(after, ast.Expr) else None
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
+            docs[field.target.id] = " ".join(str(text.value).replace("``", "").split())
+    return docs
+
+
+def parse_seeds(text: str) -> int | list[int]:
+    """``"8"`` is eight seeds, ``"3,5"`` are two, ``"3,"`` is one."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()] if "," in text else int(text)
+    except ValueError:
+        raise ValueError(f"--seeds {text!r} must be a number of seeds (8), or seeds with commas (3,5,7)") from None
+
+
+def free_folder(name: str) -> Path:
+    """``runs/<name>``, or with the first number that makes it new."""
+    base = Path("runs") / re.sub(r"[^\w.-]+", "-", name)
+    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{n}") for n in itertools.count(2)))
+    return next(path for path in candidates if not path.exists())
