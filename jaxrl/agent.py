@@ -83,6 +83,14 @@ def _check_key(key: Any) -> None:
         raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap(agent.init)(keys)")
 
 
+def _as_only_device(function: Any, axis_name: str | None) -> Any:
+    """``function`` with its device axis bound to an axis of size one: ``init`` runs outside of any mapping."""
+    if axis_name is None:
+        return function
+    alone = jax.vmap(function, axis_name=axis_name)
+    return lambda *args: jax.tree.map(lambda x: x[0], alone(*jax.tree.map(lambda x: x[None], args)))
+
+
 def _strong(tree: PyTree) -> PyTree:
     """Arrays with fixed types: weak ones would retrace the step, and Python scalars would not batch."""
     return jax.tree.map(lambda x: jax.lax.convert_element_type(jnp.asarray(x), jnp.asarray(x).dtype), tree)
@@ -104,9 +112,8 @@ def _pure_functions(
         state = AgentState(learner, actor, env_params, key, jnp.zeros((), jnp.int32))
 
         def warm_up(state: AgentState, _: None) -> tuple[AgentState, None]:
-            assert algorithm.observe is not None
             actor, rollout, _ = advance_actor(state, env_id)
-            learner = algorithm.observe(state.learner, rollout)
+            learner = _as_only_device(algorithm.observe, axis_name)(state.learner, rollout)
             return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), None
 
         if algorithm.warmup_iterations:

@@ -70,7 +70,14 @@ def _varying(params: PyTree, axis_name: str) -> PyTree:
     # times too large. Casting them to device-varying first gives each device its own gradient; vmap knows no such cast.
     if axis_name not in jax.sharding.get_abstract_mesh().manual_axes:
         return params
-    return jax.tree.map(lambda p: jax.lax.pcast(p, axis_name, to="varying") if axis_name not in jax.typeof(p).vma else p, params)
+
+    def cast(p: Array) -> Array:
+        try:
+            return jax.lax.pcast(p, axis_name, to="varying")
+        except ValueError:  # it varies already: each device was given its own parameters
+            return p
+
+    return jax.tree.map(cast, params)
 
 
 def mean_gradient(

@@ -78,12 +78,17 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
 
     @custom_vmap
     def reset_where_done(done: Array, key: Key, env_id: Array, env_state: PyTree, obs: PyTree, leaves: list[Array]) -> Any:
+        old = (env_state, obs)
+
+        def select(new: Any) -> Any:
+            return jax.tree.map(lambda n, o: jnp.where(per_row(done, o), n, o), new, old)
+
         def fresh() -> Any:
             keys = jax.vmap(jax.random.fold_in)(key, env_id)
-            new = jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves)
-            return jax.tree.map(lambda n, old: jnp.where(per_row(done, old), n, old), new, (env_state, obs))
+            return select(jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves))
 
-        return jax.lax.cond(done.any(), fresh, lambda: (env_state, obs))
+        # Selecting old from old costs nothing, and makes both branches vary over devices alike, as shard_map checks.
+        return jax.lax.cond(done.any(), fresh, lambda: select(old))
 
     @reset_where_done.def_vmap
     def fold(axis_size: int, in_batched: Any, *args: Any) -> Any:

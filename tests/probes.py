@@ -26,7 +26,7 @@ def _step(obs: Any, reward: Any, terminated: Any, truncated: Any = False) -> Tim
     )
 
 
-def constant_reward() -> Env:
+def constant_reward(num_actions: int = 2) -> Env:
     """One step, reward 1: V = 1."""
 
     def reset(key: jax.Array, params: Any) -> Any:
@@ -35,7 +35,7 @@ def constant_reward() -> Env:
     def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         return state, _step(jnp.zeros(1), 1.0, True)
 
-    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.probes:constant_reward")
+    return Env(reset, step, _box(), spaces.Discrete(num_actions), (), "tests.probes:constant_reward")
 
 
 def discounting() -> Env:

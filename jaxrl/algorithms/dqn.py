@@ -230,7 +230,7 @@ def make_algorithm(
             gradient, metrics = mean_gradient(
                 lambda p: dqn_loss(model, config.double, p, target_params, batch, hp.gamma, axis_name), params, axis_name
             )
-            metrics["losses/grad_norm"] = scalar(optax.global_norm(gradient))
+            metrics["losses/grad_norm"] = scalar(optax.tree.norm(gradient))
             updates, opt_state = optimise.update(gradient, opt_state, params)
             params = optax.apply_updates(params, updates)
             # A where on parameters: a cond on state would become a select of everything under vmap.

@@ -33,9 +33,9 @@ from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Mod
 class PPOConfig:
     """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
 
-    num_envs: int = 16
-    rollout_length: int = 128
-    num_epochs: int = 4
+    num_envs: int = 8
+    rollout_length: int = 64
+    num_epochs: int = 10
     num_minibatches: int = 4
     normalize_advantages: bool = True
     normalize_observations: bool = False
@@ -49,7 +49,7 @@ class PPOConfig:
 class PPOHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
-    learning_rate: Any = 2.5e-4
+    learning_rate: Any = 1e-3
     gamma: Any = 0.99
     gae_lambda: Any = 0.95
     clip_eps: Any = 0.2
@@ -298,7 +298,7 @@ def make_algorithm(
             params, opt_state = carry
             part = jax.tree.map(lambda x: x[rows], batch)
             gradient, metrics = mean_gradient(lambda p: loss(p, hp, part), params, axis_name)
-            metrics["losses/grad_norm"] = scalar(optax.global_norm(gradient))
+            metrics["losses/grad_norm"] = scalar(optax.tree.norm(gradient))
             updates, opt_state = optimise.update(gradient, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), metrics
 

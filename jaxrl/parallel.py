@@ -1,0 +1,109 @@
+"""Agents over devices: which leaves of a state belong to environments, and running ``step`` with the environments shared out.
+
+Everything that belongs to an environment (its state, its rows in replay, its return statistics) lives with one device; everything
+else is the same on all of them. Gradients and statistics are averaged inside ``update`` over the agent's ``axis_name``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxrl.rollout import params_axes
+from jaxrl.spec import build
+from jaxrl.training import check_pure
+from jaxrl.types import Agent, AgentState, Key, PyTree
+
+GLOBAL_SIZES = ("num_envs", "batch_size", "buffer_size", "learning_starts")
+"""Settings that count over all devices, and so grow with the number of environments."""
+
+
+def env_axes(agent: Agent, state: AgentState) -> AgentState:
+    """Which axis of each leaf runs over environments; -1 for leaves that belong to none of them.
+
+    Found by comparing the shapes of this agent's state with those of one that is twice as large, so it holds for any rule.
+    """
+    env = check_pure(agent, "env_axes")
+    doubled = build(agent.spec, **{name: 2 * size for name, size in agent.spec["settings"].items() if name in GLOBAL_SIZES})
+    ours, theirs = (jax.eval_shape(a.init, jax.eval_shape(lambda: jax.random.key(0))) for a in (agent, doubled))
+
+    def axis(one: Any, two: Any) -> int:
+        return next((i for i, (m, n) in enumerate(zip(one.shape, two.shape, strict=True)) if m != n), -1)
+
+    params = jax.tree.map(lambda a: -1 if a is None else a, params_axes(env, state.env_params), is_leaf=lambda a: a is None)
+    return jax.tree.map(axis, ours, theirs)._replace(env_params=params)
+
+
+def partition_specs(agent: Agent, state: AgentState) -> AgentState:
+    """``PartitionSpec`` of each leaf for shard_map over ``agent.axis_name``."""
+    name = _axis_name(agent)
+    return jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, name) if axis >= 0 else PartitionSpec(), env_axes(agent, state))
+
+
+def split_state(agent: Agent, state: AgentState, num_devices: int) -> AgentState:
+    """One state per device, stacked [num_devices, ...]: the argument of ``jax.pmap(agent.step, axis_name=...)``."""
+    _check_devices(agent, num_devices)
+
+    def split(x: jax.Array, axis: int) -> jax.Array:
+        if axis < 0:
+            return jnp.broadcast_to(x, (num_devices, *x.shape))
+        return jnp.stack(jnp.split(x, num_devices, axis))
+
+    return jax.tree.map(split, state, env_axes(agent, state))
+
+
+def join_state(agent: Agent, states: AgentState) -> AgentState:
+    """The inverse of ``split_state``: one state that holds all environments."""
+    first = jax.tree.map(lambda x: x[0], states)
+    return jax.tree.map(
+        lambda x, axis: x[0] if axis < 0 else jnp.concatenate(list(x), axis), states, env_axes(agent, first)
+    )
+
+
+def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
+    """The same agent with its environments, batches and replay shared out over devices.
+
+    Args:
+      agent: built by one of jaxrl's builders from importable parts (its spec is used); with or without an ``axis_name``.
+      num_devices: default: all. Must divide ``num_envs``, and ``batch_size`` where there is one.
+
+    Returns:
+      An Agent whose ``init`` places its state over the devices and whose ``step`` (to be jitted) runs on all of them. Its rollouts
+      are those of one device; its gradients are means over all rows.
+    """
+    name = agent.axis_name or "devices"
+    num_devices = num_devices or jax.device_count()
+    shared = build(agent.spec, axis_name=name)
+    _check_devices(shared, num_devices)
+    mesh = jax.make_mesh((num_devices,), (name,), axis_types=(AxisType.Auto,), devices=jax.devices()[:num_devices])
+
+    def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
+        state = agent.init(key, hyperparams, env_params)
+        return jax.tree.map(jax.device_put, state, _shardings(mesh, partition_specs(shared, state)))
+
+    def step(state: AgentState) -> Any:
+        specs = partition_specs(shared, state)
+        return jax.shard_map(shared.step, mesh=mesh, in_specs=(specs,), out_specs=(specs, PartitionSpec()))(state)
+
+    return shared._replace(init=init, step=step)
+
+
+def _shardings(mesh: Mesh, specs: PyTree) -> PyTree:
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
+
+
+def _axis_name(agent: Agent) -> str:
+    if agent.axis_name is None:
+        raise ValueError("this agent names no device axis: build it with axis_name='d', and map its step over that axis")
+    return agent.axis_name
+
+
+def _check_devices(agent: Agent, num_devices: int) -> None:
+    _axis_name(agent)
+    for name in ("num_envs", "batch_size"):
+        size = agent.spec["settings"].get(name, num_devices)
+        if size % num_devices:
+            raise ValueError(f"{name}={size} must be a multiple of the number of devices, {num_devices}")

@@ -1,0 +1,88 @@
+"""Small agents that the tests share, and helpers to compare their states."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl import make_dqn, make_ppo
+from jaxrl.models import actor_critic, q_network
+from jaxrl.types import Agent, Env, HostEnv
+
+SMALL_ACTOR_CRITIC = partial(actor_critic, hidden_sizes=(8,))
+SMALL_Q_NETWORK = partial(q_network, hidden_sizes=(8,))
+RECURRENT = partial(actor_critic, hidden_sizes=(16,), core="gru", core_size=16)
+
+
+def small_ppo(env: str | Env | HostEnv, **settings: Any) -> Agent:
+    defaults = {"num_envs": 4, "rollout_length": 8, "num_epochs": 2, "num_minibatches": 2, "model": SMALL_ACTOR_CRITIC}
+    return make_ppo(env, **{**defaults, **settings})
+
+
+def small_dqn(env: str | Env | HostEnv, **settings: Any) -> Agent:
+    defaults = {
+        "num_envs": 4,
+        "rollout_length": 2,
+        "batch_size": 32,
+        "replay_ratio": 8,
+        "buffer_size": 240,
+        "learning_starts": 64,
+        "target_update_interval": 3,
+        "model": SMALL_Q_NETWORK,
+    }
+    return make_dqn(env, **{**defaults, **settings})
+
+
+BUILDERS = {"ppo": small_ppo, "dqn": small_dqn}
+
+
+@cache
+def cartpole(rule: str) -> Agent:
+    return BUILDERS[rule]("CartPole-v1")
+
+
+@cache
+def jitted(agent_step: Any) -> Any:
+    """One compiled step per agent, shared by the tests."""
+    return jax.jit(agent_step)
+
+
+def run_steps(agent: Agent, state: Any, num_steps: int) -> Any:
+    """``num_steps`` iterations, one call each: ``(state, metrics of the last)``."""
+    metrics = None
+    for _ in range(num_steps):
+        state, metrics = jitted(agent.step)(state)
+    return state, metrics
+
+
+def to_numpy(tree: Any) -> Any:
+    """Arrays on the host; typed keys as their data."""
+
+    def convert(x: Any) -> np.ndarray:
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(x) if is_key else x)
+
+    return jax.tree.map(convert, tree)
+
+
+def assert_bit_equal(a: Any, b: Any) -> None:
+    jax.tree.map_with_path(
+        lambda path, x, y: np.testing.assert_array_equal(x, y, err_msg=jax.tree_util.keystr(path), strict=True), to_numpy(a), to_numpy(b)
+    )
+
+
+def assert_close(a: Any, b: Any, atol: float = 1e-5) -> None:
+    """Integers equal, floats within ``atol`` (relative to 1 or to the value, whichever is larger)."""
+
+    def compare(path: Any, x: np.ndarray, y: np.ndarray) -> None:
+        name = jax.tree_util.keystr(path)
+        if np.issubdtype(x.dtype, np.floating):
+            np.testing.assert_allclose(x, y, atol=atol, rtol=atol, err_msg=name)
+        else:
+            np.testing.assert_array_equal(x, y, err_msg=name)
+
+    jax.tree.map_with_path(compare, to_numpy(a), to_numpy(b))

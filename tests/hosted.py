@@ -1,0 +1,51 @@
+"""A pure environment stepped from the host, so that the host loop can meet the same probes as the fused program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.rollout import advance, init_actor
+from jaxrl.types import Algorithm, Env, HostEnv, HostStep
+
+
+class _Running:
+    """NEXT_STEP rows of ``env``, as a C++ environment would give them."""
+
+    def __init__(self, env: Env, num_envs: int, seed: int) -> None:
+        self.key, self.time, self.num_envs = jax.random.key(seed), 0, num_envs
+        env_id = jnp.arange(num_envs, dtype=jnp.int32)
+        memoryless: Any = Algorithm(*[None] * 4, initial_carry=lambda batch: ())  # type: ignore[list-item]
+        self._init = jax.jit(lambda key: init_actor(memoryless, env, key, env_id, env.params))
+
+        @jax.jit
+        def step(key: Any, actor: Any, action: Any) -> Any:
+            return advance(env, actor, (), action, env.params, env_id, *jax.random.split(key))[:2]
+
+        self._step = step
+
+    def reset(self) -> Any:
+        self.actor = self._init(self.key)
+        return jax.tree.map(np.asarray, self.actor.input.obs)
+
+    def step(self, action: Any) -> HostStep:
+        self.time += 1
+        self.actor, reached = self._step(jax.random.fold_in(self.key, self.time), self.actor, action)
+        return HostStep(*(jax.tree.map(np.asarray, x) for x in reached[:4]))
+
+    def close(self) -> None:
+        del self.actor
+
+
+def hosted(env: Env) -> HostEnv:
+    """``env`` as a HostEnv."""
+    return HostEnv(
+        lambda num_envs, seed: _Running(env, num_envs, seed),
+        env.observation_space,
+        env.action_space,
+        name=f"hosted:{env.name}",
+        max_episode_steps=env.max_episode_steps,
+    )

@@ -1,0 +1,346 @@
+"""The heart of the tests: the same PPO and DQN functions, run in every way that jaxrl promises."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+from tests import probes
+from tests.agents import (
+    BUILDERS,
+    RECURRENT,
+    SMALL_ACTOR_CRITIC,
+    assert_bit_equal,
+    assert_close,
+    cartpole,
+    jitted,
+    run_steps,
+    small_dqn,
+    small_ppo,
+    to_numpy,
+)
+from tests.hosted import hosted
+
+import jaxrl
+from jaxrl.metrics import to_floats
+from jaxrl.parallel import data_parallel, join_state, partition_specs, split_state
+from jaxrl.runtime.checkpoint import restore, save
+from jaxrl.runtime.host import HostLearner
+from jaxrl.training import evaluate, run_iterations
+from jaxrl.types import Agent, Env, HostEnv
+
+RULES = tuple(BUILDERS)
+KEY = partial(jax.random.key, 0)
+GAMMA = 0.9
+
+
+def truncation_agent(rule: str, env: Env | HostEnv) -> Agent:
+    if rule == "ppo":
+        return small_ppo(env, gamma=GAMMA, learning_rate=0.02)
+    return small_dqn(env, gamma=GAMMA, learning_rate=0.02, learning_starts=32)
+
+
+def values_at_zero(rule: str, agent: Agent, learner: Any) -> np.ndarray:
+    """V (or Q) of the truncation probe's only observation."""
+    inputs = jaxrl.StepInput(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1, bool))
+    if rule == "ppo":
+        policy = agent.algorithm.policy(learner)
+        return np.asarray(agent.algorithm.act(policy, (), inputs, jnp.arange(1), KEY(), explore=False)[2]["value"])
+    return np.asarray(jaxrl.models.q_network(agent.env.observation_space, agent.env.action_space, hidden_sizes=(8,)).apply(learner.params, (), inputs)[1])
+
+
+# ----------------------------------------------------------------------------------------------------------- (a) fused under jit
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_fused_truncation_bootstraps(rule: str) -> None:
+    agent = truncation_agent(rule, probes.truncation())
+    state, metrics = jax.jit(partial(run_iterations, agent))(agent.init(KEY()), 800)
+    np.testing.assert_allclose(values_at_zero(rule, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
+    assert to_floats(metrics)["charts/episodic_length"] == pytest.approx(5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_loops_scans_and_chunks_are_one(rule: str) -> None:
+    """Five calls of step = a scan of five = chunks of two and three, bit for bit, and step is traced once."""
+    agent = cartpole(rule)
+    state = agent.init(KEY())
+    looped, _ = run_steps(agent, state, 5)
+    scanned, _ = jax.jit(lambda s: jax.lax.scan(lambda s, _: agent.step(s), s, length=5))(state)
+    chunk = jax.jit(partial(run_iterations, agent))
+    chunked, _ = chunk(chunk(state, 2)[0], 3)
+    assert_bit_equal(looped, scanned)
+    assert_bit_equal(looped, chunked)
+    assert jitted(agent.step)._cache_size() == 1
+
+
+# --------------------------------------------------------------------------------------------------------------------- (b) vmap
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_vmap_over_keys_and_states_equals_solo(rule: str) -> None:
+    agent = cartpole(rule)
+    keys = jax.random.split(KEY(), 3)
+    states = jax.vmap(agent.init)(keys)
+    step = jax.jit(jax.vmap(agent.step))
+    for _ in range(5):
+        states, _ = step(states)
+    for i in range(3):
+        solo, _ = run_steps(agent, agent.init(keys[i]), 5)
+        assert_close(jax.tree.map(lambda x, i=i: x[i], states), solo)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_seeds_differ_from_the_first_step(rule: str) -> None:
+    agent = cartpole(rule)
+    states = jax.vmap(agent.init)(jax.random.split(KEY(), 2))
+    moving = {
+        "params": [x for x in jax.tree.leaves(states.learner.params) if x.ndim > 2],  # kernels: biases start at zero
+        "environments": [states.actor.input.obs],
+        "keys": [jax.random.key_data(states.key), jax.random.key_data(states.learner.key)],
+    }
+    for name, leaves in moving.items():
+        for leaf in leaves:
+            assert (np.asarray(leaf)[0] != np.asarray(leaf)[1]).any(), name
+    after, _ = jax.vmap(agent.step)(states)
+    actions = np.asarray(after.learner.replay.rows.action if rule == "dqn" else after.actor.input.prev_action)
+    assert (actions[0] != actions[1]).any()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_vmap_over_hyperparameters_equals_solo(rule: str) -> None:
+    agent = cartpole(rule)
+    rates = jnp.array([1e-4, 1e-2])
+    states = jax.vmap(lambda rate: agent.init(KEY(), {"learning_rate": rate}))(rates)
+    for _ in range(3):
+        states, _ = jax.jit(jax.vmap(agent.step))(states)
+    for i, rate in enumerate(rates):
+        solo, _ = run_steps(agent, agent.init(KEY(), {"learning_rate": rate}), 3)
+        assert_close(jax.tree.map(lambda x, i=i: x[i], states), solo)
+    leaves = jax.tree.leaves(states.learner.params)
+    assert any((np.asarray(x)[0] != np.asarray(x)[1]).any() for x in leaves)
+
+
+def test_environment_parameters_are_data() -> None:
+    """One value per environment, or per seed, in one program."""
+    agent = small_ppo(probes.truncation())
+    per_env = agent.init(KEY(), None, probes.Cut(jnp.array([2, 4, 8, 100])))
+    state, _ = jax.jit(agent.step)(per_env)
+    ends = jax.jit(lambda s: evaluate(agent, s, KEY(), 4, env_params=probes.Cut(jnp.array([2, 4, 8, 100])), max_steps=50))(state)
+    np.testing.assert_array_equal(ends.episodic_length, [2, 4, 8, 50])
+    np.testing.assert_array_equal(ends.finished, [True, True, True, False])
+
+    states = jax.vmap(lambda cut: agent.init(KEY(), None, probes.Cut(cut)))(jnp.array([2, 4]))
+    _, metrics = jax.jit(jax.vmap(agent.step))(states)
+    lengths = np.asarray(metrics["charts/episodic_length"].sum / metrics["charts/episodic_length"].count)
+    np.testing.assert_array_equal(lengths, [2, 4])
+
+
+# ---------------------------------------------------------------------------------------------------------------- (c) host loop
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_host_loop_truncation_bootstraps(rule: str) -> None:
+    agent = truncation_agent(rule, hosted(probes.truncation()))
+    learner = HostLearner(agent, seed=0)
+    state = learner.init(KEY())
+    for _ in range(800):
+        state, _ = learner.step(state)
+    np.testing.assert_allclose(values_at_zero(rule, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_host_loop_gives_the_same_data_as_the_fused_program(rule: str) -> None:
+    """On an environment without randomness, whole learner states agree bit for bit after the warm-up and five iterations."""
+    fused, host = (BUILDERS[rule](env) for env in (probes.truncation(), hosted(probes.truncation())))
+    state, _ = run_steps(fused, fused.init(KEY()), 5)
+    learner = HostLearner(host, seed=0)
+    on_host = learner.init(KEY())
+    for _ in range(5):
+        on_host, _ = learner.step(on_host)
+    assert_close(state.learner, on_host.learner, atol=1e-6)
+    assert int(state.iteration) == int(on_host.iteration)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_host_loop_over_envpool(rule: str) -> None:
+    agent = BUILDERS[rule]("envpool:CartPole-v1")
+    learner = HostLearner(agent, seed=3)
+    state = learner.init(KEY())
+    before = to_numpy(state.learner.params)
+    for _ in range(10):
+        rollout, _ = learner.collector.collect(learner.policy(state.learner), KEY())
+        end = rollout.terminated | rollout.truncated
+        np.testing.assert_array_equal(~rollout.valid[1:], end[:-1])  # each end is followed by exactly one reset row
+        np.testing.assert_array_equal(rollout.inputs.is_first[1:], ~rollout.valid)
+        assert (rollout.reward[~rollout.valid] == 0).all()
+        assert (rollout.reward[rollout.valid] == 1).all()
+        learned, metrics = learner.update(state.learner, rollout)
+        state = state._replace(learner=learned)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(to_numpy(state.learner.params)))
+    assert any((a != b).any() for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(to_numpy(state.learner.params)), strict=True))
+    assert metrics["losses/grad_norm"].count > 0
+
+
+def test_a_host_agent_has_no_pure_step() -> None:
+    agent = small_ppo("envpool:CartPole-v1")
+    with pytest.raises(RuntimeError, match=r"jaxrl\.run"):
+        agent.step(agent.init(KEY()))
+    with pytest.raises(TypeError, match=r"jaxrl\.run"):
+        jaxrl.make_train(agent, total_steps=1000)
+
+
+# ------------------------------------------------------------------------------------------------------- (d) another process
+
+
+def _child_run(spec: dict[str, Any], num_steps: int, results: Any) -> None:
+    jax.config.update("jax_num_cpu_devices", 2)
+    agent = jaxrl.build(spec)
+    state, _ = run_steps(agent, agent.init(jax.random.key(0)), num_steps)
+    results.put(jax.tree.leaves(to_numpy(state)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_spawned_process_rebuilds_from_spec(rule: str) -> None:
+    agent = cartpole(rule)
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    child = context.Process(target=_child_run, args=(agent.spec, 3, results))
+    child.start()
+    theirs = results.get(timeout=300)
+    child.join(timeout=60)
+    assert child.exitcode == 0
+    ours, _ = run_steps(agent, agent.init(KEY()), 3)
+    for a, b in zip(jax.tree.leaves(to_numpy(ours)), theirs, strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)
+
+
+# ------------------------------------------------------------------------------------------------------- (e, f) several devices
+
+
+def one_gradient(rule: str, **settings: Any) -> Agent:
+    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's.
+
+    DQN draws differ between devices, so its probe has one transition only.
+    """
+    if rule == "ppo":
+        return small_ppo("CartPole-v1", num_epochs=1, num_minibatches=1, **settings)
+    return small_dqn("tests.probes:constant_reward?num_actions=1", batch_size=64, **settings)
+
+
+def gradient_norm(metrics: Any) -> float:
+    value = to_floats({"norm": metrics["losses/grad_norm"]})["norm"]
+    assert value is not None and value > 0
+    return value
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("mapped", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
+def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
+    alone, agent = one_gradient(rule), one_gradient(rule, axis_name="d")
+    expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
+    state = agent.init(KEY())
+    if mapped.startswith("shard_map"):
+        mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+        specs = partition_specs(agent, state)
+        out_specs = (specs, PartitionSpec())
+        step = jax.shard_map(agent.step, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma="unchecked" not in mapped)
+        after, metrics = jax.jit(step)(state)
+    else:
+        transform = jax.pmap if mapped == "pmap" else jax.vmap
+        after, metrics = transform(agent.step, axis_name="d")(split_state(agent, state, 2))
+        after = join_state(agent, jax.tree.map(jnp.asarray, after))
+    # Unclipped, because Adam and the clip would hide a gradient that is twice too large.
+    assert gradient_norm(metrics) == pytest.approx(gradient_norm(expected), rel=1e-5)
+    assert_close(after.learner.params, expected_state.learner.params)
+    assert_close(after.actor, expected_state.actor)
+
+
+def test_gradient_norm_test_would_notice() -> None:
+    """The trap itself: without the cast, the gradient under shard_map's default checks is twice the true one."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    x = jnp.arange(1.0, 5.0)
+
+    def naive(p: Any, x: Any) -> Any:
+        return jax.lax.pmean(jax.grad(lambda p: (p * x).mean())(p), "d")
+
+    wrong = jax.shard_map(naive, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("d")), out_specs=PartitionSpec())(1.0, x)
+    assert float(wrong) == pytest.approx(2 * 2.5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_data_parallel_is_an_agent(rule: str) -> None:
+    """Placed over two devices, the environments walk the same path as on one."""
+    settings = {"normalize_observations": True, "normalize_rewards": True} if rule == "ppo" else {}
+    agent = BUILDERS[rule]("CartPole-v1", **settings)
+    shared = data_parallel(agent, 2)
+    state = shared.init(KEY())
+    assert_bit_equal(state, agent.init(KEY()))
+    assert len(state.actor.done.sharding.device_set) == 2
+    after, metrics = jax.jit(shared.step)(state)
+    solo, _ = run_steps(agent, agent.init(KEY()), 1)
+    assert_close(after.actor, solo.actor)
+    assert float(metrics["charts/valid_rows"].count) == agent.steps_per_iteration
+    if rule == "ppo":
+        assert_close(after.learner.statistics, solo.learner.statistics)
+
+
+# --------------------------------------------------------------------------------------------------- (g) killed and restored
+
+
+def _child_saves(spec: dict[str, Any], folder: str, steps: int) -> None:
+    agent = jaxrl.build(spec)
+    state = agent.init(jax.random.key(0))
+    for step in range(1, steps + 1):
+        state, _ = jitted(agent.step)(state)
+        save(folder, state, step, spec=agent.spec)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_killed_and_restored_goes_on_bit_for_bit(rule: str, tmp_path: Path) -> None:
+    agent = cartpole(rule)
+    child = multiprocessing.get_context("spawn").Process(target=_child_saves, args=(agent.spec, str(tmp_path), 3))
+    child.start()
+    child.join(timeout=300)
+    assert child.exitcode == -signal.SIGKILL
+    state, info = restore(tmp_path, jax.eval_shape(agent.init, KEY()))
+    assert info.step == 3
+    resumed, _ = run_steps(agent, state, 3)
+    undisturbed, _ = run_steps(agent, agent.init(KEY()), 6)
+    assert_bit_equal(resumed, undisturbed)
+
+
+# ------------------------------------------------------------------------------------------------------------------ (h) memory
+
+
+def memory_agent(env: Env | HostEnv, model: Any) -> Agent:
+    return small_ppo(env, model=model, num_envs=32, rollout_length=20, num_epochs=4, learning_rate=5e-3, gamma=0.9)
+
+
+def test_gru_remembers_a_cue_and_a_memoryless_network_cannot() -> None:
+    results = {}
+    for name, model in {"gru": RECURRENT, "memoryless": SMALL_ACTOR_CRITIC}.items():
+        agent = memory_agent(probes.memory(), model)
+        state, _ = jax.jit(partial(run_iterations, agent))(agent.init(KEY()), 100)
+        results[name] = float(evaluate(agent, state, KEY(), 256).episodic_return.mean())
+    assert results["gru"] > 0.95
+    assert abs(results["memoryless"]) < 0.25  # chance, four standard errors of 256 coin tosses of ±1
+
+
+def test_gru_remembers_in_the_host_loop() -> None:
+    agent = memory_agent(hosted(probes.memory()), RECURRENT)
+    learner = HostLearner(agent, seed=0)
+    state = learner.init(KEY())
+    for _ in range(100):
+        state, _ = learner.step(state)
+    assert float(jaxrl.evaluate(agent, state, KEY(), 256).episodic_return.mean()) > 0.95
