@@ -33,7 +33,8 @@ class FusedDriver:
         self._agent = agent
         self._seeds = np.asarray(seeds, np.uint32)
         self._mesh = jax.make_mesh((len(devices),), (SEEDS,), axis_types=(AxisType.Auto,), devices=devices)
-        self._programs: dict[Any, Callable[..., Any]] = {}
+        self.programs: dict[Any, Any] = {}
+        """Compiled, by name; each on its first use."""
 
     def init(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
         """The states of all seeds; every leaf is [num_seeds, ...], in shards.
@@ -68,13 +69,13 @@ class FusedDriver:
     def _call(
         self, name: Any, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False
     ) -> Any:
-        if name not in self._programs:
+        if name not in self.programs:
             start = time.perf_counter()
             specs = tuple(P(SEEDS) if axis == 0 else P() for axis in axes)
             sharded = jax.shard_map(
                 jax.vmap(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=P(SEEDS), check_vma=False
             )
             program = jax.jit(sharded, donate_argnums=(0,) if donate else ())
-            self._programs[name] = program.lower(*args).compile()
+            self.programs[name] = program.lower(*args).compile()
             self.compile_seconds += time.perf_counter() - start
-        return self._programs[name](*args)
+        return self.programs[name](*args)

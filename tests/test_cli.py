@@ -1,0 +1,214 @@
+"""The command line: flags from the builders' own settings, help, errors in one line, and Ctrl-C in a real process."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxrl
+from jaxrl.runtime import run as run_module
+from jaxrl.runtime import train_command
+from jaxrl.runtime.cli import main
+from jaxrl.runtime.devices import CACHE_VARIABLE
+from jaxrl.runtime.train_command import ALGORITHMS, RunOptions, field_docs, free_folder, parse, parse_seeds
+
+REPOSITORY = Path(__file__).parents[1]
+ENV = "tests.probes:action_choice"
+SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1")
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, "")
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the folder that it runs in
+
+
+def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
+    command = [sys.executable, *args]
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_and_version_import_no_jax() -> None:
+    for args in (["--help"], ["--version"], ["train", "--help"]):
+        code = f"import sys; from jaxrl.runtime.cli import main; code = main({args}); sys.exit(code or 'jax' in sys.modules)"
+        process = start("-c", code)
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (0, ""), args
+        assert "jaxrl" in out
+
+
+def test_help_names_commands_algorithms_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0 and "train" in capsys.readouterr().out
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in ALGORITHMS)
+    assert main([]) == 2 and main(["train"]) == 2
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.endswith(f"jaxrl {jaxrl.__version__}\n")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        parse(algorithm, ["--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    _, settings = parse(algorithm, ["--env", "x"])
+    names = {field.name for field in dataclasses.fields(RunOptions)} | set(settings)
+    missing = {name for name in names if f"--{name.replace('_', '-')}" not in text}
+    assert not missing
+    agent = getattr(jaxrl, f"make_{algorithm}")("CartPole-v1")
+    assert set(settings) == set(agent.spec["settings"])
+
+
+def test_defaults_are_the_builders_own_but_for_the_length() -> None:
+    options, settings = parse("ppo", ["--env", "x"])
+    own = jaxrl.make_ppo("CartPole-v1").spec["settings"]
+    assert {name for name in settings if settings[name] != own[name]} == {"anneal", "total_steps"}
+    assert settings["anneal"] is True and settings["total_steps"] == options.total_steps == train_command.DEFAULT_TOTAL_STEPS
+
+
+def test_flags_reach_run_and_builder() -> None:
+    args = (
+        "--env a --seeds 3,5 --total-steps 64 --out o --eval-every 7 --exact-steps --quiet --num_envs 3 --no-anneal --gamma 0.5"
+    )
+    options, settings = parse("dqn", args.split())
+    assert options == RunOptions("a", "3,5", 64, "o", 7, exact_steps=True, quiet=True)
+    chosen = {"num_envs": 3, "anneal": False, "gamma": 0.5, "total_steps": 64}
+    assert {name: settings[name] for name in chosen} == chosen
+    assert isinstance(settings["num_envs"], int) and isinstance(settings["replay_ratio"], float)
+
+
+def test_help_texts_come_from_the_fields() -> None:
+    class Settings:
+        """Some."""
+
+        first: int = 1
+        second: float = 2.0
+        """What ``second``
+        does."""
+
+    assert field_docs(Settings) == {"second": "What second does."}
+
+
+# ---------------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+        (["train", "ppoo"], "unknown algorithm 'ppoo'. Did you mean 'ppo'?"),
+        (["train", "ppo", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
+        (["train", "ppo", "--env", "nowhere:CartPole"], "unknown backend 'nowhere'"),
+        (["train", "ppo", "--env", ENV, "--seeds", "many"], "--seeds 'many' must be a number of seeds"),
+        (["train", "ppo", "--env", ENV, "--num-minibatches", "3"], "num_minibatches=3 must divide"),
+        (["train", "ppo", "--env", ENV, "--learning-rate", "nan"], "learning_rate=nan is not allowed"),
+        (["train", "ppo", "--env", ENV, "--out", __file__], "cannot be written to"),
+        (["train", "ppo", "--env", ENV, "--out", str(REPOSITORY)], "is not empty"),
+        (["train", "dqn", "--env", "Pendulum-v1", "--out", "x"], "DQN needs a Discrete action space"),
+    ],
+)
+def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and err.startswith("jaxrl: ") and words in err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--env", "x", "--lerning-rate", "1"], "--learning-rate"),
+        (["--env", "x", "--num-env", "1"], "--num-envs"),
+        (["--env", "x", "--num-envs", "2.5"], "2.5"),
+        (["--seeds", "2"], "--env"),
+    ],
+)
+def test_wrong_flags_name_the_right_ones(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["train", "ppo", *args])
+    assert exit_.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXRL_DEBUG", "1")
+    with pytest.raises(ValueError, match="CartPole-v1"):
+        main(["train", "ppo", "--env", "CartPol-v1"])
+
+
+def test_seeds_as_text() -> None:
+    assert [parse_seeds(text) for text in ("8", "3,5,7", "3,", " 4 ")] == [8, [3, 5, 7], [3], 4]
+
+
+def test_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert free_folder("ppo-a:b?c=1") == Path("runs/ppo-a-b-c-1")
+    for name in ("runs/ppo", "runs/ppo-2"):
+        Path(name).mkdir(parents=True)
+    assert free_folder("ppo") == Path("runs/ppo-3")
+
+
+# --------------------------------------------------------------------------------------------------------------------- training
+
+
+def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_env.py").write_text(
+        f"import sys; sys.path.append({str(REPOSITORY)!r})\nfrom tests.probes import action_choice\n"
+    )
+    args = ["--env", "my_env:action_choice", "--seeds", "1,2", "--total-steps", "60", "--eval-episodes", "2"]
+    assert main(["train", "ppo", *args, *SMALL]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "total_steps=60 rounded up to 64" in out and "results in runs/ppo-my_env-action_choice" in out
+    folder = tmp_path / "runs" / "ppo-my_env-action_choice"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["run"]["seeds"] == [1, 2] and config["agent"]["settings"]["anneal"] is True
+    rows = list(csv.DictReader((folder / "progress.csv").read_text().splitlines()))
+    assert float(rows[-1]["charts/learning_rate"]) < float(rows[0]["charts/learning_rate"])
+    assert jaxrl.build(config["agent"]).num_envs == 2
+
+
+def test_interrupted_training_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*args: Any, **settings: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "run", interrupt)
+    assert main(["train", "ppo", "--env", ENV, "--out", "x"]) == 130
+    assert capsys.readouterr().err == "jaxrl: interrupted\n"
+
+
+def test_ctrl_c_in_a_process(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    flags = ["--env", ENV, "--seeds", "2", "--total-steps", "100000000", "--chunk-iterations", "10", "--out", str(folder), *SMALL]
+    process = start("-m", "jaxrl", "train", "ppo", *flags, "--eval-every", "0", cwd=tmp_path)
+    try:
+        deadline = time.monotonic() + 300
+        progress = folder / "progress.csv"
+        while not (progress.exists() and progress.read_text().count("\n") >= 5):
+            assert process.poll() is None and time.monotonic() < deadline, "it should be training"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Traceback" not in out + err
+    assert re.fullmatch(rf"stopped at step [\d,]+ of 100,000,000 after .*; results in .*{folder.name}", out.splitlines()[-1])
+    rows = list(csv.DictReader(progress.read_text().splitlines()))
+    assert len(rows) % 2 == 0 and {row["seed"] for row in rows} == {"0", "1"}
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [rows[-1]["iteration"]]
+    assert (folder / "learning_curve.png").stat().st_size > 5000

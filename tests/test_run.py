@@ -1,0 +1,497 @@
+"""``jaxrl.run``: seeds over devices, chunks, evaluation, files, progress, interruption, bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.runtime import devices, plots
+from jaxrl.runtime import run as run_module
+from jaxrl.runtime.checkpoint import restore
+from jaxrl.runtime.evaluation import evaluation_key
+from jaxrl.runtime.fused import FusedDriver
+from jaxrl.runtime.plan import check_seeds, make_plan
+from jaxrl.runtime.progress import duration, short, spread
+from jaxrl.runtime.run import RunInterrupted, run
+from jaxrl.types import Agent, Max, Mean
+from tests import probes
+from tests.agents import assert_bit_equal, assert_close, cartpole, run_steps, small_dqn, small_ppo
+from tests.hosted import hosted
+
+SEEDS = [3, 0, 7, 4]
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    return cartpole("ppo")
+
+
+class Finished(NamedTuple):
+    """A run of 5 iterations of four seeds, in chunks of 2, 2 and 1."""
+
+    states: Any
+    history: dict[str, np.ndarray]
+    folder: Path
+    driver: FusedDriver
+    output: str
+
+
+@pytest.fixture(scope="module")
+def finished(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("runs") / "new" / "run"
+    drivers = []
+
+    def open_driver(agent: Agent, seeds: list[int]) -> Any:
+        opened = original(agent, seeds)
+        drivers.append(opened[0])
+        return opened
+
+    original = run_module.open_driver
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(devices.CACHE_VARIABLE, "")
+        patch.setattr(run_module, "open_driver", open_driver)
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            states, history = run(agent, 150, seeds=SEEDS, out=folder, chunk_iterations=2, eval_every=4, eval_episodes=3)
+    return Finished(states, history, folder, drivers[0], output.getvalue())
+
+
+# ----------------------------------------------------------------------------------------------------------- seeds and devices
+
+
+def test_seeds_over_two_devices_equal_seeds_alone(agent: Agent, finished: Finished) -> None:
+    states = finished.states
+    assert len(states.actor.done.sharding.device_set) == 2
+    on_host = jax.device_get(states)
+    for row, seed in enumerate(SEEDS):
+        alone, _ = run_steps(agent, agent.init(jax.random.key(seed)), 5)
+        assert_close(jax.tree.map(lambda x, row=row: x[row], on_host), alone)
+
+
+def test_devices_never_communicate(finished: Finished) -> None:
+    program = finished.driver.programs["advance"].as_text()
+    assert "while" in program
+    for collective in ("all-reduce", "all-gather", "collective-permute", "all-to-all"):
+        assert collective not in program
+
+
+def test_chunks_do_not_change_the_result(finished: Finished) -> None:
+    states, _ = finished.driver.advance(finished.driver.init(), 5)
+    assert_bit_equal(states, finished.states)
+
+
+def test_one_trace_serves_every_chunk_length() -> None:
+    traces = 0
+    base = small_ppo(probes.action_choice())
+
+    def counted(state: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return base.step(state)
+
+    _, history = run(base._replace(step=counted), 32 * 7, seeds=2, chunk_iterations=3, quiet=True, eval_every=2, eval_episodes=2)
+    assert np.diff(history["iteration"], prepend=0).tolist() == [2, 1, 1, 2, 1]
+    assert traces <= 2  # the shape of the metrics, and the loop
+
+
+def test_environments_on_the_host_share_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = small_dqn(hosted(probes.truncation(5)))
+    states, history = run(agent, 80, seeds=2, out=tmp_path, chunk_iterations=1, eval_every=2, eval_episodes=3)
+    assert len(states) == 2 and history["charts/episodic_length"].shape == (2, 2)
+    assert history["iteration"].tolist() == [9, 10] and history["total_steps"].tolist() == [72, 80]
+    np.testing.assert_array_equal(history["evaluation/episodic_return"], [[np.nan] * 2, [5.0] * 2])
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "progress.csv", "learning_curve.png", "checkpoints"}
+    assert "DQN · hosted:tests.probes:truncation · 2 seeds\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "num_devices", "used"), [(8, 2, 2), (1, 2, 1), (3, 2, 1), (9, 8, 3), (4, 64, 4), (7, 7, 7), (5, 1, 1)]
+)
+def test_shard_count(num_seeds: int, num_devices: int, used: int) -> None:
+    assert devices.shard_count(num_seeds, num_devices) == used
+
+
+def test_advice_about_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "usable_cores", lambda: 4)
+    used, advice = devices.seed_devices(8)
+    assert len(used) == 2 and advice is not None and "8 seeds share 2 CPU devices" in advice and "JAX_NUM_CPU_DEVICES=4" in advice
+    monkeypatch.setattr(devices, "usable_cores", lambda: 2)
+    assert devices.seed_devices(8)[1] is None
+    assert devices.seed_devices(1)[1] is None
+    assert devices.seed_devices(3)[1] == "3 seeds divide over 1 of 2 devices only: a multiple of 2 would use 2"
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert devices.cache_folder() is None
+    monkeypatch.setenv(devices.CACHE_VARIABLE, str(tmp_path))
+    assert devices.cache_folder() == tmp_path
+    monkeypatch.delenv(devices.CACHE_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert devices.cache_folder() == tmp_path / "jaxrl" / "xla"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert devices.cache_folder() == Path.home() / ".cache" / "jaxrl" / "xla"
+
+
+# ---------------------------------------------------------------------------------------------------------- plan and evaluation
+
+
+def test_plan_stops_at_chunks_evaluations_and_the_end(agent: Agent) -> None:
+    def stops(total_steps: int, **settings: Any) -> tuple[list[int], list[int]]:
+        given = {"eval_every": None, "chunk_iterations": None, **settings}
+        plan = make_plan(agent, total_steps, eval_episodes=1, exact_steps=False, **given)
+        return list(plan.stops()), [stop for stop in plan.stops() if plan.evaluates(stop)]
+
+    assert stops(32 * 10, chunk_iterations=4, eval_every=3) == ([3, 4, 6, 8, 9, 10], [3, 6, 9, 10])
+    assert stops(32 * 3, eval_every=0) == ([1, 2, 3], [])
+    assert stops(1) == ([1], [1])
+    ends, evaluated = stops(32 * 1001)
+    assert 45 <= len(ends) <= 51 and 15 <= len(evaluated) <= 21 and ends[-1] == evaluated[-1] == 1001
+
+
+def test_evaluation_depends_on_seed_and_iteration_alone(agent: Agent, finished: Finished) -> None:
+    states, history = finished.states, finished.history
+    returns = history["evaluation/episodic_return"]
+    assert np.isnan(returns[0]).all() and not np.isnan(returns[1:]).any()
+    state = jax.tree.map(lambda x: x[2], jax.device_get(states))
+    result = jaxrl.evaluate(agent, state, evaluation_key(SEEDS[2], 5), 3)
+    np.testing.assert_allclose(returns[-1, 2], np.mean(result.episodic_return))
+    np.testing.assert_allclose(history["evaluation/episodic_length"][-1, 2], np.mean(result.episodic_length))
+
+
+def test_evaluation_keys_are_none_of_training() -> None:
+    data = jax.random.key_data
+    evaluation = {tuple(data(evaluation_key(seed, iteration)).tolist()) for seed in (0, 1) for iteration in range(50)}
+    training = {tuple(data(key).tolist()) for seed in (0, 1) for key in jax.random.split(jax.random.key(seed), 50)}
+    assert len(evaluation) == 100 and not evaluation & training
+
+
+def test_evaluate_refuses_env_params_on_the_host() -> None:
+    agent = small_ppo(hosted(probes.truncation()))
+    with pytest.raises(ValueError, match="env_params are for pure environments"):
+        jaxrl.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(0), 2, env_params=())
+
+
+# ------------------------------------------------------------------------------------------------------------------------ files
+
+
+def test_history_and_progress_csv_agree(finished: Finished) -> None:
+    history, folder = finished.history, finished.folder
+    assert history["iteration"].tolist() == [2, 4, 5] and history["total_steps"].tolist() == [64, 128, 160]
+    assert history["env_steps"].shape == (3, 4) and (history["env_steps"] <= history["total_steps"][:, None]).all()
+    valid = history["charts/valid_rows"] * np.array([[64], [64], [32]])
+    np.testing.assert_allclose(np.diff(history["env_steps"], axis=0, prepend=0), valid, rtol=1e-5)
+
+    text = (folder / "progress.csv").read_text()
+    assert "nan" not in text.lower() and "inf" not in text.lower()
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len(rows) == 3 * 4
+    assert list(rows[0])[:6] == ["seed", "iteration", "total_steps", "env_steps", "seconds", "sps"]
+    assert [int(row["seed"]) for row in rows[:4]] == SEEDS
+    for index, row in enumerate(rows):
+        chunk, seed = divmod(index, 4)
+        for key, values in history.items():
+            value = values[chunk] if values.ndim == 1 else values[chunk, seed]
+            assert row[key] == "" if np.isnan(value) else float(row[key]) == pytest.approx(value)
+    assert [row["evaluation/episodic_return"] == "" for row in rows] == [True] * 4 + [False] * 8
+
+
+def test_config_rebuilds_the_agent(agent: Agent, finished: Finished) -> None:
+    config = json.loads((finished.folder / "config.json").read_text())
+    assert config["run"]["total_steps"] == 160 and config["run"]["total_steps_asked"] == 150
+    assert config["run"]["seeds"] == SEEDS and config["run"]["iterations"] == 5
+    assert config["versions"]["jax"] == jax.__version__ and len(config["hardware"]["devices"]) == 2
+    assert jaxrl.build(config["agent"]).spec == agent.spec
+
+
+def test_checkpoint_holds_the_final_states(finished: Finished) -> None:
+    states, folder = finished.states, finished.folder
+    restored, info = restore(folder / "checkpoints", states)
+    assert info.step == 5
+    assert_bit_equal(restored, states)
+
+
+def test_learning_curve_is_a_picture(finished: Finished, tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    picture = imread(finished.folder / "learning_curve.png")
+    assert picture.shape[0] > 400 and picture.shape[1] > 600 and picture[..., :3].std() > 0.01
+    nothing = {"env_steps": np.zeros((2, 3)), "charts/episodic_return": np.full((2, 3), np.nan)}
+    assert not plots.learning_curve(nothing, tmp_path / "none.png", title="nothing")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_mean_interval_leaves_out_missing_seeds() -> None:
+    values = np.array([[1.0, 1.0, 1.0, np.nan], [0.0, 2.0, 4.0, 6.0]])
+    mean, low, high = plots.mean_interval(values)
+    np.testing.assert_allclose(mean, [1, 3])
+    np.testing.assert_allclose([low[0], high[0]], [1, 1])
+    assert 0 < low[1] < 2 and 4 < high[1] < 6
+
+
+# --------------------------------------------------------------------------------------------------------------------- progress
+
+
+def test_lines_of_progress(finished: Finished) -> None:
+    title, rounded, first, second, third, end = finished.output.splitlines()
+    assert title == "PPO · gymnax:CartPole-v1 · 4 seeds on 2 devices"
+    assert rounded == "total_steps=150 rounded up to 160: whole iterations of 4 × 8 rows"
+    assert first.startswith("step  64/160  return 1") and "compiled in" in first and "evaluation" not in first
+    assert second.startswith("step 128/160  return ") and "  evaluation " in second and "env steps/s  ETA " in second
+    assert third.startswith("step 160/160  return ") and "compiled" not in third
+    assert end.startswith("done at step 160 of 160 after") and "; evaluation return " in end
+    assert end.endswith(f"results in {finished.folder}")
+
+
+def test_quiet_is_quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    faked(monkeypatch, {})
+    run(agent, 100, seeds=2, quiet=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_seeds_have_hyperparams_of_their_own_and_a_diverged_one_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = small_ppo(probes.action_choice())
+    rates = np.array([1e-3, 2e-3, 1e38], np.float32)
+    _, history = run(agent, 32 * 4, seeds=[5, 6, 7], hyperparams={"learning_rate": rates, "gamma": 0.9}, eval_every=0)
+    np.testing.assert_array_equal(history["charts/learning_rate"], [rates] * 4)
+    out = capsys.readouterr().out
+    assert out.count("seed 7: losses are NaN or infinite by step") == 1 and out.count("losses are") == 1
+    assert "3 seeds divide over 1 of 2 devices only" in out
+    loss = history["losses/value_loss"]
+    assert np.isfinite(loss[:, :2]).all() and np.isnan(loss[-1, 2])
+
+
+def test_panel_in_a_terminal() -> None:
+    from rich.console import Console
+
+    from jaxrl.runtime.progress import Header, Live, View
+
+    console = Console(force_terminal=True, width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115 - until the test ends
+    live = Live(Header("PPO · Env · 2 seeds", 1000), console)
+    record = {
+        "total_steps": 500,
+        "sps": 123_456.0,
+        "charts/episodic_return": np.array([1.0, 3.0]),
+        "evaluation/episodic_return": np.array([400.0, 500.0]),
+        "losses/value_loss": np.array([0.25, np.nan]),
+    }
+    live.update(View(record, 75.0, 6.4))
+    record = {**record, "evaluation/episodic_return": np.full(2, np.nan)}
+    live.update(View(record, 75.0, 6.4))
+    live.note("a note")
+    live.close()
+    text = console.export_text()
+    for part in (
+        "PPO · Env · 2 seeds",
+        "500 / 1,000",
+        "ETA 1:15 min",
+        "2.00 ± 1.00",
+        "450.0 ± 50.0",
+        "123k",
+        "6.4 s",
+        "0.25",
+        "a note",
+    ):
+        assert part in text
+
+
+def test_numbers_for_people() -> None:
+    assert [short(x) for x in (12, 652_113, 1.3e6, np.nan)] == ["12", "652k", "1.3M", "–"]
+    assert [duration(x) for x in (0.44, 12.3, 187, 8100, np.nan)] == ["0.4 s", "12 s", "3:07 min", "2:15 h", "–"]
+    examples = ([475.23, 481.8], [0.0, 0.0], [0.0012, -0.0012], [1e-5, 1e-5], [np.nan, 24.81])
+    shown = ["478.5 ± 3.3", "0 ± 0", "0.00000 ± 0.00120", "1.00e-05 ± 0.00e+00", "24.8"]
+    assert [spread({"x": np.array(x)}, "x") for x in examples] == shown
+
+
+# ----------------------------------------------------------------------------------------------------------------------- Ctrl-C
+
+
+class FakeDriver:
+    """Counts iterations; ``during[n]`` happens in its n-th call of ``advance``."""
+
+    def __init__(self, num_seeds: int, during: dict[int, Callable[[], None]]) -> None:
+        self.num_seeds, self.during, self.calls, self.closed = num_seeds, during, 0, False
+
+    def init(self, hyperparams: Any = None) -> Any:
+        return {"done": jnp.zeros(self.num_seeds, jnp.int32)}
+
+    def advance(self, states: Any, iterations: int) -> Any:
+        self.calls += 1
+        self.during.get(self.calls, lambda: None)()
+        ones = np.ones(self.num_seeds)
+        metrics = {
+            "losses/loss": Mean(ones, ones),
+            "charts/valid_rows": Mean(ones * iterations * 32, ones),
+            "best": Max(-np.inf * ones),
+        }
+        return {"done": states["done"] + iterations}, metrics
+
+    def evaluate(self, states: Any, iteration: int, num_episodes: int) -> Any:
+        return np.ones((self.num_seeds, num_episodes)), np.ones((self.num_seeds, num_episodes))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def press_ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def faked(monkeypatch: pytest.MonkeyPatch, during: dict[int, Callable[[], None]]) -> FakeDriver:
+    driver = FakeDriver(2, during)
+    monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds: (driver, jax.devices()[:1], None))
+    return driver
+
+
+def test_ctrl_c_finishes_the_chunk_and_writes_everything(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = faked(monkeypatch, {2: press_ctrl_c})
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(RunInterrupted, match=r"stopped at step 128 of 320 .* results in") as caught:
+        run(agent, 320, seeds=2, out=tmp_path, chunk_iterations=2, eval_every=4)
+    assert signal.getsignal(signal.SIGINT) is before and driver.closed and driver.calls == 2
+    assert caught.value.states["done"].tolist() == [4, 4]
+    assert caught.value.history["iteration"].tolist() == [2, 4]
+    assert caught.value.history["best"].shape == (2, 2) and np.isnan(caught.value.history["best"]).all()
+    assert len((tmp_path / "progress.csv").read_text().splitlines()) == 1 + 2 * 2
+    restored, info = restore(tmp_path / "checkpoints", caught.value.states)
+    assert info.step == 4 and restored["done"].tolist() == [4, 4]
+    assert (tmp_path / "learning_curve.png").exists()
+    assert "stopped at step 128" in capsys.readouterr().out
+
+
+def test_ctrl_c_is_not_lost_in_the_last_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    faked(monkeypatch, {1: press_ctrl_c})
+    with pytest.raises(RunInterrupted, match="done at step 32 of 32"):
+        run(agent, 32, seeds=2, quiet=True)
+
+
+def test_a_second_ctrl_c_does_not_wait(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice() -> None:
+        press_ctrl_c()
+        press_ctrl_c()
+
+    driver = faked(monkeypatch, {1: twice})
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(agent, 320, seeds=2, quiet=True)
+    assert not isinstance(caught.value, RunInterrupted) and driver.closed
+
+
+def test_a_foreign_handler_of_ctrl_c_is_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        faked(monkeypatch, {1: press_ctrl_c})
+        run(agent, 64, seeds=2, quiet=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [1]
+
+
+# -------------------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("seeds", "error", "words"),
+    [
+        (0, ValueError, "seeds=0 must be at least 1"),
+        (True, TypeError, "seeds=True must be a number of seeds"),
+        (2.0, TypeError, "seeds=2.0 must be"),
+        ("8", TypeError, "seeds='8' must be"),
+        ([], TypeError, r"seeds=\[\] must be"),
+        ([1, 2.5], TypeError, "must be a number of seeds or a list of integers"),
+        ([[1], [2]], TypeError, "list of integers"),
+        ([3, -1], ValueError, "-1 is outside 0 … 2"),
+        ([2**32], ValueError, "4294967296 is outside"),
+        ([4, 5, 4], ValueError, "4 occurs twice"),
+    ],
+)
+def test_bad_seeds(seeds: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        check_seeds(seeds)
+
+
+def test_good_seeds() -> None:
+    assert check_seeds(3) == [0, 1, 2]
+    assert check_seeds(np.int64(2)) == [0, 1]
+    assert check_seeds(np.array([5, 2])) == [5, 2]
+    assert check_seeds(range(2, 4)) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"total_steps": 0}, ValueError, "total_steps=0 must be an integer >= 1"),
+        ({"total_steps": 100, "exact_steps": True}, ValueError, "use 96 or 128"),
+        ({"chunk_iterations": 0}, ValueError, "chunk_iterations=0 must be"),
+        ({"eval_every": -1}, ValueError, "eval_every=-1 must be an integer >= 0"),
+        ({"eval_episodes": 0}, ValueError, "eval_episodes=0 must be"),
+        (
+            {"hyperparams": {"learning_rat": 1.0}},
+            TypeError,
+            "unknown hyperparameter 'learning_rat'. Did you mean 'learning_rate'",
+        ),
+        ({"hyperparams": {"num_envs": 8}}, TypeError, "unknown hyperparameter 'num_envs'"),
+        ({"hyperparams": {"gamma": 1.5}}, ValueError, "gamma=1.5 is not allowed"),
+        ({"hyperparams": {"gamma": [0.9, 0.8, 0.7]}}, ValueError, r"shape \(3,\): it must be one number, or one per seed \(2,\)"),
+        ({"hyperparams": 3}, TypeError, "hyperparams must be a mapping"),
+    ],
+)
+def test_bad_settings(agent: Agent, settings: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        run(agent, **{"total_steps": 64, "seeds": 2, "quiet": True, **settings})
+
+
+def test_a_warmup_that_leaves_nothing() -> None:
+    with pytest.raises(ValueError, match="use at least 72"):
+        run(small_dqn(probes.action_choice()), 64, quiet=True)
+
+
+def test_an_agent_for_a_device_axis() -> None:
+    with pytest.raises(ValueError, match="axis_name='d': run shards seeds by itself"):
+        run(small_ppo(probes.action_choice(), axis_name="d"), 64, quiet=True)
+
+
+def test_per_seed_hyperparams_on_the_host() -> None:
+    with pytest.raises(ValueError, match="on a host environment one value must serve all seeds"):
+        run(small_ppo(hosted(probes.truncation())), 64, seeds=2, hyperparams={"gamma": [0.9, 0.8]}, quiet=True)
+
+
+def test_out_that_is_not_empty(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    with pytest.raises(FileExistsError, match=r"out='.*' is not empty: name another folder"):
+        run(agent, 64, out=tmp_path, quiet=True)
+
+
+def test_out_that_cannot_be_written(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match="cannot be written to: it, or a folder above it, is a file"):
+            run(agent, 64, out=out, quiet=True)
+
+
+def test_a_run_that_cannot_start_leaves_its_folder_empty(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("no")
+
+    driver = faked(monkeypatch, {1: fail})
+    with pytest.raises(RuntimeError, match="no"):
+        run(agent, 64, seeds=2, out=tmp_path / "run", quiet=True)
+    assert driver.closed and not list((tmp_path / "run").iterdir())
