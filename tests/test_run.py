@@ -141,12 +141,13 @@ def test_advice_about_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert devices.cache_folder() is None
     monkeypatch.setenv(devices.CACHE_VARIABLE, str(tmp_path))
-    assert devices.cache_folder() == tmp_path
+    folder = devices.cache_folder()
+    assert folder is not None and folder.parent == tmp_path and folder == devices.cache_folder()
     monkeypatch.delenv(devices.CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert devices.cache_folder() == tmp_path / "jaxrl" / "xla"
+    assert devices.cache_folder() == tmp_path / "jaxrl" / "xla" / folder.name
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert devices.cache_folder() == Path.home() / ".cache" / "jaxrl" / "xla"
+    assert devices.cache_folder() == Path.home() / ".cache" / "jaxrl" / "xla" / folder.name
 
 
 # ---------------------------------------------------------------------------------------------------------- plan and evaluation
@@ -323,12 +324,13 @@ def test_numbers_for_people() -> None:
 
 
 class FakeDriver:
-    """Counts iterations; ``during[n]`` happens in its n-th call of ``advance``."""
+    """Counts iterations; ``during[n]`` happens in its n-th call of ``advance``, 0 in ``init``."""
 
     def __init__(self, num_seeds: int, during: dict[int, Callable[[], None]]) -> None:
         self.num_seeds, self.during, self.calls, self.closed = num_seeds, during, 0, False
 
     def init(self, hyperparams: Any = None) -> Any:
+        self.during.get(0, lambda: None)()
         return {"done": jnp.zeros(self.num_seeds, jnp.int32)}
 
     def advance(self, states: Any, iterations: int) -> Any:
@@ -375,6 +377,13 @@ def test_ctrl_c_finishes_the_chunk_and_writes_everything(
     assert info.step == 4 and restored["done"].tolist() == [4, 4]
     assert (tmp_path / "learning_curve.png").exists()
     assert "stopped at step 128" in capsys.readouterr().out
+
+
+def test_ctrl_c_before_the_first_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    driver = faked(monkeypatch, {0: press_ctrl_c})
+    with pytest.raises(RunInterrupted, match="stopped at step 0 of 320") as caught:
+        run(agent, 320, seeds=2, out=tmp_path, quiet=True)
+    assert driver.calls == 0 and caught.value.history == {} and not list(tmp_path.iterdir())
 
 
 def test_ctrl_c_is_not_lost_in_the_last_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

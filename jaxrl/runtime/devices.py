@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import platform
 from pathlib import Path
 
 import jax
@@ -55,12 +57,26 @@ def _advice(num_seeds: int, num_used: int, devices: list[jax.Device], cores: int
 
 
 def cache_folder() -> Path | None:
-    """Where compiled programs are kept: ``$JAXRL_CACHE_DIR`` (empty: nowhere), else ``jaxrl/xla`` in the user's cache."""
+    """Where compiled programs are kept, by kind of processor: in ``$JAXRL_CACHE_DIR`` (empty: nowhere), else the user's cache."""
     given = os.environ.get(CACHE_VARIABLE)
+    if given == "":
+        return None
     if given is not None:
-        return Path(given).expanduser().absolute() if given else None
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "jaxrl" / "xla"
+        base = Path(given).expanduser().absolute()
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "xla"
+    return base / _processor()
+
+
+def _processor() -> str:
+    """A name for this kind of processor. JAX does not keep apart programs for different ones, which may share a home folder."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    traits = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    text = "\n".join([platform.machine(), platform.processor(), *traits])
+    return f"{platform.machine()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def enable_compilation_cache() -> None:

@@ -146,7 +146,7 @@ class Live:
             ("training return", spread(record, TRAINING_RETURN)),
             ("env steps/s", short(record["sps"])),
             ("evaluation return", self._evaluation),
-            ("compile time", duration(view.compile_seconds)),
+            ("compile time", duration(view.compile_seconds or math.nan)),
         ]
         losses = [key for key in record if key.startswith("losses/")][:SHOWN_LOSSES]
         cells += [(key.removeprefix("losses/").replace("_", " "), spread(record, key)) for key in losses]

@@ -38,6 +38,8 @@ class Driver(Protocol):
         """Greedy episodes of every seed: returns and lengths, [num_seeds, num_episodes]."""
         ...
 
+    # A driver that knows what compilation took has `compile_seconds`; one that holds something to release has `close()`.
+
 
 class RunInterrupted(KeyboardInterrupt):
     """Ctrl-C ended a run between two chunks, and everything was written; ``states`` and ``history`` are those of its end."""
@@ -230,9 +232,8 @@ class _Session:
             subtitle = f"{steps:,} steps per seed in {took}"
             self.files.finish(states, self.plan.warmup_iterations + self.iteration, history, title=self.title, subtitle=subtitle)
         ended = "stopped" if self.iteration < self.plan.iterations else "done"
-        parts = [
-            f"{ended} at step {steps:,} of {self.plan.total_steps:,} after {took} (compilation {duration(self.compile_seconds)})"
-        ]
+        compilation = f" (compilation {duration(self.compile_seconds)})" if self.compile_seconds else ""
+        parts = [f"{ended} at step {steps:,} of {self.plan.total_steps:,} after {took}{compilation}"]
         evaluated = history.get(EVALUATION_RETURN, np.empty(0))
         if known := [row for row in evaluated if not np.isnan(row).all()]:
             parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
