@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl.runtime.logs import EVALUATION_RETURN, TRAINING_RETURN
 
-LINE, PALE, INK, GRID = "#1f6feb", "#8db7f5", "#24292f", "#d8dee4"
+LINE, PALE, FAINT, INK, GRID = "#1f6feb", "#8db7f5", "#8c959f", "#24292f", "#d8dee4"
 
 
 def mean_interval(values: np.ndarray, *, resamples: int = 2000, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -46,6 +46,8 @@ def curve(history: Mapping[str, np.ndarray]) -> tuple[str, np.ndarray, np.ndarra
 def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str, subtitle: str = "") -> bool:
     """Draw return against environment steps per seed: a thin line per seed, their mean, and its 95 % bootstrap interval.
 
+    Evaluations where there are any, with the mean of the training episodes beside them; else training episodes.
+
     Returns:
       Whether there was anything to draw.
     """
@@ -60,6 +62,8 @@ def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str,
     figure = Figure(figsize=(7.2, 4.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    if key == EVALUATION_RETURN:
+        _training_line(axes, history)
     marker = "o" if len(returns) == 1 else None
     if num_seeds > 1:
         axes.plot(steps, returns, color=PALE, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
@@ -68,10 +72,11 @@ def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str,
         axes.fill_between(x, low, high, color=LINE, alpha=0.18, linewidth=0, label="95 % interval of the mean")
         axes.plot(x, mean, color=LINE, linewidth=2.2, marker=marker, label=f"mean of {num_seeds} seeds")
         axes.plot([], [], color=PALE, linewidth=0.8, label="each seed")
-        axes.legend(loc="best", frameon=False, fontsize=9)
     else:
-        axes.plot(steps, returns, color=LINE, linewidth=2.0, marker=marker)
-    _dress(axes, "greedy evaluation return" if key == EVALUATION_RETURN else "return of training episodes")
+        axes.plot(steps, returns, color=LINE, linewidth=2.0, marker=marker, label="evaluation")
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        axes.legend(loc="best", frameon=False, fontsize=9)
+    _dress(axes, steps, "greedy evaluation return" if key == EVALUATION_RETURN else "return of training episodes")
     figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
     if subtitle:
         axes.set_title(subtitle, loc="left", fontsize=9, color=INK)
@@ -79,12 +84,22 @@ def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str,
     return True
 
 
-def _dress(axes: Any, ylabel: str) -> None:
+def _training_line(axes: Any, history: Mapping[str, np.ndarray]) -> None:
+    """The mean return of training episodes, which start earlier than evaluations and explore."""
+    if (training := history.get(TRAINING_RETURN)) is not None:
+        known = ~np.isnan(training).all(axis=1)
+        mean = np.nanmean(training[known], axis=1)
+        axes.plot(
+            history["env_steps"][known].mean(axis=1), mean, color=FAINT, linewidth=1.2, linestyle="--", label="training episodes"
+        )
+
+
+def _dress(axes: Any, steps: np.ndarray, ylabel: str) -> None:
     from matplotlib.ticker import EngFormatter
 
     axes.set_xlabel("environment steps per seed", color=INK)
     axes.set_ylabel(ylabel, color=INK)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, steps.max() * 1.04)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
