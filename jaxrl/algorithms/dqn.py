@@ -31,8 +31,11 @@ class DQNConfig:
     """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
 
     num_envs: int = 8
+    """Environments stepped side by side."""
     rollout_length: int = 2
+    """Rows that each environment contributes to an iteration."""
     batch_size: int = 128
+    """Rows per gradient step."""
     buffer_size: int = 50_000
     """Rows kept, over all environments."""
     learning_starts: int = 5_000
@@ -60,14 +63,19 @@ class DQNHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
     learning_rate: Any = 5e-4
+    """Adam's step size."""
     gamma: Any = 0.99
+    """Discount per step."""
     tau: Any = 1.0
     """How far the target network moves at each change; 1 copies."""
     epsilon_start: Any = 1.0
+    """Probability of a random action at the start."""
     epsilon_end: Any = 0.05
+    """The same once exploration_steps have passed."""
     exploration_steps: Any = 100_000.0
     """Rows, after the warm-up, over which epsilon falls linearly."""
     max_grad_norm: Any = 10.0
+    """Clip the gradient to this global norm."""
 
 
 class ReplayRow(NamedTuple):

@@ -34,13 +34,21 @@ class PPOConfig:
     """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
 
     num_envs: int = 8
+    """Environments stepped side by side."""
     rollout_length: int = 64
+    """Rows that each environment contributes to an iteration."""
     num_epochs: int = 10
+    """Passes over each rollout."""
     num_minibatches: int = 4
+    """Parts of each pass, one gradient step each; must divide num_envs * rollout_length (num_envs for a recurrent model)."""
     normalize_advantages: bool = True
+    """Mean 0 and deviation 1 within each minibatch."""
     normalize_observations: bool = False
+    """By running mean and deviation."""
     normalize_rewards: bool = False
+    """Divide by the running deviation of the discounted return, for learning only."""
     clip_value_loss: bool = False
+    """Clip the change of the value as the ratio is clipped."""
     anneal: bool = False
     """Learning rate to 0, linearly, at ``total_steps``."""
     total_steps: int | None = None
@@ -50,12 +58,19 @@ class PPOHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
     learning_rate: Any = 1e-3
+    """Adam's step size."""
     gamma: Any = 0.99
+    """Discount per step."""
     gae_lambda: Any = 0.95
+    """λ of generalised advantage estimation: 0 trusts the value, 1 the rewards."""
     clip_eps: Any = 0.2
+    """How far the probability ratio may leave 1 before its gradient stops."""
     ent_coef: Any = 0.01
+    """Weight of the entropy bonus."""
     vf_coef: Any = 0.5
+    """Weight of the value loss."""
     max_grad_norm: Any = 0.5
+    """Clip the gradient to this global norm."""
 
 
 class Statistics(NamedTuple):
