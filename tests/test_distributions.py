@@ -1,0 +1,123 @@
+"""Distributions against scipy.stats, and what masks and batches may and may not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from jaxrl.distributions import MASKED, Categorical, Normal, sample_each
+
+LOGITS = np.random.default_rng(0).normal(scale=3.0, size=(4, 2, 5)).astype(np.float32)
+PROBABILITIES = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+
+
+def test_categorical_log_prob() -> None:
+    actions = np.random.default_rng(1).integers(5, size=(4, 2)).astype(np.int32)
+    got = Categorical(LOGITS).log_prob(actions)
+    for i in np.ndindex(4, 2):
+        frozen = scipy.stats.rv_discrete(values=(np.arange(5), PROBABILITIES[i] / PROBABILITIES[i].sum(dtype=np.float64)))
+        assert got[i] == pytest.approx(frozen.logpmf(actions[i]), rel=1e-4, abs=1e-5)
+
+
+def test_categorical_entropy_and_mode() -> None:
+    d = Categorical(LOGITS)
+    np.testing.assert_allclose(d.entropy(), scipy.stats.entropy(PROBABILITIES, axis=-1), rtol=1e-4)
+    np.testing.assert_array_equal(d.mode(), PROBABILITIES.argmax(-1))
+    assert d.mode().dtype == d.sample(jax.random.key(0)).dtype == jnp.int32
+    assert d.sample(jax.random.key(0)).shape == (4, 2)
+
+
+def test_categorical_does_not_mind_a_shift_of_its_logits() -> None:
+    for shift in (-1e4, 1e4):
+        np.testing.assert_allclose(Categorical(LOGITS + shift).entropy(), Categorical(LOGITS).entropy(), rtol=1e-2)
+
+
+def test_categorical_samples_have_their_frequencies() -> None:
+    logits = jnp.log(jnp.array([0.1, 0.2, 0.7]))
+    actions = jax.vmap(Categorical(logits).sample)(jax.random.split(jax.random.key(0), 4000))
+    assert scipy.stats.chisquare(np.bincount(actions, minlength=3), [400, 800, 2800]).pvalue > 1e-3
+
+
+def masked() -> tuple[jax.Array, jax.Array]:
+    """Logits that favour forbidden actions, and the mask: rows with one, two and four of five allowed."""
+    mask = jnp.array([[0, 0, 1, 0, 0], [1, 0, 0, 0, 1], [1, 1, 0, 1, 1]], bool)
+    return jnp.where(mask, -5.0, 20.0), mask
+
+
+def test_masked_actions_are_never_drawn() -> None:
+    logits, mask = masked()
+    d = Categorical(jnp.where(mask, logits, MASKED))
+    actions = jax.vmap(d.sample)(jax.random.split(jax.random.key(0), 2000))
+    assert mask[jnp.arange(3), actions].all()
+    assert mask[jnp.arange(3), d.mode()].all()
+    for row in range(3):  # all allowed ones do occur
+        assert set(np.unique(actions[:, row])) == set(np.flatnonzero(mask[row]))
+
+
+def test_masked_actions_add_nothing_and_gradients_stay_finite() -> None:
+    logits, mask = masked()
+
+    def entropy(x: jax.Array) -> jax.Array:
+        return Categorical(jnp.where(mask, x, MASKED)).entropy()
+
+    def log_prob(x: jax.Array) -> jax.Array:
+        return Categorical(jnp.where(mask, x, MASKED)).log_prob(jnp.array([2, 4, 0]))
+
+    np.testing.assert_allclose(entropy(logits), np.log([1, 2, 4]), atol=1e-6)
+    np.testing.assert_allclose(log_prob(logits), -np.log([1, 2, 4]), atol=1e-6)
+    for function in (entropy, log_prob):
+        gradient = jax.grad(lambda x, f=function: f(x).sum())(logits)
+        assert jnp.isfinite(gradient).all()
+        assert (gradient[~mask] == 0).all()
+    forbidden = jax.grad(lambda x: Categorical(jnp.where(mask, x, MASKED)).log_prob(jnp.array([0, 1, 2])).sum())(logits)
+    assert jnp.isfinite(forbidden).all()
+
+
+def gaussian(size: int) -> Normal:
+    rng = np.random.default_rng(size)
+    return Normal(*(jnp.asarray(rng.normal(size=(4, 2, size)), jnp.float32) for _ in range(2)))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_normal_log_prob_entropy_and_mode(size: int) -> None:
+    d = gaussian(size)
+    action = np.random.default_rng(9).normal(size=d.mean.shape).astype(np.float32)
+    frozen = scipy.stats.norm(np.asarray(d.mean, np.float64), np.exp(np.asarray(d.log_std, np.float64)))
+    np.testing.assert_allclose(d.log_prob(action), frozen.logpdf(action).sum(-1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(d.entropy(), frozen.entropy().sum(-1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(d.mode(), d.mean)
+    assert d.log_prob(action).shape == d.entropy().shape == (4, 2)
+
+
+def test_normal_samples_have_their_moments() -> None:
+    d = Normal(jnp.array([1.0, -2.0]), jnp.log(jnp.array([0.5, 3.0])))
+    samples = np.asarray(jax.vmap(d.sample)(jax.random.split(jax.random.key(0), 4000)))
+    for i, (mean, std) in enumerate([(1.0, 0.5), (-2.0, 3.0)]):
+        assert scipy.stats.kstest(samples[:, i], "norm", (mean, std)).pvalue > 1e-3
+    assert abs(np.corrcoef(samples.T)[0, 1]) < 0.06  # components are independent
+
+
+def test_normal_gradient_is_the_score() -> None:
+    d = gaussian(2)
+    action = d.mean + 0.3
+    mean, log_std = jax.grad(lambda d: d.log_prob(action).sum())(d)
+    np.testing.assert_allclose(mean, 0.3 / jnp.exp(d.log_std) ** 2, rtol=1e-3)
+    np.testing.assert_allclose(log_std, (0.3 / jnp.exp(d.log_std)) ** 2 - 1, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Categorical(jnp.asarray(LOGITS[:, 0])), lambda: Normal(*(x[:, 0] for x in gaussian(3)))]
+)
+def test_sample_each_depends_on_its_own_row_and_key_alone(make: Callable[[], Categorical | Normal]) -> None:
+    d, keys = make(), jax.random.split(jax.random.key(3), 4)
+    whole = sample_each(d, keys)
+    order = jnp.array([2, 0, 3])
+    np.testing.assert_array_equal(sample_each(jax.tree.map(lambda x: x[order], d), keys[order]), whole[order])
+    for b in range(4):  # alone, an exp may round otherwise than in a vector
+        np.testing.assert_allclose(jax.tree.map(lambda x, b=b: x[b], d).sample(keys[b]), whole[b], rtol=1e-6)
+    assert (sample_each(d, jax.random.split(jax.random.key(4), 4)) != whole).any()
