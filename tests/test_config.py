@@ -1,0 +1,274 @@
+"""Builder keywords: each has one home, and every wrong one gets one readable error."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.algorithms.dqn import DQNConfig, DQNHyperparams, make_dqn
+from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, make_ppo
+from jaxrl.config import (
+    HALF_OPEN_UNIT,
+    NON_NEGATIVE,
+    POSITIVE,
+    RANGES,
+    UNIT,
+    Range,
+    check_count,
+    check_hyperparam,
+    merge_hyperparams,
+    nearest,
+    split_settings,
+)
+from jaxrl.types import Agent
+from tests import probes
+from tests.agents import small_dqn, small_ppo
+
+Builder = Callable[..., Agent]
+RULES = [
+    pytest.param(make_ppo, PPOConfig, PPOHyperparams, id="ppo"),
+    pytest.param(make_dqn, DQNConfig, DQNHyperparams, id="dqn"),
+]
+SMALL = [pytest.param(small_ppo, id="ppo"), pytest.param(small_dqn, id="dqn")]
+ENV = probes.constant_reward()
+
+
+# ----------------------------------------------------------------------------------------------------------- one home for each
+
+
+@pytest.mark.parametrize("builder, config, hyperparams", RULES)
+def test_each_keyword_has_exactly_one_home(builder: Builder, config: Any, hyperparams: Any) -> None:
+    structure, data = {field.name for field in dataclasses.fields(config)}, set(hyperparams._fields)
+    named = {name for name, p in inspect.signature(builder).parameters.items() if p.kind is not p.VAR_KEYWORD}
+    assert not structure & data
+    assert not named & (structure | data)
+    given = {**{field.name: field.default for field in dataclasses.fields(config)}, **hyperparams()._asdict()}
+    assert split_settings("f", config, hyperparams, given) == (config(), hyperparams())
+
+
+@pytest.mark.parametrize("builder, config, hyperparams", RULES)
+def test_each_hyperparameter_has_a_range_that_holds_its_default(builder: Builder, config: Any, hyperparams: Any) -> None:
+    for name, default in hyperparams()._asdict().items():
+        assert isinstance(default, float | int), name  # no arrays at import
+        check_hyperparam(name, default)
+        with pytest.raises(ValueError, match=name):
+            check_hyperparam(name, -1.0)
+
+
+def test_configs_are_frozen() -> None:
+    for config in (PPOConfig(), DQNConfig()):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            config.num_envs = 3  # type: ignore[misc]
+
+
+class Toy(NamedTuple):
+    gamma: Any = 0.5
+    tau: Any = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyConfig:
+    num_envs: int = 2
+
+
+def test_split_settings_sorts() -> None:
+    assert split_settings("f", ToyConfig, Toy, {"tau": 0.25, "num_envs": 7}) == (ToyConfig(7), Toy(0.5, 0.25))
+    assert split_settings("f", ToyConfig, Toy, {}) == (ToyConfig(), Toy())
+
+
+# ------------------------------------------------------------------------------------------------------------- unknown keywords
+
+
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize(
+    "wrong, right",
+    [("lerning_rate", "learning_rate"), ("num_env", "num_envs"), ("gama", "gamma"), ("rollout_lenght", "rollout_length")],
+)
+def test_an_unknown_keyword_suggests_the_nearest(build: Builder, wrong: str, right: str) -> None:
+    with pytest.raises(TypeError, match=rf"{wrong}'.* Did you mean '{right}'\?") as caught:
+        build(ENV, **{wrong: 1})
+    assert "learning_rate" in str(caught.value) and "num_envs" in str(caught.value)  # and lists what there is
+
+
+@pytest.mark.xfail(reason="split_settings does not know the builder's own keywords", strict=True)
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize("wrong, right", [("optimiser", "optimizer"), ("schedule", "schedules"), ("axisname", "axis_name")])
+def test_an_unknown_keyword_may_be_near_a_part(build: Builder, wrong: str, right: str) -> None:
+    with pytest.raises(TypeError, match=f"Did you mean '{right}'"):
+        build(ENV, **{wrong: None})
+
+
+@pytest.mark.parametrize("build", SMALL)
+def test_a_keyword_like_no_other_suggests_nothing(build: Builder) -> None:
+    with pytest.raises(TypeError, match="'xyzzy'") as caught:
+        build(ENV, xyzzy=1)
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_nearest() -> None:
+    assert nearest("gama", ["lambda", "gamma"]) == " Did you mean 'gamma'?"
+    assert nearest("q", ["gamma"]) == nearest("gamma", []) == ""
+
+
+# ----------------------------------------------------------------------------------------------------------------- wrong values
+
+
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("learning_rate", 0.0),
+        ("learning_rate", -1e-3),
+        ("learning_rate", math.nan),
+        ("learning_rate", math.inf),
+        ("gamma", 1.01),
+        ("gamma", -0.1),
+        ("gamma", math.nan),
+        ("max_grad_norm", 0),
+        ("max_grad_norm", -math.inf),
+    ],
+)
+def test_hyperparameters_out_of_range(build: Builder, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}={value:g} is not allowed: it must be {RANGES[name]!s}".replace("[", r"\[")):
+        build(ENV, **{name: value})
+    agent = build(ENV)
+    with pytest.raises(ValueError, match=name):
+        agent.init(jax.random.key(0), {name: value})
+    with pytest.raises(ValueError, match=name):
+        agent.init(jax.random.key(0), {name: jnp.float32(value)})
+
+
+@pytest.mark.parametrize(
+    "build, name, value",
+    [
+        (small_ppo, "gae_lambda", 1.5),
+        (small_ppo, "clip_eps", 0.0),
+        (small_ppo, "ent_coef", -0.01),
+        (small_ppo, "vf_coef", math.nan),
+        (small_dqn, "tau", 0.0),
+        (small_dqn, "tau", 1.5),
+        (small_dqn, "epsilon_start", 1.1),
+        (small_dqn, "epsilon_end", -0.1),
+        (small_dqn, "exploration_steps", 0),
+    ],
+)
+def test_hyperparameters_of_one_rule_out_of_range(build: Builder, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name}="):
+        build(ENV, **{name: value})
+
+
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize("value", ["fast", None, {}, object()])
+def test_hyperparameters_of_the_wrong_type(build: Builder, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^learning_rate="):
+        build(ENV, learning_rate=value)
+
+
+@pytest.mark.xfail(reason="NumPy parses strings, takes booleans as numbers, and arrays of any shape pass", strict=True)
+@pytest.mark.parametrize("value", ["0.9", True, [0.9, 0.99], np.array([0.9, 0.99]), []])
+@pytest.mark.parametrize("where", ["builder", "init"])
+def test_hyperparameters_that_are_no_single_number(value: Any, where: str) -> None:
+    """Several values are for ``jax.vmap(agent.init)``; outside of it they would fail deep in a trace."""
+    with pytest.raises((TypeError, ValueError), match="gamma"):
+        if where == "builder":
+            small_ppo(ENV, gamma=value)
+        else:
+            merge_hyperparams(PPOHyperparams(), {"gamma": value})
+
+
+@pytest.mark.xfail(reason="the spec keeps NumPy and JAX scalars as they were given", strict=True)
+@pytest.mark.parametrize(
+    "settings",
+    [{"gamma": np.float32(0.5)}, {"gamma": jnp.float32(0.5)}, {"num_envs": np.int64(4)}],
+    ids=["numpy", "jax", "count"],
+)
+def test_numbers_of_numpy_and_jax_become_plain_in_the_spec(settings: dict[str, Any]) -> None:
+    spec = small_ppo("tests.probes:constant_reward", **settings).spec
+    assert json.loads(json.dumps(spec)) == spec
+
+
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize("name", ["num_envs", "rollout_length"])
+@pytest.mark.parametrize("value", [0, -4, 2.0, "4", None, True])
+def test_counts_that_are_no_positive_integers(build: Builder, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{name}={value!r} must be an integer >= 1"):
+        build(ENV, **{name: value})
+
+
+@pytest.mark.xfail(reason="switches are not checked: any true value counts as True, also 'no'", strict=True)
+@pytest.mark.parametrize("build, name", [(small_ppo, "normalize_observations"), (small_ppo, "anneal"), (small_dqn, "double")])
+def test_switches_that_are_no_booleans(build: Builder, name: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{name}='no'"):
+        build(ENV, **{name: "no"})
+
+
+def test_check_count() -> None:
+    check_count("n", np.int32(3))
+    check_count("n", 0, at_least=0)
+    for value, least in ((2, 3), (-1, 0), (1.5, 1), (np.float32(2), 1), (np.bool_(True), 0)):
+        with pytest.raises(ValueError, match=rf"must be an integer >= {least}"):
+            check_count("n", value, at_least=least)
+
+
+@pytest.mark.parametrize(
+    "allowed, inside, outside, text",
+    [
+        (POSITIVE, [1e-30, 1e30], [0, -1, math.inf], "a finite number > 0"),
+        (NON_NEGATIVE, [0, 5], [-1e-9, math.inf, math.nan], "a finite number >= 0"),
+        (UNIT, [0, 0.5, 1], [-0.1, 1.1, math.nan], "a number in [0, 1]"),
+        (HALF_OPEN_UNIT, [1e-9, 1], [0, 2], "a number in (0, 1]"),
+        (Range(-2, 3), [-2, 3], [-3, 4], "a number in [-2, 3]"),
+    ],
+)
+def test_ranges(allowed: Range, inside: list[float], outside: list[float], text: str) -> None:
+    assert all(allowed.contains(x) for x in inside)
+    assert not any(allowed.contains(x) for x in outside)
+    assert str(allowed) == text
+
+
+# ------------------------------------------------------------------------------------------------- hyperparameters given to init
+
+
+def test_merge_hyperparams_gives_f32_scalars() -> None:
+    for given in (None, {}, {"gamma": 1}, {"gamma": np.float64(0.25)}, Toy(0.25, 0.5)):
+        merged = merge_hyperparams(Toy(), given)
+        assert isinstance(merged, Toy)
+        assert all(x.dtype == jnp.float32 and x.shape == () and not x.weak_type for x in merged), given
+    assert merge_hyperparams(Toy(), {"gamma": 0.25}) == Toy(0.25, 1.0)
+    assert merge_hyperparams(Toy(), Toy(0.25, 0.75)) == Toy(0.25, 0.75)
+    assert Toy() == (0.5, 1.0) and isinstance(Toy().gamma, float)  # defaults stay Python floats: arrays could be donated away
+
+
+def test_merge_hyperparams_refuses() -> None:
+    with pytest.raises(TypeError, match=r"unknown hyperparameter 'gama'. Did you mean 'gamma'\? Allowed: \['gamma', 'tau'\]"):
+        merge_hyperparams(Toy(), {"gama": 0.5})
+    for wrong in ([0.5], 0.5, "gamma", PPOHyperparams()):
+        with pytest.raises(TypeError, match=f"hyperparams must be a mapping or a Toy, not {type(wrong).__name__}"):
+            merge_hyperparams(Toy(), wrong)
+    with pytest.raises(ValueError, match="gamma=2 is not allowed"):
+        merge_hyperparams(Toy(), Toy(2.0, 1.0))
+    with pytest.raises(ValueError, match="gamma=nan is not allowed"):
+        merge_hyperparams(Toy(), {"gamma": jnp.array([0.5, jnp.nan])})
+
+
+def test_traced_hyperparameters_pass() -> None:
+    merged = jax.vmap(lambda g: merge_hyperparams(Toy(), {"gamma": g}))(jnp.array([0.1, 5.0]))
+    np.testing.assert_allclose(merged.gamma, [0.1, 5.0])
+
+
+@pytest.mark.parametrize("build", SMALL)
+def test_init_names_unknown_hyperparameters(build: Builder) -> None:
+    agent = build(ENV)
+    with pytest.raises(TypeError, match="Did you mean 'learning_rate'"):
+        agent.init(jax.random.key(0), {"learning_rat": 1e-3})
+    with pytest.raises(TypeError, match="num_envs"):  # structure cannot change after the builder
+        agent.init(jax.random.key(0), {"num_envs": 3})
