@@ -1,0 +1,168 @@
+"""What importing jaxrl does not do, and which way its arrows point."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxrl
+
+PACKAGE = Path(jaxrl.__file__).parent
+HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
+SHELL = ("jaxrl", "jaxrl.__main__")
+"""The face, whose table of names imports on first use, and the command line."""
+
+
+def module_name(path: Path) -> str:
+    parts = ("jaxrl", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+PURE = {name: path for name, path in MODULES.items() if not name.startswith("jaxrl.runtime") and name not in SHELL}
+
+
+def imported_by(name: str, path: Path) -> set[str]:
+    """All modules that a file imports: anywhere, inside functions and under TYPE_CHECKING too."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            found |= {source} | {f"{source}.{alias.name}" for alias in node.names}
+    return found
+
+
+def in_fresh_python(code: str) -> Any:
+    """What ``code`` leaves in ``result``, from an interpreter of its own in which nothing is imported."""
+    script = f"import json, sys\n{code}\nprint(json.dumps(result))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_list_of_modules_is_whole() -> None:
+    assert {"jaxrl.types", "jaxrl.algorithms.ppo", "jaxrl.replay", "jaxrl.replay.uniform", "jaxrl.envs.envpool"} <= set(PURE)
+    assert "jaxrl.runtime.run" in MODULES and len(MODULES) > 30
+    assert imported_by("jaxrl.rollout", PURE["jaxrl.rollout"]) >= {"jax", "jaxrl.types", "jaxrl.types.Env", "jaxrl.metrics"}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_no_pure_module_imports_the_runtime(name: str) -> None:
+    assert not {target for target in imported_by(name, PURE[name]) if target.startswith("jaxrl.runtime")}
+
+
+LAYERS = (
+    ("types",),
+    ("config", "distributions", "metrics", "normalize", "returns", "spaces"),
+    ("envs", "models", "optimize", "replay", "rollout"),
+    ("agent", "spec", "training"),
+    ("algorithms", "parallel"),
+)
+"""Each imports its own layer and those above it in this list."""
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_arrows_point_down_only(name: str) -> None:
+    rank = {part: i for i, layer in enumerate(LAYERS) for part in layer}
+    parts = {target.split(".")[1] for target in imported_by(name, PURE[name]) if target.startswith("jaxrl.")}
+    above = {part for part in parts if rank[part] > rank[name.split(".")[1]]}
+    assert not above
+    if name == "jaxrl.types":
+        assert not parts
+
+
+IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
+HOST_ENVIRONMENTS = {"jaxrl.envs.envpool"}
+
+
+@pytest.mark.parametrize("name", sorted(set(PURE) - HOST_ENVIRONMENTS))
+def test_pure_modules_touch_no_file_clock_thread_or_screen(name: str) -> None:
+    assert not {target.split(".")[0] for target in imported_by(name, PURE[name])} & IMPURE
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(PURE[name].read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & {"print", "open", "input", "exec", "eval"}
+
+
+def test_import_jaxrl_imports_nothing_heavy() -> None:
+    loaded = in_fresh_python("import jaxrl\nresult = sorted({name.split('.')[0] for name in sys.modules})")
+    assert "jaxrl" in loaded
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_pure_modules_leave_jax_and_the_runtime_alone() -> None:
+    """All of them imported: no backend is started, no setting or environment variable changed, nothing of the runtime loaded."""
+    result = in_fresh_python(
+        f"""
+import importlib, os, signal, threading, jax
+import chex, flax.linen, gymnasium.spaces, optax  # what these do among themselves is theirs
+from jax._src import xla_bridge
+def world():
+    settings = {{k: repr(v) for k, v in jax.config.values.items()}}
+    return settings, dict(os.environ), threading.active_count(), signal.getsignal(signal.SIGINT)
+before = world()
+import jaxrl
+for name in {sorted(PURE)!r}:
+    importlib.import_module(name)
+after = world()
+result = {{
+    "settings": len(before[0]),
+    "changed": [k for k in after[0] if after[0][k] != before[0].get(k)],
+    "rest": before[1:] == after[1:],
+    "backends": sorted(xla_bridge._backends),
+    "loaded": sorted(sys.modules),
+}}
+"""
+    )
+    assert result["settings"] > 50 and result["changed"] == [] and result["rest"]
+    assert result["backends"] == []
+    assert not [name for name in result["loaded"] if name.startswith("jaxrl.runtime")]
+    assert not {"orbax", "envpool", "gymnax", "matplotlib"} & {name.split(".")[0] for name in result["loaded"]}
+    assert "jaxrl.algorithms.dqn" in result["loaded"]
+
+
+def test_building_an_agent_starts_no_backend() -> None:
+    """A builder may run before the devices are chosen. (Not with gymnax, whose own import starts one.)"""
+    code = """
+from jax._src import xla_bridge
+import jaxrl
+agents = [make("tests.probes:truncation") for make in (jaxrl.make_ppo, jaxrl.make_dqn)]
+jaxrl.make_train(agents[0], total_steps=10_000)
+result = sorted(xla_bridge._backends)
+import jax
+jax.devices()
+result = [result, sorted(xla_bridge._backends)]
+"""
+    before, after = in_fresh_python(code)
+    assert before == [] and after  # the second: the attribute does tell
+
+
+def test_public_names() -> None:
+    assert sorted(jaxrl._HOMES) == sorted(jaxrl.__all__)
+    for name in jaxrl.__all__:
+        public = getattr(jaxrl, name)
+        assert getattr(sys.modules[jaxrl._HOMES[name]], name) is public
+        assert name in dir(jaxrl)
+    with pytest.raises(AttributeError, match=r"no attribute 'make_sarsa'.*make_ppo"):
+        _ = jaxrl.make_sarsa
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """The imports under TYPE_CHECKING, which nothing runs, agree with the table."""
+    seen = {}
+    for node in ast.walk(ast.parse((PACKAGE / "__init__.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("jaxrl."):
+            seen |= {alias.name: node.module for alias in node.names}
+    assert seen == jaxrl._HOMES
