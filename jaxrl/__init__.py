@@ -1,8 +1,8 @@
 """jaxrl: JAX-native, functional reinforcement learning.
 
-    ppo = jaxrl.make_ppo("CartPole-v1")
-    train = jaxrl.make_train(ppo, total_steps=500_000)
-    states, metrics = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
+ppo = jaxrl.make_ppo("CartPole-v1")
+train = jaxrl.make_train(ppo, total_steps=500_000)
+states, metrics = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | Ho
         return model
     made = (model or default)(env.observation_space, env.action_space)
     if not isinstance(made, Model):
-        raise TypeError(f"model={model!r} must be a jaxrl.Model or a function of (observation_space, action_space) that gives one")
+        raise TypeError(
+            f"model={model!r} must be a jaxrl.Model or a function of (observation_space, action_space) that gives one"
+        )
     return made
 
 
@@ -67,18 +69,22 @@ def bind(
     else:
         init, step = _pure_functions(algorithm, env, num_envs, rollout_length, axis_name)
 
-    def init_agent(key: Key, hyperparams_given: Any = None, env_params: PyTree = None) -> AgentState:
+    defaults = hyperparams
+
+    def init_agent(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         _check_key(key)
         if env_params is None:
             env_params = env.params if isinstance(env, Env) else ()
-        return init(key, merge_hyperparams(hyperparams, hyperparams_given), env_params)
+        return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
     return Agent(init_agent, step, algorithm, env, dict(spec or {}), num_envs, rollout_length, axis_name)
 
 
 def _check_key(key: Any) -> None:
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise TypeError(f"key must be a typed key, as jax.random.key(0) makes, not {type(key).__name__} {getattr(key, 'dtype', '')}")
+        raise TypeError(
+            f"key must be a typed key, as jax.random.key(0) makes, not {type(key).__name__} {getattr(key, 'dtype', '')}"
+        )
     if key.ndim:
         raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap(agent.init)(keys)")
 

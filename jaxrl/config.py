@@ -26,6 +26,8 @@ class Range(NamedTuple):
         return math.isfinite(x) and x <= self.high and (x > self.low if self.open_low else x >= self.low)
 
     def __str__(self) -> str:
+        if self.low == -math.inf:
+            return "a finite number"
         if self.high == math.inf:
             return f"a finite number {'>' if self.open_low else '>='} {self.low:g}"
         return f"a number in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
@@ -76,16 +78,17 @@ def split_settings(builder: str, config: type[C], hyperparams: type[H], settings
 
 
 def check_hyperparam(name: str, value: Any) -> None:
-    """Refuse a concrete value outside the range of its name; traced values pass."""
+    """Refuse a concrete value outside the range of its name: any finite number where none is listed. Traced values pass."""
     if isinstance(value, jax.core.Tracer):
         return
+    allowed = RANGES.get(name, Range())
     try:
         numbers = np.asarray(value, np.float64).ravel()
     except (TypeError, ValueError):
-        raise TypeError(f"{name}={value!r} must be {RANGES[name]}") from None
+        raise TypeError(f"{name}={value!r} must be {allowed}") from None
     for x in numbers:
-        if not RANGES[name].contains(float(x)):
-            raise ValueError(f"{name}={x:g} is not allowed: it must be {RANGES[name]}")
+        if not allowed.contains(float(x)):
+            raise ValueError(f"{name}={x:g} is not allowed: it must be {allowed}")
 
 
 def check_count(name: str, value: Any, *, at_least: int = 1) -> None:

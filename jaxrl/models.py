@@ -56,14 +56,13 @@ def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
 
 
 def encode_space(space: spaces.Space, x: PyTree) -> Array:
-    """Flatten a value of ``space`` to f32[..., features]: one-hot for Discrete, uint8 scaled to [0, 1], Dict entries side by side."""
+    """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries side by side."""
     if isinstance(space, spaces.Discrete):
         return jax.nn.one_hot(x - int(space.start), int(space.n), dtype=jnp.float32)
     if isinstance(space, spaces.Box):
-        x = x.astype(jnp.float32) / (255.0 if space.dtype == np.uint8 else 1.0)
-        return x.reshape(x.shape[: x.ndim - len(space.shape)] + (math.prod(space.shape),))
+        return _flat(space, x.astype(jnp.float32) / (255.0 if space.dtype == np.uint8 else 1.0))
     if isinstance(space, spaces.MultiBinary):
-        return x.astype(jnp.float32).reshape(x.shape[: x.ndim - len(space.shape)] + (math.prod(space.shape),))
+        return _flat(space, x.astype(jnp.float32))
     if isinstance(space, spaces.MultiDiscrete):
         parts = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(space.nvec)]
         return jnp.concatenate(parts, axis=-1)
@@ -71,7 +70,13 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
         return jnp.concatenate([encode_space(part, x[name]) for name, part in space.items() if name != MASK_KEY], axis=-1)
     if isinstance(space, spaces.Tuple):
         return jnp.concatenate([encode_space(part, x[i]) for i, part in enumerate(space)], axis=-1)
-    raise TypeError(f"observation_space {space} cannot be encoded by the built-in networks: pass a model of your own (jaxrl.Model)")
+    raise TypeError(
+        f"observation_space {space} cannot be encoded by the built-in networks: pass a model of your own (jaxrl.Model)"
+    )
+
+
+def _flat(space: spaces.Box | spaces.MultiBinary, x: Array) -> Array:
+    return x.reshape((*x.shape[: x.ndim - len(space.shape)], math.prod(space.shape)))
 
 
 def _masked(logits: Array, obs: PyTree) -> Array:
@@ -130,7 +135,9 @@ class ActorCritic(nn.Module):
     @nn.compact
     def __call__(self, inputs: StepInput) -> ActorCriticOutput:
         x = encode_space(self.observation_space, inputs.obs)
-        policy = PolicyHead(self.action_space, name="policy")(MLP(self.hidden_sizes, self.activation, name="actor")(x), inputs.obs)
+        policy = PolicyHead(self.action_space, name="policy")(
+            MLP(self.hidden_sizes, self.activation, name="actor")(x), inputs.obs
+        )
         value = dense(1, 1.0, "value")(MLP(self.hidden_sizes, self.activation, name="critic")(x))
         return ActorCriticOutput(policy, value[..., 0])
 
@@ -201,6 +208,8 @@ def _memoryless(network: nn.Module) -> Model:
 
 
 def _recurrent(network: RecurrentActorCritic) -> Model:
+    apply: Any = network.apply
+
     def initial_carry(batch_size: int) -> Array:
         return jnp.zeros((batch_size, network.core_size), jnp.float32)
 
@@ -209,14 +218,14 @@ def _recurrent(network: RecurrentActorCritic) -> Model:
 
     def unroll(params: PyTree, carry: Array, inputs: StepInput) -> tuple[Array, ActorCriticOutput]:
         def step(carry: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            carry = network.apply(params, carry, *row, method=network.core)
+            carry = apply(params, carry, *row, method=network.core)
             return carry, carry
 
-        gates = network.apply(params, inputs, method=network.encode)
+        gates = apply(params, inputs, method=network.encode)
         carry, hidden = jax.lax.scan(step, carry, (gates, inputs.is_first))
-        return carry, network.apply(params, hidden, inputs.obs, method=network.heads)
+        return carry, apply(params, hidden, inputs.obs, method=network.heads)
 
-    return Model(init, network.apply, unroll, initial_carry)
+    return Model(init, apply, unroll, initial_carry)
 
 
 def _check_network(hidden_sizes: Sequence[int], activation: str) -> tuple[int, ...]:

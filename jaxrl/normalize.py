@@ -19,7 +19,7 @@ EPSILON = 1e-8
 class RunningMoments(NamedTuple):
     """Mean and variance of a stream, per element of its leaves (Chan et al. 1979 for the merge of two parts)."""
 
-    count: Array
+    count: Array  # type: ignore[assignment]  # a field may hide tuple.count
     """f32[]: rows so far; starts at a small positive number so that nothing divides by zero."""
     mean: PyTree
     variance: PyTree
@@ -52,7 +52,8 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
 
     flat_mean, treedef = jax.tree.flatten(moments.mean)
     pairs = [
-        one(m, v, x) for m, v, x in zip(flat_mean, treedef.flatten_up_to(moments.variance), treedef.flatten_up_to(rows), strict=True)
+        one(m, v, x)
+        for m, v, x in zip(flat_mean, treedef.flatten_up_to(moments.variance), treedef.flatten_up_to(rows), strict=True)
     ]
     return RunningMoments(merged, treedef.unflatten([m for m, _ in pairs]), treedef.unflatten([v for _, v in pairs]))
 

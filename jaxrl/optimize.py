@@ -22,9 +22,7 @@ H = TypeVar("H")
 
 def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
     """Adam (Kingma & Ba 2015, ε = 1e-5) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``."""
-    return optax.chain(
-        optax.clip_by_global_norm(hyperparams.max_grad_norm), optax.adam(hyperparams.learning_rate, eps=1e-5)
-    )
+    return optax.chain(optax.clip_by_global_norm(hyperparams.max_grad_norm), optax.adam(hyperparams.learning_rate, eps=1e-5))
 
 
 def linear_to_zero(iterations: int) -> Schedule:
@@ -42,7 +40,9 @@ def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str,
     return dict(schedules or {})
 
 
-def annealed(schedules: Mapping[str, Schedule] | None, *, total_steps: int | None, steps_per_iteration: int) -> dict[str, Schedule]:
+def annealed(
+    schedules: Mapping[str, Schedule] | None, *, total_steps: int | None, steps_per_iteration: int
+) -> dict[str, Schedule]:
     """``schedules`` with a linear fall of the learning rate to 0 at ``total_steps``."""
     if total_steps is None:
         raise ValueError("anneal=True needs total_steps=…, the length of the run, in the builder")
@@ -80,9 +80,7 @@ def _varying(params: PyTree, axis_name: str) -> PyTree:
     return jax.tree.map(cast, params)
 
 
-def mean_gradient(
-    loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree, axis_name: str | None
-) -> tuple[PyTree, Any]:
+def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree, axis_name: str | None) -> tuple[PyTree, Any]:
     """``(gradient, aux)`` of ``loss_fn(params) -> (loss, aux)``, the gradient averaged over devices when an axis is named."""
     if axis_name is None:
         return jax.grad(loss_fn, has_aux=True)(params)

@@ -40,7 +40,9 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
 def partition_specs(agent: Agent, state: AgentState) -> AgentState:
     """``PartitionSpec`` of each leaf for shard_map over ``agent.axis_name``."""
     name = _axis_name(agent)
-    return jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, name) if axis >= 0 else PartitionSpec(), env_axes(agent, state))
+    return jax.tree.map(
+        lambda axis: PartitionSpec(*[None] * axis, name) if axis >= 0 else PartitionSpec(), env_axes(agent, state)
+    )
 
 
 def split_state(agent: Agent, state: AgentState, num_devices: int) -> AgentState:
@@ -58,9 +60,7 @@ def split_state(agent: Agent, state: AgentState, num_devices: int) -> AgentState
 def join_state(agent: Agent, states: AgentState) -> AgentState:
     """The inverse of ``split_state``: one state that holds all environments."""
     first = jax.tree.map(lambda x: x[0], states)
-    return jax.tree.map(
-        lambda x, axis: x[0] if axis < 0 else jnp.concatenate(list(x), axis), states, env_axes(agent, first)
-    )
+    return jax.tree.map(lambda x, axis: x[0] if axis < 0 else jnp.concatenate(list(x), axis), states, env_axes(agent, first))
 
 
 def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
@@ -71,8 +71,8 @@ def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
       num_devices: default: all. Must divide ``num_envs``, and ``batch_size`` where there is one.
 
     Returns:
-      An Agent whose ``init`` places its state over the devices and whose ``step`` (to be jitted) runs on all of them. Its rollouts
-      are those of one device; its gradients are means over all rows.
+      An Agent whose ``init`` places its state over the devices and whose ``step`` (to be jitted) runs on all of them. Its
+      rollouts are those of one device; its gradients are means over all rows.
     """
     name = agent.axis_name or "devices"
     num_devices = num_devices or jax.device_count()

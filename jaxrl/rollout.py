@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from jaxrl.metrics import masked_max, masked_mean, masked_min
-from jaxrl.spaces import first_input, per_row, zeros
+from jaxrl.spaces import first_input, per_row
 from jaxrl.types import (
     ActorState,
     Algorithm,
@@ -53,10 +53,14 @@ def params_axes(env: Env, env_params: PyTree) -> PyTree:
     defaults, structure = jax.tree.flatten(env.params)
     if jax.tree.structure(env_params) != structure:
         raise ValueError(
-            f"env_params must have the structure of the environment's own params {structure}, not {jax.tree.structure(env_params)}"
+            f"env_params must have the structure of the environment's own params, {structure}, "
+            f"not {jax.tree.structure(env_params)}"
         )
     return structure.unflatten(
-        [None if jnp.ndim(leaf) == jnp.ndim(default) else 0 for leaf, default in zip(structure.flatten_up_to(env_params), defaults)]
+        [
+            None if jnp.ndim(leaf) == jnp.ndim(default) else 0
+            for leaf, default in zip(structure.flatten_up_to(env_params), defaults, strict=True)
+        ]
     )
 
 
@@ -85,7 +89,9 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
 
         def fresh() -> Any:
             keys = jax.vmap(jax.random.fold_in)(key, env_id)
-            return select(jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves))
+            return select(
+                jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves)
+            )
 
         # Selecting old from old costs nothing, and makes both branches vary over devices alike, as shard_map checks.
         return jax.lax.cond(done.any(), fresh, lambda: select(old))

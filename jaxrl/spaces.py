@@ -22,9 +22,7 @@ def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
 
 def first_input(obs: PyTree, action_space: spaces.Space, batch_size: int) -> StepInput:
     """The input of an episode's first row, for ``obs`` [B, ...]."""
-    return StepInput(
-        obs, zeros(action_space, (batch_size,)), jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, bool)
-    )
+    return StepInput(obs, zeros(action_space, (batch_size,)), jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, bool))
 
 
 def example_input(observation_space: spaces.Space, action_space: spaces.Space) -> StepInput:

@@ -81,7 +81,9 @@ def make_train(
 def check_pure(agent: Agent, what: str) -> Env:
     """The agent's environment, if it is a pure one."""
     if not isinstance(agent.env, Env):
-        raise TypeError(f"{what} needs a pure environment, and {agent.env.name} runs on the host: use jaxrl.run or jaxrl.evaluate")
+        raise TypeError(
+            f"{what} needs a pure environment, and {agent.env.name} runs on the host: use jaxrl.run or jaxrl.evaluate"
+        )
     return agent.env
 
 
@@ -138,11 +140,14 @@ def evaluate(
         act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(key, time), 3)
         carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
         actor, _, _ = advance(env, actor, carry, action, env_params, env_id, step_key, reset_key)
-        episode = (actor.episode.episodic_return, actor.episode.episodic_length)
-        now = Evaluation(*(jnp.where(result.finished, old, new) for old, new in zip(result[:2], episode, strict=True)), actor.done)
+        now = Evaluation(
+            jnp.where(result.finished, result.episodic_return, actor.episode.episodic_return),
+            jnp.where(result.finished, result.episodic_length, actor.episode.episodic_length),
+            result.finished | actor.done,
+        )
         # Nothing is reset here: a finished episode's environment only idles until the others are done.
         actor = actor._replace(done=jnp.zeros_like(actor.done))
-        return _Progress(actor, now._replace(finished=result.finished | now.finished), time + 1)
+        return _Progress(actor, now, time + 1)
 
     actor = init_actor(algorithm, env, reset_key, env_id, env_params)
     nothing = Evaluation(*actor.episode, jnp.zeros(num_episodes, bool))
@@ -153,5 +158,7 @@ def evaluate(
 def _shared_params(env: Env, env_params: PyTree) -> PyTree:
     shared = jax.tree.map(lambda leaf, default: jnp.ndim(leaf) == jnp.ndim(default), env_params, env.params)
     if not all(jax.tree.leaves(shared)):
-        raise ValueError("the state's env_params differ between its environments: give evaluate env_params=…, one value or [num_episodes]")
+        raise ValueError(
+            "the state's env_params differ between its environments: give evaluate env_params=…, one value or [num_episodes]"
+        )
     return env_params

@@ -155,7 +155,7 @@ class Mean(NamedTuple):
     """A weighted mean that is still open: parts combine by adding, the ratio is taken on the host."""
 
     sum: Array
-    count: Array
+    count: Array  # type: ignore[assignment]  # a field may hide tuple.count
 
 
 class Min(NamedTuple):

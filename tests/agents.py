@@ -71,7 +71,9 @@ def to_numpy(tree: Any) -> Any:
 
 def assert_bit_equal(a: Any, b: Any) -> None:
     jax.tree.map_with_path(
-        lambda path, x, y: np.testing.assert_array_equal(x, y, err_msg=jax.tree_util.keystr(path), strict=True), to_numpy(a), to_numpy(b)
+        lambda path, x, y: np.testing.assert_array_equal(x, y, err_msg=jax.tree_util.keystr(path), strict=True),
+        to_numpy(a),
+        to_numpy(b),
     )
 
 

@@ -12,7 +12,6 @@ from gymnasium import spaces
 from jaxrl.types import Env, TimeStep
 
 
-
 def _box(size: int = 1) -> spaces.Box:
     return spaces.Box(-1.0, 1.0, (size,), np.float32)
 

@@ -14,11 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
+
+import jaxrl
+from jaxrl.metrics import to_floats
+from jaxrl.parallel import data_parallel, join_state, partition_specs, split_state
+from jaxrl.runtime.checkpoint import restore, save
+from jaxrl.runtime.host import HostLearner
+from jaxrl.training import evaluate, run_iterations
+from jaxrl.types import Agent, Env, HostEnv
 from tests import probes
 from tests.agents import (
     BUILDERS,
     RECURRENT,
     SMALL_ACTOR_CRITIC,
+    SMALL_Q_NETWORK,
     assert_bit_equal,
     assert_close,
     cartpole,
@@ -29,14 +38,6 @@ from tests.agents import (
     to_numpy,
 )
 from tests.hosted import hosted
-
-import jaxrl
-from jaxrl.metrics import to_floats
-from jaxrl.parallel import data_parallel, join_state, partition_specs, split_state
-from jaxrl.runtime.checkpoint import restore, save
-from jaxrl.runtime.host import HostLearner
-from jaxrl.training import evaluate, run_iterations
-from jaxrl.types import Agent, Env, HostEnv
 
 RULES = tuple(BUILDERS)
 KEY = partial(jax.random.key, 0)
@@ -55,7 +56,8 @@ def values_at_zero(rule: str, agent: Agent, learner: Any) -> np.ndarray:
     if rule == "ppo":
         policy = agent.algorithm.policy(learner)
         return np.asarray(agent.algorithm.act(policy, (), inputs, jnp.arange(1), KEY(), explore=False)[2]["value"])
-    return np.asarray(jaxrl.models.q_network(agent.env.observation_space, agent.env.action_space, hidden_sizes=(8,)).apply(learner.params, (), inputs)[1])
+    network = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
+    return np.asarray(network.apply(learner.params, (), inputs)[1])
 
 
 # ----------------------------------------------------------------------------------------------------------- (a) fused under jit
@@ -187,7 +189,9 @@ def test_host_loop_over_envpool(rule: str) -> None:
         learned, metrics = learner.update(state.learner, rollout)
         state = state._replace(learner=learned)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(to_numpy(state.learner.params)))
-    assert any((a != b).any() for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(to_numpy(state.learner.params)), strict=True))
+    assert any(
+        (a != b).any() for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(to_numpy(state.learner.params)), strict=True)
+    )
     assert metrics["losses/grad_norm"].count > 0
 
 

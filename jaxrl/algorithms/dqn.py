@@ -252,9 +252,7 @@ def make_algorithm(
         metrics = reduce(metrics)
         metrics["charts/epsilon"] = scalar(epsilon(learner))
         metrics["charts/learning_rate"] = scalar(hp.learning_rate)
-        learner = learner._replace(
-            params=params, target_params=target_params, opt_state=opt_state, version=learner.version + 1
-        )
+        learner = learner._replace(params=params, target_params=target_params, opt_state=opt_state, version=learner.version + 1)
         return learner, metrics
 
     def update(learner: DQNState, rollout: Rollout) -> tuple[DQNState, Metrics]:
@@ -332,7 +330,9 @@ def make_dqn(
         raise TypeError(f"DQN needs a Discrete action space; {bound.name} has {bound.action_space}: make_ppo takes both kinds")
     network = resolve_model(model, q_network, bound)
     if jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1))):
-        raise TypeError("DQN with uniform replay learns from single rows, so its model must be memoryless (initial_carry gives ())")
+        raise TypeError(
+            "DQN with uniform replay learns from single rows, so its model must be memoryless (initial_carry gives ())"
+        )
     check_config(config)
     factors = check_schedules(schedules, DQNHyperparams._fields)
     if config.anneal:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from gymnasium import spaces
 
@@ -129,7 +128,7 @@ def to_environment(action_space: spaces.Space, action: Array) -> Array:
     action = action.reshape(action.shape[:-1] + action_space.shape)
     if not action_space.is_bounded():
         return action
-    low, high = np.asarray(action_space.low, np.float32), np.asarray(action_space.high, np.float32)
+    low, high = jnp.asarray(action_space.low, jnp.float32), jnp.asarray(action_space.high, jnp.float32)
     return low + (high - low) * 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
 
 
@@ -230,7 +229,7 @@ def ppo_loss(
     value_loss = 0.5 * mean(error)
     entropy = mean(output.policy.entropy())
 
-    metrics = {
+    metrics: Metrics = {
         "losses/policy_loss": scalar(policy_loss),
         "losses/value_loss": scalar(value_loss),
         "losses/entropy": scalar(entropy),
@@ -344,7 +343,9 @@ def check_config(config: PPOConfig, *, recurrent: bool) -> None:
         check_count(name, getattr(config, name))
     if config.total_steps is not None:
         check_count("total_steps", config.total_steps)
-    what, items = ("num_envs", config.num_envs) if recurrent else ("num_envs * rollout_length", config.num_envs * config.rollout_length)
+    what, items = (
+        ("num_envs", config.num_envs) if recurrent else ("num_envs * rollout_length", config.num_envs * config.rollout_length)
+    )
     if items % config.num_minibatches:
         why = " (a recurrent model learns from whole sequences)" if recurrent else ""
         raise ValueError(f"num_minibatches={config.num_minibatches} must divide {what}={items}{why}")

@@ -86,9 +86,9 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
                 rows,
             )
 
-        # XLA would fuse a plain write into the draws that follow, which then read the ring before and after it: a copy of the whole
-        # ring per iteration. A loop is never fused into its readers, and one of two trips is not unrolled; the second trip
-        # repeats the first.
+        # XLA would fuse a plain write into the draws that follow, which then read the ring before and after it: a copy of the
+        # whole ring per iteration. A loop is never fused into its readers, and one of two trips is not unrolled; the second
+        # trip repeats the first.
         written = jax.lax.fori_loop(0, 2, write, state.rows)
         position = (state.position + length) % ring_length
         return ReplayState(written, position, jnp.minimum(state.size + length, capacity))

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrl.metrics import identity, merge
 from jaxrl.rollout import episode_metrics
+from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.spaces import per_row, zeros
 from jaxrl.training import EVALUATION_LIMIT, Evaluation
 from jaxrl.types import (
@@ -177,8 +178,7 @@ class HostDriver:
         """Greedy episodes of every seed: returns and lengths, [num_seeds, num_episodes]."""
         results = []
         for seed, state in zip(self.seeds, states, strict=True):
-            key = jax.random.fold_in(jax.random.key(seed), iteration)
-            results.append(evaluate_host(self.agent, state, key, num_episodes))
+            results.append(evaluate_host(self.agent, state, evaluation_key(seed, iteration), num_episodes))
         return np.stack([r.episodic_return for r in results]), np.stack([r.episodic_length for r in results])
 
     def close(self) -> None:
