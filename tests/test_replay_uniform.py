@@ -1,0 +1,212 @@
+"""Uniform replay against a deque, with sizes that do not divide; and what it costs inside a compiled loop."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.replay.uniform import CANDIDATES, Draw, Replay, ReplayState, uniform_replay
+from tests import probes
+from tests.agents import assert_bit_equal, small_dqn
+
+KEY = partial(jax.random.key, 0)
+ENVS = 3
+
+
+class Numbered(NamedTuple):
+    """Rows that can be told apart: ``number`` counts rows, ``name`` holds row and environment."""
+
+    number: Any
+    name: Any
+    flag: Any
+    valid: Any
+
+
+EXAMPLE = Numbered(jnp.int32(0), jnp.zeros(2), jnp.uint8(0), jnp.array(False))
+
+
+def numbered_rows(start: int, length: int, num_envs: int = ENVS, share_valid: float = 0.7) -> Numbered:
+    number = np.broadcast_to(np.arange(start, start + length)[:, None], (length, num_envs))
+    env = np.broadcast_to(np.arange(num_envs), (length, num_envs))
+    valid = np.random.default_rng((start, num_envs)).random((length, num_envs)) < share_valid
+    return Numbered(
+        number.astype(np.int32), np.stack([number, env], -1).astype(np.float32), (number % 251).astype(np.uint8), valid
+    )
+
+
+class Filled(NamedTuple):
+    replay: Replay
+    state: ReplayState
+    stored: list[tuple[int, np.ndarray]]
+    """(number, valid[num_envs]) of the rows that a deque would hold, oldest first."""
+
+
+def fill(capacity: int, rows_per_add: int, adds: int, **settings: Any) -> Filled:
+    replay = uniform_replay(capacity, ENVS, rows_per_add)
+    state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
+    add = jax.jit(replay.add)
+    for i in range(adds):
+        rows = numbered_rows(i * rows_per_add, rows_per_add, **settings)
+        state = add(state, rows)
+        stored.extend(zip(range(i * rows_per_add, (i + 1) * rows_per_add), rows.valid, strict=True))
+    return Filled(replay, state, list(stored))
+
+
+def drawable(stored: list[tuple[int, np.ndarray]]) -> set[tuple[int, int]]:
+    """(number, env) of the rows that are valid and have a stored neighbour on both sides."""
+    return {(number, env) for number, valid in stored[1:-1] for env in range(len(valid)) if valid[env]}
+
+
+@partial(jax.jit, static_argnums=(0, 3), compiler_options=COMPILE_FAST)
+def look(replay: Replay, state: ReplayState, key: Any, batch: int) -> tuple[Draw, list[Numbered]]:
+    draw = replay.draw(state, key, batch)
+    return draw, [replay.take(state, draw, offset) for offset in (-1, 0, 1)]
+
+
+SIZES = [(10, 4), (9, 1), (3, 4), (5, 5)]
+"""(capacity, rows per add): not dividing, one by one, adds larger than the capacity, and just as large."""
+
+
+@pytest.mark.parametrize("capacity, rows_per_add", SIZES)
+def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
+    """After every add, until the ring has wrapped around at least twice."""
+    replay = uniform_replay(capacity, ENVS, rows_per_add)
+    state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
+    add = jax.jit(replay.add)
+    for i in range(3 * capacity // rows_per_add + 3):
+        rows = numbered_rows(i * rows_per_add, rows_per_add)
+        state = add(state, rows)
+        stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
+        draw, (before, row, after) = look(replay, state, jax.random.fold_in(KEY(), i), 600)
+        allowed = drawable(list(stored))
+        found = np.asarray(draw.valid)
+        assert set(zip(row.number[found].tolist(), draw.env[found].tolist(), strict=True)) == allowed
+        assert found.any() == bool(allowed)
+        assert row.valid[found].all()
+        for part, offset in ((before, -1), (row, 0), (after, 1)):
+            number = row.number[found] + offset
+            np.testing.assert_array_equal(part.number[found], number)
+            np.testing.assert_array_equal(part.name[found], np.stack([number, draw.env[found]], -1))
+            np.testing.assert_array_equal(part.flag[found], number % 251)
+        assert int(state.size) == len(stored)
+    assert jax.tree.map(lambda x: x.dtype, state.rows) == jax.tree.map(lambda x: x.dtype, EXAMPLE)
+
+
+@cache
+def large() -> Filled:
+    return fill(10, 4, 5, share_valid=0.8)
+
+
+def test_draws_are_uniform() -> None:
+    replay, state, stored = large()
+    draw, (_, row, _) = look(replay, state, KEY(), 6000)
+    names = [(n, e) for n, e, ok in zip(row.number.tolist(), draw.env.tolist(), draw.valid.tolist(), strict=True) if ok]
+    counts = [names.count(name) for name in sorted(drawable(stored))]
+    assert len(counts) > 15 and sum(counts) == len(names)
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_draws_depend_on_their_key() -> None:
+    replay, state, _ = large()
+    a, b, c = (look(replay, state, jax.random.key(seed), 40)[0] for seed in (1, 1, 2))
+    assert_bit_equal(a, b)
+    assert (a.row != c.row).any()
+
+
+def test_nothing_there_gives_no_valid_draw() -> None:
+    for filled in (fill(10, 4, 0), fill(10, 1, 1), fill(10, 2, 1), fill(10, 4, 4, share_valid=0.0)):
+        draw, _ = look(filled.replay, filled.state, KEY(), 100)
+        assert not draw.valid.any()
+        assert ((draw.row >= 0) & (draw.row < 12) & (draw.env >= 0) & (draw.env < ENVS)).all()
+    # With three rows the one in the middle is the first that can be drawn.
+    replay, state, _ = fill(10, 3, 1, share_valid=1.0)
+    draw, (_, row, _) = look(replay, state, KEY(), 100)
+    assert draw.valid.all() and (row.number == 1).all()
+
+
+def test_a_share_q_of_invalid_rows_costs_q_to_the_fourth_of_the_draws() -> None:
+    replay, state, stored = fill(200, 100, 2, share_valid=0.5)
+    rows = [valid for _, valid in stored[1:-1]]
+    share = 1 - np.mean(rows)
+    missed = 1 - np.mean(look(replay, state, KEY(), 20_000)[0].valid)
+    assert missed == pytest.approx(share**CANDIDATES, rel=0.15)
+
+
+def test_states_of_different_age_side_by_side() -> None:
+    """vmap over states, as over seeds: positions differ, draws are those of each alone."""
+    young, old = fill(10, 4, 2), fill(10, 4, 5)
+    replay = young.replay
+    both = jax.tree.map(lambda *x: jnp.stack(x), young.state, old.state)
+    rows, keys = numbered_rows(100, 4), jax.random.split(KEY(), 2)
+    after = jax.jit(jax.vmap(replay.add, in_axes=(0, None)))(both, rows)
+    seen = jax.vmap(lambda state, key: look(replay, state, key, 40))(after, keys)
+    for i, filled in enumerate((young, old)):
+        alone = replay.add(filled.state, rows)
+        assert_bit_equal(jax.tree.map(lambda x, i=i: x[i], after), alone)
+        assert_bit_equal(jax.tree.map(lambda x, i=i: x[i], seen), look(replay, alone, keys[i], 40))
+
+
+def test_a_device_may_hold_a_share_of_the_environments() -> None:
+    """Built for three environments, used with the last two: what is drawn follows the state."""
+    replay, state, stored = large()
+    share = state._replace(rows=jax.tree.map(lambda x: x[:, 1:], state.rows))
+    share = replay.add(share, jax.tree.map(lambda x: x[:, 1:], numbered_rows(20, 4)))
+    draw, (_, row, _) = look(replay, share, KEY(), 600)
+    newer = [*stored, *zip(range(20, 24), numbered_rows(20, 4).valid, strict=True)][-10:]
+    allowed = {(number, env - 1) for number, env in drawable(newer) if env > 0}
+    assert set(zip(row.number[draw.valid].tolist(), draw.env[draw.valid].tolist(), strict=True)) == allowed
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    for sizes, name in (
+        ((2, 3, 4), "capacity"),
+        ((10, 0, 4), "num_envs"),
+        ((10, 3, 0), "rows_per_add"),
+        ((10.0, 3, 1), "capacity"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{name}=.* must be an integer >= "):
+            uniform_replay(*sizes)
+    replay, state, _ = large()
+    with pytest.raises(ValueError, match="takes 4 rows at a time, not 3: build it for that rollout_length"):
+        replay.add(state, numbered_rows(0, 3))
+
+
+# ------------------------------------------------------------------------------------------------------------------------ cost
+
+CAPACITY = 12_345
+"""A size that nothing else in the program has."""
+
+
+def ring_copies(num_seeds: int | None, donate: bool = True) -> tuple[int, int]:
+    """Copies of a ring in the compiled scan of DQN's step, and the scratch bytes of that program."""
+    sizes = {"num_envs": 1, "rollout_length": 1, "batch_size": 8, "buffer_size": CAPACITY}
+    agent = small_dqn(probes.truncation(), **sizes)
+    init, step = agent.init, agent.step
+    if num_seeds is not None:
+        init, step = (lambda key: jax.vmap(agent.init)(jax.random.split(key, num_seeds))), jax.vmap(agent.step)
+    loop = jax.jit(lambda state: jax.lax.scan(lambda s, _: step(s), state, length=3), donate_argnums=(0,) if donate else ())
+    compiled = loop.lower(jax.eval_shape(init, KEY())).compile(compiler_options=COMPILE_FAST)
+    text = compiled.as_text()
+    assert f"{CAPACITY},1" in text  # this is what a ring looks like
+    return len(re.findall(rf"\[(?:\d+,)?{CAPACITY},1[^=]*copy(?:-start)?\(", text)), compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("num_seeds", [None, 2])
+def test_the_ring_is_never_copied(num_seeds: int | None) -> None:
+    copies, scratch = ring_copies(num_seeds)
+    assert copies == 0
+    assert scratch < CAPACITY  # bytes: less than the smallest ring, that of a flag
+
+
+def test_the_copy_test_would_notice() -> None:
+    """A state that its caller keeps has to be copied, once."""
+    assert ring_copies(None, donate=False)[0] > 0
