@@ -1,6 +1,9 @@
 """What every test stands on: two CPU devices, no accelerator unless asked for, and cheap files first."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import jax
 import pytest
@@ -10,13 +13,17 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_num_cpu_devices", 2)
 
-# Compiled programs are kept nowhere, so that a stale one cannot hide a failure; a folder shortens the second run of a developer.
-CACHE = os.environ.get("JAXRL_TEST_CACHE") and os.path.abspath(os.environ["JAXRL_TEST_CACHE"])
-os.environ["JAXRL_CACHE_DIR"] = CACHE or ""  # for `jaxrl.run`, here and in child processes
-if CACHE:
-    jax.config.update("jax_compilation_cache_dir", CACHE)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+# Tests and the processes they start share compiled programs, in a folder that starts empty: a stale one cannot hide a failure.
+# A folder in JAXRL_TEST_CACHE is kept, and shortens a developer's second run.
+if CACHE := os.environ.get("JAXRL_TEST_CACHE"):
+    CACHE = os.path.abspath(CACHE)
+else:
+    CACHE = tempfile.mkdtemp(prefix="jaxrl-test-cache-")
+    atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+os.environ["JAXRL_CACHE_DIR"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+jax.config.update("jax_compilation_cache_dir", CACHE)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 EXPENSIVE_FILES = (
     "test_envs.py",

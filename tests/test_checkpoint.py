@@ -151,7 +151,7 @@ def test_sharded_state_comes_back_on_the_targets_sharding(tmp_path: Path) -> Non
 def test_a_donated_state_is_a_target(tmp_path: Path) -> None:
     state = jax.jit(tiny)()
     checkpoint.save(tmp_path, state, 0)
-    jax.jit(lambda s: jax.tree.map(lambda x: x, s), donate_argnums=0)(state)
+    jax.tree.map(lambda x: x.delete(), state)  # what donation does, where the backend can use the buffer
     assert state.params["Dense_0"]["kernel"].is_deleted()
     assert_bit_equal(checkpoint.restore(tmp_path, state)[0], tiny())
 

@@ -32,17 +32,17 @@ class DQNConfig:
 
     num_envs: int = 8
     """Environments stepped side by side."""
-    rollout_length: int = 2
+    rollout_length: int = 32
     """Rows that each environment contributes to an iteration."""
-    batch_size: int = 128
+    batch_size: int = 64
     """Rows per gradient step."""
-    buffer_size: int = 50_000
+    buffer_size: int = 100_000
     """Rows kept, over all environments."""
-    learning_starts: int = 5_000
+    learning_starts: int = 1_000
     """Rows collected before the first update."""
-    replay_ratio: float = 8.0
+    replay_ratio: float = 32.0
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
-    target_update_interval: int = 50
+    target_update_interval: int = 128
     """Updates between changes of the target network."""
     double: bool = True
     """Choose the next action with the online network (van Hasselt et al. 2016)."""
@@ -62,7 +62,7 @@ class DQNConfig:
 class DQNHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
-    learning_rate: Any = 5e-4
+    learning_rate: Any = 2.3e-3
     """Adam's step size."""
     gamma: Any = 0.99
     """Discount per step."""
@@ -70,9 +70,9 @@ class DQNHyperparams(NamedTuple):
     """How far the target network moves at each change; 1 copies."""
     epsilon_start: Any = 1.0
     """Probability of a random action at the start."""
-    epsilon_end: Any = 0.05
+    epsilon_end: Any = 0.04
     """The same once exploration_steps have passed."""
-    exploration_steps: Any = 100_000.0
+    exploration_steps: Any = 50_000.0
     """Rows, after the warm-up, over which epsilon falls linearly."""
     max_grad_norm: Any = 10.0
     """Clip the gradient to this global norm."""
