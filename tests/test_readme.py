@@ -1,0 +1,66 @@
+"""What the README shows runs: its Python in order, its command lines, with smaller numbers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from jaxrl.runtime import cli
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+SMALLER = {"500_000": "2_048", "20_000": "2_048", "500000": "2048", "100000": "2048", "--seeds 8": "--seeds 2"}
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    for big, small in SMALLER.items():
+        found = [block.replace(big, small) for block in found]
+    return found
+
+
+def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["info"].step == 0
+    assert jax.tree.leaves(names["states"])[0].shape[0] == 3  # the last vmap was over three learning rates
+    assert names["shared"].axis_name is not None
+    assert (tmp_path / "runs/dqn-envpool/learning_curve.png").stat().st_size > 0
+
+
+COMMANDS = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("jaxrl ")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_readme_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [] if "--total-steps" in command or "--help" in command else ["--total-steps", "2048"]
+    code = 0
+    try:
+        code = cli.main([*shlex.split(command)[1:], *steps]) or 0
+    except SystemExit as stop:
+        code = stop.code or 0  # type: ignore[assignment]
+    assert code == 0
+    if "--help" in command:
+        assert "--learning-rate" in capsys.readouterr().out
+    else:
+        (out,) = re.findall(r"--out (\S+)", command)
+        assert (tmp_path / out / "progress.csv").stat().st_size > 0
+
+
+def test_links_of_the_readme_exist() -> None:
+    root = Path(__file__).parents[1]
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (root / target).exists(), target
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    for target in re.findall(r"^make (\S+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
