@@ -1,0 +1,121 @@
+"""``python -m benchmarks``: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.peer import PeerError
+from benchmarks.protocol import WorkerError
+from benchmarks.report import render
+
+RESULTS = Path("benchmarks/results")
+WORK = Path("runs/scores")
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return number
+
+
+def fraction(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
+    return number
+
+
+def experiment(text: str) -> str:
+    if text not in EXPERIMENTS:
+        near = difflib.get_close_matches(text, EXPERIMENTS, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise argparse.ArgumentTypeError(f"unknown experiment {text!r}.{hint} Known: {', '.join(EXPERIMENTS)}")
+    return text
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure jaxrl. See benchmarks/README.md.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory beside Rejax and a raw bound")
+    speed.add_argument("--only", choices=("ppo", "dqn"), help="one algorithm; default: both")
+    speed.add_argument("--repeats", type=positive, default=5, help="rounds of timed sections (default: 5)")
+    speed.add_argument("--compile-repeats", type=positive, default=3, help="cold and cached compilations (default: 3)")
+    speed.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+    speed.add_argument("--without-peer", action="store_true", help="without Rejax, which has to be installed first")
+
+    scores = commands.add_parser("scores", help="returns at the end of training, with intervals and curves; resumable")
+    scores.add_argument("names", nargs="*", type=experiment, metavar="NAME", help=f"default: all of {', '.join(EXPERIMENTS)}")
+    scores.add_argument("--force", action="store_true", help="run also what is done, or begun, from the beginning")
+    scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
+
+    table = commands.add_parser("table", help="print the tables again from the results")
+    for command in (speed, scores, table):
+        command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
+    return parser
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """0: all went well; 1: something that is asked of jaxrl was not reached; 2: it could not be measured; 130: interrupted."""
+    parser = make_parser()
+    given = parser.parse_args(args)
+    if given.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return {"speed": run_speed, "scores": run_scores, "table": show}[given.command](given)
+    except (FileNotFoundError, PeerError, WorkerError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        hint = "; the same command goes on from the last checkpoint" if given.command == "scores" else ""
+        print(f"interrupted{hint}", file=sys.stderr)
+        return 130
+
+
+def run_speed(given: argparse.Namespace) -> int:
+    from benchmarks import speed
+    from benchmarks.report import missed_claims, speed_report
+
+    results = speed.run(
+        given.only, given.repeats, given.compile_repeats, given.out, given.scale, with_peer=not given.without_peer
+    )
+    print("\n\n".join(speed_report(result) for result in results))
+    write_table(given.out)
+    return int(any(missed_claims(result) for result in results))
+
+
+def run_scores(given: argparse.Namespace) -> int:
+    from benchmarks.report import score_report
+    from benchmarks.scores import run_experiment
+
+    results = []
+    for name in given.names or EXPERIMENTS:
+        results.append(run_experiment(EXPERIMENTS[name], given.out / "scores", given.work, force=given.force, say=say))
+    print(score_report(results))
+    write_table(given.out)
+    return int(not all(result["passed"] for result in results))
+
+
+def show(given: argparse.Namespace) -> int:
+    print(render(given.out), end="")
+    write_table(given.out)
+    return 0
+
+
+def write_table(out: Path) -> None:
+    (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

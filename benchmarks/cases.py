@@ -1,0 +1,82 @@
+"""What the speed benchmark runs: plain data from which both sides build their programs. Standard library only."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+ENV = "CartPole-v1"
+HIDDEN_SIZES = (64, 64)
+
+
+class Case(NamedTuple):
+    """One training run, in terms that both sides share."""
+
+    name: str
+    title: str
+    algorithm: str
+    settings: dict[str, Any]
+    """Named as in jaxrl."""
+    total_steps: int
+    """Environment steps per seed and run, from scratch."""
+    num_seeds: int = 1
+    runs_per_section: int = 1
+    """Runs in a timed section, one after the other, so that it lasts seconds."""
+    peer_total_steps: int | None = None
+    """A shorter run for the peer, where the same one would take minutes."""
+    bound_total_steps: int | None = None
+    """A longer run for the bound, where the same one would be over in milliseconds."""
+    repeats_compilation: bool = True
+    """False where another case compiles the same program but for a size."""
+
+
+# Rejax's own values for CartPole (configs/gymnax/cartpole.yaml), in the sizes asked for here.
+PPO = {
+    "rollout_length": 128,
+    "num_epochs": 4,
+    "num_minibatches": 4,
+    "learning_rate": 7.5e-4,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "clip_eps": 0.2,
+    "ent_coef": 0.01,
+    "vf_coef": 0.5,
+    "max_grad_norm": 0.5,
+}
+
+# The same, with one environment and one update per step. Both sides move the target network at every update.
+DQN = {
+    "num_envs": 1,
+    "batch_size": 128,
+    "learning_starts": 128,
+    "learning_rate": 1e-3,
+    "gamma": 0.99,
+    "tau": 0.02,
+    "epsilon_start": 1.0,
+    "epsilon_end": 0.05,
+    "exploration_steps": 10_000,
+    "max_grad_norm": 10.0,
+}
+
+
+def _dqn(name: str, title: str, buffer_size: int, **more: Any) -> Case:
+    return Case(name, title, "dqn", DQN | {"buffer_size": buffer_size}, 20_000, bound_total_steps=1_000_000, **more)
+
+
+CASES = (
+    Case("ppo-1-seed", "PPO, 4 envs, 1 seed", "ppo", PPO | {"num_envs": 4}, 500_000, runs_per_section=2),
+    Case("ppo-8-seeds", "PPO, 4 envs, 8 seeds", "ppo", PPO | {"num_envs": 4}, 500_000, num_seeds=8),
+    Case("ppo-512-envs", "PPO, 512 envs, 1 seed", "ppo", PPO | {"num_envs": 512}, 30 * 512 * 128),
+    _dqn("dqn-10k", "DQN, buffer 10k", 10_000),
+    _dqn("dqn-100k", "DQN, buffer 100k", 100_000, repeats_compilation=False),
+    _dqn("dqn-1m", "DQN, buffer 1M", 1_000_000, peer_total_steps=2_000, repeats_compilation=False),
+)
+
+
+def scaled(case: Case, scale: float) -> Case:
+    """The same case with shorter runs, for a quick look at whether everything works."""
+    if scale == 1:
+        return case
+    shortest = 2 * case.settings["num_envs"] * case.settings.get("rollout_length", case.settings.get("learning_starts", 1))
+    lengths = ("total_steps", "peer_total_steps", "bound_total_steps")
+    given = {name: steps for name in lengths if (steps := getattr(case, name)) is not None}
+    return case._replace(**{name: max(shortest, int(scale * steps)) for name, steps in given.items()})

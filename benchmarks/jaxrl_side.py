@@ -1,0 +1,123 @@
+"""jaxrl's programs: a case's algorithm as ``jaxrl.run`` runs it, and the bound, which acts at random and learns nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxrl
+from benchmarks.cases import ENV, HIDDEN_SIZES, Case
+from benchmarks.worker import EPISODES, count_parameters
+from jaxrl.agent import bind
+from jaxrl.metrics import to_floats
+from jaxrl.models import actor_critic, q_network
+from jaxrl.rollout import fold_each
+from jaxrl.runtime.devices import request_cpu_devices, seed_devices
+from jaxrl.runtime.fused import FusedDriver
+from jaxrl.training import evaluate, num_iterations
+from jaxrl.types import Agent, Algorithm, Array, Key, Metrics, Policy, PyTree, Rollout, StepInput
+
+
+def make_agent(case: Case) -> Agent:
+    """The agent of a case, with Rejax's network and loss."""
+    if case.algorithm == "ppo":
+        model = partial(actor_critic, hidden_sizes=HIDDEN_SIZES, activation="tanh")
+        return jaxrl.make_ppo(ENV, model=model, clip_value_loss=True, **case.settings)
+    model = partial(q_network, hidden_sizes=HIDDEN_SIZES, activation="relu")
+    one_update_per_step = {"rollout_length": 1, "replay_ratio": case.settings["batch_size"], "target_update_interval": 1}
+    return jaxrl.make_dqn(ENV, model=model, **one_update_per_step, **case.settings)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- bound
+
+
+class NoHyperparams(NamedTuple):
+    pass
+
+
+class NoLearner(NamedTuple):
+    """A LearnerState that only counts."""
+
+    version: Array
+    params: tuple[()] = ()
+    opt_state: tuple[()] = ()
+    hyperparams: NoHyperparams = NoHyperparams()
+    statistics: tuple[()] = ()
+    key: tuple[()] = ()
+
+
+def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
+    """The same rollouts with uniformly random actions, and no learning: no program that steps these environments is faster."""
+    bound = jaxrl.make_env(env)
+    num_actions = int(bound.action_space.n)
+
+    def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
+        draw = jax.vmap(lambda key: jax.random.randint(key, (), 0, num_actions, jnp.int32))
+        return carry, draw(fold_each(key, env_id)), {}
+
+    def update(learner: NoLearner, rollout: Rollout) -> tuple[NoLearner, Metrics]:
+        return learner._replace(version=learner.version + 1), {}
+
+    algorithm = Algorithm(
+        init=lambda key, hyperparams: NoLearner(jnp.zeros((), jnp.int32)),
+        policy=lambda learner: Policy((), (), (), learner.version),
+        act=act,
+        update=update,
+        initial_carry=lambda batch_size: (),
+    )
+    return bind(algorithm, bound, num_envs=num_envs, rollout_length=rollout_length, hyperparams=NoHyperparams())
+
+
+# --------------------------------------------------------------------------------------------------------------------- program
+
+
+class FusedProgram:
+    """An agent under the driver of ``jaxrl.run``: seeds sharded over devices, one call for the whole training."""
+
+    name, version = "jaxrl", jaxrl.__version__
+
+    def __init__(self, agent: Agent, case: Case) -> None:
+        self._agent, self._case = agent, case
+        self._iterations = num_iterations(agent, case.total_steps)
+        self._warmup_steps = agent.algorithm.warmup_iterations * agent.steps_per_iteration
+        self.total_steps = self._iterations * agent.steps_per_iteration + self._warmup_steps
+        self._devices, _ = seed_devices(case.num_seeds)
+        self._programs: dict[Any, Any] = {}
+
+    def compile(self) -> tuple[float, int]:
+        driver = self._driver(np.arange(self._case.num_seeds))
+        states, _ = driver.advance(driver.init(), 1)
+        return driver.compile_seconds, count_parameters(states.learner.params) // self._case.num_seeds
+
+    def train(self, seeds: np.ndarray) -> tuple[Any, int]:
+        driver = self._driver(seeds)
+        states, metrics = jax.block_until_ready(driver.advance(driver.init(), self._iterations))
+        valid = to_floats({"valid": metrics["charts/valid_rows"]})["valid"] or 0.0
+        trained_rows = self.total_steps - self._warmup_steps
+        return states, round((valid * trained_rows + self._warmup_steps) * self._case.num_seeds)
+
+    def policies(self, states: Any) -> Policy:
+        return jax.vmap(self._agent.algorithm.policy)(states.learner)
+
+    def evaluate(self, policies: Policy, keys: Key) -> Array:
+        def mean_return(policy: Policy, key: Key) -> Array:
+            return evaluate(self._agent, policy, key, EPISODES).episodic_return.mean()
+
+        return jax.jit(jax.vmap(mean_return))(policies, keys)
+
+    def _driver(self, seeds: np.ndarray) -> FusedDriver:
+        driver = FusedDriver(self._agent, seeds.tolist(), self._devices)
+        driver.programs = self._programs  # compiled once, for whatever seeds
+        return driver
+
+
+def make_program(case: Case, side: str) -> FusedProgram:
+    request_cpu_devices()
+    if side == "random":
+        case = case._replace(total_steps=case.bound_total_steps or case.total_steps)
+        return FusedProgram(make_random_agent(ENV, case.settings["num_envs"], case.settings.get("rollout_length", 1)), case)
+    return FusedProgram(make_agent(case), case)

@@ -1,0 +1,48 @@
+"""Where and when something was measured. Standard library only."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+BUSY = 0.5
+"""Load, in running processes, above which a measurement of speed says little."""
+
+
+def command() -> str:
+    """The command line as a user types it."""
+    return shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def hardware() -> dict[str, Any]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "memory_bytes": memory,
+        "system": platform.system(),
+        "machine": platform.machine(),
+    }
+
+
+def load() -> float | None:
+    """Processes that ran in the last minute, on average."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())

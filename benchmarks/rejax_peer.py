@@ -1,0 +1,104 @@
+"""Rejax's program of a case. Runs in Rejax's own environment, so it imports nothing of jaxrl."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rejax import get_algo
+from rejax.evaluate import evaluate
+
+from benchmarks.cases import ENV, Case
+from benchmarks.worker import EPISODES, count_parameters, serve_program
+
+RENAMED = {
+    "rollout_length": "num_steps",
+    "learning_starts": "fill_buffer",
+    "epsilon_start": "eps_start",
+    "epsilon_end": "eps_end",
+}
+
+
+def make_algorithm(case: Case) -> Any:
+    """The algorithm of a case; hidden layers of 64, 64 are Rejax's default. Evaluation inside training is off."""
+    total_steps = case.peer_total_steps or case.total_steps
+    config = {RENAMED.get(name, name): value for name, value in case.settings.items()}
+    if case.algorithm == "dqn":
+        config["polyak"] = 1 - config.pop("tau")
+        config["exploration_fraction"] = min(config.pop("exploration_steps") / total_steps, 1.0)
+        config |= {"num_epochs": 1, "target_update_freq": 1}
+    activation = "tanh" if case.algorithm == "ppo" else "relu"
+    algorithm = get_algo(case.algorithm).create(
+        env=ENV,
+        agent_kwargs={"activation": activation},
+        total_timesteps=total_steps,
+        eval_freq=total_steps,
+        skip_initial_evaluation=True,
+        **config,
+    )
+    return algorithm.replace(eval_callback=lambda algorithm, state, key: ())
+
+
+class RejaxProgram:
+    """``jit(vmap(train))`` over keys, as Rejax documents it."""
+
+    name, version = "rejax", importlib.metadata.version("rejax")
+
+    def __init__(self, case: Case) -> None:
+        self._case, self._algorithm = case, make_algorithm(case)
+        rows = case.settings["num_envs"] * case.settings.get("rollout_length", 1)
+        self.total_steps = -(-self._algorithm.total_timesteps // rows) * rows
+        self._train: Any = None
+
+    def _keys(self, seeds: np.ndarray) -> Any:
+        return jax.random.key(seeds[0]) if self._case.num_seeds == 1 else jax.vmap(jax.random.key)(seeds)
+
+    def compile(self) -> tuple[float, int]:
+        train = self._algorithm.train if self._case.num_seeds == 1 else jax.vmap(self._algorithm.train)
+        keys = self._keys(np.arange(self._case.num_seeds, dtype=np.uint32))
+        start = time.perf_counter()
+        self._train = jax.jit(train).lower(keys).compile()
+        seconds = time.perf_counter() - start
+        state = jax.eval_shape(self._algorithm.init_state, jax.random.key(0))
+        return seconds, count_parameters(self._params(state))
+
+    def train(self, seeds: np.ndarray) -> tuple[Any, int]:
+        states, _ = jax.block_until_ready(self._train(self._keys(seeds)))
+        return states, self.total_steps * self._case.num_seeds
+
+    def _params(self, states: Any) -> Any:
+        return (states.actor_ts.params, states.critic_ts.params) if self._case.algorithm == "ppo" else states.q_ts.params
+
+    def policies(self, states: Any) -> Any:
+        params = self._params(states)
+        return params if self._case.num_seeds > 1 else jax.tree.map(lambda leaf: leaf[None], params)
+
+    def evaluate(self, policies: Any, keys: Any) -> Any:
+        algorithm = self._algorithm
+
+        def mean_return(params: Any, key: Any) -> Any:
+            # Rejax's own evaluation policy explores; this one is greedy, as on the other side.
+            def act(obs: Any, key: Any) -> Any:
+                if self._case.algorithm == "ppo":
+                    return algorithm.actor.apply(params[0], obs[None], method="_action_dist").mode()[0]
+                return jnp.argmax(algorithm.agent.apply(params, obs[None])[0])
+
+            limit = algorithm.env_params.max_steps_in_episode
+            return evaluate(act, key, algorithm.env, algorithm.env_params, EPISODES, limit)[1].mean()
+
+        return jax.jit(jax.vmap(mean_return))(policies, keys)
+
+
+def main(case_json: str) -> None:
+    case = Case(**json.loads(case_json))
+    serve_program(RejaxProgram(case), case)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+"""Speed: a case's training in jaxrl, in Rejax and as a bound with random actions, in turns. Standard library only."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, peer
+from benchmarks.cases import CASES, Case, scaled
+from benchmarks.protocol import Worker, clean_environment
+
+OURS, PEER, BOUND = "jaxrl", "rejax", "random"
+SEEDS_PER_ROUND = 1_000
+
+
+def run(
+    only: str | None = None,
+    repeats: int = 5,
+    compile_repeats: int = 3,
+    out: Path = Path("."),
+    scale: float = 1.0,
+    with_peer: bool = True,
+) -> list[dict[str, Any]]:
+    """Measure the cases of ``only`` ("ppo" or "dqn"; None: both); the results, one per algorithm, as in ``out/speed-*.json``."""
+    gpu = find_gpu()
+    if with_peer:
+        peer.install(gpu=gpu is not None)
+    if (load := machine.load()) is not None and load > machine.BUSY:
+        say(f"The machine is busy (load {load}): these figures will say little. Measure on a quiet one.")
+    results = []
+    for algorithm in dict.fromkeys(case.algorithm for case in CASES if only in (None, case.algorithm)):
+        about = {
+            "benchmark": "speed",
+            "algorithm": algorithm,
+            "command": machine.command(),
+            "date": machine.now(),
+            "hardware": machine.hardware() | {"gpu": gpu},
+            "load": load,
+            "scale": scale,
+        }
+        cases = [scaled(case, scale) for case in CASES if case.algorithm == algorithm]
+        sides = (OURS, PEER, BOUND) if with_peer else (OURS, BOUND)
+        measured = measure(cases, sides, repeats, compile_repeats, launches=gpu is not None)
+        results.append(about | {"cases": measured})
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"speed-{algorithm}.json").write_text(json.dumps(results[-1], indent=1) + "\n", encoding="utf-8")
+    return results
+
+
+def measure(
+    cases: Sequence[Case], sides: Sequence[str], repeats: int, compile_repeats: int, *, launches: bool = False
+) -> list[dict[str, Any]]:
+    """All measurements of some cases, which take turns as well: their workers live side by side."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        caches = (Path(folder) / str(number) for number in itertools.count())
+        keys = [(case, side) for case in cases for side in sides]
+        programs: dict[str, dict[str, Any]] = {case.name: {side: {} for side in sides} for case in cases}
+        workers = {}
+        for number in range(compile_repeats):
+            for case, side in keys:
+                if number == 0:
+                    workers[case.name, side] = stack.enter_context(start(case, side, cache := next(caches)))
+                    programs[case.name][side] = compile_twice(case, side, cache, workers[case.name, side])
+                elif case.repeats_compilation and side != BOUND:
+                    with start(case, side, cache := next(caches)) as worker:
+                        again = compile_twice(case, side, cache, worker)
+                    for name in ("compile_seconds", "cached_compile_seconds"):
+                        programs[case.name][side][name] += again[name]
+        time_in_turns(keys, repeats, workers, programs)
+        if launches:
+            for case, side in keys:
+                programs[case.name][side]["launches_per_iteration"] = launches_per_iteration(case, side, next(caches))
+    return [case._asdict() | {"programs": programs[case.name]} for case in cases]
+
+
+def compile_twice(case: Case, side: str, cache: Path, worker: Worker) -> dict[str, Any]:
+    """Trace-and-compile seconds in two fresh processes: ``worker`` with an empty cache, another with what that left in it."""
+    about = worker.ask("compile")
+    with start(case, side, cache) as another:
+        cached = another.ask("compile")["compile_seconds"]
+    say(f"{case.title}: {side} compiles in {about['compile_seconds']:.2f} s, from the cache in {cached:.2f} s")
+    return about | {"compile_seconds": [about["compile_seconds"]], "cached_compile_seconds": [cached]}
+
+
+def start(case: Case, side: str, cache: Path) -> Worker:
+    """The worker of one side of a case."""
+    case_json = json.dumps(case._asdict())
+    if side == PEER:
+        command = [str(peer.PYTHON), "-m", "benchmarks.rejax_peer", case_json]
+    else:
+        command = [sys.executable, "-m", "benchmarks.worker", case_json, side]
+    return Worker(command, clean_environment(cache))
+
+
+def time_in_turns(
+    keys: Sequence[tuple[Case, str]],
+    repeats: int,
+    workers: Mapping[tuple[str, str], Any],
+    programs: Mapping[str, Mapping[str, dict[str, Any]]],
+) -> None:
+    """Rounds of one timed section each, A B A B …, after one that does not count; then the returns of all that was trained."""
+    for number in range(repeats + 1):
+        for case, side in keys:
+            section = workers[case.name, side].ask("train", first_seed=number * SEEDS_PER_ROUND, keep=number > 0)
+            if number:
+                programs[case.name][side].setdefault("sections", []).append(section)
+            what = f"round {number} of {repeats}" if number else "warm-up"
+            say(f"{what}: {case.title}: {side} {section['env_steps'] / section['seconds']:,.0f} env steps/s")
+    for case, side in keys:
+        programs[case.name][side] |= workers[case.name, side].ask("evaluate")
+
+
+def launches_per_iteration(case: Case, side: str, cache: Path) -> float:
+    """Kernels per iteration: the difference between two short runs, so that what happens once drops out."""
+    rows = case.settings["num_envs"] * case.settings.get("rollout_length", 1)
+    start_up = case.settings.get("learning_starts", 0)
+
+    def count(iterations: int) -> int:
+        steps = start_up + iterations * rows
+        short = case._replace(total_steps=steps, peer_total_steps=None, bound_total_steps=None, runs_per_section=1)
+        with start(short, side, cache) as worker:
+            worker.ask("compile")
+            worker.ask("train", first_seed=0, keep=False)
+            return worker.ask("launches")["launches"]
+
+    return (count(8) - count(4)) / 4
+
+
+def find_gpu() -> str | None:
+    """The name of the GPU that JAX would use."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Worker([sys.executable, "-c", _ASK_DEVICE], clean_environment(Path(folder))) as worker,
+    ):
+        return worker.ask("device")["gpu"]
+
+
+_ASK_DEVICE = """
+import jax
+from benchmarks.protocol import serve
+serve({"device": lambda: {"gpu": jax.devices()[0].device_kind if jax.default_backend() == "gpu" else None}})
+"""
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

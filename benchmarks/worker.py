@@ -1,0 +1,140 @@
+"""The worker that both sides run: it times a program's training from scratch, and evaluates what came out of it later.
+
+python -m benchmarks.worker CASE jaxrl        a case as JSON; jaxrl, or random for the bound
+python -m benchmarks.rejax_peer CASE          the peer, in its own environment
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from benchmarks.cases import Case
+from benchmarks.protocol import serve
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
+EPISODES = 128
+"""Greedy episodes per trained policy."""
+
+
+class Program(Protocol):
+    """One side of a case."""
+
+    name: str
+    version: str
+    total_steps: int
+
+    def compile(self) -> tuple[float, int]:
+        """Trace and compile all that training needs: ``(seconds, parameters of one seed's networks)``."""
+        ...
+
+    def train(self, seeds: np.ndarray) -> tuple[Any, int]:
+        """Train from scratch and wait for the end: ``(states, environment steps of all seeds)``."""
+        ...
+
+    def policies(self, states: Any) -> Any:
+        """What acts greedily, of each seed: leaves [num_seeds, ...]."""
+        ...
+
+    def evaluate(self, policies: Any, keys: Any) -> Any:
+        """The mean return of ``EPISODES`` greedy episodes of each of [n] policies: f32[n]."""
+        ...
+
+
+class Session:
+    """A program under measurement; its public methods are the worker's commands."""
+
+    def __init__(self, program: Program, case: Case) -> None:
+        self._program, self._case = program, case
+        self._trained: list[Any] = []
+
+    def compile(self) -> dict[str, Any]:
+        devices = jax.devices()  # the backend's own start is no compilation
+        seconds, parameters = self._program.compile()
+        return {
+            "compile_seconds": seconds,
+            "parameters": parameters,
+            "total_steps": self._program.total_steps,
+            "name": self._program.name,
+            "versions": {
+                self._program.name: self._program.version,
+                "python": platform.python_version(),
+                **{package: version(package) for package in PACKAGES},
+            },
+            "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in devices],
+        }
+
+    def train(self, first_seed: int, keep: bool = True) -> dict[str, Any]:
+        """The timed section: the case's runs, one after the other, each with seeds of its own."""
+        runs = np.arange(self._case.runs_per_section)[:, None] * self._case.num_seeds
+        seeds = (first_seed + runs + np.arange(self._case.num_seeds)).astype(np.uint32)
+        start = time.perf_counter()
+        trained, steps = zip(*(self._program.train(run) for run in seeds), strict=True)
+        seconds = time.perf_counter() - start
+        if keep:
+            self._trained += [jax.device_get(self._program.policies(states)) for states in trained]
+        return {"seconds": seconds, "env_steps": int(sum(steps)), "peak_bytes": peak_memory()}
+
+    def evaluate(self) -> dict[str, Any]:
+        """Returns of all policies that were kept, one per seed."""
+        policies = jax.tree.map(lambda *leaves: np.concatenate(leaves), *self._trained)
+        keys = jax.random.split(jax.random.key(2**31), len(jax.tree.leaves(policies)[0]))
+        return {"returns": np.asarray(self._program.evaluate(policies, keys), np.float64).tolist()}
+
+    def launches(self) -> dict[str, Any]:
+        """Kernels that a GPU ran in one section."""
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                self.train(0, keep=False)
+            (profile,) = Path(folder).rglob("*.xplane.pb")
+            return {"launches": count_launches(jax.profiler.ProfileData.from_file(str(profile)).planes)}
+
+
+def count_launches(planes: Iterable[Any]) -> int:
+    """Events on the streams of GPUs in a profile."""
+    lines = [line for plane in planes if plane.name.startswith("/device:GPU") for line in plane.lines]
+    return sum(1 for line in lines if line.name.startswith("Stream") for _ in line.events)
+
+
+def peak_memory() -> int:
+    """Bytes: the accelerator's if there is one, else the largest resident size of this process so far."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
+    try:  # rather than getrusage, which counts the process before exec as well
+        status = Path("/proc/self/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024
+    except (OSError, StopIteration):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def count_parameters(params: Any) -> int:
+    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
+
+
+def serve_program(program: Program, case: Case) -> None:
+    session = Session(program, case)
+    serve({name: getattr(session, name) for name in ("compile", "train", "evaluate", "launches")})
+
+
+def main(case_json: str, side: str) -> None:
+    from benchmarks.jaxrl_side import make_program
+
+    case = Case(**json.loads(case_json))
+    serve_program(make_program(case, side), case)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,309 @@
+"""The benchmarks' machinery: command line, workers, tables, resumption. What they measure is not tested here."""
+
+import json
+import math
+import sys
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import cases, report, scores, speed
+from benchmarks.__main__ import main, make_parser
+from benchmarks.experiments import EXPERIMENTS, Experiment
+from benchmarks.protocol import Worker, WorkerError, clean_environment
+from benchmarks.worker import Session, count_launches
+
+TINY = cases.Case("tiny", "Tiny", "ppo", cases.PPO | {"num_envs": 2, "rollout_length": 8}, 160, num_seeds=2, runs_per_section=2)
+
+# ---------------------------------------------------------------------------------------------------------------- command line
+
+
+def test_alone_it_prints_help(capsys):
+    assert main([]) == 0
+    assert "scores" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["scores", "ppo-cartpol"], "Did you mean 'ppo-cartpole'?"),
+        (["speed", "--only", "sac"], "'ppo'"),
+        (["speed", "--repeats", "0"], "at least 1"),
+        (["speed", "--scale", "2"], "at most 1"),
+    ],
+)
+def test_wrong_arguments_are_named(args, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(args)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_arguments():
+    given = make_parser().parse_args(["speed", "--only", "dqn", "--repeats", "3", "--without-peer"])
+    assert (given.only, given.repeats, given.without_peer, given.scale) == ("dqn", 3, True, 1.0)
+    assert make_parser().parse_args(["scores"]).names == []
+
+
+def test_a_table_of_nothing_says_what_to_run(tmp_path, capsys):
+    assert main(["table", "--out", str(tmp_path)]) == 2
+    assert "python -m benchmarks speed" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------------------------- workers
+
+WORKER = """
+from benchmarks.protocol import serve
+def add(a, b):
+    print("stray output")
+    return {"sum": a + b}
+def die():
+    raise OSError("out of luck")
+serve({"add": add, "die": die})
+"""
+
+
+def test_a_worker_answers_until_it_dies(tmp_path):
+    with Worker([sys.executable, "-c", WORKER], clean_environment(tmp_path)) as worker:
+        assert worker.ask("add", a=1, b=2) == {"sum": 3}
+        assert worker.ask("add", a=3, b=4) == {"sum": 7}
+        with pytest.raises(WorkerError, match=r"ended with code 1 at 'die'") as error:
+            worker.ask("die")
+    assert "stray output" in str(error.value) and "OSError: out of luck" in str(error.value)
+
+
+def test_workers_inherit_no_settings_of_jax(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    environment = clean_environment(tmp_path)
+    assert not {"JAX_NUM_CPU_DEVICES", "XLA_FLAGS"} & environment.keys()
+    assert environment["JAX_PLATFORMS"] == "cpu"
+    assert environment["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
+
+
+class FakeWorker:
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def ask(self, op, **arguments):
+        self.log.append((op, self.name, arguments))
+        return {"returns": [1.0]} if op == "evaluate" else {"seconds": 2.0, "env_steps": 100, "peak_bytes": 1}
+
+
+def test_sections_take_turns():
+    log, keys = [], [(TINY, "jaxrl"), (TINY, "rejax")]
+    workers = {("tiny", side): FakeWorker(side, log) for _, side in keys}
+    programs = {"tiny": {"jaxrl": {}, "rejax": {}}}
+    speed.time_in_turns(keys, 2, workers, programs)
+    assert [name for op, name, _ in log if op == "train"] == ["jaxrl", "rejax"] * 3
+    assert [arguments["keep"] for op, name, arguments in log if (op, name) == ("train", "jaxrl")] == [False, True, True]
+    assert len({arguments["first_seed"] for op, _, arguments in log if op == "train"}) == 3
+    assert len(programs["tiny"]["rejax"]["sections"]) == 2
+    assert programs["tiny"]["rejax"]["returns"] == [1.0]
+
+
+def test_launches_are_events_on_gpu_streams():
+    def line(name, number):
+        return SimpleNamespace(name=name, events=[None] * number)
+
+    gpu = SimpleNamespace(name="/device:GPU:0", lines=[line("Stream #1(Compute)", 5), line("Stream #2", 2), line("XLA Ops", 9)])
+    host = SimpleNamespace(name="/host:CPU", lines=[line("Stream of thought", 7)])
+    assert count_launches([gpu, host]) == 7
+
+
+# -------------------------------------------------------------------------------------------------------------------- programs
+
+
+def test_cases_are_small_enough_when_scaled():
+    for case in cases.CASES:
+        small = cases.scaled(case, 1e-6)
+        rows = case.settings["num_envs"] * case.settings.get("rollout_length", 1)
+        assert rows < small.total_steps <= max(2 * rows, 2 * case.settings.get("learning_starts", 0))
+        assert cases.scaled(case, 1.0) == case
+
+
+def test_a_program_trains_from_its_seeds_and_is_evaluated():
+    from benchmarks.jaxrl_side import make_program
+
+    session = Session(make_program(TINY, "jaxrl"), TINY)
+    about = session.compile()
+    assert about["parameters"] == 9155  # 2 · (4·64 + 64 + 64·64 + 64) + (64·2 + 2) + (64 + 1)
+    assert about["total_steps"] == 160
+    section = session.train(first_seed=5)
+    assert 0.5 * 640 < section["env_steps"] <= 640 and section["peak_bytes"] > 0
+    first, second = session._trained
+    same = jax.tree.map(lambda a, b: np.array_equal(a, b), first.params, second.params)
+    assert not any(jax.tree.leaves(same)), "two runs of one section share a seed"
+    assert len(session.evaluate()["returns"]) == 4
+
+
+def test_the_bound_does_the_same_rollouts_without_a_network():
+    from benchmarks.jaxrl_side import make_program
+
+    program = make_program(TINY, "random")
+    assert program.compile()[1] == 0
+    _, steps = program.train(np.arange(2))
+    assert 0.8 * 320 < steps < 320  # episodes of about 22 steps, each with a row for the reset
+
+
+def test_dqn_makes_one_update_per_step():
+    from benchmarks.jaxrl_side import make_agent
+
+    settings = make_agent(next(case for case in cases.CASES if case.name == "dqn-10k")).spec["settings"]
+    assert settings["replay_ratio"] * settings["num_envs"] * settings["rollout_length"] == settings["batch_size"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------- tables
+
+
+def program(name, rates, compiled, returns, steps=1000):
+    return {
+        "name": name,
+        "versions": {name: "1.2"},
+        "sections": [{"seconds": 2.0, "env_steps": 2 * rate, "peak_bytes": 2**20 * 300} for rate in rates],
+        "compile_seconds": compiled,
+        "cached_compile_seconds": [seconds / 4 for seconds in compiled],
+        "parameters": 9155,
+        "total_steps": steps,
+        "returns": returns,
+    }
+
+
+def fake_result(ours=(2000, 3000, 8000), theirs=(1000, 1000, 2000)):
+    programs = {
+        "jaxrl": program("jaxrl", ours, [1.0, 2.0], [490.0, 500.0]),
+        "rejax": program("rejax", theirs, [2.0, 2.0], [480.0, 480.0]),
+        "random": program("jaxrl", [6000], [0.5], [20.0]),
+    }
+    return {
+        "algorithm": "ppo",
+        "command": "python -m benchmarks speed",
+        "date": "2026-01-02",
+        "hardware": {"cpu": "a processor", "cores": 2, "gpu": None},
+        "load": 0.1,
+        "scale": 1.0,
+        "cases": [{"name": name, "title": name, "programs": programs} for name in ("ppo-1-seed", "ppo-8-seeds")],
+    }
+
+
+def cells(text, start):
+    line = next(line for line in text.splitlines() if line.startswith(f"| {start}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_speed_tables():
+    text = report.speed_report(fake_result())
+    first = ["ppo-1-seed", "jaxrl", "3k (2k–8k)", "50.0%", "1.50", "0.38", "300", "9,155", "1k", "495.0 ± 5.0"]
+    assert cells(text, "ppo-1-seed") == first
+    ratios = text[text.index("jaxrl / Rejax") :]
+    # Paired: 2000/1000, 3000/1000, 8000/2000.
+    assert cells(ratios, "ppo-1-seed")[1:] == ["3.00 (2.00–4.00)", "0.75 (0.50–1.00)", "0.75 (0.50–1.00)", "1.00", "+15.0 ± 5.0"]
+    assert cells(text, "PPO, 8 seeds: speed")[1:] == ["≥ 2.00", "3.00 (2.00–4.00)", "yes"]
+    assert cells(text, "PPO, 1 seed: trace and compile from")[1:] == ["≤ 0.33", "0.25 (0.25–0.25)", "yes"]
+    assert "No GPU was at hand" in text
+
+
+def test_what_was_missed_is_said():
+    slow = fake_result(ours=(1000, 1500, 3000))
+    assert cells(report.speed_report(slow), "PPO, 8 seeds: speed")[1:] == ["≥ 2.00", "1.50 (1.00–1.50)", "NO"]
+    assert report.missed_claims(slow) and not report.missed_claims(fake_result())
+    assert not report.missed_claims(slow | {"scale": 0.1})
+
+
+def test_without_the_peer_there_are_no_claims_about_it():
+    result = fake_result()
+    for case in result["cases"]:
+        case["programs"].pop("rejax", None)
+    text = report.speed_report(result)
+    assert "× Rejax" not in text and "from the cache" in text
+
+
+def test_numbers_are_short():
+    assert [report.short(x) for x in (7.126, 999.0, 9020.0, 652_300.0, 1_300_000.0)] == ["7.13", "999", "9.02k", "652k", "1.3M"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------- scores
+
+
+def test_what_must_pass():
+    by_mean = EXPERIMENTS["ppo-cartpole"]
+    assert by_mean.passes([480.0, 500.0]) and not by_mean.passes([479.0, 500.0])
+    by_seeds = by_mean._replace(passing_seeds=2)
+    assert by_seeds.passes([490.0, 500.0, 0.0]) and not by_seeds.passes([489.0, 500.0, 0.0])
+    assert by_seeds.asked == "2 of 16 seeds ≥ 490"
+
+
+def test_intervals():
+    assert scores.bootstrap_interval(np.full(4, 500.0)) == [500.0, 500.0]
+    values = np.random.default_rng(1).normal(100, 10, 200)
+    low, high = scores.bootstrap_interval(values)
+    half = 1.96 * values.std() / math.sqrt(200)
+    assert abs(low - (values.mean() - half)) < 0.3 and abs(high - (values.mean() + half)) < 0.3
+
+
+@pytest.fixture
+def driver_made_once(monkeypatch):
+    """Compile once for all sessions of a test: they run the same programs."""
+    made, programs = scores.FusedDriver, {}
+
+    def make(*args):
+        driver = made(*args)
+        driver.programs = programs
+        return driver
+
+    monkeypatch.setattr(scores, "FusedDriver", make)
+
+
+def test_an_interrupted_experiment_goes_on_bit_for_bit(tmp_path, driver_made_once):
+    settings = {"num_envs": 2, "rollout_length": 8, "num_epochs": 1, "anneal": True}
+    experiment = Experiment("tiny", "make_ppo", "CartPole-v1", settings, 160, 2, 1e9, episodes=4)
+    said = []
+
+    def stop_at_step_64(text):
+        said.append(text)
+        if "step 64" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scores.run_experiment(experiment, tmp_path / "out", tmp_path / "work", say=stop_at_step_64, chunks=5)
+    assert not (tmp_path / "out").exists()
+    resumed = scores.run_experiment(experiment, tmp_path / "out", tmp_path / "work", say=said.append, chunks=5)
+    assert "goes on from step 64" in said[2] and "step 96 of 160" in said[3]
+    whole = scores.run_experiment(experiment, tmp_path / "other", tmp_path / "work", say=said.append, chunks=5)
+    for name in ("scores", "history", "mean", "interval", "total_steps"):
+        assert resumed[name] == whole[name], name
+    assert len(whole["scores"]) == 2 and not whole["passed"]
+    assert np.all(np.diff(whole["history"]["env_steps"], axis=0) > 0)
+    assert json.loads((tmp_path / "out" / "tiny.json").read_text()) == resumed
+    assert (tmp_path / "out" / "tiny.png").stat().st_size > 1000
+    assert not (tmp_path / "work" / "tiny").exists()
+
+
+def test_a_finished_experiment_is_not_run_again(tmp_path, monkeypatch):
+    experiment = Experiment("tiny", "make_ppo", "CartPole-v1", {}, 160, 2, 0)
+    done = {"experiment": scores.describe(experiment), "mean": 3.0}
+    (tmp_path / "tiny.json").write_text(json.dumps(done))
+
+    def train(*args):
+        raise RuntimeError("trained")
+
+    monkeypatch.setattr(scores, "train_and_evaluate", train)
+    assert scores.run_experiment(experiment, tmp_path, tmp_path / "work", say=list) == done
+    with pytest.raises(RuntimeError, match="trained"):
+        scores.run_experiment(experiment._replace(total_steps=320), tmp_path, tmp_path / "work", say=list)
+    with pytest.raises(RuntimeError, match="trained"):
+        scores.run_experiment(experiment, tmp_path, tmp_path / "work", force=True, say=list)
+
+
+def test_checkpoints_of_other_settings_are_not_used(tmp_path):
+    from jaxrl.runtime import checkpoint
+
+    fresh = scores.Progress({"w": np.zeros(2)}, {"env_steps": np.zeros((2, 1))}, np.zeros(()))
+    checkpoint.save(tmp_path / "tiny", fresh, 1, spec={"total_steps": 160})
+    said = []
+    start, progress = scores.resume(tmp_path / "tiny", fresh, {"total_steps": 320}, said.append)
+    assert start == 0 and progress is fresh and "other settings" in said[0]
+    assert checkpoint.latest_step(tmp_path / "tiny") is None
