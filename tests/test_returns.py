@@ -97,6 +97,15 @@ def test_gae_by_hand() -> None:
     np.testing.assert_allclose(gae(*rows, 0.5, 0.5)[:, 0], [1 - 18 / 4, -18, 0, -32])
 
 
+def test_nothing_leaks_over_an_end_even_without_a_reset_row() -> None:
+    """The recursion stops at ends by itself, as its equation says, not only because an invalid row follows."""
+    rows = Rows(column(1, 1), column(0, 0), column(0, 10), *(column(0, 0, dtype=bool),) * 2, column(1, 1, dtype=bool))
+    for name, first in (("terminated", 1.0), ("truncated", 1.0)):
+        ended = rows._replace(**{name: column(1, 0, dtype=bool)})
+        np.testing.assert_allclose(gae(*ended, 0.5, 1.0)[:, 0], [first, 6.0])
+    np.testing.assert_allclose(gae(*rows, 0.5, 1.0)[:, 0], [4.0, 6.0])
+
+
 def test_both_flags_mean_terminated() -> None:
     both = Rows(*(column(x) for x in (1.0, 0.0, 100.0)), *(column(1, dtype=bool),) * 3)
     np.testing.assert_allclose(gae(*both, 0.9, 0.95), [[1.0]])
