@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from jaxrl.config import merge_hyperparams
 from jaxrl.metrics import all_reduce
-from jaxrl.rollout import collect, init_actor
+from jaxrl.rollout import check_env_params, collect, init_actor
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, PyTree
 
 ModelFn = Callable[[spaces.Space, spaces.Space], Model]
@@ -75,6 +75,8 @@ def bind(
         _check_key(key)
         if env_params is None:
             env_params = env.params if isinstance(env, Env) else ()
+        elif isinstance(env, Env):
+            check_env_params(env, env_params, num_envs)
         return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
     return Agent(init_agent, step, algorithm, env, dict(spec or {}), num_envs, rollout_length, axis_name)

@@ -22,6 +22,11 @@ class Distribution(Protocol):
     def mode(self) -> Array: ...
 
 
+def pick(values: Array, index: Array) -> Array:
+    """``values[..., index]``: f32[..., n] at i32[...]. By a product with one-hot rows: a gather's gradient is a slow scatter."""
+    return (values * jax.nn.one_hot(index, values.shape[-1], dtype=values.dtype)).sum(-1)
+
+
 class Categorical(NamedTuple):
     """Over ``{0, …, n − 1}``, from unnormalised log-probabilities."""
 
@@ -34,8 +39,7 @@ class Categorical(NamedTuple):
 
     def log_prob(self, action: Array) -> Array:
         """f32[...] for action i32[...]."""
-        log_p = jax.nn.log_softmax(self.logits)
-        return jnp.take_along_axis(log_p, action[..., None].astype(jnp.int32), axis=-1)[..., 0]
+        return pick(jax.nn.log_softmax(self.logits), action)
 
     def entropy(self) -> Array:
         """f32[...], in nats. A masked action has probability 0 and adds nothing."""

@@ -22,8 +22,14 @@ def masked_mean(value: Array, where: Array) -> Mean:
 
 
 def scalar(value: Array) -> Mean:
-    """One observation of a quantity that is already a scalar per update."""
-    return Mean(jnp.asarray(value, jnp.float32), jnp.ones((), jnp.int32))
+    """A quantity that is one number per update; of an array of updates each element counts one."""
+    value = jnp.asarray(value, jnp.float32)
+    return Mean(value.sum(), jnp.full((), value.size, jnp.int32))
+
+
+def scalars(values: Mapping[str, Array]) -> Metrics:
+    """``scalar`` of each."""
+    return {name: scalar(value) for name, value in values.items()}
 
 
 def masked_min(value: Array, where: Array) -> Min:

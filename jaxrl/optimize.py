@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from jaxrl.config import nearest
 from jaxrl.types import Array, PyTree
@@ -23,6 +24,24 @@ H = TypeVar("H")
 def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
     """Adam (Kingma & Ba 2015, ε = 1e-5) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``."""
     return optax.chain(optax.clip_by_global_norm(hyperparams.max_grad_norm), optax.adam(hyperparams.learning_rate, eps=1e-5))
+
+
+class Packing(NamedTuple):
+    """How parameters travel through the updates of an iteration."""
+
+    pack: Callable[[PyTree], PyTree]
+    unpack: Callable[[PyTree], PyTree]
+
+
+def packing(optimizer: OptimizerFn, params: PyTree) -> Packing:
+    """One flat vector for ``clipped_adam``, which treats all elements alike; the tree itself for an optimiser of your own.
+
+    A small network spends more time on starting a kernel per leaf and operation than on computing, so the vector makes its
+    updates faster, and it is one collective instead of one per leaf. ``opt_state`` is that of what is packed.
+    """
+    if optimizer is not clipped_adam:
+        return Packing(lambda tree: tree, lambda tree: tree)
+    return Packing(lambda tree: ravel_pytree(tree)[0], ravel_pytree(params)[1])
 
 
 def linear_to_zero(iterations: int) -> Schedule:

@@ -64,6 +64,17 @@ def params_axes(env: Env, env_params: PyTree) -> PyTree:
     )
 
 
+def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
+    """Refuse parameters that are neither one value nor one per environment."""
+    axes = jax.tree.leaves(params_axes(env, env_params), is_leaf=lambda axis: axis is None)
+    for axis, (path, leaf) in zip(axes, jax.tree.leaves_with_path(env_params), strict=True):
+        if axis == 0 and jnp.shape(leaf)[0] != num_envs:
+            raise ValueError(
+                f"env_params{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}: give one value for all environments, "
+                f"or one for each of num_envs={num_envs}"
+            )
+
+
 # ------------------------------------------------------------------------------------------------------------------- resetting
 
 

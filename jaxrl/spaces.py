@@ -20,9 +20,15 @@ def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
     return jnp.zeros(batch_shape + space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
 
 
+def zero_actions(space: spaces.Space, batch_size: int) -> Array:
+    """[batch_size, ...] zeros in the type that rules act in: int32 or float32, whatever small type the space declares."""
+    example = zeros(space, (batch_size,))
+    return example.astype(jnp.float32 if jnp.issubdtype(example.dtype, jnp.floating) else jnp.int32)
+
+
 def first_input(obs: PyTree, action_space: spaces.Space, batch_size: int) -> StepInput:
     """The input of an episode's first row, for ``obs`` [B, ...]."""
-    return StepInput(obs, zeros(action_space, (batch_size,)), jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, bool))
+    return StepInput(obs, zero_actions(action_space, batch_size), jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, bool))
 
 
 def example_input(observation_space: spaces.Space, action_space: spaces.Space) -> StepInput:

@@ -124,6 +124,8 @@ def evaluate(
     """
     env = check_pure(agent, "training.evaluate")
     check_count("num_episodes", num_episodes)
+    if max_steps is not None:
+        check_count("max_steps", max_steps)
     algorithm = agent.algorithm
     if isinstance(policy, AgentState):
         if env_params is None:

@@ -53,11 +53,10 @@ def truncation_agent(rule: str, env: Env | HostEnv) -> Agent:
 def values_at_zero(rule: str, agent: Agent, learner: Any) -> np.ndarray:
     """V (or Q) of the truncation probe's only observation."""
     inputs = jaxrl.StepInput(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1, bool))
+    spaces = (agent.env.observation_space, agent.env.action_space)
     if rule == "ppo":
-        policy = agent.algorithm.policy(learner)
-        return np.asarray(agent.algorithm.act(policy, (), inputs, jnp.arange(1), KEY(), explore=False)[2]["value"])
-    network = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
-    return np.asarray(network.apply(learner.params, (), inputs)[1])
+        return np.asarray(SMALL_ACTOR_CRITIC(*spaces).apply(learner.params, (), inputs)[1].value)
+    return np.asarray(SMALL_Q_NETWORK(*spaces).apply(learner.params, (), inputs)[1])
 
 
 # ----------------------------------------------------------------------------------------------------------- (a) fused under jit

@@ -240,7 +240,7 @@ def environment_axes(rollouts: Rollout) -> Rollout:
 
 def test_a_rollout_is_the_same_under_vmap_in_every_nesting() -> None:
     """Over keys and over parameters, shared and per environment, folded once and twice."""
-    env = probes.truncation()
+    env = probes.truncation()._replace(reset=lambda key, params: (jnp.int32(0), jnp.full(1, params.every, jnp.float32)))
     cuts = jnp.array([[2, 3, 9], [1, 2, 4]])
     keys = jax.random.split(KEY(), 2)
     run = collect_all(env)
@@ -385,13 +385,11 @@ def test_parameters_of_another_structure_are_refused() -> None:
             agent.init(KEY(), None, wrong)
 
 
-@pytest.mark.xfail(reason="vmap's own message comes through, which does not know env_params", strict=True)
 def test_parameters_for_another_number_of_environments_are_refused() -> None:
     with pytest.raises(ValueError, match=r"env_params.*num_envs"):
         small_ppo(probes.truncation(), num_envs=4).init(KEY(), None, probes.Cut(jnp.array([2, 3])))
 
 
-@pytest.mark.xfail(reason="rules draw int32 and float32 actions, and first_input has the space's own type", strict=True)
 @pytest.mark.parametrize(
     "build, space",
     [

@@ -16,9 +16,20 @@ from gymnasium import spaces
 
 from jaxrl.agent import ModelFn, bind, resolve_env, resolve_model
 from jaxrl.config import check_count, split_settings
-from jaxrl.metrics import masked_mean, reduce, scalar
+from jaxrl.distributions import pick
+from jaxrl.metrics import scalars
 from jaxrl.models import q_network, split_mask
-from jaxrl.optimize import OptimizerFn, Schedule, annealed, check_schedules, clipped_adam, mean_gradient, pmean, scheduled
+from jaxrl.optimize import (
+    OptimizerFn,
+    Schedule,
+    annealed,
+    check_schedules,
+    clipped_adam,
+    mean_gradient,
+    packing,
+    pmean,
+    scheduled,
+)
 from jaxrl.replay.uniform import Draw, Replay, ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
 from jaxrl.spaces import example_input, per_row
@@ -146,22 +157,22 @@ def transitions(replay: Replay, state: ReplayState, draw: Draw) -> Transitions:
 
 def dqn_loss(
     model: Model, double: bool, params: PyTree, target_params: PyTree, batch: Transitions, gamma: Array, axis_name: str | None
-) -> tuple[Array, Metrics]:
+) -> tuple[Array, dict[str, Array]]:
     """½·(r + γ·(1 − terminated)·Q⁻(s′, a′) − Q(s, a))², as a mean over valid draws (Mnih et al. 2015, eq. 1).
 
     a′ maximises the online network with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without.
     """
     q_next = model.apply(target_params, (), batch.next_inputs)[1]
     chooser = model.apply(params, (), batch.next_inputs)[1] if double else q_next
-    best = jnp.take_along_axis(q_next, jnp.argmax(chooser, -1)[:, None], axis=-1)[:, 0]
+    best = pick(q_next, jnp.argmax(chooser, -1))
     target = jax.lax.stop_gradient(batch.reward + gamma * jnp.where(batch.terminated, 0.0, best))
 
     q_values = model.apply(params, (), batch.inputs)[1]
-    chosen = jnp.take_along_axis(q_values, batch.action[:, None], axis=-1)[:, 0]
+    chosen = pick(q_values, batch.action)
     error = jnp.where(batch.valid, chosen - target, 0.0)
     count = jnp.maximum(pmean(batch.valid.sum(dtype=jnp.float32), axis_name), 1.0)
     loss = 0.5 * (error**2).sum() / count
-    return loss, {"losses/td_loss": scalar(loss), "losses/q_values": masked_mean(chosen, batch.valid)}
+    return loss, {"losses/td_loss": loss, "losses/q_values": jnp.where(batch.valid, chosen, 0.0).sum() / count}
 
 
 def make_algorithm(
@@ -186,7 +197,7 @@ def make_algorithm(
         row = jax.tree.map(lambda x: x[0], ReplayRow(*example[:3], example.is_first, example.is_first))
         return DQNState(
             params=params,
-            opt_state=optimizer(hyperparams).init(params),
+            opt_state=optimizer(hyperparams).init(packing(optimizer, params).pack(params)),
             hyperparams=hyperparams,
             statistics=(),
             key=learner_key,
@@ -217,7 +228,7 @@ def make_algorithm(
 
     def learn(learner: DQNState) -> tuple[DQNState, Metrics]:
         hp = scheduled(learner.hyperparams, schedules, learner.version)
-        optimise = optimizer(hp)
+        optimise, (pack, unpack) = optimizer(hp), packing(optimizer, learner.params)
         key, batch_size = jax.random.fold_in(learner.key, learner.version), config.batch_size
         if axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
@@ -232,28 +243,28 @@ def make_algorithm(
 
         def one(
             carry: tuple[PyTree, PyTree, PyTree], now: tuple[Array, Transitions]
-        ) -> tuple[tuple[PyTree, PyTree, PyTree], Metrics]:
-            params, target_params, opt_state = carry
+        ) -> tuple[tuple[PyTree, PyTree, PyTree], dict[str, Array]]:
+            packed, target, opt_state = carry
             index, batch = now
             gradient, metrics = mean_gradient(
-                lambda p: dqn_loss(model, config.double, p, target_params, batch, hp.gamma, axis_name), params, axis_name
+                lambda p: dqn_loss(model, config.double, unpack(p), unpack(target), batch, hp.gamma, axis_name), packed, axis_name
             )
-            metrics["losses/grad_norm"] = scalar(optax.tree.norm(gradient))
-            updates, opt_state = optimise.update(gradient, opt_state, params)
-            params = optax.apply_updates(params, updates)
+            metrics["losses/grad_norm"] = optax.tree.norm(gradient)
+            updates, opt_state = optimise.update(gradient, opt_state, packed)
+            packed = optax.apply_updates(packed, updates)
             # A where on parameters: a cond on state would become a select of everything under vmap.
             step = jnp.where((first + index + 1) % config.target_update_interval == 0, hp.tau, 0.0)
-            target_params = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), params, target_params)
-            return (params, target_params, opt_state), metrics
+            target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
+            return (packed, target, opt_state), metrics
 
         now = (jnp.arange(num_updates, dtype=jnp.int32), batches)
-        start = (learner.params, learner.target_params, learner.opt_state)
-        (params, target_params, opt_state), metrics = jax.lax.scan(one, start, now)
-        metrics = reduce(metrics)
-        metrics["charts/epsilon"] = scalar(epsilon(learner))
-        metrics["charts/learning_rate"] = scalar(hp.learning_rate)
-        learner = learner._replace(params=params, target_params=target_params, opt_state=opt_state, version=learner.version + 1)
-        return learner, metrics
+        start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
+        (packed, target, opt_state), metrics = jax.lax.scan(one, start, now)
+        metrics |= {"charts/epsilon": epsilon(learner), "charts/learning_rate": hp.learning_rate}
+        learner = learner._replace(
+            params=unpack(packed), target_params=unpack(target), opt_state=opt_state, version=learner.version + 1
+        )
+        return learner, scalars(metrics)
 
     def update(learner: DQNState, rollout: Rollout) -> tuple[DQNState, Metrics]:
         return learn(observe(learner, rollout))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -72,10 +73,21 @@ class FusedDriver:
         if name not in self.programs:
             start = time.perf_counter()
             specs = tuple(P(SEEDS) if axis == 0 else P() for axis in axes)
+            mapped = _alone if len(self._seeds) == self._mesh.size else jax.vmap
             sharded = jax.shard_map(
-                jax.vmap(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=P(SEEDS), check_vma=False
+                mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=P(SEEDS), check_vma=False
             )
             program = jax.jit(sharded, donate_argnums=(0,) if donate else ())
             self.programs[name] = program.lower(*args).compile()
             self.compile_seconds += time.perf_counter() - start
         return self.programs[name](*args)
+
+
+def _alone(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Callable[..., Any]:
+    """``vmap`` over an axis of size one, without it: batched matmuls of one are a tenth slower than plain ones."""
+
+    def mapped(*args: Any) -> Any:
+        one = [arg if axis is None else jax.tree.map(lambda x: x[0], arg) for arg, axis in zip(args, in_axes, strict=True)]
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*one))
+
+    return mapped

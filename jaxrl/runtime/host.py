@@ -13,7 +13,7 @@ import numpy as np
 from jaxrl.metrics import identity, merge
 from jaxrl.rollout import episode_metrics
 from jaxrl.runtime.evaluation import evaluation_key
-from jaxrl.spaces import per_row, zeros
+from jaxrl.spaces import per_row, zero_actions
 from jaxrl.training import EVALUATION_LIMIT, Evaluation
 from jaxrl.types import (
     Agent,
@@ -112,7 +112,7 @@ def _stack(rows: Sequence[PyTree]) -> Any:
 
 
 def _first_input(env: HostEnv, obs: PyTree, num_envs: int) -> StepInput:
-    prev_action = np.asarray(zeros(env.action_space, (num_envs,)))
+    prev_action = np.asarray(zero_actions(env.action_space, num_envs))
     return StepInput(obs, prev_action, np.zeros(num_envs, np.float32), np.ones(num_envs, bool))  # type: ignore[arg-type]
 
 
