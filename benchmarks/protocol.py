@@ -24,7 +24,7 @@ class Worker:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._command = list(command)
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
             self._command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
@@ -50,6 +50,10 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
         self._process.kill()  # it holds nothing that a kill could spoil
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):

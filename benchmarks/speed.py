@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, peer
 from benchmarks.cases import CASES, Case, scaled
+from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import Worker, clean_environment
 
 OURS, PEER, BOUND = "jaxrl", "rejax", "random"
@@ -59,33 +61,51 @@ def measure(
     """All measurements of some cases, which take turns as well: their workers live side by side."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         caches = (Path(folder) / str(number) for number in itertools.count())
+        watch = PauseWatch().start()
         keys = [(case, side) for case in cases for side in sides]
         programs: dict[str, dict[str, Any]] = {case.name: {side: {} for side in sides} for case in cases}
         workers = {}
         for number in range(compile_repeats):
             for case, side in keys:
                 if number == 0:
-                    workers[case.name, side] = stack.enter_context(start(case, side, cache := next(caches)))
-                    programs[case.name][side] = compile_twice(case, side, cache, workers[case.name, side])
+                    worker, programs[case.name][side] = compile_twice(case, side, caches, watch)
+                    workers[case.name, side] = stack.enter_context(worker)
                 elif case.repeats_compilation and side != BOUND:
-                    with start(case, side, cache := next(caches)) as worker:
-                        again = compile_twice(case, side, cache, worker)
-                    for name in ("compile_seconds", "cached_compile_seconds"):
-                        programs[case.name][side][name] += again[name]
-        time_in_turns(keys, repeats, workers, programs)
+                    worker, again = compile_twice(case, side, caches, watch)
+                    with worker:
+                        for name in ("compile_seconds", "cached_compile_seconds"):
+                            programs[case.name][side][name] += again[name]
+        time_in_turns(keys, repeats, workers, programs, watch)
         if launches:
             for case, side in keys:
                 programs[case.name][side]["launches_per_iteration"] = launches_per_iteration(case, side, next(caches))
     return [case._asdict() | {"programs": programs[case.name]} for case in cases]
 
 
-def compile_twice(case: Case, side: str, cache: Path, worker: Worker) -> dict[str, Any]:
-    """Trace-and-compile seconds in two fresh processes: ``worker`` with an empty cache, another with what that left in it."""
-    about = worker.ask("compile")
-    with start(case, side, cache) as another:
-        cached = another.ask("compile")["compile_seconds"]
-    say(f"{case.title}: {side} compiles in {about['compile_seconds']:.2f} s, from the cache in {cached:.2f} s")
-    return about | {"compile_seconds": [about["compile_seconds"]], "cached_compile_seconds": [cached]}
+def compile_twice(case: Case, side: str, caches: Iterator[Path], watch: PauseWatch) -> tuple[Worker, dict[str, Any]]:
+    """Trace-and-compile seconds in two fresh processes: one with an empty cache, which lives on, another with what it left."""
+    workers: list[Worker] = []
+
+    def cold() -> tuple[Path, dict[str, Any]]:
+        while workers:  # of a try that was disturbed
+            workers.pop().close()
+        cache = next(caches)
+        workers.append(start(case, side, cache))
+        return cache, workers[0].ask("compile")
+
+    def cached() -> float:
+        with start(case, side, cache) as another:
+            return another.ask("compile")["compile_seconds"]
+
+    what = f"{case.title}: {side}"
+    try:
+        cache, about = watch.undisturbed(cold, what)
+        seconds = watch.undisturbed(cached, what)
+    except BaseException:
+        workers[0].close()
+        raise
+    say(f"{what} compiles in {about['compile_seconds']:.2f} s, from the cache in {seconds:.2f} s")
+    return workers[0], about | {"compile_seconds": [about["compile_seconds"]], "cached_compile_seconds": [seconds]}
 
 
 def start(case: Case, side: str, cache: Path) -> Worker:
@@ -103,15 +123,17 @@ def time_in_turns(
     repeats: int,
     workers: Mapping[tuple[str, str], Any],
     programs: Mapping[str, Mapping[str, dict[str, Any]]],
+    watch: PauseWatch,
 ) -> None:
     """Rounds of one timed section each, A B A B …, after one that does not count; then the returns of all that was trained."""
     for number in range(repeats + 1):
         for case, side in keys:
-            section = workers[case.name, side].ask("train", first_seed=number * SEEDS_PER_ROUND, keep=number > 0)
+            worker, seed = workers[case.name, side], number * SEEDS_PER_ROUND
+            what = f"round {number} of {repeats}: {case.title}: {side}" if number else f"warm-up: {case.title}: {side}"
+            section = watch.undisturbed(functools.partial(worker.ask, "train", first_seed=seed, keep=number > 0), what)
             if number:
                 programs[case.name][side].setdefault("sections", []).append(section)
-            what = f"round {number} of {repeats}" if number else "warm-up"
-            say(f"{what}: {case.title}: {side} {section['env_steps'] / section['seconds']:,.0f} env steps/s")
+            say(f"{what} {section['env_steps'] / section['seconds']:,.0f} env steps/s")
     for case, side in keys:
         programs[case.name][side] |= workers[case.name, side].ask("evaluate")
 
@@ -143,6 +165,7 @@ def find_gpu() -> str | None:
 
 _ASK_DEVICE = """
 import jax
+from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import serve
 serve({"device": lambda: {"gpu": jax.devices()[0].device_kind if jax.default_backend() == "gpu" else None}})
 """

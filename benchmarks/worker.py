@@ -56,7 +56,8 @@ class Session:
 
     def __init__(self, program: Program, case: Case) -> None:
         self._program, self._case = program, case
-        self._trained: list[Any] = []
+        self._trained: dict[int, list[Any]] = {}
+        """Policies by first seed: a section that is repeated replaces its own."""
 
     def compile(self) -> dict[str, Any]:
         devices = jax.devices()  # the backend's own start is no compilation
@@ -82,12 +83,13 @@ class Session:
         trained, steps = zip(*(self._program.train(run) for run in seeds), strict=True)
         seconds = time.perf_counter() - start
         if keep:
-            self._trained += [jax.device_get(self._program.policies(states)) for states in trained]
+            self._trained[first_seed] = [jax.device_get(self._program.policies(states)) for states in trained]
         return {"seconds": seconds, "env_steps": int(sum(steps)), "peak_bytes": peak_memory()}
 
     def evaluate(self) -> dict[str, Any]:
         """Returns of all policies that were kept, one per seed."""
-        policies = jax.tree.map(lambda *leaves: np.concatenate(leaves), *self._trained)
+        trained = [policies for section in self._trained.values() for policies in section]
+        policies = jax.tree.map(lambda *leaves: np.concatenate(leaves), *trained)
         keys = jax.random.split(jax.random.key(2**31), len(jax.tree.leaves(policies)[0]))
         return {"returns": np.asarray(self._program.evaluate(policies, keys), np.float64).tolist()}
 

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import cases, report, scores, speed
 from benchmarks.__main__ import main, make_parser
 from benchmarks.experiments import EXPERIMENTS, Experiment
+from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import Worker, WorkerError, clean_environment
 from benchmarks.worker import Session, count_launches
 
@@ -55,6 +56,7 @@ def test_a_table_of_nothing_says_what_to_run(tmp_path, capsys):
 # --------------------------------------------------------------------------------------------------------------------- workers
 
 WORKER = """
+from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import serve
 def add(a, b):
     print("stray output")
@@ -97,12 +99,31 @@ def test_sections_take_turns():
     log, keys = [], [(TINY, "jaxrl"), (TINY, "rejax")]
     workers = {("tiny", side): FakeWorker(side, log) for _, side in keys}
     programs = {"tiny": {"jaxrl": {}, "rejax": {}}}
-    speed.time_in_turns(keys, 2, workers, programs)
+    speed.time_in_turns(keys, 2, workers, programs, PauseWatch())
     assert [name for op, name, _ in log if op == "train"] == ["jaxrl", "rejax"] * 3
     assert [arguments["keep"] for op, name, arguments in log if (op, name) == ("train", "jaxrl")] == [False, True, True]
     assert len({arguments["first_seed"] for op, _, arguments in log if op == "train"}) == 3
     assert len(programs["tiny"]["rejax"]["sections"]) == 2
     assert programs["tiny"]["rejax"]["returns"] == [1.0]
+
+
+@pytest.mark.parametrize(("jumps", "expected"), [([0.1], 1), ([40.0, 0.1], 2), ([40.0] * 9, 4)])
+def test_what_a_pause_of_the_machine_disturbed_is_measured_again(jumps, expected, capsys):
+    now, calls = [0.0], []
+
+    def sleep(seconds):
+        now[0] += seconds
+        watch.look()
+
+    watch = PauseWatch(clock=lambda: now[0], sleep=sleep)
+
+    def measure():
+        now[0] += jumps[len(calls)]
+        calls.append(now[0])
+        return len(calls)
+
+    assert watch.undisturbed(measure, "this") == expected == len(calls)
+    assert capsys.readouterr().err.count("stood still for 40 s") == sum(jump > 1 for jump in jumps[:expected])
 
 
 def test_launches_are_events_on_gpu_streams():
@@ -134,7 +155,7 @@ def test_a_program_trains_from_its_seeds_and_is_evaluated():
     assert about["total_steps"] == 160
     section = session.train(first_seed=5)
     assert 0.5 * 640 < section["env_steps"] <= 640 and section["peak_bytes"] > 0
-    first, second = session._trained
+    first, second = session._trained[5]
     same = jax.tree.map(lambda a, b: np.array_equal(a, b), first.params, second.params)
     assert not any(jax.tree.leaves(same)), "two runs of one section share a seed"
     assert len(session.evaluate()["returns"]) == 4
@@ -234,6 +255,13 @@ def test_what_must_pass():
     by_seeds = by_mean._replace(passing_seeds=2)
     assert by_seeds.passes([490.0, 500.0, 0.0]) and not by_seeds.passes([489.0, 500.0, 0.0])
     assert by_seeds.asked == "2 of 16 seeds ≥ 490"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_settings_of_experiments_fit(name):
+    agent = scores.build_agent(EXPERIMENTS[name])
+    assert agent.env.name.endswith(EXPERIMENTS[name].env)
+    assert agent.spec["settings"]["total_steps"] == EXPERIMENTS[name].total_steps
 
 
 def test_intervals():

@@ -1,0 +1,50 @@
+"""Noticing that the machine stood still: a virtual one can be suspended while clocks go on. Standard library only."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+TICK, LONGEST = 0.05, 1.0
+"""Seconds between two looks at the clock, and what counts as a pause; a busy machine delays a sleeping thread far less."""
+T = TypeVar("T")
+
+
+class PauseWatch:
+    """A thread that sleeps, and notes when it slept too long."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Any] = time.sleep) -> None:
+        self.seconds = 0.0
+        """Of all pauses so far."""
+        self._clock, self._sleep = clock, sleep
+        self._last = clock()
+
+    def start(self) -> PauseWatch:
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def _run(self) -> None:
+        while True:
+            self._sleep(TICK)
+            self.look()
+
+    def look(self) -> None:
+        now = self._clock()
+        if now - self._last > LONGEST:
+            self.seconds += now - self._last
+        self._last = now
+
+    def undisturbed(self, measure: Callable[[], T], what: str, tries: int = 4) -> T:
+        """What ``measure`` returns, called again if the machine stood still meanwhile; of the last try if it always did."""
+        for left in reversed(range(tries)):
+            before = self.seconds
+            result = measure()
+            self._sleep(2 * TICK)  # the thread may not have woken yet
+            if self.seconds == before:
+                break
+            again = "measured again" if left else "kept all the same"
+            print(f"{what}: the machine stood still for {self.seconds - before:.0f} s; {again}", file=sys.stderr, flush=True)
+        return result
