@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 import jaxrl
 from benchmarks.cases import ENV, HIDDEN_SIZES, Case
@@ -53,6 +54,7 @@ class NoLearner(NamedTuple):
 def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
     """The same rollouts with uniformly random actions, and no learning: no program that steps these environments is faster."""
     bound = jaxrl.make_env(env)
+    assert isinstance(bound.action_space, spaces.Discrete)
     num_actions = int(bound.action_space.n)
 
     def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:

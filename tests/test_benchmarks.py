@@ -261,7 +261,7 @@ def test_what_must_pass():
 def test_the_settings_of_experiments_fit(name):
     agent = scores.build_agent(EXPERIMENTS[name])
     assert agent.env.name.endswith(EXPERIMENTS[name].env)
-    assert agent.spec["settings"]["total_steps"] == EXPERIMENTS[name].total_steps
+    assert agent.spec["settings"]["total_steps"] in (None, EXPERIMENTS[name].total_steps)
 
 
 def test_intervals():
