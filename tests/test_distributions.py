@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxrl.distributions import MASKED, Categorical, Normal, sample_each
+from jaxrl.distributions import MASKED, Categorical, Normal, pick, sample_each
 
 LOGITS = np.random.default_rng(0).normal(scale=3.0, size=(4, 2, 5)).astype(np.float32)
 PROBABILITIES = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
@@ -76,6 +76,19 @@ def test_masked_actions_add_nothing_and_gradients_stay_finite() -> None:
         assert (gradient[~mask] == 0).all()
     forbidden = jax.grad(lambda x: Categorical(jnp.where(mask, x, MASKED)).log_prob(jnp.array([0, 1, 2])).sum())(logits)
     assert jnp.isfinite(forbidden).all()
+
+
+def test_pick_is_indexing() -> None:
+    values, index = jnp.asarray(LOGITS), jnp.asarray(np.random.default_rng(2).integers(5, size=(4, 2)), jnp.int32)
+    np.testing.assert_array_equal(pick(values, index), np.take_along_axis(LOGITS, np.asarray(index)[..., None], -1)[..., 0])
+    np.testing.assert_array_equal(jax.grad(lambda v: pick(v, index).sum())(values), jax.nn.one_hot(index, 5))
+
+
+@pytest.mark.xfail(reason="pick multiplies what is not picked by zero, and −∞ · 0 is NaN", strict=True)
+def test_logits_of_minus_infinity_are_forbidden_too() -> None:
+    """A network of one's own may mask this way."""
+    logits = jnp.array([0.0, -jnp.inf, 0.0])
+    assert float(Categorical(logits).log_prob(jnp.int32(2))) == pytest.approx(-np.log(2))
 
 
 def gaussian(size: int) -> Normal:

@@ -84,10 +84,8 @@ def test_the_loss_is_the_papers(double: bool) -> None:
             values.append(q_value)
         assert float(loss) == pytest.approx(expected, rel=1e-4)
         np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-4)
-        assert to_floats(metrics) == {
-            "losses/td_loss": pytest.approx(expected, rel=1e-4),
-            "losses/q_values": pytest.approx(np.mean(values), rel=1e-4),
-        }
+        logged = {"losses/td_loss": expected, "losses/q_values": np.mean(values)}
+        assert {name: float(value) for name, value in metrics.items()} == pytest.approx(logged, rel=1e-4)
 
 
 def test_double_makes_a_difference() -> None:
@@ -108,11 +106,9 @@ def test_draws_that_are_not_valid_carry_no_weight() -> None:
     changed = with_other_invalid_draws(batch, 7.0)
     assert_bit_equal(*(loss_and_gradient(True)(w, w_target, batch=b) for b in (batch, changed)))
     (loss, metrics), gradient = loss_and_gradient(True)(w, w_target, batch=batch._replace(valid=np.zeros(N, bool)))
-    assert float(loss) == 0 and not np.any(gradient)
-    assert to_floats(metrics)["losses/q_values"] is None
+    assert float(loss) == 0 and not np.any(gradient) and float(metrics["losses/q_values"]) == 0
 
 
-@pytest.mark.xfail(reason="the loss hides what is not finite, its gradient does not: 0 · NaN", strict=True)
 def test_draws_that_are_not_valid_carry_no_weight_even_if_they_are_not_finite() -> None:
     """Such a draw is a reset row, and its observation the last one of an episode that may have blown up."""
     w, w_target, batch = loss_case(1)
@@ -326,7 +322,6 @@ def test_ratios_that_do_not_fit_name_one_that_does(ratio: float) -> None:
         small_dqn(probes.truncation(), replay_ratio=times * float(step))
 
 
-@pytest.mark.xfail(reason="the multiple is printed with six digits, which are too few to be one", strict=True)
 @pytest.mark.parametrize("sizes", [{"num_envs": 3, "rollout_length": 4, "batch_size": 32}, {"num_envs": 3, "batch_size": 128}])
 def test_ratios_that_are_no_round_numbers_are_named_well_enough(sizes: dict[str, int]) -> None:
     settings = {"buffer_size": 300, **sizes}
@@ -336,7 +331,6 @@ def test_ratios_that_are_no_round_numbers_are_named_well_enough(sizes: dict[str,
     small_dqn(probes.truncation(), replay_ratio=float(step), **settings)
 
 
-@pytest.mark.xfail(reason="round() of infinity, and a text times a number", strict=True)
 @pytest.mark.parametrize("ratio", [float("inf"), "8", None])
 def test_ratios_that_are_no_numbers(ratio: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=rf"^replay_ratio={ratio!r}"):
@@ -353,7 +347,7 @@ def test_without_a_warm_up_the_first_updates_are_harmless() -> None:
     agent = small_dqn(probes.truncation(), learning_starts=0)
     before, after, metrics = jit(lambda key: ((state := agent.init(key)).learner.params, *agent.step(state)))(KEY())
     assert_bit_equal(after.learner.params, before)
-    assert to_floats(metrics)["losses/td_loss"] == 0 and to_floats(metrics)["losses/q_values"] is None
+    assert to_floats(metrics)["losses/td_loss"] == 0
 
 
 def test_update_is_learn_after_observe() -> None:
@@ -383,7 +377,6 @@ def test_epsilon_falls_linearly_after_the_warm_up() -> None:
         assert int(policy.version) == version
 
 
-@pytest.mark.xfail(reason="epsilon is computed from the unscheduled hyperparameters", strict=True)
 @pytest.mark.parametrize("name", ["epsilon_start", "exploration_steps"])
 def test_schedules_of_epsilon_have_an_effect(name: str) -> None:
     plain, changed = (
@@ -542,7 +535,6 @@ def test_parts_of_the_wrong_kind() -> None:
         small_dqn(probes.truncation(), model=lambda *spaces: None)
 
 
-@pytest.mark.xfail(reason="what a model gives is first seen inside a trace", strict=True)
 @pytest.mark.parametrize(
     "model", [5, actor_critic, lambda o, a: q_network(o, spaces.Discrete(7))], ids=["number", "policy", "seven"]
 )

@@ -105,6 +105,14 @@ def test_whole_numbers_are_taken_too() -> None:
     assert closed == {"mean": 4.0, "min": 3.0, "max": 5.0, "scalar": 3.0}
 
 
+def test_scalars_of_several_updates_count_one_each() -> None:
+    losses = {"a": jnp.array([1.0, 2.0, 6.0]), "b": jnp.float32(5), "c": 2}
+    logged = metrics.scalars(losses)
+    assert metrics.to_floats(logged) == {"a": 3.0, "b": 5.0, "c": 2.0}
+    assert [int(logged[name].count) for name in "abc"] == [3, 1, 1]
+    assert {(x.shape, x.dtype.name) for x in jax.tree.leaves(logged)} == {((), "float32"), ((), "int32")}
+
+
 def test_counts_are_exact() -> None:
     """Beyond 2^24 an f32 count would stop growing by one."""
     many = {"m": Mean(jnp.float32(0), jnp.int32(2**24))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -25,6 +26,7 @@ from jaxrl.algorithms.ppo import (
     normalize_inputs,
     ppo_loss,
     refresh,
+    shuffled_rows,
     targets,
     to_environment,
 )
@@ -108,6 +110,10 @@ def numpy_loss(discrete: bool, params: Any, batch: Batch, hp: Any, config: PPOCo
     }
 
 
+def floats(metrics: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
+
+
 HP = PPOHyperparams(clip_eps=0.15, ent_coef=0.3, vf_coef=0.7)
 
 
@@ -127,8 +133,7 @@ def test_the_loss_is_the_papers(discrete: bool, config: PPOConfig) -> None:
         params, batch = loss_case(discrete, seed)
         (total, metrics), _ = loss_and_gradient(discrete, config)(params, batch)
         expected = numpy_loss(discrete, params, batch, HP, config)
-        assert {"total": float(total), **to_floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
-        assert int(metrics["losses/approx_kl"].count) == batch.valid.sum()
+        assert {"total": float(total), **floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert 0 < expected["losses/clipfrac"] < 1  # both sides of the clip are there
 
 
@@ -149,7 +154,6 @@ def test_invalid_rows_have_no_influence() -> None:
     assert_bit_equal(function(params, batch), function(params, with_other_invalid_rows(batch, 7.0)))
 
 
-@pytest.mark.xfail(reason="the loss hides what is not finite in invalid rows, its gradient does not: 0 · NaN", strict=True)
 @pytest.mark.parametrize("discrete", [True, False])
 def test_invalid_rows_have_no_influence_even_if_they_are_not_finite(discrete: bool) -> None:
     """A simulation that blew up ends its episode with an observation that is not finite; it is the reset row's."""
@@ -163,7 +167,7 @@ def test_a_minibatch_without_valid_rows_changes_nothing() -> None:
     for config in CONFIGS:
         (total, metrics), gradient = loss_and_gradient(True, config)(params, batch._replace(valid=np.zeros(N, bool)))
         assert float(total) == 0 and not any(np.any(x) for x in jax.tree.leaves(gradient))
-        assert to_floats(metrics)["losses/approx_kl"] is None
+        assert set(floats(metrics).values()) == {0.0}
 
 
 def test_where_the_surrogate_is_clipped_no_gradient_flows() -> None:
@@ -203,7 +207,6 @@ def test_boxes_are_scaled_and_clipped() -> None:
     np.testing.assert_array_equal(to_environment(spaces.Discrete(3), actions), actions)
 
 
-@pytest.mark.xfail(reason="a Box that is bounded on one side only is taken for an unbounded one", strict=True)
 def test_half_bounded_boxes_are_respected() -> None:
     half = spaces.Box(np.float32(0), np.float32(np.inf), (1,), np.float32)
     assert float(to_environment(half, jnp.array([[-3.0]]))[0, 0]) >= 0
@@ -243,7 +246,7 @@ def whole_batch(extra: bool = False, **settings: Any) -> Agent:
 
 
 def test_one_update_is_one_step_down_the_gradient() -> None:
-    """With advantages and λ-returns of all rows, from the values that acted, and V of the last input beyond them."""
+    """With advantages and λ-returns of all rows, from the values before learning; the last input gives V beyond the rollout."""
     agent = whole_batch()
     state = agent.init(KEY())
     rollout = one_rollout(agent)(state)
@@ -251,7 +254,6 @@ def test_one_update_is_one_step_down_the_gradient() -> None:
 
     model = small_model(agent.env)
     value = np.asarray(model.unroll(state.learner.params, (), rollout.inputs)[1].value)
-    np.testing.assert_allclose(rollout.extras["value"], value[:-1], rtol=1e-4, atol=1e-5)
     ends = rollout.terminated, rollout.truncated, rollout.valid
     advantage = np.asarray(gae(rollout.reward, value[:-1], value[1:], *ends, 0.9, 0.95))
     flat = lambda x: np.asarray(x).reshape(-1, *x.shape[2:])  # noqa: E731
@@ -280,7 +282,7 @@ def small_model(env: Env) -> Model:
 
 
 def test_invalid_rows_of_a_rollout_have_no_influence() -> None:
-    """Whatever action, probability, reward and flags they hold. Their value counts: it is V of the last observation."""
+    """Whatever action, probability, reward and flags they hold, and, after a termination, whatever observation."""
     agent = whole_batch()
     state = agent.init(KEY())
     rollout = one_rollout(agent)(state)
@@ -292,12 +294,46 @@ def test_invalid_rows_of_a_rollout_have_no_influence() -> None:
         terminated=other(rollout.terminated, True),
         extras={**rollout.extras, "log_prob": other(rollout.extras["log_prob"], -9.0)},
     )
-    update = jit(agent.algorithm.update)
-    assert_bit_equal(update(state.learner, rollout), update(state.learner, changed))
-    value = {**rollout.extras, "value": other(rollout.extras["value"], 50.0)}
+    obs = rollout.inputs.obs.at[:-1].set(jnp.where(rollout.valid[..., None], rollout.inputs.obs[:-1], 5.0))
+    elsewhere = lambda r: r._replace(inputs=r.inputs._replace(obs=obs))  # noqa: E731
+    update = jit(lambda learner, rollout: agent.algorithm.update(learner, rollout)[0].params)
+    params = update(state.learner, rollout)
+    assert_bit_equal(update(state.learner, elsewhere(changed)), params)
+    # After a truncation the reset row's observation counts: it is the last one, and V of it what lies beyond.
     cut = rollout._replace(truncated=rollout.terminated, terminated=jnp.zeros_like(rollout.terminated))
-    moved = [update(state.learner, r)[0].params for r in (cut, cut._replace(extras=value))]
-    assert any(np.any(x != y) for x, y in zip(*(jax.tree.leaves(to_numpy(p)) for p in moved), strict=True))
+    moved = [jax.tree.leaves(to_numpy(update(state.learner, r))) for r in (cut, elsewhere(cut))]
+    assert any(np.any(x != y) for x, y in zip(*moved, strict=True))
+
+
+def test_packing_parameters_for_the_optimiser_changes_nothing() -> None:
+    """``clipped_adam`` itself gets one flat vector, a function that calls it gets the tree."""
+    packed, tree = (
+        small_ppo(probes.memory(), optimizer=optimizer, max_grad_norm=0.05) for optimizer in (None, lambda hp: clipped_adam(hp))
+    )
+    state = packed.init(KEY())
+    rollout = one_rollout(packed)(state)
+    learner = state.learner._replace(opt_state=clipped_adam(state.learner.hyperparams).init(state.learner.params))
+    after, metrics = jit(packed.algorithm.update)(state.learner, rollout)
+    expected, expected_metrics = jit(tree.algorithm.update)(learner, rollout)
+    assert_close(after.params, expected.params, atol=1e-5)
+    assert to_floats(metrics) == pytest.approx(to_floats(expected_metrics), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 65_536, 65_537])
+def test_shuffled_rows_are_a_permutation(size: int) -> None:
+    order = shuffled_rows(KEY(), size)
+    np.testing.assert_array_equal(np.sort(order), np.arange(size))
+    assert order.dtype == jnp.int32
+    if size > 7:
+        assert (shuffled_rows(jax.random.key(1), size) != order).mean() > 0.9
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_all_orders_are_equally_likely(size: int) -> None:
+    orders = jax.vmap(lambda key: shuffled_rows(key, size))(jax.random.split(KEY(), 200 * math.factorial(size)))
+    _, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(counts) == math.factorial(size)
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_extra_losses_are_added_and_logged() -> None:
@@ -323,7 +359,6 @@ def test_every_row_is_used_once_per_epoch() -> None:
     assert float(metrics["losses/size"].sum) == 12 * names.size / 4
     assert float(metrics["losses/names"].sum) == 3 * names.sum()
     assert float(metrics["losses/squares"].sum) == 3 * (names**2).sum()
-    assert int(metrics["losses/clipfrac"].count) == 3 * rollout.valid.sum()
 
 
 # ---------------------------------------------------------------------------------------------------------------------- probes
@@ -338,10 +373,10 @@ def learnt(env: Env, observations: tuple[float, ...], iterations: int, **setting
     def run(key: Any) -> Any:
         state, _ = run_iterations(agent, agent.init(key), iterations)
         inputs = first_input(obs, env.action_space, len(observations))
-        _, action, extras = agent.algorithm.act(
-            agent.algorithm.policy(state.learner), (), inputs, jnp.arange(len(observations)), key, explore=False
-        )
-        return action, jnp.exp(extras["log_prob"]), extras["value"]
+        policy, env_id = agent.algorithm.policy(state.learner), jnp.arange(len(observations))
+        _, action, extras = agent.algorithm.act(policy, (), inputs, env_id, key, explore=False)
+        value = small_model(env).apply(state.learner.params, (), inputs)[1].value
+        return action, jnp.exp(extras["log_prob"]), value
 
     return to_numpy(jit(run)(KEY()))
 
@@ -432,17 +467,11 @@ def test_rewards_are_scaled_by_the_statistics_that_acted_and_stay_raw_in_the_log
     state = agent.init(KEY())
     rollout = one_rollout(agent)(state)
     batch = targets(small_model(agent.env), state.learner, rollout, state.learner.hyperparams)
-    value = rollout.extras["value"]
-    last = (
-        small_model(agent.env)
-        .apply(
-            state.learner.params, (), normalize_inputs(state.learner.statistics, jax.tree.map(lambda x: x[-1], rollout.inputs))
-        )[1]
-        .value
-    )
+    inputs = normalize_inputs(state.learner.statistics, rollout.inputs)
+    value = small_model(agent.env).unroll(state.learner.params, (), inputs)[1].value
     scaled = rollout.reward / np.sqrt(float(state.learner.statistics.rewards.moments.variance))
-    next_value = jnp.concatenate([value[1:], last[None]])
-    expected = gae(scaled, value, next_value, rollout.terminated, rollout.truncated, rollout.valid, 0.5, 0.95)
+    ends = rollout.terminated, rollout.truncated, rollout.valid
+    expected = gae(scaled, value[:-1], value[1:], *ends, 0.5, 0.95)
     np.testing.assert_allclose(batch.advantage, expected.reshape(-1), rtol=1e-4, atol=1e-4)
     _, metrics = jit(agent.step)(state)
     assert to_floats(metrics)["charts/episodic_return"] == 1 + 4 + 9
@@ -501,15 +530,14 @@ def whole_numbers(space: spaces.Space) -> Env:
     return Env(reset, step, space, spaces.Discrete(2), (), "whole numbers")
 
 
-@pytest.mark.xfail(reason="encode_space makes one-hot vectors of, and divides by 255, what was normalised already", strict=True)
 @pytest.mark.parametrize("space", [spaces.Discrete(2), spaces.MultiDiscrete([2, 2]), spaces.Box(0, 255, (4,), np.uint8)], ids=str)
 def test_normalised_observations_can_still_be_told_apart(space: spaces.Space) -> None:
     agent = small_ppo(whole_numbers(space), normalize_observations=True)
     state = agent.init(KEY())
     obs = jax.vmap(agent.env.step, in_axes=(None, 0, None, None))(KEY(), jnp.array([1, 2]), 0, ())[1].obs
-    policy = agent.algorithm.policy(state.learner)
-    extras = agent.algorithm.act(policy, (), first_input(obs, spaces.Discrete(2), 2), jnp.arange(2), KEY(), explore=False)[2]
-    assert abs(float(extras["value"][0] - extras["value"][1])) > 0.02
+    inputs = normalize_inputs(state.learner.statistics, first_input(obs, spaces.Discrete(2), 2))
+    value = small_model(agent.env).apply(state.learner.params, (), inputs)[1].value
+    assert abs(float(value[0] - value[1])) > 0.02
 
 
 # ---------------------------------------------------------------------------------------------------------------------- memory
@@ -665,7 +693,6 @@ def test_parts_of_the_wrong_kind() -> None:
         small_ppo(clock(), model=lambda *spaces: 3)
 
 
-@pytest.mark.xfail(reason="what a model is, is first seen inside a trace", strict=True)
 @pytest.mark.parametrize("model", [5, "gru", q_network], ids=["number", "name", "values only"])
 def test_models_that_are_none(model: Any) -> None:
     with pytest.raises(TypeError, match=r"^model="):
