@@ -45,7 +45,7 @@ format: $(VENV)/.installed ## let ruff repair and format the code
 	$(BIN)/ruff format
 
 bench: $(VENV)/.installed ## speed against a raw bound and against a peer, side by side
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks $(or $(ARGS),speed)
 
 clean: ## remove environments, caches and build products; runs/ stays
 	rm -rf .venv .venv-* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

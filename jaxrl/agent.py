@@ -12,6 +12,7 @@ from gymnasium import spaces
 from jaxrl.config import merge_hyperparams
 from jaxrl.metrics import all_reduce
 from jaxrl.rollout import check_env_params, collect, init_actor
+from jaxrl.spaces import example_input
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, PyTree
 
 ModelFn = Callable[[spaces.Space, spaces.Space], Model]
@@ -33,12 +34,24 @@ def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | Ho
     """A builder's ``model`` keyword: a Model, a function of (observation_space, action_space) that gives one, or None."""
     if isinstance(model, Model):
         return model
-    made = (model or default)(env.observation_space, env.action_space)
+    made: Any = default if model is None else model
+    if callable(made):
+        made = made(env.observation_space, env.action_space)
     if not isinstance(made, Model):
         raise TypeError(
             f"model={model!r} must be a jaxrl.Model or a function of (observation_space, action_space) that gives one"
         )
     return made
+
+
+def model_output(model: Model, env: Env | HostEnv) -> PyTree:
+    """Shapes of what a model gives for a batch of one; nothing is computed."""
+
+    def output(key: Key) -> PyTree:
+        inputs = example_input(env.observation_space, env.action_space)
+        return model.apply(model.init(key, inputs), model.initial_carry(1), inputs)[1]
+
+    return jax.eval_shape(output, jax.eval_shape(lambda: jax.random.key(0)))
 
 
 def environment_ids(batch: int, axis_name: str | None) -> Array:

@@ -61,20 +61,30 @@ C = TypeVar("C")
 H = TypeVar("H")
 
 
+PARTS = ("model", "optimizer", "replay", "schedules", "extra_losses", "axis_name")
+"""What a builder takes besides settings; named here so that an error can suggest them."""
+
+
 def split_settings(builder: str, config: type[C], hyperparams: type[H], settings: Mapping[str, Any]) -> tuple[C, H]:
-    """Sort a builder's keywords into its Config and its Hyperparams, with errors that name the nearest keyword."""
+    """Sort a builder's keywords into its Config and its Hyperparams, as plain Python numbers, or say which keyword is nearest."""
     structure = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     data = set(hyperparams._fields)  # type: ignore[attr-defined]
     for name in settings:
         if name not in structure | data:
             raise TypeError(
-                f"{builder}() got an unknown keyword {name!r}.{nearest(name, structure | data)}"
+                f"{builder}() got an unknown keyword {name!r}.{nearest(name, structure | data | set(PARTS))}"
                 f" Config: {sorted(structure)}. Hyperparameters: {sorted(data)}."
             )
-    chosen = hyperparams(**{name: value for name, value in settings.items() if name in data})
-    for name, value in chosen._asdict().items():  # type: ignore[attr-defined]
-        check_hyperparam(name, value)
-    return config(**{name: value for name, value in settings.items() if name in structure}), chosen
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = settings.get(field.name, False)
+        if field.type in (bool, "bool") and not isinstance(value, bool | np.bool_):
+            raise TypeError(f"{field.name}={value!r} must be True or False")
+    for name, value in settings.items():
+        if name in data:
+            check_hyperparam(name, value)
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()}
+    chosen = hyperparams(**{name: float(value) for name, value in plain.items() if name in data})
+    return config(**{name: value for name, value in plain.items() if name in structure}), chosen
 
 
 def check_hyperparam(name: str, value: Any) -> None:
@@ -82,13 +92,15 @@ def check_hyperparam(name: str, value: Any) -> None:
     if isinstance(value, jax.core.Tracer):
         return
     allowed = RANGES.get(name, Range())
-    try:
-        numbers = np.asarray(value, np.float64).ravel()
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}={value!r} must be {allowed}") from None
-    for x in numbers:
-        if not allowed.contains(float(x)):
-            raise ValueError(f"{name}={x:g} is not allowed: it must be {allowed}")
+    number = np.asarray(value)
+    if number.dtype.kind not in "iuf" or isinstance(value, str):
+        raise TypeError(f"{name}={value!r} must be {allowed}")
+    if number.ndim:
+        raise ValueError(
+            f"{name}={value!r} must be one number, {allowed}: for several, vmap agent.init over a mapping of hyperparameters"
+        )
+    if not allowed.contains(float(number)):
+        raise ValueError(f"{name}={float(number):g} is not allowed: it must be {allowed}")
 
 
 def check_count(name: str, value: Any, *, at_least: int = 1) -> None:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gymnasium import spaces
 
+from jaxrl.config import check_count
 from jaxrl.distributions import MASKED, Categorical, Normal
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
 
@@ -60,11 +60,12 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
     if isinstance(space, spaces.Discrete):
         return jax.nn.one_hot(x - int(space.start), int(space.n), dtype=jnp.float32)
     if isinstance(space, spaces.Box):
-        return _flat(space, x.astype(jnp.float32) / (255.0 if space.dtype == np.uint8 else 1.0))
+        return _flat(space, x.astype(jnp.float32) / (255.0 if x.dtype == jnp.uint8 else 1.0))
     if isinstance(space, spaces.MultiBinary):
         return _flat(space, x.astype(jnp.float32))
     if isinstance(space, spaces.MultiDiscrete):
-        parts = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(space.nvec)]
+        x = _flat(space, x - jnp.asarray(space.start, x.dtype))
+        parts = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(space.nvec.ravel())]
         return jnp.concatenate(parts, axis=-1)
     if isinstance(space, spaces.Dict):
         return jnp.concatenate([encode_space(part, x[name]) for name, part in space.items() if name != MASK_KEY], axis=-1)
@@ -75,7 +76,7 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
     )
 
 
-def _flat(space: spaces.Box | spaces.MultiBinary, x: Array) -> Array:
+def _flat(space: spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete, x: Array) -> Array:
     return x.reshape((*x.shape[: x.ndim - len(space.shape)], math.prod(space.shape)))
 
 
@@ -231,8 +232,8 @@ def _recurrent(network: RecurrentActorCritic) -> Model:
 def _check_network(hidden_sizes: Sequence[int], activation: str) -> tuple[int, ...]:
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation={activation!r} is unknown: choose one of {sorted(ACTIVATIONS)}")
-    sizes = tuple(hidden_sizes)
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    sizes = tuple(hidden_sizes) if isinstance(hidden_sizes, Sequence) else (None,)
+    if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         raise ValueError(f"hidden_sizes={hidden_sizes!r} must be positive integers, as in (64, 64)")
     return sizes
 
@@ -259,6 +260,7 @@ def actor_critic(
     sizes = _check_network(hidden_sizes, activation)
     if core not in CORES:
         raise ValueError(f"core={core!r} is unknown: choose one of {CORES}")
+    check_count("core_size", core_size)
     if not isinstance(action_space, spaces.Discrete | spaces.Box):
         raise TypeError(f"action_space is {action_space}: actor_critic has heads for Discrete and Box spaces")
     if core == "gru":

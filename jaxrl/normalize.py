@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl.spaces import per_row
 from jaxrl.types import Array, PyTree
 
 EPSILON = 1e-8
@@ -42,27 +43,33 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
     merged = moments.count + count
 
     def one(mean: Array, variance: Array, x: Array) -> tuple[Array, Array]:
-        weight = where.reshape(where.shape + (1,) * (x.ndim - where.ndim)).astype(jnp.float32)
-        x = x.astype(jnp.float32)
-        batch_mean = total((x * weight).sum(lead)) / jnp.maximum(count, 1.0)
-        batch_square = total((weight * (x - batch_mean) ** 2).sum(lead))
+        keep, x = per_row(where, x), x.astype(jnp.float32)
+        batch_mean = total(jnp.where(keep, x, 0.0).sum(lead)) / jnp.maximum(count, 1.0)
+        batch_square = total(jnp.where(keep, (x - batch_mean) ** 2, 0.0).sum(lead))
         delta = batch_mean - mean
         square = variance * moments.count + batch_square + delta**2 * moments.count * count / merged
         return mean + delta * count / merged, square / merged
 
-    flat_mean, treedef = jax.tree.flatten(moments.mean)
-    pairs = [
-        one(m, v, x)
-        for m, v, x in zip(flat_mean, treedef.flatten_up_to(moments.variance), treedef.flatten_up_to(rows), strict=True)
-    ]
-    return RunningMoments(merged, treedef.unflatten([m for m, _ in pairs]), treedef.unflatten([v for _, v in pairs]))
+    rows = jax.tree.map(lambda mean, x: None if mean is None else x, moments.mean, rows, is_leaf=_is_none)
+    means, structure = jax.tree.flatten(moments.mean)
+    variances, leaves = (structure.flatten_up_to(tree) for tree in (moments.variance, rows))
+    pairs = [one(mean, variance, x) for mean, variance, x in zip(means, variances, leaves, strict=True)]
+    return RunningMoments(merged, structure.unflatten([m for m, _ in pairs]), structure.unflatten([v for _, v in pairs]))
+
+
+def _is_none(x: object) -> bool:
+    return x is None
 
 
 def normalize(moments: RunningMoments, x: PyTree, clip: float = 10.0) -> PyTree:
-    """(x − mean) / std per element, clipped to ±``clip``; the statistics broadcast over leading axes."""
-    return jax.tree.map(
-        lambda m, v, leaf: jnp.clip((leaf.astype(jnp.float32) - m) * jax.lax.rsqrt(v + EPSILON), -clip, clip),
-        moments.mean,
-        moments.variance,
-        x,
-    )
+    """(x − mean) / std per element, clipped to ±``clip``; the statistics broadcast over leading axes.
+
+    Where the moments hold None in place of a leaf, that leaf of ``x`` stays as it is.
+    """
+
+    def one(mean: Array | None, variance: Array, x: Array) -> Array:
+        if mean is None:
+            return x
+        return jnp.clip((x.astype(jnp.float32) - mean) * jax.lax.rsqrt(variance + EPSILON), -clip, clip)
+
+    return jax.tree.map(one, moments.mean, moments.variance, x, is_leaf=_is_none)

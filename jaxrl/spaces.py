@@ -36,6 +36,17 @@ def example_input(observation_space: spaces.Space, action_space: spaces.Space) -
     return first_input(zeros(observation_space, (1,)), action_space, 1)
 
 
+def finite(tree: PyTree, valid: Array) -> PyTree:
+    """``tree`` with 0 for what is not finite in invalid rows: 0 times that would be no 0 in a gradient. Valid rows stay."""
+
+    def clean(x: Array) -> Array:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        return jnp.where(per_row(valid, x) | jnp.isfinite(x), x, 0)
+
+    return jax.tree.map(clean, tree)
+
+
 def per_row(x: Array, like: Array) -> Array:
     """Append axes to a mask ``x`` so that it broadcasts against ``like``."""
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.types import Agent, Env, HostEnv
+from jaxrl.types import Agent, Env, HostEnv, Model
 
 
 def import_object(path: str) -> Any:
@@ -21,9 +21,11 @@ def import_object(path: str) -> Any:
 
 
 def describe(part: Any) -> Any:
-    """``part`` as plain data (JSON): itself, ``{"import": …}``, ``{"partial": …}``, or ``{"unimportable": …}``."""
+    """``part`` as plain data (JSON): itself, or a mapping with ``import``, ``partial``, ``model`` or ``unimportable``."""
     if part is None or isinstance(part, bool | int | float | str):
         return part
+    if isinstance(part, Model):
+        return {"model": describe(part._asdict())}
     if isinstance(part, list | tuple):
         return [describe(x) for x in part]
     if isinstance(part, Mapping):
@@ -51,8 +53,13 @@ def realize(data: Any, where: str = "spec") -> Any:
             "define it as a function at the top of a module, and pass that function (or functools.partial of it, with plain "
             "arguments), or for an environment 'module:function'"
         )
+    if "model" in data and len(data) == 1:
+        return Model(**realize(data["model"], where))
     if "import" in data:
-        return import_object(data["import"])
+        try:
+            return import_object(data["import"])
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"{where} cannot be rebuilt: {data['import']!r} cannot be imported here ({error})") from error
     if "partial" in data:
         function = realize(data["partial"], where)
         return functools.partial(function, *realize(data["args"], where), **realize(data["kwargs"], where))

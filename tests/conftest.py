@@ -28,12 +28,15 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 EXPENSIVE_FILES = (
     "test_envs.py",
     "test_envs_gymnax.py",
+    "test_benchmarks.py",
+    "test_readme.py",
     "test_checkpoint.py",
     "test_ppo.py",
     "test_dqn.py",
     "test_run.py",
     "test_cli.py",
     "test_contract.py",
+    "test_learning.py",
 )
 """Run last, in this order; all others come before them, in pytest's own order."""
 

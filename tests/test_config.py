@@ -99,7 +99,6 @@ def test_an_unknown_keyword_suggests_the_nearest(build: Builder, wrong: str, rig
     assert "learning_rate" in str(caught.value) and "num_envs" in str(caught.value)  # and lists what there is
 
 
-@pytest.mark.xfail(reason="split_settings does not know the builder's own keywords", strict=True)
 @pytest.mark.parametrize("build", SMALL)
 @pytest.mark.parametrize("wrong, right", [("optimiser", "optimizer"), ("schedule", "schedules"), ("axisname", "axis_name")])
 def test_an_unknown_keyword_may_be_near_a_part(build: Builder, wrong: str, right: str) -> None:
@@ -173,7 +172,6 @@ def test_hyperparameters_of_the_wrong_type(build: Builder, value: Any) -> None:
         build(ENV, learning_rate=value)
 
 
-@pytest.mark.xfail(reason="NumPy parses strings, takes booleans as numbers, and arrays of any shape pass", strict=True)
 @pytest.mark.parametrize("value", ["0.9", True, [0.9, 0.99], np.array([0.9, 0.99]), []])
 @pytest.mark.parametrize("where", ["builder", "init"])
 def test_hyperparameters_that_are_no_single_number(value: Any, where: str) -> None:
@@ -185,7 +183,6 @@ def test_hyperparameters_that_are_no_single_number(value: Any, where: str) -> No
             merge_hyperparams(PPOHyperparams(), {"gamma": value})
 
 
-@pytest.mark.xfail(reason="the spec keeps NumPy and JAX scalars as they were given", strict=True)
 @pytest.mark.parametrize(
     "settings",
     [{"gamma": np.float32(0.5)}, {"gamma": jnp.float32(0.5)}, {"num_envs": np.int64(4)}],
@@ -204,7 +201,6 @@ def test_counts_that_are_no_positive_integers(build: Builder, name: str, value: 
         build(ENV, **{name: value})
 
 
-@pytest.mark.xfail(reason="switches are not checked: any true value counts as True, also 'no'", strict=True)
 @pytest.mark.parametrize("build, name", [(small_ppo, "normalize_observations"), (small_ppo, "anneal"), (small_dqn, "double")])
 def test_switches_that_are_no_booleans(build: Builder, name: str) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{name}='no'"):
@@ -257,7 +253,7 @@ def test_merge_hyperparams_refuses() -> None:
     with pytest.raises(ValueError, match="gamma=2 is not allowed"):
         merge_hyperparams(Toy(), Toy(2.0, 1.0))
     with pytest.raises(ValueError, match="gamma=nan is not allowed"):
-        merge_hyperparams(Toy(), {"gamma": jnp.array([0.5, jnp.nan])})
+        merge_hyperparams(Toy(), {"gamma": jnp.array(jnp.nan)})
 
 
 def test_traced_hyperparameters_pass() -> None:

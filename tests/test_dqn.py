@@ -312,7 +312,7 @@ def test_ratios_that_fit(ratio: float, updates: int) -> None:
     assert config.updates_per_iteration == updates
 
 
-@pytest.mark.parametrize("ratio", [1, 2, 5, 4.1, 0, -4, float("nan")])
+@pytest.mark.parametrize("ratio", [1, 2, 5, 4.1])
 def test_ratios_that_do_not_fit_name_one_that_does(ratio: float) -> None:
     message = rf"replay_ratio={ratio:g} gives .* must be a whole number >= 1: use a multiple of 4"
     with pytest.raises(ValueError, match=message) as caught:
@@ -331,7 +331,7 @@ def test_ratios_that_are_no_round_numbers_are_named_well_enough(sizes: dict[str,
     small_dqn(probes.truncation(), replay_ratio=float(step), **settings)
 
 
-@pytest.mark.parametrize("ratio", [float("inf"), "8", None])
+@pytest.mark.parametrize("ratio", [float("inf"), "8", None, 0, -4, float("nan")])
 def test_ratios_that_are_no_numbers(ratio: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=rf"^replay_ratio={ratio!r}"):
         small_dqn(probes.truncation(), replay_ratio=ratio)

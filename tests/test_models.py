@@ -188,14 +188,12 @@ ENCODINGS = [
         [1, 0],
         [1, 0, 0, 1, 0],
         id="multi discrete with start",
-        marks=pytest.mark.xfail(reason="encode_space ignores the start of a MultiDiscrete", strict=True),
     ),
     pytest.param(
         spaces.MultiDiscrete([[2, 2], [3, 2]]),
         [[1, 0], [2, 1]],
         [0, 1, 1, 0, 0, 0, 1, 0, 1],
         id="multi discrete 2d",
-        marks=pytest.mark.xfail(reason="encode_space expects a flat nvec", strict=True),
     ),
     pytest.param(
         spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Box(0, 255, (2,), np.uint8), "action_mask": spaces.MultiBinary(4)}),
@@ -310,7 +308,6 @@ def test_settings_that_no_network_has(make: Any) -> None:
             make(OBSERVATION, DISCRETE, hidden_sizes=sizes)
 
 
-@pytest.mark.xfail(reason="core_size and a lone hidden size are not checked", strict=True)
 @pytest.mark.parametrize(
     "settings",
     [{"core": "gru", "core_size": 0}, {"core": "gru", "core_size": 8.0}, {"hidden_sizes": 64}, {"hidden_sizes": (True,)}],

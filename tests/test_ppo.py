@@ -509,7 +509,8 @@ def test_return_statistics_go_on_from_rollout_to_rollout() -> None:
 
 def test_masks_are_not_normalised() -> None:
     obs = {"x": jnp.full((2, 3), 7.0), "action_mask": jnp.ones((2, 4), jnp.int8)}
-    statistics = Statistics(init_moments({"x": jnp.zeros(3)})._replace(mean={"x": jnp.full(3, 7.0)}), ())
+    moments = init_moments({"x": jnp.zeros(3), "action_mask": None})
+    statistics = Statistics(moments._replace(mean={"x": jnp.full(3, 7.0), "action_mask": None}), ())
     inputs = normalize_inputs(statistics, first_input(obs, spaces.Discrete(4), 2))
     np.testing.assert_array_equal(inputs.obs["x"], jnp.zeros((2, 3)))
     assert inputs.obs["action_mask"] is obs["action_mask"]

@@ -219,7 +219,6 @@ def test_an_environment_that_make_env_gave_has_its_id() -> None:
         build(small_ppo(changed).spec)
 
 
-@pytest.mark.xfail(reason="describe takes a Model for a plain tuple, and what is built gets a list", strict=True)
 def test_a_model_of_importable_functions_comes_back() -> None:
     model = Model(linear_init, linear_apply, linear_apply, no_carry)
     agent = small_dqn(ENV, model=model)
@@ -234,7 +233,6 @@ def test_a_spec_with_holes_is_refused() -> None:
         build({"env": ENV, "settings": {}})
 
 
-@pytest.mark.xfail(reason="the import error comes through as it is, without the part's name", strict=True)
 @pytest.mark.parametrize("path", ["no_such_module:f", "jaxrl.models:no_such_function", "tests.probes"])
 def test_what_is_gone_is_named(path: str) -> None:
     """A checkpoint outlives the module that defined its network."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.agent import ModelFn, bind, resolve_env, resolve_model
+from jaxrl.agent import ModelFn, bind, model_output, resolve_env, resolve_model
 from jaxrl.config import check_count, split_settings
 from jaxrl.distributions import pick
 from jaxrl.metrics import scalars
@@ -32,7 +32,7 @@ from jaxrl.optimize import (
 )
 from jaxrl.replay.uniform import Draw, Replay, ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input, per_row
+from jaxrl.spaces import example_input, finite, per_row
 from jaxrl.spec import describe, describe_env
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -162,6 +162,7 @@ def dqn_loss(
 
     a′ maximises the online network with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without.
     """
+    batch = finite(batch, batch.valid)
     q_next = model.apply(target_params, (), batch.next_inputs)[1]
     chooser = model.apply(params, (), batch.next_inputs)[1] if double else q_next
     best = pick(q_next, jnp.argmax(chooser, -1))
@@ -207,7 +208,7 @@ def make_algorithm(
         )
 
     def epsilon(learner: DQNState) -> Array:
-        hp = learner.hyperparams
+        hp = scheduled(learner.hyperparams, schedules, learner.version)
         done = learner.version.astype(jnp.float32) * config.steps_per_iteration / hp.exploration_steps
         return hp.epsilon_start + (hp.epsilon_end - hp.epsilon_start) * jnp.clip(done, 0.0, 1.0)
 
@@ -291,12 +292,15 @@ def check_config(config: DQNConfig) -> None:
     check_count("learning_starts", config.learning_starts, at_least=0)
     if config.total_steps is not None:
         check_count("total_steps", config.total_steps)
-    updates = config.replay_ratio * config.steps_per_iteration / config.batch_size
+    ratio = config.replay_ratio
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
+        raise ValueError(f"replay_ratio={ratio!r} must be a finite number > 0")
+    updates = ratio * config.steps_per_iteration / config.batch_size
     if not updates >= 1 or abs(updates - round(updates)) > 1e-6:
         one = config.batch_size / config.steps_per_iteration
         raise ValueError(
-            f"replay_ratio={config.replay_ratio:g} gives {updates:g} updates per iteration (replay_ratio * num_envs * "
-            f"rollout_length / batch_size), which must be a whole number >= 1: use a multiple of {one:g}, or change the sizes"
+            f"replay_ratio={ratio!r} gives {updates:g} updates per iteration (replay_ratio * num_envs * "
+            f"rollout_length / batch_size), which must be a whole number >= 1: use a multiple of {one!r}, or change the sizes"
         )
     if config.buffer_size % config.num_envs:
         raise ValueError(f"buffer_size={config.buffer_size} must be a multiple of num_envs={config.num_envs}")
@@ -344,6 +348,9 @@ def make_dqn(
         raise TypeError(
             "DQN with uniform replay learns from single rows, so its model must be memoryless (initial_carry gives ())"
         )
+    num_actions = int(bound.action_space.n)
+    if getattr(output := model_output(network, bound), "shape", None) != (1, num_actions):
+        raise TypeError(f"model={model!r} must give Q-values f32[batch, {num_actions}]; for a batch of one it gives {output}")
     check_config(config)
     factors = check_schedules(schedules, DQNHyperparams._fields)
     if config.anneal:
@@ -363,7 +370,7 @@ def make_dqn(
     spec = {
         "builder": describe(make_dqn),
         "env": describe_env(env),
-        "settings": {**asdict(config), **hyperparams._asdict()},
+        "settings": describe({**asdict(config), **hyperparams._asdict()}),
         "parts": describe(parts),
     }
     return bind(

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.agent import ModelFn, bind, resolve_env, resolve_model
+from jaxrl.agent import ModelFn, bind, model_output, resolve_env, resolve_model
 from jaxrl.config import check_count, split_settings
 from jaxrl.distributions import sample_each
 from jaxrl.metrics import scalars
-from jaxrl.models import actor_critic, split_mask
+from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.normalize import RunningMoments, init_moments, normalize, update_moments
 from jaxrl.optimize import (
     OptimizerFn,
@@ -33,7 +33,7 @@ from jaxrl.optimize import (
 )
 from jaxrl.returns import gae
 from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input
+from jaxrl.spaces import example_input, finite
 from jaxrl.spec import describe, describe_env
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -131,33 +131,43 @@ ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 
 
 def to_environment(action_space: spaces.Space, action: Array) -> Array:
-    """An action in model units as the environment takes it: a bounded Box maps [−1, 1], clipped, onto its bounds."""
+    """An action in model units as the environment takes it: a bounded Box maps [−1, 1], clipped, onto its bounds.
+
+    A Box without bounds on both sides is taken as it is, clipped to the bounds that it has.
+    """
     if isinstance(action_space, spaces.Discrete):
         return action
     assert isinstance(action_space, spaces.Box)
     action = action.reshape(action.shape[:-1] + action_space.shape)
-    if not action_space.is_bounded():
-        return action
     low, high = jnp.asarray(action_space.low, jnp.float32), jnp.asarray(action_space.high, jnp.float32)
+    if not action_space.is_bounded():
+        return jnp.clip(action, low, high)
     return low + (high - low) * 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
 
 
 # --------------------------------------------------------------------------------------------------------------- normalisation
 
 
+def real_valued(space: spaces.Space, obs: PyTree) -> PyTree:
+    """The parts of an observation that normalisation is for, None in place of the others: choices and masks stay as they are."""
+    if isinstance(space, spaces.Dict):
+        return {name: real_valued(part, obs[name]) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(real_valued(part, obs[i]) for i, part in enumerate(space))
+    return obs if isinstance(space, spaces.Box) else None
+
+
 def normalize_inputs(statistics: Statistics, inputs: StepInput) -> StepInput:
     if not statistics.observations:
         return inputs
-    obs, mask = split_mask(inputs.obs)
-    obs = normalize(statistics.observations, obs)
-    return inputs._replace(obs=obs if mask is None else {**obs, "action_mask": mask})
+    return inputs._replace(obs=normalize(statistics.observations, inputs.obs))
 
 
 def refresh(statistics: Statistics, rollout: Rollout, gamma: Array, axis_name: str | None) -> Statistics:
     """Take the valid rows of a rollout into the statistics."""
     observations, rewards = statistics
     if observations:
-        obs, _ = split_mask(jax.tree.map(lambda x: x[:-1], rollout.inputs.obs))
+        obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
         observations = update_moments(observations, obs, rollout.valid, axis_name)
     if rewards:
         # A device holds a contiguous share of the environments, so the global id modulo that share is the local row.
@@ -223,6 +233,7 @@ def ppo_loss(
     model: Model, config: PPOConfig, hp: PPOHyperparams, params: PyTree, batch: Batch, axis_name: str | None
 ) -> tuple[Array, dict[str, Array]]:
     """−L^CLIP + vf_coef·L^VF − ent_coef·S (Schulman et al. 2017, eq. 7 and 9), as means over the valid rows of all devices."""
+    batch = finite(batch._replace(carry=()), batch.valid)._replace(carry=batch.carry)
     if jax.tree.leaves(batch.carry):
         inputs = jax.tree.map(lambda x: x.swapaxes(0, 1), batch.inputs)
         output = jax.tree.map(lambda x: x.swapaxes(0, 1), model.unroll(params, batch.carry, inputs)[1])
@@ -286,7 +297,7 @@ def make_algorithm(
     def init(key: Key, hyperparams: PPOHyperparams) -> PPOState:
         model_key, learner_key = jax.random.split(key)
         example = example_input(observation_space, action_space)
-        obs = jax.tree.map(lambda x: x[0], split_mask(example.obs)[0])
+        obs = jax.tree.map(lambda x: x[0], real_valued(observation_space, example.obs))
         statistics = Statistics(
             init_moments(obs) if config.normalize_observations else (),
             RewardStatistics(jnp.zeros(config.num_envs, jnp.float32), init_moments(jnp.zeros(())))
@@ -402,6 +413,9 @@ def make_ppo(
     if not isinstance(bound.action_space, spaces.Discrete | spaces.Box):
         raise TypeError(f"PPO needs a Discrete or Box action space; {bound.name} has {bound.action_space}")
     network = resolve_model(model, actor_critic, bound)
+    output = model_output(network, bound)
+    if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
+        raise TypeError(f"model={model!r} must give an ActorCriticOutput(policy, value f32[batch]), not {output}")
     check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
     factors = check_schedules(schedules, PPOHyperparams._fields)
     if config.anneal:
@@ -421,7 +435,7 @@ def make_ppo(
     spec = {
         "builder": describe(make_ppo),
         "env": describe_env(env),
-        "settings": {**asdict(config), **hyperparams._asdict()},
+        "settings": describe({**asdict(config), **hyperparams._asdict()}),
         "parts": describe(parts),
     }
     return bind(
