@@ -20,12 +20,8 @@ from jaxrl.algorithms.ppo import (
     Batch,
     PPOConfig,
     PPOHyperparams,
-    RewardStatistics,
-    Statistics,
     explained_variance,
-    normalize_inputs,
     ppo_loss,
-    refresh,
     shuffled_rows,
     targets,
     to_environment,
@@ -34,7 +30,7 @@ from jaxrl.distributions import Categorical, Normal
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
-from jaxrl.normalize import init_moments
+from jaxrl.normalize import RewardStatistics, Statistics, init_moments, normalize_inputs, refresh
 from jaxrl.optimize import annealed, clipped_adam, linear_to_zero, scheduled
 from jaxrl.returns import gae
 from jaxrl.rollout import collect
@@ -412,8 +408,8 @@ def test_probe_target_action() -> None:
 # --------------------------------------------------------------------------------------------------------------- normalisation
 
 
-def clock(every: int = 3) -> Env:
-    """The observation is 50 + 5·time, the reward time²; cut after ``every`` steps. No randomness."""
+def clock() -> Env:
+    """The observation is 50 + 5·time, the reward time²; cut after ``params.every`` steps, or 3. No randomness."""
 
     def observe(time: Any) -> Any:
         return (50.0 + 5.0 * time.astype(jnp.float32))[None]
@@ -423,9 +419,9 @@ def clock(every: int = 3) -> Env:
 
     def step(key: Any, time: Any, action: Any, params: Any) -> Any:
         time = time + 1
-        return time, TimeStep(observe(time), (time**2).astype(jnp.float32), jnp.array(False), time >= every)
+        return time, TimeStep(observe(time), (time**2).astype(jnp.float32), jnp.array(False), time >= params.every)
 
-    return Env(reset, step, spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2), (), "clock")
+    return Env(reset, step, spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2), probes.Cut(3), "clock")
 
 
 @cache
@@ -449,22 +445,26 @@ def test_the_warm_up_seeds_the_statistics_with_valid_rows() -> None:
     assert (int(state.learner.version), int(state.iteration)) == (0, 1)
 
 
+SHIFTING = probes.Cut(5)
+"""Episodes of six rows with the reset, so that each rollout of eight rows holds other ones."""
+
+
 def test_acting_and_learning_use_the_same_statistics() -> None:
-    """So before the first gradient step every ratio is 1. Observations are far from 0, statistics move with each iteration."""
+    """So before the first gradient step every ratio is 1, though the statistics move with each iteration."""
     agent = normalizing()
-    state, step = agent.init(KEY()), jit(agent.step)
-    counts = []
+    state, step = agent.init(KEY(), None, SHIFTING), jit(agent.step)
     for _ in range(3):
+        before = state.learner.statistics.observations
         state, metrics = step(state)
-        closed = to_floats(metrics)
+        closed, after = to_floats(metrics), state.learner.statistics.observations
         assert closed["losses/approx_kl"] == pytest.approx(0, abs=1e-6) and closed["losses/clipfrac"] == 0
-        counts.append(float(state.learner.statistics.observations.count))
-    np.testing.assert_allclose(counts, [48, 72, 96], rtol=1e-4)
+        assert float(after.count - before.count) == pytest.approx(float(metrics["charts/valid_rows"].sum), rel=1e-3)
+        assert abs(float(after.mean[0] - before.mean[0])) > 0.1
 
 
 def test_rewards_are_scaled_by_the_statistics_that_acted_and_stay_raw_in_the_log() -> None:
     agent = normalizing()
-    state = agent.init(KEY())
+    state = agent.init(KEY(), None, SHIFTING)
     rollout = one_rollout(agent)(state)
     batch = targets(small_model(agent.env), state.learner, rollout, state.learner.hyperparams)
     inputs = normalize_inputs(state.learner.statistics, rollout.inputs)
@@ -473,8 +473,10 @@ def test_rewards_are_scaled_by_the_statistics_that_acted_and_stay_raw_in_the_log
     ends = rollout.terminated, rollout.truncated, rollout.valid
     expected = gae(scaled, value[:-1], value[1:], *ends, 0.5, 0.95)
     np.testing.assert_allclose(batch.advantage, expected.reshape(-1), rtol=1e-4, atol=1e-4)
-    _, metrics = jit(agent.step)(state)
-    assert to_floats(metrics)["charts/episodic_return"] == 1 + 4 + 9
+    after, metrics = jit(agent.step)(state)
+    assert to_floats(metrics)["charts/episodic_return"] == 1 + 4 + 9 + 16 + 25
+    moments = [s.learner.statistics.rewards.moments for s in (state, after)]
+    assert float(moments[1].variance) != pytest.approx(float(moments[0].variance), rel=0.02)  # or any would do
 
 
 def test_return_statistics_go_on_from_rollout_to_rollout() -> None:
@@ -553,6 +555,17 @@ def test_a_recurrent_model_learns_from_the_carry_that_acted() -> None:
         assert to_floats(metrics)["losses/approx_kl"] == pytest.approx(0, abs=1e-6)
         assert to_floats(metrics)["losses/grad_norm"] > 0
     assert np.any(state.actor.carry) and np.asarray(state.actor.episode.episodic_length).any()
+
+    # Values and advantages come from that carry as well.
+    rollout, model = one_rollout(agent)(state), RECURRENT(agent.env.observation_space, agent.env.action_space)
+    value = model.unroll(state.learner.params, state.actor.carry, rollout.inputs)[1].value
+    ends = rollout.terminated, rollout.truncated, rollout.valid
+    batch = targets(model, state.learner, rollout, state.learner.hyperparams)
+    np.testing.assert_allclose(batch.value, value[:-1].T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        batch.advantage, gae(rollout.reward, value[:-1], value[1:], *ends, 0.99, 0.95).T, rtol=1e-3, atol=1e-4
+    )
+    assert_bit_equal(batch.carry, state.actor.carry)
 
 
 def test_the_loss_of_sequences_is_that_of_their_rows() -> None:

@@ -226,7 +226,8 @@ def test_init_wants_one_typed_key() -> None:
 def lottery() -> Env:
     """Episodes of 1 or 9 steps with reward 1 each, equally likely: the mean return is 5, and of all steps 9 in 10 are long ones'.
 
-    Counting the episodes that finish first in a fixed time would find mostly short ones.
+    Counting the episodes that finish first in a fixed time would find mostly short ones. An end is said once: whoever steps on
+    hears no more of it.
     """
 
     def reset(key: Any, params: Any) -> Any:
@@ -235,7 +236,7 @@ def lottery() -> Env:
 
     def step(key: Any, state: Any, action: Any, params: Any) -> Any:
         time, length = state[0] + 1, state[1]
-        return (time, length), TimeStep(jnp.zeros(1), jnp.float32(1), time >= length, jnp.array(False))
+        return (time, length), TimeStep(jnp.zeros(1), jnp.float32(1), time == length, jnp.array(False))
 
     return Env(reset, step, spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2), (), "lottery")
 
