@@ -6,13 +6,14 @@ refreshes them from the valid rows afterwards.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from gymnasium import spaces
 
-from jaxrl.spaces import per_row
-from jaxrl.types import Array, PyTree
+from jaxrl.spaces import per_row, zeros
+from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 EPSILON = 1e-8
 
@@ -73,3 +74,76 @@ def normalize(moments: RunningMoments, x: PyTree, clip: float = 10.0) -> PyTree:
         return jnp.clip((x.astype(jnp.float32) - mean) * jax.lax.rsqrt(variance + EPSILON), -clip, clip)
 
     return jax.tree.map(one, moments.mean, moments.variance, x, is_leaf=_is_none)
+
+
+# ------------------------------------------------------------------------------------------------------- in a learner's state
+
+
+class Statistics(NamedTuple):
+    """What normalisation needs; () where it is switched off."""
+
+    observations: RunningMoments | tuple[()]
+    rewards: RewardStatistics | tuple[()]
+
+
+class RewardStatistics(NamedTuple):
+    """Rewards are divided by the standard deviation of the discounted return, kept per environment."""
+
+    returns: Array
+    """f32[num_envs]: the running discounted return of each environment."""
+    moments: RunningMoments
+
+
+def real_valued(space: spaces.Space, obs: PyTree) -> PyTree:
+    """The parts of an observation that normalisation is for, None in place of the others: choices and masks stay as they are."""
+    if isinstance(space, spaces.Dict):
+        return {name: real_valued(part, obs[name]) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(real_valued(part, obs[i]) for i, part in enumerate(space))
+    return obs if isinstance(space, spaces.Box) else None
+
+
+def init_statistics(observation_space: spaces.Space | None, num_envs: int | None) -> Statistics:
+    """Statistics for observations of a space, and for the rewards of so many environments; None switches either off."""
+    observations: Any = ()
+    if observation_space is not None:
+        observations = init_moments(real_valued(observation_space, zeros(observation_space)))
+    rewards: Any = ()
+    if num_envs is not None:
+        rewards = RewardStatistics(jnp.zeros(num_envs, jnp.float32), init_moments(jnp.zeros(())))
+    return Statistics(observations, rewards)
+
+
+def scale_rewards(statistics: Statistics, reward: Array) -> Array:
+    """Rewards over the standard deviation of the discounted return; raw where that is switched off."""
+    if not statistics.rewards:
+        return reward
+    return reward * jax.lax.rsqrt(statistics.rewards.moments.variance + EPSILON)
+
+
+def normalize_inputs(statistics: Statistics, inputs: StepInput) -> StepInput:
+    if not statistics.observations:
+        return inputs
+    return inputs._replace(obs=normalize(statistics.observations, inputs.obs))
+
+
+def refresh(statistics: Statistics, rollout: Rollout, gamma: Array, axis_name: str | None) -> Statistics:
+    """Take the valid rows of a rollout into the statistics."""
+    observations, rewards = statistics
+    if observations:
+        obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
+        observations = update_moments(observations, obs, rollout.valid, axis_name)
+    if rewards:
+        # A device holds a contiguous share of the environments, so the global id modulo that share is the local row.
+        slot = rollout.env_id % rewards.returns.shape[0]
+
+        def forward(g: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+            reward, first = row
+            g = reward + gamma * jnp.where(first, 0.0, g)
+            return g, g
+
+        first = rollout.inputs.is_first[:-1] | ~rollout.valid
+        last, returns = jax.lax.scan(forward, rewards.returns[slot], (rollout.reward, first))
+        moments = update_moments(rewards.moments, returns, rollout.valid, axis_name)
+        rewards = RewardStatistics(rewards.returns.at[slot].set(last), moments)
+    return Statistics(observations, rewards)

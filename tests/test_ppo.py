@@ -518,6 +518,29 @@ def test_masks_are_not_normalised() -> None:
     assert inputs.obs["action_mask"] is obs["action_mask"]
 
 
+@pytest.mark.xfail(reason="a mask that is a Box is normalised, and then hardly ever 0", strict=True)
+@pytest.mark.parametrize("dtype", [np.int8, np.bool_, np.float32])
+def test_masks_that_are_boxes_are_masks(dtype: Any) -> None:
+    """As many environments declare them. Here they change from row to row."""
+    space = spaces.Dict({"x": spaces.Box(-1, 1, (1,), np.float32), "action_mask": spaces.Box(0, 1, (4,), dtype)})
+
+    def observe(time: Any) -> Any:
+        return {"x": jnp.zeros(1), "action_mask": (jnp.arange(4) == time % 4).astype(dtype)}
+
+    env = clock()._replace(
+        reset=lambda key, params: (jnp.int32(0), observe(jnp.int32(0))),
+        step=lambda key, time, action, params: (
+            time + 1,
+            TimeStep(observe(time + 1), jnp.float32(0), jnp.array(False), jnp.array(False)),
+        ),
+        observation_space=space,
+        action_space=spaces.Discrete(4),
+    )
+    agent = small_ppo(env, normalize_observations=True)
+    rollout = one_rollout(agent)(agent.init(KEY()))
+    np.testing.assert_array_equal(rollout.action, rollout.inputs.obs["action_mask"][:-1].argmax(-1))
+
+
 def whole_numbers(space: spaces.Space) -> Env:
     """Observations 0 and 1 of ``space``, in turns."""
 
@@ -707,7 +730,20 @@ def test_parts_of_the_wrong_kind() -> None:
         small_ppo(clock(), model=lambda *spaces: 3)
 
 
-@pytest.mark.parametrize("model", [5, "gru", q_network], ids=["number", "name", "values only"])
+UNCHECKED = pytest.mark.xfail(reason="the policy of a model is not checked", strict=True)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        5,
+        "gru",
+        q_network,
+        pytest.param(lambda o, _: actor_critic(o, spaces.Discrete(7)), marks=UNCHECKED),
+        pytest.param(lambda o, _: actor_critic(o, spaces.Box(-1, 1, (2,), np.float32)), marks=UNCHECKED),
+    ],
+    ids=["number", "name", "values only", "seven actions", "another kind of actions"],
+)
 def test_models_that_are_none(model: Any) -> None:
     with pytest.raises(TypeError, match=r"^model="):
         make_ppo(clock(), model=model)

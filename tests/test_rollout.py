@@ -390,6 +390,18 @@ def test_parameters_for_another_number_of_environments_are_refused() -> None:
         small_ppo(probes.truncation(), num_envs=4).init(KEY(), None, probes.Cut(jnp.array([2, 3])))
 
 
+class Walled(NamedTuple):
+    walls: Any = np.zeros(3)
+
+
+@pytest.mark.xfail(reason="any other number of axes is taken for one more", strict=True)
+@pytest.mark.parametrize("walls", [np.float32(0), np.zeros((4, 2, 3)), np.zeros(5)], ids=["too few axes", "too many", "too long"])
+def test_parameters_of_another_shape_are_refused(walls: Any) -> None:
+    agent = small_ppo(probes.constant_reward()._replace(params=Walled()), num_envs=4)
+    with pytest.raises(ValueError, match=r"env_params.*walls.*shape"):
+        agent.init(KEY(), None, Walled(walls))
+
+
 @pytest.mark.parametrize(
     "build, space",
     [

@@ -19,7 +19,7 @@ from jaxrl.config import check_count, split_settings
 from jaxrl.distributions import sample_each
 from jaxrl.metrics import scalars
 from jaxrl.models import ActorCriticOutput, actor_critic
-from jaxrl.normalize import RunningMoments, init_moments, normalize, update_moments
+from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
 from jaxrl.optimize import (
     OptimizerFn,
     Schedule,
@@ -82,21 +82,6 @@ class PPOHyperparams(NamedTuple):
     """Clip the gradient to this global norm."""
 
 
-class Statistics(NamedTuple):
-    """What normalisation needs; () where it is switched off."""
-
-    observations: RunningMoments | tuple[()]
-    rewards: RewardStatistics | tuple[()]
-
-
-class RewardStatistics(NamedTuple):
-    """Rewards are divided by the standard deviation of the discounted return, kept per environment."""
-
-    returns: Array
-    """f32[num_envs]: the running discounted return of each environment."""
-    moments: RunningMoments
-
-
 class PPOState(NamedTuple):
     params: PyTree
     opt_state: PyTree
@@ -145,46 +130,6 @@ def to_environment(action_space: spaces.Space, action: Array) -> Array:
     return low + (high - low) * 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
 
 
-# --------------------------------------------------------------------------------------------------------------- normalisation
-
-
-def real_valued(space: spaces.Space, obs: PyTree) -> PyTree:
-    """The parts of an observation that normalisation is for, None in place of the others: choices and masks stay as they are."""
-    if isinstance(space, spaces.Dict):
-        return {name: real_valued(part, obs[name]) for name, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(real_valued(part, obs[i]) for i, part in enumerate(space))
-    return obs if isinstance(space, spaces.Box) else None
-
-
-def normalize_inputs(statistics: Statistics, inputs: StepInput) -> StepInput:
-    if not statistics.observations:
-        return inputs
-    return inputs._replace(obs=normalize(statistics.observations, inputs.obs))
-
-
-def refresh(statistics: Statistics, rollout: Rollout, gamma: Array, axis_name: str | None) -> Statistics:
-    """Take the valid rows of a rollout into the statistics."""
-    observations, rewards = statistics
-    if observations:
-        obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
-        observations = update_moments(observations, obs, rollout.valid, axis_name)
-    if rewards:
-        # A device holds a contiguous share of the environments, so the global id modulo that share is the local row.
-        slot = rollout.env_id % rewards.returns.shape[0]
-
-        def forward(g: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            reward, first = row
-            g = reward + gamma * jnp.where(first, 0.0, g)
-            return g, g
-
-        first = rollout.inputs.is_first[:-1] | ~rollout.valid
-        last, returns = jax.lax.scan(forward, rewards.returns[slot], (rollout.reward, first))
-        moments = update_moments(rewards.moments, returns, rollout.valid, axis_name)
-        rewards = RewardStatistics(rewards.returns.at[slot].set(last), moments)
-    return Statistics(observations, rewards)
-
-
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
@@ -194,9 +139,7 @@ def targets(model: Model, learner: PPOState, rollout: Rollout, hp: PPOHyperparam
     # All values at once, the reached observation of the last row included: far cheaper than one row at a time when acting.
     values = model.unroll(learner.params, rollout.carry, inputs)[1].value
     value = values[:-1]
-    reward = rollout.reward
-    if learner.statistics.rewards:
-        reward = reward * jax.lax.rsqrt(learner.statistics.rewards.moments.variance + 1e-8)
+    reward = scale_rewards(learner.statistics, rollout.reward)
     ends = (rollout.terminated, rollout.truncated, rollout.valid)
     advantage = gae(reward, value, values[1:], *ends, hp.gamma, hp.gae_lambda)
 
@@ -297,12 +240,8 @@ def make_algorithm(
     def init(key: Key, hyperparams: PPOHyperparams) -> PPOState:
         model_key, learner_key = jax.random.split(key)
         example = example_input(observation_space, action_space)
-        obs = jax.tree.map(lambda x: x[0], real_valued(observation_space, example.obs))
-        statistics = Statistics(
-            init_moments(obs) if config.normalize_observations else (),
-            RewardStatistics(jnp.zeros(config.num_envs, jnp.float32), init_moments(jnp.zeros(())))
-            if config.normalize_rewards
-            else (),
+        statistics = init_statistics(
+            observation_space if config.normalize_observations else None, config.num_envs if config.normalize_rewards else None
         )
         params = model.init(model_key, normalize_inputs(statistics, example))
         opt_state = optimizer(hyperparams).init(packing(optimizer, params).pack(params))
