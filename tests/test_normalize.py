@@ -212,11 +212,8 @@ def test_normalised_observations_can_still_be_told_apart(kind: str) -> None:
 
 
 def seen(statistics: Statistics, obs: Any) -> Statistics:
-    """``statistics`` after these observations, [B]."""
-    moments = (
-        update_moments(statistics.observations, obs, jnp.ones(2, bool)) if jax.tree.leaves(statistics.observations.mean) else ()
-    )
-    return statistics._replace(observations=moments or statistics.observations)
+    """``statistics`` after these observations, [2]."""
+    return statistics._replace(observations=update_moments(statistics.observations, obs, jnp.ones(2, bool)))
 
 
 MASKS = [
@@ -232,9 +229,9 @@ def test_masks_are_not_normalised(mask: spaces.Space) -> None:
     """Whatever space declares them; what stands beside them is."""
     space = spaces.Dict({"x": SPACES["box"], "action_mask": mask})
     masks = jnp.array([[1, 0, 0, 1], [0, 1, 1, 1]]).astype(zeros(mask).dtype)
-    obs = {"x": jnp.array([[0.0, 2.0], [4.0, 2.0]]), "action_mask": masks}
+    obs = {"x": jnp.array([[0.0, 2.0], [4.0, -2.0]]), "action_mask": masks}
     inputs = normalize_inputs(seen(init_statistics(space, None), obs), first_input(obs, spaces.Discrete(4), 2))
-    np.testing.assert_allclose(inputs.obs["x"], [[-1, 0], [1, 0]], atol=1e-3)
+    np.testing.assert_allclose(inputs.obs["x"], [[-1, 1], [1, -1]], atol=1e-3)
     np.testing.assert_array_equal(inputs.obs["action_mask"], masks)
 
 
