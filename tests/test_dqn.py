@@ -34,9 +34,10 @@ from jaxrl.replay.uniform import Draw, Replay, uniform_replay
 from jaxrl.rollout import collect
 from jaxrl.spaces import example_input, first_input
 from jaxrl.training import run_iterations
-from jaxrl.types import Agent, Env, Model, Rollout, StepInput, TimeStep
+from jaxrl.types import Agent, Model, Rollout, StepInput, TimeStep
 from tests import probes
 from tests.agents import RECURRENT, SMALL_Q_NETWORK, assert_bit_equal, assert_close, small_dqn, to_numpy
+from tests.probe_set import probe_set
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -128,19 +129,19 @@ def test_forbidden_actions_are_not_looked_ahead_to() -> None:
     """The mask of the next observation binds the chooser, the target network and so the loss."""
     space = spaces.Dict({"x": spaces.Box(-1, 1, (FEATURES,), np.float32), "action_mask": spaces.MultiBinary(ACTIONS)})
     model = q_network(space, spaces.Discrete(ACTIONS), hidden_sizes=(8,))
-    params = model.init(KEY(), example_input(space, spaces.Discrete(ACTIONS)))
+    params = jit(model.init)(KEY(), example_input(space, spaces.Discrete(ACTIONS)))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, FEATURES)).astype(np.float32)
     free, bound = (
         first_input({"x": jnp.asarray(x), "action_mask": jnp.asarray(mask, jnp.int8)}, spaces.Discrete(ACTIONS), N)
         for mask in (np.ones((N, ACTIONS)), np.eye(ACTIONS)[rng.integers(ACTIONS, size=N)])
     )
-    q_free = np.asarray(model.apply(params, (), free)[1])
+    q_free = np.asarray(jit(model.apply)(params, (), free)[1])
     allowed = np.asarray(bound.obs["action_mask"]).argmax(-1)
     action, nothing = jnp.zeros(N, jnp.int32), jnp.zeros(N)
     batch = Transitions(free, bound, action, nothing, jnp.zeros(N, bool), jnp.ones(N, bool))
     for double in (True, False):
-        loss, _ = dqn_loss(model, double, params, params, batch, 0.9, None)
+        loss, _ = jit(lambda p, b, d=double: dqn_loss(model, d, p, p, b, 0.9, None))(params, batch)
         expected = 0.5 * np.mean((q_free[:, 0] - 0.9 * q_free[np.arange(N), allowed]) ** 2)
         assert float(loss) == pytest.approx(expected, rel=1e-4)
 
@@ -211,7 +212,7 @@ def test_replay_keeps_raw_rows_in_the_types_of_the_environment() -> None:
         ),
         observation_space=picture,
     )
-    state = small_dqn(env).init(KEY())
+    state = jit(small_dqn(env).init)(KEY())
     rows = state.learner.replay.rows
     assert rows.obs.dtype == jnp.uint8 and rows.obs.shape == (60, 4, 2, 2)
     np.testing.assert_array_equal(rows.obs[:16], 200)  # 64 rows of warm-up in 4 environments
@@ -277,7 +278,7 @@ def by_hand() -> Any:
     def gradient(params: Any, target: Any, batch: Transitions) -> Any:
         return jax.grad(loss, has_aux=True)(params, target, batch=batch)[0]
 
-    return agent.init(KEY()).learner, jit(draw), jit(gradient)
+    return jit(agent.init)(KEY()).learner, jit(draw), jit(gradient)
 
 
 def test_the_replay_ratio_is_exact() -> None:
@@ -369,7 +370,7 @@ def shared() -> Agent:
 
 def test_epsilon_falls_linearly_after_the_warm_up() -> None:
     agent = shared()
-    state = agent.init(KEY())
+    state = jit(agent.init)(KEY())
     for version in (0, 1, 3, 5, 6, 1000):
         policy = agent.algorithm.policy(state.learner._replace(version=jnp.int32(version)))
         rows = version * 8
@@ -382,7 +383,7 @@ def test_schedules_of_epsilon_have_an_effect(name: str) -> None:
     plain, changed = (
         small_dqn(probes.truncation(), exploration_steps=100, schedules=schedules) for schedules in (None, {name: lambda i: 0.5})
     )
-    learner = plain.init(KEY()).learner._replace(version=jnp.int32(2))
+    learner = jit(plain.init)(KEY()).learner._replace(version=jnp.int32(2))
     assert float(changed.algorithm.policy(learner).exploration) != float(plain.algorithm.policy(learner).exploration)
 
 
@@ -412,8 +413,8 @@ def test_epsilon_greedy_keeps_to_the_mask() -> None:
 
 def test_each_row_draws_by_its_own_key() -> None:
     q_values, keys = jax.random.normal(KEY(), (6, 4)), jax.random.split(KEY(), 6)
-    whole = epsilon_greedy(q_values, None, jnp.float32(0.8), keys)
-    np.testing.assert_array_equal(epsilon_greedy(q_values[2:4], None, jnp.float32(0.8), keys[2:4]), whole[2:4])
+    run = jit(lambda q_values, keys: epsilon_greedy(q_values, None, jnp.float32(0.8), keys))
+    np.testing.assert_array_equal(run(q_values[2:4], keys[2:4]), run(q_values, keys)[2:4])
 
 
 def test_agents_keep_to_the_mask() -> None:
@@ -441,44 +442,54 @@ def test_agents_keep_to_the_mask() -> None:
 # ---------------------------------------------------------------------------------------------------------------------- probes
 
 
-def learnt(env: Env, observations: tuple[float, ...], iterations: int = 300) -> np.ndarray:
-    """Q-values at each observation after training, [observations, actions]."""
+PROBES = {
+    "constant reward": probes.constant_reward,
+    "discounting": probes.discounting,
+    "observed value": probes.observed_value,
+    "action choice": probes.action_choice,
+    "action by observation": probes.action_by_observation,
+}
+
+
+@cache
+def learnt() -> dict[str, np.ndarray]:
+    """Q-values [3, 2] at the observations −1, 0 and 1, after training on each of the probes."""
+    env = probe_set(*(make() for make in PROBES.values()))
     agent = small_dqn(env, gamma=0.9, learning_rate=0.02, learning_starts=120, target_update_interval=10)
     model = SMALL_Q_NETWORK(env.observation_space, env.action_space)
-    inputs = first_input(jnp.array(observations)[:, None], env.action_space, len(observations))
 
-    def run(key: Any) -> Any:
-        state, _ = run_iterations(agent, agent.init(key), iterations)
-        return model.apply(state.learner.params, (), inputs)[1]
+    def run(which: Any) -> Any:
+        state, _ = run_iterations(agent, agent.init(KEY(), None, which), 300)
+        return model.apply(state.learner.params, (), first_input(jnp.array([[-1.0], [0.0], [1.0]]), env.action_space, 3))[1]
 
-    return np.asarray(jit(run)(KEY()))
+    return dict(zip(PROBES, np.asarray(jit(jax.vmap(run))(jnp.arange(len(PROBES)))), strict=True))
 
 
 def test_probe_constant_reward() -> None:
-    np.testing.assert_allclose(learnt(probes.constant_reward(), (0.0,)), [[1.0, 1.0]], atol=0.05)
+    np.testing.assert_allclose(learnt()["constant reward"][1], [1.0, 1.0], atol=0.05)
 
 
 def test_probe_discounting() -> None:
-    np.testing.assert_allclose(learnt(probes.discounting(), (0.0, 1.0)), [[0.9, 0.9], [1.0, 1.0]], atol=0.05)
+    np.testing.assert_allclose(learnt()["discounting"][1:], [[0.9, 0.9], [1.0, 1.0]], atol=0.05)
 
 
 def test_probe_observed_value() -> None:
-    np.testing.assert_allclose(learnt(probes.observed_value(), (-1.0, 1.0)), [[-1.0, -1.0], [1.0, 1.0]], atol=0.1)
+    np.testing.assert_allclose(learnt()["observed value"][[0, 2]], [[-1.0, -1.0], [1.0, 1.0]], atol=0.1)
 
 
 def test_probe_action_choice() -> None:
-    np.testing.assert_allclose(learnt(probes.action_choice(), (0.0,)), [[-1.0, 1.0]], atol=0.05)
+    np.testing.assert_allclose(learnt()["action choice"][1], [-1.0, 1.0], atol=0.05)
 
 
 def test_probe_action_by_observation() -> None:
-    np.testing.assert_allclose(learnt(probes.action_by_observation(), (-1.0, 1.0)), [[1.0, -1.0], [-1.0, 1.0]], atol=0.1)
+    np.testing.assert_allclose(learnt()["action by observation"][[0, 2]], [[1.0, -1.0], [-1.0, 1.0]], atol=0.1)
 
 
 # ---------------------------------------------------------------------------------------------------------- state, bad input
 
 
 def test_params_and_target_are_equal_and_apart_at_the_start() -> None:
-    learner = shared().init(KEY()).learner
+    learner = jit(shared().init)(KEY()).learner
     assert_bit_equal(learner.params, learner.target_params)
     for p, t in zip(jax.tree.leaves(learner.params), jax.tree.leaves(learner.target_params), strict=True):
         assert p.unsafe_buffer_pointer() != t.unsafe_buffer_pointer()  # or a donated state would be refused

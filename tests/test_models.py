@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.distributions import MASKED, Categorical, Normal
+from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import ActorCriticOutput, actor_critic, encode_space, orthogonal, q_network, split_mask
 from jaxrl.spaces import example_input, first_input, zeros
 from jaxrl.types import Model, StepInput
@@ -21,6 +22,8 @@ from tests.agents import to_numpy
 OBSERVATION = spaces.Box(-1, 1, (3,), np.float32)
 DISCRETE, BOX = spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
 T, B = 6, 3
+jit = partial(jax.jit, compiler_options=COMPILE_FAST)
+"""Each program here runs once or twice, so compiling it is the cost."""
 
 
 # --------------------------------------------------------------------------------------------------------------- initialisation
@@ -30,7 +33,7 @@ T, B = 6, 3
 def test_orthogonal_is_orthogonal(shape: tuple[int, ...]) -> None:
     """Over eight keys at once, as eight seeds do."""
     keys = jax.random.split(jax.random.key(0), 8)
-    kernels = np.asarray(jax.jit(jax.vmap(lambda key: orthogonal(2.0)(key, shape)))(keys), np.float64)
+    kernels = np.asarray(jit(jax.vmap(lambda key: orthogonal(2.0)(key, shape)))(keys), np.float64)
     assert kernels.shape == (8, *shape) and orthogonal()(keys[0], shape).dtype == jnp.float32
     for w in kernels.reshape(8, math.prod(shape[:-1]), shape[-1]) / 2.0:
         gram = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
@@ -74,7 +77,7 @@ def init(action_space: spaces.Space, **settings: Any) -> tuple[Model, Any]:
 def _init(discrete: bool, settings: tuple[tuple[str, Any], ...]) -> tuple[Model, Any]:
     action_space = DISCRETE if discrete else BOX
     model = actor_critic(OBSERVATION, action_space, hidden_sizes=(8,), **dict(settings))
-    return model, jax.jit(model.init)(jax.random.key(0), example_input(OBSERVATION, action_space))
+    return model, jit(model.init)(jax.random.key(0), example_input(OBSERVATION, action_space))
 
 
 # --------------------------------------------------------------------------------------------------------------------- unrolling
@@ -102,8 +105,8 @@ def test_unroll_is_repeated_apply(action_space: spaces.Space, settings: dict[str
     model, params = init(action_space, **settings)
     inputs = sequence(action_space)
     start = jax.tree.map(lambda x: jax.random.normal(jax.random.key(5), x.shape), model.initial_carry(B))
-    last, unrolled = jax.jit(model.unroll)(params, start, inputs)
-    carry, step = start, jax.jit(model.apply)
+    last, unrolled = jit(model.unroll)(params, start, inputs)
+    carry, step = start, jit(model.apply)
     for t in range(T):
         carry, output = step(params, carry, jax.tree.map(lambda x, t=t: x[t], inputs))
         jax.tree.map(lambda x, y, t=t: np.testing.assert_allclose(x[t], y, rtol=1e-4, atol=1e-5), unrolled, output)
@@ -119,7 +122,7 @@ GRU = {"core": "gru", "core_size": 8}
 
 def gru_values(inputs: StepInput, carry: Any = None) -> np.ndarray:
     model, params = init(DISCRETE, **GRU)
-    return np.asarray(jax.jit(model.unroll)(params, model.initial_carry(B) if carry is None else carry, inputs)[1].value)
+    return np.asarray(jit(model.unroll)(params, model.initial_carry(B) if carry is None else carry, inputs)[1].value)
 
 
 def test_the_carry_restarts_with_the_episode() -> None:
@@ -149,7 +152,7 @@ def test_the_future_does_not_shine_back_and_environments_are_apart() -> None:
 def test_who_sees_the_previous_action_and_reward(settings: dict[str, Any], sees: bool) -> None:
     model, params = init(DISCRETE, **settings)
     inputs = sequence(DISCRETE)
-    unroll = jax.jit(lambda inputs: model.unroll(params, model.initial_carry(B), inputs)[1].value)
+    unroll = jit(lambda inputs: model.unroll(params, model.initial_carry(B), inputs)[1].value)
     for changed in (
         inputs._replace(prev_action=(inputs.prev_action + 1) % 4),
         inputs._replace(prev_reward=inputs.prev_reward + 1),
@@ -162,7 +165,7 @@ def test_who_sees_the_previous_action_and_reward(settings: dict[str, Any], sees:
 
 def test_q_network() -> None:
     model = q_network(OBSERVATION, DISCRETE, hidden_sizes=(8,))
-    params = jax.jit(model.init)(jax.random.key(0), example_input(OBSERVATION, DISCRETE))
+    params = jit(model.init)(jax.random.key(0), example_input(OBSERVATION, DISCRETE))
     inputs = sequence(DISCRETE)
     carry, q_values = model.unroll(params, (), inputs)
     assert carry == () == model.initial_carry(7)
@@ -261,8 +264,8 @@ def masked_inputs(mask: Any) -> StepInput:
 )
 def test_masks_bind_and_are_never_encoded(make: Any) -> None:
     model = make(WITH_MASK, DISCRETE, hidden_sizes=(8,))
-    params = jax.jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))
-    apply = jax.jit(lambda inputs: model.apply(params, model.initial_carry(B), inputs)[1])
+    params = jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))
+    apply = jit(lambda inputs: model.apply(params, model.initial_carry(B), inputs)[1])
     mask = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [1, 1, 1, 1]])
     free, bound = apply(masked_inputs(np.ones((B, 4)))), apply(masked_inputs(mask))
     if make is not q_network:
@@ -275,7 +278,7 @@ def test_masks_bind_and_are_never_encoded(make: Any) -> None:
 
 def test_gradients_through_a_mask_are_finite() -> None:
     model = actor_critic(WITH_MASK, DISCRETE, hidden_sizes=(8,))
-    params = jax.jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))
+    params = jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))
     inputs = masked_inputs([[1, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]])  # the last: nothing is allowed, as at a last observation
 
     def loss(params: Any) -> Any:

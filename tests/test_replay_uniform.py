@@ -50,10 +50,16 @@ class Filled(NamedTuple):
     """(number, valid[num_envs]) of the rows that a deque would hold, oldest first."""
 
 
-def fill(capacity: int, rows_per_add: int, adds: int, **settings: Any) -> Filled:
+@cache
+def ring(capacity: int, rows_per_add: int) -> tuple[Replay, Any]:
+    """A replay and its compiled ``add``."""
     replay = uniform_replay(capacity, ENVS, rows_per_add)
+    return replay, jax.jit(replay.add, compiler_options=COMPILE_FAST)
+
+
+def fill(capacity: int, rows_per_add: int, adds: int, **settings: Any) -> Filled:
+    replay, add = ring(capacity, rows_per_add)
     state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
-    add = jax.jit(replay.add)
     for i in range(adds):
         rows = numbered_rows(i * rows_per_add, rows_per_add, **settings)
         state = add(state, rows)
@@ -72,16 +78,15 @@ def look(replay: Replay, state: ReplayState, key: Any, batch: int) -> tuple[Draw
     return draw, [replay.take(state, draw, offset) for offset in (-1, 0, 1)]
 
 
-SIZES = [(10, 4), (9, 1), (3, 4), (5, 5)]
-"""(capacity, rows per add): not dividing, one by one, adds larger than the capacity, and just as large."""
+SIZES = [(10, 4), (9, 1), (3, 4)]
+"""(capacity, rows per add): not dividing, one by one, and adds larger than the capacity."""
 
 
 @pytest.mark.parametrize("capacity, rows_per_add", SIZES)
 def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
     """After every add, until the ring has wrapped around at least twice."""
-    replay = uniform_replay(capacity, ENVS, rows_per_add)
+    replay, add = ring(capacity, rows_per_add)
     state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
-    add = jax.jit(replay.add)
     for i in range(3 * capacity // rows_per_add + 3):
         rows = numbered_rows(i * rows_per_add, rows_per_add)
         state = add(state, rows)
@@ -117,28 +122,28 @@ def test_draws_are_uniform() -> None:
 
 def test_draws_depend_on_their_key() -> None:
     replay, state, _ = large()
-    a, b, c = (look(replay, state, jax.random.key(seed), 40)[0] for seed in (1, 1, 2))
+    a, b, c = (look(replay, state, jax.random.key(seed), 600)[0] for seed in (1, 1, 2))
     assert_bit_equal(a, b)
     assert (a.row != c.row).any()
 
 
 def test_nothing_there_gives_no_valid_draw() -> None:
-    for filled in (fill(10, 4, 0), fill(10, 1, 1), fill(10, 2, 1), fill(10, 4, 4, share_valid=0.0)):
-        draw, _ = look(filled.replay, filled.state, KEY(), 100)
+    for filled in (fill(10, 4, 0), fill(9, 1, 2), fill(10, 4, 4, share_valid=0.0)):
+        draw, _ = look(filled.replay, filled.state, KEY(), 600)
         assert not draw.valid.any()
         assert ((draw.row >= 0) & (draw.row < 12) & (draw.env >= 0) & (draw.env < ENVS)).all()
     # With three rows the one in the middle is the first that can be drawn.
-    replay, state, _ = fill(10, 3, 1, share_valid=1.0)
-    draw, (_, row, _) = look(replay, state, KEY(), 100)
+    replay, state, _ = fill(9, 1, 3, share_valid=1.0)
+    draw, (_, row, _) = look(replay, state, KEY(), 600)
     assert draw.valid.all() and (row.number == 1).all()
 
 
 def test_a_share_q_of_invalid_rows_costs_q_to_the_fourth_of_the_draws() -> None:
-    replay, state, stored = fill(200, 100, 2, share_valid=0.5)
+    replay, state, stored = fill(10, 4, 3, share_valid=0.5)
     rows = [valid for _, valid in stored[1:-1]]
     share = 1 - np.mean(rows)
-    missed = 1 - np.mean(look(replay, state, KEY(), 20_000)[0].valid)
-    assert missed == pytest.approx(share**CANDIDATES, rel=0.15)
+    missed = 1 - np.mean(look(replay, state, KEY(), 6000)[0].valid)
+    assert missed == pytest.approx(share**CANDIDATES, rel=0.25)
 
 
 def test_states_of_different_age_side_by_side() -> None:
@@ -147,19 +152,20 @@ def test_states_of_different_age_side_by_side() -> None:
     replay = young.replay
     both = jax.tree.map(lambda *x: jnp.stack(x), young.state, old.state)
     rows, keys = numbered_rows(100, 4), jax.random.split(KEY(), 2)
-    after = jax.jit(jax.vmap(replay.add, in_axes=(0, None)))(both, rows)
-    seen = jax.vmap(lambda state, key: look(replay, state, key, 40))(after, keys)
+    _, add = ring(10, 4)
+    after = jax.jit(jax.vmap(add, in_axes=(0, None)), compiler_options=COMPILE_FAST)(both, rows)
+    seen = jax.vmap(lambda state, key: look(replay, state, key, 600))(after, keys)
     for i, filled in enumerate((young, old)):
-        alone = replay.add(filled.state, rows)
+        alone = add(filled.state, rows)
         assert_bit_equal(jax.tree.map(lambda x, i=i: x[i], after), alone)
-        assert_bit_equal(jax.tree.map(lambda x, i=i: x[i], seen), look(replay, alone, keys[i], 40))
+        assert_bit_equal(jax.tree.map(lambda x, i=i: x[i], seen), look(replay, alone, keys[i], 600))
 
 
 def test_a_device_may_hold_a_share_of_the_environments() -> None:
     """Built for three environments, used with the last two: what is drawn follows the state."""
     replay, state, stored = large()
     share = state._replace(rows=jax.tree.map(lambda x: x[:, 1:], state.rows))
-    share = replay.add(share, jax.tree.map(lambda x: x[:, 1:], numbered_rows(20, 4)))
+    share = ring(10, 4)[1](share, jax.tree.map(lambda x: x[:, 1:], numbered_rows(20, 4)))
     draw, (_, row, _) = look(replay, share, KEY(), 600)
     newer = [*stored, *zip(range(20, 24), numbered_rows(20, 4).valid, strict=True)][-10:]
     allowed = {(number, env - 1) for number, env in drawable(newer) if env > 0}

@@ -62,9 +62,7 @@ def crowded() -> Env:
 
 ENVS: dict[str, Callable[[], tuple[Env, Any]]] = {
     "truncation, one limit per environment": lambda: (probes.truncation(), probes.Cut(np.array([1, 3, 100]))),
-    "discounting": lambda: (probes.discounting(), ()),
     "memory": lambda: (probes.memory(), ()),
-    "observed value": lambda: (probes.observed_value(), ()),
     "target action": lambda: (probes.target_action(), ()),
     "crowded": lambda: (crowded(), ()),
     "crowded with a limit": lambda: (crowded()._replace(max_episode_steps=2), ()),
@@ -109,12 +107,14 @@ def collect_all(env: Env, num_envs: int = NUM_ENVS, first_id: int = 0) -> Callab
     return all_of_them
 
 
+fold = jit(jax.random.fold_in)
+
+
 def play(env: Env, params: Any, i: int, key: Any) -> list[dict[str, Any]]:
     """The rows of environment i, one by one: what a reader of ``jaxrl/types.py`` would expect."""
     reset, step, choose = jit(env.reset), jit(env.step), jit(partial(act, env))
-    own = jit(jax.random.fold_in)
     keys = jax.random.split(key, ROLLOUTS + 1)
-    state, obs = reset(own(keys[0], i), params)
+    state, obs = reset(fold(keys[0], i), params)
     nothing = jax.tree.map(jnp.zeros_like, choose(i, keys[0]))
     seen = {"obs": obs, "prev_action": nothing, "prev_reward": 0.0, "is_first": True}
     rows, done, count = [], False, 0
@@ -125,12 +125,12 @@ def play(env: Env, params: Any, i: int, key: Any) -> list[dict[str, Any]]:
             count = 1 if seen["is_first"] else count + 1
             row = {**seen, "action": action, "carry": count}
             if done:
-                state, obs = reset(own(reset_key, i), params)
+                state, obs = reset(fold(reset_key, i), params)
                 row |= {"valid": False, "reward": 0.0, "terminated": False, "truncated": False}
                 seen = {"obs": obs, "prev_action": nothing, "prev_reward": 0.0, "is_first": True}
                 total, length, done = 0.0, 0, False
             else:
-                state, reached = step(own(step_key, i), state, action, params)
+                state, reached = step(fold(step_key, i), state, action, params)
                 total, length = total + float(reached.reward), length + 1
                 cut = bool(reached.truncated) or (env.max_episode_steps is not None and length >= env.max_episode_steps)
                 ended = bool(reached.terminated)

@@ -45,7 +45,8 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
     checked: dict[str, Any] = {}
     for name, value in given.items():
         if name in RANGES:  # a name that the rule does not know is refused where the rule merges it with its own
-            check_hyperparam(name, value)
+            for one in np.ravel(value):
+                check_hyperparam(name, one)
         array = np.asarray(value, np.float32)
         if array.shape not in ((), (num_seeds,)):
             raise ValueError(
