@@ -200,13 +200,14 @@ def test_one_compile_serves_any_number_of_iterations() -> None:
 
 
 def test_train_takes_hyperparameters_and_environment_parameters() -> None:
-    train = jit(make_train(agent(), 32))
+    pure = make_train(agent(), 32)
+    train = jit(pure)
     state, metrics = train(KEY(), {"gamma": 0.5}, probes.Cut(2))
     assert float(state.learner.hyperparams.gamma) == 0.5
     assert to_floats(metrics)["charts/episodic_length"] == 2
     whole, _ = train(KEY(), Rates(0.25, 0.75), probes.Cut(2))
     assert whole.learner.hyperparams == (0.25, 0.75)
-    over_rates = jit(jax.vmap(lambda rate: train(KEY(), {"learning_rate": rate})[0].learner.params))
+    over_rates = jit(jax.vmap(lambda rate: pure(KEY(), {"learning_rate": rate})[0].learner.params))
     gains = over_rates(jnp.array([0.5, 1.0])) - initial().learner.params
     assert gains[1] == pytest.approx(2 * float(gains[0]))
     with pytest.raises(ValueError, match="env_params must have the structure"):
