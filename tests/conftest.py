@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 import jax
@@ -12,6 +13,10 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_num_cpu_devices", 2)
+
+# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; the tests of Ctrl-C need it heard.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests and the processes they start share compiled programs, in a folder that starts empty: a stale one cannot hide a failure.
 # A folder in JAXRL_TEST_CACHE is kept, and shortens a developer's second run.
