@@ -61,18 +61,20 @@ C = TypeVar("C")
 H = TypeVar("H")
 
 
-PARTS = ("model", "optimizer", "replay", "schedules", "extra_losses", "axis_name")
-"""What a builder takes besides settings; named here so that an error can suggest them."""
+def split_settings(
+    builder: str, config: type[C], hyperparams: type[H], settings: Mapping[str, Any], parts: Iterable[str] = ()
+) -> tuple[C, H]:
+    """Sort a builder's keywords into its Config and its Hyperparams, as plain Python numbers, or say which keyword is nearest.
 
-
-def split_settings(builder: str, config: type[C], hyperparams: type[H], settings: Mapping[str, Any]) -> tuple[C, H]:
-    """Sort a builder's keywords into its Config and its Hyperparams, as plain Python numbers, or say which keyword is nearest."""
+    Args:
+      parts: the builder's other keywords, which an error may suggest.
+    """
     structure = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     data = set(hyperparams._fields)  # type: ignore[attr-defined]
     for name in settings:
         if name not in structure | data:
             raise TypeError(
-                f"{builder}() got an unknown keyword {name!r}.{nearest(name, structure | data | set(PARTS))}"
+                f"{builder}() got an unknown keyword {name!r}.{nearest(name, structure | data | set(parts))}"
                 f" Config: {sorted(structure)}. Hyperparameters: {sorted(data)}."
             )
     for field in dataclasses.fields(config):  # type: ignore[arg-type]

@@ -17,11 +17,11 @@ from gymnasium import spaces
 
 from jaxrl.config import check_count
 from jaxrl.distributions import MASKED, Categorical, Normal
+from jaxrl.spaces import MASK_KEY
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu, "elu": jax.nn.elu, "silu": jax.nn.silu}
 CORES = (None, "gru")
-MASK_KEY = "action_mask"
 
 
 def orthogonal(scale: float = 1.0) -> Callable[..., Array]:

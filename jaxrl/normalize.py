@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.spaces import per_row, zeros
+from jaxrl.spaces import MASK_KEY, per_row, zeros
 from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 EPSILON = 1e-8
@@ -97,7 +97,7 @@ class RewardStatistics(NamedTuple):
 def real_valued(space: spaces.Space, obs: PyTree) -> PyTree:
     """The parts of an observation that normalisation is for, None in place of the others: choices and masks stay as they are."""
     if isinstance(space, spaces.Dict):
-        return {name: real_valued(part, obs[name]) for name, part in space.items()}
+        return {name: None if name == MASK_KEY else real_valued(part, obs[name]) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(real_valued(part, obs[i]) for i, part in enumerate(space))
     return obs if isinstance(space, spaces.Box) else None

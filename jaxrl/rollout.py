@@ -66,12 +66,14 @@ def params_axes(env: Env, env_params: PyTree) -> PyTree:
 
 def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
     """Refuse parameters that are neither one value nor one per environment."""
-    axes = jax.tree.leaves(params_axes(env, env_params), is_leaf=lambda axis: axis is None)
-    for axis, (path, leaf) in zip(axes, jax.tree.leaves_with_path(env_params), strict=True):
-        if axis == 0 and jnp.shape(leaf)[0] != num_envs:
+    params_axes(env, env_params)  # refuses another structure
+    defaults = jax.tree.leaves(env.params)
+    for default, (path, leaf) in zip(defaults, jax.tree.leaves_with_path(env_params), strict=True):
+        shape = jnp.shape(default)
+        if jnp.shape(leaf) not in (shape, (num_envs, *shape)):
             raise ValueError(
-                f"env_params{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}: give one value for all environments, "
-                f"or one for each of num_envs={num_envs}"
+                f"env_params{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}: give one value of shape {shape} for all "
+                f"environments, or one for each of num_envs={num_envs}"
             )
 
 

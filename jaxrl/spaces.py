@@ -8,6 +8,9 @@ from gymnasium import spaces
 
 from jaxrl.types import Array, PyTree, StepInput
 
+MASK_KEY = "action_mask"
+"""The entry of a Dict observation that says which actions are allowed: applied to logits and Q-values, never encoded."""
+
 
 def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
     """Zeros shaped like a batch of values of ``space``; 64-bit types become 32-bit."""

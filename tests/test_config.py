@@ -106,7 +106,6 @@ def test_an_unknown_keyword_may_be_near_a_part(build: Builder, wrong: str, right
         build(ENV, **{wrong: None})
 
 
-@pytest.mark.xfail(reason="all builders are thought to have all parts", strict=True)
 @pytest.mark.parametrize("build, other", [(small_ppo, "replay"), (small_dqn, "extra_losses")])
 def test_a_part_of_another_builder_is_not_suggested(build: Builder, other: str) -> None:
     with pytest.raises(TypeError, match=f"unknown keyword '{other}'") as caught:

@@ -339,7 +339,9 @@ def make_dqn(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
-    config, hyperparams = split_settings("make_dqn", DQNConfig, DQNHyperparams, settings)
+    config, hyperparams = split_settings(
+        "make_dqn", DQNConfig, DQNHyperparams, settings, ("model", "optimizer", "replay", "schedules", "axis_name")
+    )
     bound = resolve_env(env)
     if not isinstance(bound.action_space, spaces.Discrete):
         raise TypeError(f"DQN needs a Discrete action space; {bound.name} has {bound.action_space}: make_ppo takes both kinds")

@@ -5,6 +5,7 @@ Reads top to bottom: settings, state, acting, targets, loss, update, builder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from gymnasium import spaces
 
 from jaxrl.agent import ModelFn, bind, model_output, resolve_env, resolve_model
 from jaxrl.config import check_count, split_settings
-from jaxrl.distributions import sample_each
+from jaxrl.distributions import Categorical, Normal, sample_each
 from jaxrl.metrics import scalars
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
@@ -307,6 +308,21 @@ def make_algorithm(
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
+def check_output(model: Any, output: Any, action_space: spaces.Space) -> None:
+    """Refuse a model that gives (shapes of) something else than a policy over these actions and a value, for a batch of one."""
+    if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
+        raise TypeError(f"model={model!r} must give an ActorCriticOutput(policy, value f32[batch]), not {output}")
+    kind: Any = Categorical
+    size = getattr(action_space, "n", None)
+    if isinstance(action_space, spaces.Box):
+        kind, size = Normal, math.prod(action_space.shape)
+    built_in = isinstance(output.policy, Categorical | Normal)  # a distribution of the user's own is the user's matter
+    if built_in and (not isinstance(output.policy, kind) or output.policy[0].shape != (1, size)):
+        raise TypeError(
+            f"model={model!r} must give a {kind.__name__} policy of size {size} for {action_space}, not {output.policy}"
+        )
+
+
 def check_config(config: PPOConfig, *, recurrent: bool) -> None:
     """Refuse sizes that do not fit together."""
     for name in ("num_envs", "rollout_length", "num_epochs", "num_minibatches"):
@@ -347,14 +363,14 @@ def make_ppo(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
-    config, hyperparams = split_settings("make_ppo", PPOConfig, PPOHyperparams, settings)
+    config, hyperparams = split_settings(
+        "make_ppo", PPOConfig, PPOHyperparams, settings, ("model", "optimizer", "schedules", "extra_losses", "axis_name")
+    )
     bound = resolve_env(env)
     if not isinstance(bound.action_space, spaces.Discrete | spaces.Box):
         raise TypeError(f"PPO needs a Discrete or Box action space; {bound.name} has {bound.action_space}")
     network = resolve_model(model, actor_critic, bound)
-    output = model_output(network, bound)
-    if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
-        raise TypeError(f"model={model!r} must give an ActorCriticOutput(policy, value f32[batch]), not {output}")
+    check_output(model, model_output(network, bound), bound.action_space)
     check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
     factors = check_schedules(schedules, PPOHyperparams._fields)
     if config.anneal:
