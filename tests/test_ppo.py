@@ -331,7 +331,7 @@ def test_packing_parameters_for_the_optimiser_changes_nothing() -> None:
     assert_bit_equal(packing(clipped_adam, params).unpack(packing(clipped_adam, params).pack(params)), params)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 65_536, 65_537])
+@pytest.mark.parametrize("size", [1, 2, 7, 1000, 65_536, 65_537])
 def test_shuffled_rows_are_a_permutation(size: int) -> None:
     order = shuffled_rows(KEY(), size)
     np.testing.assert_array_equal(np.sort(order), np.arange(size))

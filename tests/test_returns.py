@@ -152,8 +152,7 @@ def test_gae_of_one_environment_ignores_the_others(one_rollout: Rows) -> None:
     np.testing.assert_allclose(gae(*one_rollout, 0.9, 0.8), alone, rtol=1e-6)
 
 
-@pytest.mark.parametrize("length", [1, 2, 16, 17, 40])
-@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("length, shape", [(1, ()), (2, (2, 3)), (16, (2,)), (17, ()), (40, (2, 3))])
 def test_discounted_sums_are_the_loop(length: int, shape: tuple[int, ...]) -> None:
     """Lengths below, at and beyond what the scan unrolls."""
     rng = np.random.default_rng(length)
