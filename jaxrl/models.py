@@ -6,6 +6,7 @@ A Dict observation's ``action_mask`` (bool[n]) is applied to logits and Q-values
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,25 +25,37 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": ja
 CORES = (None, "gru")
 
 
-def orthogonal(scale: float = 1.0) -> Callable[..., Array]:
-    """An initialiser of (semi-)orthogonal matrices times ``scale`` (Saxe et al. 2014), by matmuls alone.
+def polar(x: Array) -> Array:
+    """The (semi-)orthogonal matrix nearest to ``x``, f32[rows, columns], by matmuls alone.
 
-    40 Newton–Schulz steps X ← 1.5·X − 0.5·X·XᵀX take a Gaussian matrix to its polar factor, which is uniform over orthogonal
-    matrices like the QR factor, without LAPACK (its QR deadlocks when vmapped on few CPU cores).
+    40 Newton–Schulz steps X ← 1.5·X − 0.5·X·XᵀX. LAPACK's QR deadlocks when vmapped on few CPU cores.
     """
-
-    def init(key: Key, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-        rows, columns = math.prod(shape[:-1]), shape[-1]
-        x = jax.random.normal(key, (max(rows, columns), min(rows, columns)), jnp.float32)
-        multiply = lambda a, b: jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)  # noqa: E731
-        x = jax.lax.fori_loop(0, 40, lambda _, x: 1.5 * x - 0.5 * multiply(x, multiply(x.T, x)), x / jnp.linalg.norm(x))
-        return (scale * (x if rows >= columns else x.T)).reshape(shape).astype(dtype)
-
-    return init
+    multiply = lambda a, b: jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)  # noqa: E731
+    rows, columns = x.shape
+    x = x if rows >= columns else x.T
+    x = jax.lax.fori_loop(0, 40, lambda _, x: 1.5 * x - 0.5 * multiply(x, multiply(x.T, x)), x / jnp.linalg.norm(x))
+    return x if rows >= columns else x.T
 
 
-def dense(features: int, scale: float = math.sqrt(2), name: str | None = None) -> nn.Dense:
-    return nn.Dense(features, kernel_init=orthogonal(scale), name=name)
+def orthogonal_kernels(key: Key, params: PyTree) -> PyTree:
+    """Parameters whose kernels (leaves of two axes and more) are so far filled with their gain, made orthogonal times that gain.
+
+    The polar factor of a Gaussian matrix is uniform over orthogonal matrices (Saxe et al. 2014 take the QR factor). One draw
+    serves all kernels, because each draw of a new shape takes XLA a fifth of a second to compile on a CPU.
+    """
+    leaves, structure = jax.tree.flatten(params)
+    sizes = [leaf.size if leaf.ndim >= 2 else 0 for leaf in leaves]
+    drawn = jnp.split(jax.random.normal(key, (sum(sizes),)), list(itertools.accumulate(sizes))[:-1])
+    matrices = [
+        leaf * polar(x.reshape(-1, leaf.shape[-1])).reshape(leaf.shape) if x.size else leaf
+        for leaf, x in zip(leaves, drawn, strict=True)
+    ]
+    return structure.unflatten(matrices)
+
+
+def dense(features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True) -> nn.Dense:
+    """A layer whose kernel is filled with its gain, for ``orthogonal_kernels``."""
+    return nn.Dense(features, use_bias, kernel_init=nn.initializers.constant(gain), name=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------- observations
@@ -169,7 +182,7 @@ class RecurrentActorCritic(nn.Module):
     def setup(self) -> None:
         self.encoder = MLP(self.hidden_sizes, self.activation)
         self.core_input = dense(3 * self.core_size, 1.0)
-        self.core_recurrent = nn.Dense(3 * self.core_size, use_bias=False, kernel_init=orthogonal())
+        self.core_recurrent = dense(3 * self.core_size, 1.0, use_bias=False)
         self.policy_head = PolicyHead(self.action_space)
         self.value_head = dense(1, 1.0)
 
@@ -205,7 +218,10 @@ def _memoryless(network: nn.Module) -> Model:
     def apply(params: PyTree, carry: PyTree, inputs: StepInput) -> tuple[PyTree, Any]:
         return carry, network.apply(params, inputs)
 
-    return Model(network.init, apply, apply, lambda batch_size: ())
+    def init(key: Key, inputs: StepInput) -> PyTree:
+        return orthogonal_kernels(key, network.init(key, inputs))
+
+    return Model(init, apply, apply, lambda batch_size: ())
 
 
 def _recurrent(network: RecurrentActorCritic) -> Model:
@@ -215,7 +231,7 @@ def _recurrent(network: RecurrentActorCritic) -> Model:
         return jnp.zeros((batch_size, network.core_size), jnp.float32)
 
     def init(key: Key, inputs: StepInput) -> PyTree:
-        return network.init(key, initial_carry(inputs.is_first.shape[0]), inputs)
+        return orthogonal_kernels(key, network.init(key, initial_carry(inputs.is_first.shape[0]), inputs))
 
     def unroll(params: PyTree, carry: Array, inputs: StepInput) -> tuple[Array, ActorCriticOutput]:
         def step(carry: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:

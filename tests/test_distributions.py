@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 from jaxrl.distributions import MASKED, Categorical, Normal, pick, sample_each
@@ -130,6 +131,43 @@ def test_sample_each_depends_on_its_own_row_and_key_alone(make: Callable[[], Cat
     whole = sample_each(d, keys)
     order = jnp.array([2, 0, 3])
     np.testing.assert_array_equal(sample_each(jax.tree.map(lambda x: x[order], d), keys[order]), whole[order])
-    for b in range(4):  # alone, an exp may round otherwise than in a vector
-        np.testing.assert_allclose(jax.tree.map(lambda x, b=b: x[b], d).sample(keys[b]), whole[b], rtol=1e-6)
     assert (sample_each(d, jax.random.split(jax.random.key(4), 4)) != whole).any()
+
+
+def test_sample_each_draws_a_normal_row_as_the_row_itself_does() -> None:
+    d, keys = Normal(*(x[:, 0] for x in gaussian(3))), jax.random.split(jax.random.key(3), 4)
+    for b, drawn in enumerate(sample_each(d, keys)):  # alone, an exp may round otherwise than in a vector
+        np.testing.assert_allclose(Normal(d.mean[b], d.log_std[b]).sample(keys[b]), drawn, rtol=1e-6)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_sample_each_draws_with_the_probabilities_of_the_logits(impl: str) -> None:
+    """From the keys that acting folds: one key, environments 0, 1, 2, …; and from one environment over many rows."""
+    n, logits = 6000, jnp.array([0.3, MASKED, -1.0, 1.2, -3.0])
+    expected = n * scipy.special.softmax(np.asarray(logits, np.float64))
+    key = jax.random.key(7, impl=impl)
+    over_environments = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n))
+    over_rows = jax.vmap(lambda row: jax.random.fold_in(row, 0))(jax.random.split(key, n))
+    for keys in (over_environments, over_rows):
+        drawn = np.asarray(sample_each(Categorical(jnp.broadcast_to(logits, (n, 5))), keys))
+        counts = np.bincount(drawn, minlength=5)
+        assert counts[1] == 0  # masked
+        allowed = [0, 2, 3, 4]
+        assert scipy.stats.chisquare(counts[allowed], expected[allowed]).pvalue > 1e-3
+        assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 4 / np.sqrt(n)
+
+
+def test_quantiles_are_the_inverse_of_the_cumulative_distribution() -> None:
+    d = Categorical(jnp.log(jnp.array([0.25, 0.5, 0.25])))
+    u = jnp.array([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 0.9999])
+    np.testing.assert_array_equal(jax.vmap(d.quantile)(u), [0, 0, 1, 1, 2, 2])
+
+
+def test_the_largest_uniform_number_draws_no_masked_action() -> None:
+    """Rounding can leave the sum of the probabilities below or above 1."""
+    rng, u = np.random.default_rng(0), jnp.float32(1 - 2.0**-23)
+    logits = jnp.asarray(rng.normal(size=(2000, 9)) * 3, jnp.float32).at[:, 6:].set(MASKED)
+    highest = Categorical(logits).quantile(jnp.full(2000, u))
+    assert (highest <= 5).all() and (highest >= 0).all()
+    first = Categorical(logits[:, ::-1]).quantile(jnp.zeros(2000))
+    np.testing.assert_array_equal(first, 3)  # nor does 0

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from jaxrl.distributions import MASKED, Categorical, Normal
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.models import ActorCriticOutput, actor_critic, encode_space, orthogonal, q_network, split_mask
+from jaxrl.models import ActorCriticOutput, actor_critic, encode_space, orthogonal_kernels, q_network, split_mask
 from jaxrl.spaces import example_input, first_input, zeros
 from jaxrl.types import Model, StepInput
 from tests.agents import to_numpy
@@ -29,26 +29,37 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 # --------------------------------------------------------------------------------------------------------------- initialisation
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (64, 64), (4, 64), (64, 4), (1, 8), (8, 1), (1, 1), (3, 3, 2, 5)])
-def test_orthogonal_is_orthogonal(shape: tuple[int, ...]) -> None:
-    """Over eight keys at once, as eight seeds do."""
+SHAPES = [(8, 8), (64, 64), (4, 64), (64, 4), (1, 8), (8, 1), (1, 1), (3, 3, 2, 5)]
+
+
+def test_kernels_are_orthogonal_times_their_gain() -> None:
+    """Over eight keys at once, as eight seeds do; what has one axis stays as it is."""
+    gains = {str(shape): jnp.full(shape, 2.0) for shape in SHAPES} | {"bias": jnp.arange(3.0)}
     keys = jax.random.split(jax.random.key(0), 8)
-    kernels = np.asarray(jit(jax.vmap(lambda key: orthogonal(2.0)(key, shape)))(keys), np.float64)
-    assert kernels.shape == (8, *shape) and orthogonal()(keys[0], shape).dtype == jnp.float32
-    for w in kernels.reshape(8, math.prod(shape[:-1]), shape[-1]) / 2.0:
-        gram = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
-        assert np.abs(gram - np.eye(len(gram))).max() < 2e-6
-    if math.prod(shape) > 1:
-        assert np.abs(kernels[0] - kernels[1]).max() > 1e-3
-    np.testing.assert_allclose(kernels[3], orthogonal(2.0)(keys[3], shape), atol=1e-5)
+    drawn = jit(jax.vmap(lambda key: orthogonal_kernels(key, gains)))(keys)
+    np.testing.assert_array_equal(drawn["bias"], np.broadcast_to(np.arange(3.0), (8, 3)))
+    alone = orthogonal_kernels(keys[3], gains)
+    for shape in SHAPES:
+        assert drawn[str(shape)].shape == (8, *shape) and drawn[str(shape)].dtype == jnp.float32
+        kernels = np.asarray(drawn[str(shape)], np.float64)
+        for w in kernels.reshape(8, math.prod(shape[:-1]), shape[-1]) / 2.0:
+            gram = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
+            assert np.abs(gram - np.eye(len(gram))).max() < 2e-6
+        if math.prod(shape) > 1:
+            assert np.abs(kernels[0] - kernels[1]).max() > 1e-3
+        np.testing.assert_allclose(kernels[3], alone[str(shape)], atol=1e-5)
 
 
-def test_orthogonal_prefers_no_direction() -> None:
+def test_kernels_prefer_no_direction_and_are_independent() -> None:
     """Uniform over orthogonal matrices: entries of 3×3 have mean 0 and variance ⅓, and rotations are as likely as reflections."""
-    w = np.asarray(jax.vmap(lambda key: orthogonal()(key, (3, 3)))(jax.random.split(jax.random.key(1), 2000)), np.float64)
-    assert np.abs(w.mean(0)).max() < 4 * math.sqrt(1 / 3 / 2000)
-    assert np.abs((w**2).mean(0) - 1 / 3).max() < 4 * math.sqrt(4 / 45 / 2000)
-    assert abs((np.linalg.det(w) > 0).mean() - 0.5) < 4 * math.sqrt(0.25 / 2000)
+    keys = jax.random.split(jax.random.key(1), 2000)
+    drawn = jax.vmap(lambda key: orthogonal_kernels(key, [jnp.ones((3, 3))] * 2))(keys)
+    for w in np.asarray(drawn, np.float64):
+        assert np.abs(w.mean(0)).max() < 4 * math.sqrt(1 / 3 / 2000)
+        assert np.abs((w**2).mean(0) - 1 / 3).max() < 4 * math.sqrt(4 / 45 / 2000)
+        assert abs((np.linalg.det(w) > 0).mean() - 0.5) < 4 * math.sqrt(0.25 / 2000)
+    products = np.asarray(drawn[0] * drawn[1], np.float64)
+    assert np.abs(products.mean(0)).max() < 4 * math.sqrt(1 / 9 / 2000)
 
 
 def singular_values(kernel: Any) -> np.ndarray:

@@ -34,6 +34,10 @@ class FusedDriver:
         self._agent = agent
         self._seeds = np.asarray(seeds, np.uint32)
         self._mesh = jax.make_mesh((len(devices),), (SEEDS,), axis_types=(AxisType.Auto,), devices=devices)
+        # XLA's default order of kernels on a CPU lets several run at once, and small ones then spend more time on passing from
+        # thread to thread than they save: PPO's step takes 6 to 10 % longer.
+        in_order: dict[str, bool | str] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+        self._compiler_options = in_order if devices[0].platform == "cpu" else None
         self.programs: dict[Any, Any] = {}
         """Compiled, by name; each on its first use."""
 
@@ -78,7 +82,7 @@ class FusedDriver:
                 mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=P(SEEDS), check_vma=False
             )
             program = jax.jit(sharded, donate_argnums=(0,) if donate else ())
-            self.programs[name] = program.lower(*args).compile()
+            self.programs[name] = program.lower(*args).compile(self._compiler_options)
             self.compile_seconds += time.perf_counter() - start
         return self.programs[name](*args)
 
