@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from jaxrl.envs import check_env, list_envs, make_env
     from jaxrl.runtime.checkpoint import restore, save
     from jaxrl.runtime.evaluation import evaluate
-    from jaxrl.runtime.run import run
+    from jaxrl.runtime.policy import load_policy
+    from jaxrl.runtime.run import resume, run
     from jaxrl.spec import build
     from jaxrl.training import make_train
     from jaxrl.types import Agent, AgentState, Algorithm, Env, HostEnv, Model, Policy, Rollout, StepInput, TimeStep
@@ -32,6 +33,8 @@ _HOMES = {
     "restore": "jaxrl.runtime.checkpoint",
     "save": "jaxrl.runtime.checkpoint",
     "evaluate": "jaxrl.runtime.evaluation",
+    "load_policy": "jaxrl.runtime.policy",
+    "resume": "jaxrl.runtime.run",
     "run": "jaxrl.runtime.run",
     "build": "jaxrl.spec",
     "make_train": "jaxrl.training",
@@ -55,11 +58,13 @@ __all__ = [
     "check_env",
     "evaluate",
     "list_envs",
+    "load_policy",
     "make_dqn",
     "make_env",
     "make_ppo",
     "make_train",
     "restore",
+    "resume",
     "run",
     "save",
 ]

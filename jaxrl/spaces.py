@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium import spaces
 
 from jaxrl.types import Array, PyTree, StepInput
@@ -53,3 +57,53 @@ def finite(tree: PyTree, valid: Array) -> PyTree:
 def per_row(x: Array, like: Array) -> Array:
     """Append axes to a mask ``x`` so that it broadcasts against ``like``."""
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
+
+
+# --------------------------------------------------------------------------------------------------------------- as plain data
+
+
+def describe_space(space: spaces.Space) -> dict[str, Any]:
+    """A space as plain data (JSON)."""
+    kind = type(space).__name__
+    if isinstance(space, spaces.Dict):
+        return {"kind": kind, "spaces": {name: describe_space(part) for name, part in space.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": kind, "spaces": [describe_space(part) for part in space]}
+    dtype = np.dtype(space.dtype).name if space.dtype is not None else None
+    if isinstance(space, spaces.Discrete):
+        return {"kind": kind, "n": int(space.n), "start": int(space.start), "dtype": dtype}
+    if isinstance(space, spaces.Box):
+        return {"kind": kind, "low": _bounds(space.low), "high": _bounds(space.high), "shape": list(space.shape), "dtype": dtype}
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": kind, "n": np.asarray(space.n).tolist()}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": kind, "nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": dtype}
+    raise TypeError(f"{space} cannot be described: use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple")
+
+
+def realize_space(data: Mapping[str, Any]) -> spaces.Space:
+    """The inverse of ``describe_space``."""
+    kind, rest = data["kind"], {name: value for name, value in data.items() if name != "kind"}
+    if kind == "Dict":
+        return spaces.Dict({name: realize_space(part) for name, part in rest["spaces"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([realize_space(part) for part in rest["spaces"]])
+    if "dtype" in rest:
+        rest["dtype"] = np.dtype(rest["dtype"])
+    if kind == "Box":
+        shape = tuple(rest["shape"])
+        low, high = (np.broadcast_to(np.array(rest[name], rest["dtype"]), shape) for name in ("low", "high"))
+        return spaces.Box(low, high, dtype=rest["dtype"])
+    makers: dict[str, Any] = {
+        "Discrete": spaces.Discrete,
+        "MultiBinary": spaces.MultiBinary,
+        "MultiDiscrete": spaces.MultiDiscrete,
+    }
+    return makers[kind](**{name: np.array(x) if isinstance(x, list) and name != "n" else x for name, x in rest.items()})
+
+
+def _bounds(values: np.ndarray) -> Any:
+    """One number where all are equal; as text where some are infinite, which JSON has no number for."""
+    same = values.size > 0 and bool((values == values.flat[0]).all())
+    shown = np.asarray(values.flat[0] if same else values)
+    return (shown if np.isfinite(shown).all() else shown.astype(str)).tolist()

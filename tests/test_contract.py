@@ -113,7 +113,7 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
         for leaf in leaves:
             assert (np.asarray(leaf)[0] != np.asarray(leaf)[1]).any(), name
     after, _ = jax.vmap(agent.step)(states)
-    actions = np.asarray(after.learner.replay.rows.action if rule == "dqn" else after.actor.input.prev_action)
+    actions = np.asarray(after.learner.replay.records.unpack().action if rule == "dqn" else after.actor.input.prev_action)
     assert (actions[0] != actions[1]).any()
 
 

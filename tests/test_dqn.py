@@ -184,7 +184,7 @@ def test_transitions_are_what_the_policy_saw(name: str) -> None:
     rows, envs = 24, 3
     row, env = (x.reshape(-1) for x in np.meshgrid(np.arange(1, rows - 1), np.arange(envs), indexing="ij"))
     replay = uniform_replay(rows, envs, 8)
-    valid = np.asarray(learner.replay.rows.valid[row, env])
+    valid = np.asarray(learner.replay.valid[row, env])
     drawn = transitions(replay, learner.replay, Draw(jnp.asarray(row), jnp.asarray(env), jnp.asarray(valid)))
     assert valid.any() and not valid.all()
 
@@ -213,7 +213,7 @@ def test_replay_keeps_raw_rows_in_the_types_of_the_environment() -> None:
         observation_space=picture,
     )
     state = jit(small_dqn(env).init)(KEY())
-    rows = state.learner.replay.rows
+    rows = state.learner.replay.records.unpack()
     assert rows.obs.dtype == jnp.uint8 and rows.obs.shape == (60, 4, 2, 2)
     np.testing.assert_array_equal(rows.obs[:16], 200)  # 64 rows of warm-up in 4 environments
     assert (rows.reward[:16][rows.valid[:16]] == 250).all() and not rows.valid[16:].any()
@@ -303,7 +303,7 @@ def test_the_replay_ratio_is_exact() -> None:
     assert int(metrics["losses/td_loss"].count) == 30
     assert int(metrics["charts/valid_rows"].count) == 80
     # The buffer holds what was asked for, 31 rows of each environment, in a ring of whole adds.
-    assert int(state.learner.replay.size) == 31 and state.learner.replay.rows.valid.shape == (32, 4)
+    assert int(state.learner.replay.size) == 31 and state.learner.replay.valid.shape == (32, 4)
 
 
 @pytest.mark.parametrize("ratio, updates", [(4, 1), (8, 2), (12.0, 3), (400, 100)])

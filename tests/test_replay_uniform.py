@@ -103,7 +103,7 @@ def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
             np.testing.assert_array_equal(part.name[found], np.stack([number, draw.env[found]], -1))
             np.testing.assert_array_equal(part.flag[found], number % 251)
         assert int(state.size) == len(stored)
-    assert jax.tree.map(lambda x: x.dtype, state.rows) == jax.tree.map(lambda x: x.dtype, EXAMPLE)
+    assert jax.tree.map(lambda x: x.dtype, state.records.unpack()) == jax.tree.map(lambda x: x.dtype, EXAMPLE)
 
 
 @cache
@@ -164,7 +164,7 @@ def test_states_of_different_age_side_by_side() -> None:
 def test_a_device_may_hold_a_share_of_the_environments() -> None:
     """Built for three environments, used with the last two: what is drawn follows the state."""
     replay, state, stored = large()
-    share = state._replace(rows=jax.tree.map(lambda x: x[:, 1:], state.rows))
+    share = state._replace(records=state.records[:, 1:], valid=state.valid[:, 1:])
     share = ring(10, 4)[1](share, jax.tree.map(lambda x: x[:, 1:], numbered_rows(20, 4)))
     draw, (_, row, _) = look(replay, share, KEY(), 600)
     newer = [*stored, *zip(range(20, 24), numbered_rows(20, 4).valid, strict=True)][-10:]

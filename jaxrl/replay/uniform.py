@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import check_count
+from jaxrl.replay.records import Records, layout_of, pack
 from jaxrl.types import Array, Key, PyTree
 
 CANDIDATES = 4
@@ -26,8 +27,10 @@ class Rows(Protocol):
 
 
 class ReplayState(NamedTuple):
-    rows: Any
-    """[ring_length, B, ...]"""
+    records: Records
+    """[ring_length, B]"""
+    valid: Array
+    """bool[ring_length, B]: the rows' own, once more: draws look at many."""
     position: Array
     """i32[]: where the next row goes."""
     size: Array
@@ -72,35 +75,38 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
 
     def init(example: Rows) -> ReplayState:
         rows = jax.tree.map(lambda x: jnp.zeros((ring_length, num_envs, *x.shape), x.dtype), example)
-        return ReplayState(rows, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+        zero = jnp.zeros((), jnp.int32)
+        return ReplayState(pack(layout_of(example), rows), jnp.zeros((ring_length, num_envs), bool), zero, zero)
 
     def add(state: ReplayState, rows: Rows) -> ReplayState:
         length = rows.valid.shape[0]
         if length != rows_per_add:
             raise ValueError(f"this replay takes {rows_per_add} rows at a time, not {length}: build it for that rollout_length")
 
+        new_rows = (pack(state.records.layout, rows), rows.valid)
+
         def write(_: Array, ring: PyTree) -> PyTree:
             return jax.tree.map(
-                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), state.position, axis=0),
+                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, state.position, axis=0),
                 ring,
-                rows,
+                new_rows,
             )
 
         # XLA would fuse a plain write into the draws that follow, which then read the ring before and after it: a copy of the
         # whole ring per iteration. A loop is never fused into its readers, and one of two trips is not unrolled; the second
         # trip repeats the first.
-        written = jax.lax.fori_loop(0, 2, write, state.rows)
+        records, valid = jax.lax.fori_loop(0, 2, write, (state.records, state.valid))
         position = (state.position + length) % ring_length
-        return ReplayState(written, position, jnp.minimum(state.size + length, capacity))
+        return ReplayState(records, valid, position, jnp.minimum(state.size + length, capacity))
 
     def draw(state: ReplayState, key: Key, batch_size: int) -> Draw:
-        envs = state.rows.valid.shape[1]
+        envs = state.valid.shape[1]
         # The newest row has no successor yet and the oldest no predecessor.
         drawable = state.size - 2
         index = jax.random.randint(key, (CANDIDATES, batch_size), 0, jnp.maximum(drawable, 1) * envs)
         age, env = index // envs + 1, index % envs
         row = (state.position - 1 - age) % ring_length
-        valid = state.rows.valid[row, env] & (drawable > 0)
+        valid = state.valid[row, env] & (drawable > 0)
         found_row, found_env, found = row[0], env[0], valid[0]
         for i in range(1, CANDIDATES):
             found_row = jnp.where(found, found_row, row[i])
@@ -110,6 +116,6 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
 
     def take(state: ReplayState, draw: Draw, offset: int) -> PyTree:
         row = (draw.row + offset) % ring_length if offset else draw.row
-        return jax.tree.map(lambda x: x[row, draw.env], state.rows)
+        return state.records[row, draw.env].unpack()
 
     return Replay(init, add, draw, take)

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxrl.config import check_count
 from jaxrl.runtime import leaves, manifest
 from jaxrl.runtime.manifest import CheckpointError, Damage, Manifest, step_folders
@@ -200,8 +202,6 @@ def restore(folder: str | os.PathLike[str], target: PyTree, *, step: int | None 
       CheckpointError: no step is whole, or the format is another version's.
       ValueError: the checkpoint does not fit the target; the message names the first leaf that differs.
     """
-    import orbax.checkpoint as ocp
-
     wanted = leaves.describe(target)
     folder = _absolute(folder)
     found = _newest_whole(folder, step)
@@ -216,19 +216,35 @@ def restore(folder: str | os.PathLike[str], target: PyTree, *, step: int | None 
             f"step {found.step} in {folder} was saved by jaxrl {found.versions['jaxrl']}, and this is jaxrl {here['jaxrl']}: the"
             " state fits, but the run need not go on bit for bit"
         )
-    asked = leaves.restore_targets(found.structure, target)
+    arrays = _read_arrays(folder, found, leaves.restore_targets(found.structure, target))
+    return leaves.decode(found.structure, arrays, target), _info(found)
+
+
+def read_arrays(folder: str | os.PathLike[str], *, step: int | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint without a target, by their paths in the state (``.learner.params['params']…``).
+
+    Keys come as their data; Python numbers as arrays. Errors and warnings as in ``restore``.
+    """
+    folder = _absolute(folder)
+    found = _newest_whole(folder, step)
+    arrays = _read_arrays(folder, found, leaves.host_targets(found.structure))
+    return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}
+
+
+def _read_arrays(folder: Path, found: Manifest, asked: dict[str, Any]) -> dict[str, Any]:
+    import orbax.checkpoint as ocp
+
     try:
         with _quiet():
             options = ocp.CheckpointManagerOptions(read_only=True, lightweight_initialize=True)  # not a glance at other steps
             with ocp.CheckpointManager(folder, options=options) as manager:
-                arrays = manager.restore(found.step, args=ocp.args.StandardRestore(asked))
+                return dict(manager.restore(found.step, args=ocp.args.StandardRestore(asked)))
     except Exception as error:
-        name = "orbax-checkpoint"
+        name, here = "orbax-checkpoint", manifest.installed_versions()
         raise CheckpointError(
             f"step {found.step} in {folder} is whole, but {name} {here[name]} cannot read it ({name} {found.versions[name]} wrote"
             f" it): {error}"
         ) from error
-    return leaves.decode(found.structure, arrays, target), _info(found)
 
 
 def read_info(folder: str | os.PathLike[str], *, step: int | None = None) -> CheckpointInfo:

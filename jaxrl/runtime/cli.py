@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jaxrl
 
-USAGE_ERROR, INTERRUPTED = 2, 130
+USAGE_ERROR = 2
 DEBUG_VARIABLE = "JAXRL_DEBUG"
 
 
@@ -46,14 +47,14 @@ programs are kept (default: ~/.cache/jaxrl/xla; empty: nowhere).
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, 2 for a wrong or impossible request, 130 after Ctrl-C."""
+    """Run the command line: exit code 0, 2 for a wrong or impossible request, 130 after Ctrl-C, 143 after SIGTERM."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(args)
     except KeyboardInterrupt as interrupt:
         if not str(interrupt):  # a run that was stopped has told its story
             complain("interrupted")
-        return INTERRUPTED
+        return 128 + getattr(interrupt, "signal", signal.SIGINT)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it flushes at the end
         return 1

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.training import evaluate, run_iterations
-from jaxrl.types import Agent, AgentState, Array, Metrics, PyTree
+from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
 
 SEEDS = "seeds"
 """The name of the mesh axis."""
@@ -47,20 +48,30 @@ class FusedDriver:
         Args:
           hyperparams: the ones to change, one value for all seeds or [num_seeds].
         """
-        values = {name: np.broadcast_to(np.float32(x), self._seeds.shape) for name, x in (hyperparams or {}).items()}
+        args = (self._seeds, self._per_seed(hyperparams))
+        if "init" not in self.programs:
+            start = time.perf_counter()
+            init = self._lower(self._init_one, (0, 0), *args)
+            with ThreadPoolExecutor(1) as background:  # XLA compiles one while Python traces the other
+                compiled = background.submit(init.compile, self._compiler_options)
+                states = self._sharded(init.out_info)
+                advance = self._lower(self._advance_one, (0, None), states, np.int32(0), donate=True)
+                self.programs["advance"] = advance.compile(self._compiler_options)
+                self.programs["init"] = compiled.result()
+            self.compile_seconds += time.perf_counter() - start
+        return self.programs["init"](*args)
 
-        def init(seed: Array, hyperparams: PyTree) -> AgentState:
-            return self._agent.init(jax.random.key(seed), hyperparams)
+    def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
+        """Shapes and shardings of what ``init`` gives."""
+        return self._sharded(jax.eval_shape(jax.vmap(self._init_one), self._seeds, self._per_seed(hyperparams)))
 
-        return self._call("init", init, (0, 0), self._seeds, values)
+    def adopt(self, states: AgentState, iteration: int) -> AgentState:
+        """Restored states are whole: nothing to do."""
+        return states
 
     def advance(self, states: AgentState, iterations: int) -> tuple[AgentState, Metrics]:
         """``iterations`` steps of every seed, in one call: ``(states, metrics [num_seeds])``. ``states`` is used up."""
-
-        def advance(state: AgentState, iterations: Array) -> tuple[AgentState, Metrics]:
-            return run_iterations(self._agent, state, iterations)
-
-        return self._call("advance", advance, (0, None), states, np.int32(iterations), donate=True)
+        return self._call("advance", self._advance_one, (0, None), states, np.int32(iterations), donate=True)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int) -> tuple[Array, Array]:
         """Greedy episodes of every seed: ``(returns, lengths)``, [num_seeds, num_episodes]."""
@@ -71,20 +82,44 @@ class FusedDriver:
 
         return self._call(("evaluate", num_episodes), play, (0, 0, None), self._seeds, states, np.int32(iteration))
 
+    def policies(self, states: AgentState) -> Policy:
+        """Copies, which outlive the states."""
+
+        def policy(state: AgentState) -> Policy:
+            return jax.tree.map(jnp.copy, self._agent.algorithm.policy(state.learner))
+
+        return self._call("policies", policy, (0,), states)
+
+    def _init_one(self, seed: Array, hyperparams: PyTree) -> AgentState:
+        return self._agent.init(jax.random.key(seed), hyperparams)
+
+    def _advance_one(self, state: AgentState, iterations: Array) -> tuple[AgentState, Metrics]:
+        return run_iterations(self._agent, state, iterations)
+
+    def _per_seed(self, hyperparams: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
+        return {name: np.broadcast_to(np.float32(x), self._seeds.shape) for name, x in (hyperparams or {}).items()}
+
+    def _sharded(self, shapes: PyTree) -> PyTree:
+        sharding = NamedSharding(self._mesh, P(SEEDS))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
+
     def _call(
         self, name: Any, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False
     ) -> Any:
         if name not in self.programs:
             start = time.perf_counter()
-            specs = tuple(P(SEEDS) if axis == 0 else P() for axis in axes)
-            mapped = _alone if len(self._seeds) == self._mesh.size else jax.vmap
-            sharded = jax.shard_map(
-                mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=P(SEEDS), check_vma=False
-            )
-            program = jax.jit(sharded, donate_argnums=(0,) if donate else ())
-            self.programs[name] = program.lower(*args).compile(self._compiler_options)
+            self.programs[name] = self._lower(function, axes, *args, donate=donate).compile(self._compiler_options)
             self.compile_seconds += time.perf_counter() - start
         return self.programs[name](*args)
+
+    def _lower(self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False) -> Any:
+        """Trace a function of one seed for all of them."""
+        specs = tuple(P(SEEDS) if axis == 0 else P() for axis in axes)
+        mapped = _alone if len(self._seeds) == self._mesh.size else jax.vmap
+        sharded = jax.shard_map(
+            mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=P(SEEDS), check_vma=False
+        )
+        return jax.jit(sharded, donate_argnums=(0,) if donate else ()).lower(*args)
 
 
 def _alone(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Callable[..., Any]:

@@ -151,6 +151,11 @@ class HostLearner:
         self.collector.close()
 
 
+def resumed_seed(seed: int, iteration: int) -> int:
+    """Of the environments of a run that goes on at an iteration: to begin as at the start would repeat old episodes."""
+    return int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31)
+
+
 class HostDriver:
     """Runs an agent on host environments for ``jaxrl.run``: seeds one after the other, each with environments of its own."""
 
@@ -161,6 +166,20 @@ class HostDriver:
     def init(self, hyperparams: Any = None) -> list[AgentState]:
         pairs = zip(self.learners, self.seeds, strict=True)
         return [learner.init(jax.random.key(seed), hyperparams) for learner, seed in pairs]
+
+    def shapes(self, hyperparams: Any = None) -> list[AgentState]:
+        """What ``init`` gives, as shapes."""
+        return [jax.eval_shape(partial(self.agent.init, hyperparams=hyperparams), jax.random.key(seed)) for seed in self.seeds]
+
+    def adopt(self, states: list[AgentState], iteration: int) -> list[AgentState]:
+        """Open environments anew, with other seeds than at the start: their episodes cannot be restored, so new ones begin."""
+        self.close()
+        self.learners = [HostLearner(self.agent, resumed_seed(seed, iteration)) for seed in self.seeds]
+        return states
+
+    def policies(self, states: list[AgentState]) -> Policy:
+        """Of all seeds, [num_seeds, ...]."""
+        return _stack([self.agent.algorithm.policy(state.learner) for state in states])
 
     def advance(self, states: list[AgentState], iterations: int) -> tuple[list[AgentState], Metrics]:
         """``iterations`` steps of every seed; metrics [num_seeds]."""

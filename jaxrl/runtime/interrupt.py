@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to stop at the next clean point."""
+"""Ctrl-C and SIGTERM as a wish to stop at the next clean point."""
 
 from __future__ import annotations
 
@@ -7,31 +7,34 @@ import threading
 from types import FrameType
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL)
+"""Any other handler belongs to somebody (a notebook, a server, jax.distributed), whose way of stopping is kept."""
+
 
 class Interrupt:
-    """While it is entered, the first Ctrl-C only sets ``requested``; the second one raises KeyboardInterrupt.
+    """While it is entered, the first signal only sets ``requested``; a second one raises KeyboardInterrupt.
 
     Python delivers signals to the main thread alone, so elsewhere this does nothing.
     """
 
     def __init__(self) -> None:
-        self.requested = False
-        self._before: Any = None
+        self.requested = 0
+        """The number of the signal that came."""
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
-        # A handler that is not Python's own belongs to somebody (a notebook, a server) whose way of stopping is kept.
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            self._before = signal.signal(signal.SIGINT, self._handle)
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) in UNTOUCHED:
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True  # and nothing else: whatever it interrupts may hold a lock, or be half way through a line
+        self.requested = number  # and nothing else: whatever it interrupts may hold a lock, or be half way through a line

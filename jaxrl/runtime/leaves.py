@@ -165,6 +165,24 @@ def restore_targets(saved: list[LeafSpec], target: PyTree) -> dict[str, Any]:
     return targets
 
 
+KEY_WORDS = {"key<fry>": 2, "key<rbg>": 4, "key<urbg>": 4}
+"""u32 words per key of JAX's generators."""
+
+
+def stored(saved: list[LeafSpec]) -> list[tuple[str, LeafSpec]]:
+    """(name of the array, leaf) of every leaf that has data."""
+    return [(_name(index), spec) for index, spec in enumerate(saved) if spec.is_stored]
+
+
+def host_targets(saved: list[LeafSpec]) -> dict[str, Any]:
+    """What to ask of orbax to get everything as NumPy arrays, keys as their data."""
+    targets: dict[str, Any] = {FILLER: np.zeros((), np.int32)}
+    for name, spec in stored(saved):
+        shape, dtype = ((*spec.shape, KEY_WORDS[spec.dtype]), "uint32") if spec.is_key else (spec.shape, spec.dtype)
+        targets[name] = np.broadcast_to(np.zeros((), np.dtype(dtype)), shape)  # of that shape, without its memory
+    return targets
+
+
 def decode(saved: list[LeafSpec], arrays: dict[str, Any], target: PyTree) -> PyTree:
     """The state: the values in ``arrays``, in the structure, kinds and places of ``target``."""
     leaves = []

@@ -14,6 +14,11 @@ from jaxrl.types import Agent, HostEnv
 NUM_CHUNKS, NUM_EVALUATIONS = 50, 20
 """About as many of each in a run, unless it is told otherwise."""
 
+MAX_CHUNK_ROWS = 250_000
+"""Per seed, unless told otherwise: a signal is answered at the end of a chunk."""
+
+ON_NAN = ("drop", "stop")
+
 
 def check_seeds(seeds: int | Sequence[int]) -> list[int]:
     """The seeds themselves; ``n`` means 0 … n−1."""
@@ -67,6 +72,8 @@ class Plan(NamedTuple):
     chunk_iterations: int
     eval_every: int
     eval_episodes: int
+    stop_at: float | None
+    on_nan: str
 
     @property
     def total_steps(self) -> int:
@@ -75,9 +82,8 @@ class Plan(NamedTuple):
     def steps_at(self, iteration: int) -> int:
         return (self.warmup_iterations + iteration) * self.rows_per_iteration
 
-    def stops(self) -> Iterator[int]:
-        """The iterations at which a chunk ends: multiples of ``chunk_iterations``, evaluations, and the end."""
-        now = 0
+    def stops(self, now: int = 0) -> Iterator[int]:
+        """The iterations after ``now`` at which a chunk ends: multiples of ``chunk_iterations``, evaluations, and the end."""
         while now < self.iterations:
             ahead = [now + every - now % every for every in (self.chunk_iterations, self.eval_every) if every]
             now = min(*ahead, self.iterations)
@@ -86,19 +92,44 @@ class Plan(NamedTuple):
     def evaluates(self, iteration: int) -> bool:
         return bool(self.eval_every) and (iteration % self.eval_every == 0 or iteration == self.iterations)
 
-    def describe(self, asked: int) -> dict[str, Any]:
-        return {"total_steps": self.total_steps, "total_steps_asked": asked, **self._asdict()}
+    def describe(self) -> dict[str, Any]:
+        return {"total_steps": self.total_steps, **self._asdict()}
 
 
 def make_plan(
-    agent: Agent, total_steps: int, eval_every: int | None, eval_episodes: int, chunk_iterations: int | None, *, exact_steps: bool
+    agent: Agent,
+    total_steps: int,
+    eval_every: int | None = None,
+    eval_episodes: int = 128,
+    chunk_iterations: int | None = None,
+    stop_at: float | None = None,
+    on_nan: str = "drop",
+    *,
+    exact_steps: bool = False,
+    before: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """A run's plan, from its length alone: never from a clock."""
+    """A run's plan, from its length alone: never from a clock.
+
+    Args:
+      before: ``Plan.describe`` of the run that goes on, which chose what is left open here.
+    """
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
-    chunk = -(-iterations // NUM_CHUNKS) if chunk_iterations is None else chunk_iterations
-    check_count("chunk_iterations", chunk)
+    if before:
+        chunk_iterations = before["chunk_iterations"] if chunk_iterations is None else chunk_iterations
+        eval_every = before["eval_every"] if eval_every is None else eval_every
+    if chunk_iterations is None:
+        chunk_iterations = min(-(-iterations // NUM_CHUNKS), max(1, MAX_CHUNK_ROWS // agent.steps_per_iteration))
+    check_count("chunk_iterations", chunk_iterations)
     if eval_every is None:
-        eval_every = chunk * max(1, -(-iterations // (chunk * NUM_EVALUATIONS)))
+        eval_every = chunk_iterations * max(1, -(-iterations // (chunk_iterations * NUM_EVALUATIONS)))
     check_count("eval_every", eval_every, at_least=0)
     check_count("eval_episodes", eval_episodes)
-    return Plan(iterations, agent.algorithm.warmup_iterations, agent.steps_per_iteration, chunk, eval_every, eval_episodes)
+    if on_nan not in ON_NAN:
+        raise ValueError(f"on_nan={on_nan!r} is unknown: choose one of {ON_NAN}")
+    if stop_at is not None:
+        check_hyperparam("stop_at", stop_at)
+        if not eval_every:
+            raise ValueError(f"stop_at={stop_at} needs evaluations, and eval_every=0 leaves them out")
+        stop_at = float(stop_at)
+    warmup, rows = agent.algorithm.warmup_iterations, agent.steps_per_iteration
+    return Plan(iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan)

@@ -13,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import tyro
 
@@ -47,8 +47,10 @@ ALGORITHMS = {
 
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
+       jaxrl train --resume FOLDER [--quiet]
 
-Train over seeds, evaluate on the way, and leave config.json, progress.csv, learning_curve.png and a checkpoint in a folder.
+Train over seeds, evaluate on the way, and leave logs, learning curve, checkpoints and the best policies in a folder. A run that
+was stopped or killed goes on from its last checkpoint with --resume, as if nothing had happened.
 
 algorithms:
 {algorithms}
@@ -59,6 +61,7 @@ try:
   jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/cartpole
   jaxrl train ppo --env envpool:CartPole-v1 --total-steps 200000 --num-envs 64
   jaxrl train dqn --env Acrobot-v1 --seeds 3,5,7 --learning-rate 1e-3
+  jaxrl train --resume runs/cartpole
 """
 
 
@@ -81,7 +84,7 @@ class RunOptions:
     total_steps: int = DEFAULT_TOTAL_STEPS
     """Environment rows per seed, rounded up to whole iterations."""
     out: Annotated[str | None, _chosen_by_us("runs/ALGORITHM-ENV, numbered if it exists", "FOLDER")] = None
-    """Folder for the results, new or empty."""
+    """Folder for the results: new, empty, or of this very run, which then goes on."""
     eval_every: Annotated[int | None, _chosen_by_us("about 20 evaluations per run", "INT")] = None
     """Iterations between evaluations; 0: none."""
     eval_episodes: int = 128
@@ -90,6 +93,22 @@ class RunOptions:
     """Iterations between two updates of the display and the logs. Results do not depend on it."""
     exact_steps: Flag = False
     """Refuse a total that is no whole number of iterations, instead of rounding it up."""
+    stop_at: float | None = None
+    """End when the mean evaluation return over seeds reaches this."""
+    on_nan: Literal["drop", "stop"] = "drop"
+    """When a seed's losses are NaN or infinite: leave the seed out of all means, or end the run."""
+    init_from: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Begin with the parameters of another run, as far as they fit."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
+    keep_checkpoints: int = 3
+    """How many checkpoints to keep."""
+    save_replay: bool = True
+    """Keep the replay buffer in checkpoints; without it a resumed run is not bit-equal to one that was never stopped."""
+    tensorboard: bool = True
+    """Write TensorBoard event files."""
+    wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
+    """W&B project to log to; needs pip install "jaxrl[wandb]"."""
     quiet: Flag = False
     """Show nothing but errors."""
 
@@ -100,6 +119,8 @@ def main(args: Sequence[str]) -> int:
         rows = (f"  {name:<6} {entry.help}" for name, entry in ALGORITHMS.items())
         print(HELP.format(algorithms="\n".join(rows)), end="")
         return 0 if args else 2
+    if args[0] == "--resume":
+        return resume(args)
     if args[0] not in ALGORITHMS:
         raise unknown("algorithm", args[0], list(ALGORITHMS))
     return train(args[0], args[1:])
@@ -116,17 +137,31 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     agent = getattr(module, entry.builder)(options.env, **settings)
     from jaxrl.runtime.run import run
 
-    run(
-        agent,
-        options.total_steps,
-        seeds=seeds,
-        out=free_folder(f"{algorithm}-{options.env}") if options.out is None else options.out,
-        eval_every=options.eval_every,
-        eval_episodes=options.eval_episodes,
-        chunk_iterations=options.chunk_iterations,
-        exact_steps=options.exact_steps,
-        quiet=options.quiet,
-    )
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    given |= {"seeds": seeds, "out": options.out or free_folder(f"{algorithm}-{options.env}")}
+    del given["env"], given["total_steps"]
+    run(agent, options.total_steps, **given)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumeOptions:
+    """Go on with a run that was stopped or killed, from its last checkpoint. Its settings are in its config.json."""
+
+    resume: Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+    """Folder of the run."""
+    quiet: Flag = False
+    """Show nothing but errors."""
+
+
+def resume(args: Sequence[str]) -> int:
+    options = tyro.cli(ResumeOptions, prog="jaxrl train", args=list(args))
+    from jaxrl.runtime.folder import read_config
+    from jaxrl.runtime.run import resume as go_on
+
+    _provide_devices(str(read_config(options.resume)["agent"].get("env")))
+    sys.path.append(os.getcwd())
+    go_on(options.resume, quiet=options.quiet)
     return 0
 
 
@@ -165,7 +200,8 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
         args=list(args),
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    return options, {**settings, "total_steps": options.total_steps} if takes_total else settings
+    # Only a schedule that ends with the run makes its length a part of the agent; a run without one can be made longer.
+    return options, {**settings, "total_steps": options.total_steps} if takes_total and settings.get("anneal") else settings
 
 
 def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:

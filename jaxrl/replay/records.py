@@ -1,0 +1,95 @@
+"""Rows as records: the small leaves of a row side by side in one array of words.
+
+A drawn row lies anywhere in memory. As a record it costs one or two cache lines and one gather; as a tree of arrays it costs one
+of each per leaf, and once the buffer outgrows the cache those misses are a good part of an update's time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.types import Array, PyTree
+
+SMALL_BYTES = 64
+"""A leaf of up to this size per row goes into the record; a larger one is an array of its own, as it fills cache lines anyway."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the leaves of one row lie in a record."""
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[np.dtype, ...]
+
+    @property
+    def in_record(self) -> tuple[bool, ...]:
+        def small(shape: tuple[int, ...], dtype: np.dtype) -> bool:
+            fits_a_word = dtype.itemsize == 4 or (dtype.itemsize < 4 and dtype.kind in "biu")
+            return fits_a_word and math.prod(shape) * dtype.itemsize <= SMALL_BYTES
+
+        return tuple(small(shape, dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["words", "large"], meta_fields=["layout"])
+@dataclass(frozen=True)
+class Records:
+    """Rows [..., leaf's shape], any leading axes."""
+
+    words: Array
+    """u32[..., W]: the small leaves, one word per element."""
+    large: list[Array]
+    """The others, [..., leaf's shape]."""
+    layout: Layout
+
+    def __getitem__(self, index: Any) -> Records:
+        return jax.tree.map(lambda x: x[index], self)
+
+    def unpack(self) -> PyTree:
+        """The rows as the tree that ``pack`` was given."""
+        leaves, offset, large = [], 0, iter(self.large)
+        layout = self.layout
+        for shape, dtype, small in zip(layout.shapes, layout.dtypes, layout.in_record, strict=True):
+            if not small:
+                leaves.append(next(large))
+                continue
+            size = math.prod(shape)
+            words = self.words[..., offset : offset + size]
+            leaves.append(_from_words(words, dtype).reshape(self.words.shape[:-1] + shape))
+            offset += size
+        return jax.tree.unflatten(layout.structure, leaves)
+
+
+def layout_of(row: PyTree) -> Layout:
+    """The layout of one row, unbatched."""
+    leaves, structure = jax.tree.flatten(row)
+    return Layout(structure, tuple(x.shape for x in leaves), tuple(np.dtype(x.dtype) for x in leaves))
+
+
+def pack(layout: Layout, rows: PyTree) -> Records:
+    """Rows [..., leaf's shape] as records; leaves take the layout's types."""
+    words, large, leading = [], [], ()
+    for x, shape, dtype, small in zip(jax.tree.leaves(rows), layout.shapes, layout.dtypes, layout.in_record, strict=True):
+        x = x.astype(dtype)
+        leading = x.shape[: x.ndim - len(shape)]
+        if small:
+            words.append(_to_words(x.reshape((*leading, math.prod(shape)))))
+        else:
+            large.append(x)
+    joined = jnp.concatenate(words, -1) if words else jnp.zeros((*leading, 0), jnp.uint32)
+    return Records(joined, large, layout)
+
+
+def _to_words(x: Array) -> Array:
+    return jax.lax.bitcast_convert_type(x, jnp.uint32) if x.dtype.itemsize == 4 else x.astype(jnp.uint32)
+
+
+def _from_words(words: Array, dtype: np.dtype) -> Array:
+    return jax.lax.bitcast_convert_type(words, dtype) if dtype.itemsize == 4 else words.astype(dtype)

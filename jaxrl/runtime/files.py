@@ -1,0 +1,144 @@
+"""What a run leaves in its folder, and what a later one takes up from there: logs, checkpoints, the best policies, the curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.config import check_count
+from jaxrl.runtime.checkpoint import latest_step, restore
+from jaxrl.runtime.folder import CHECKPOINTS, CURVE, RunFolder
+from jaxrl.runtime.logs import Record
+from jaxrl.runtime.saving import Saver
+from jaxrl.runtime.sinks import Csv, JsonLines, Sink, TensorBoard, WeightsAndBiases, import_wandb, read_records
+from jaxrl.spaces import describe_space
+from jaxrl.types import Agent, PyTree
+
+
+class Output(NamedTuple):
+    """How a run's results are kept; nothing of it changes a result."""
+
+    checkpoint_every: float = 60.0
+    keep_checkpoints: int = 3
+    tensorboard: bool = True
+    wandb: str | None = None
+
+
+def check_output(output: Output) -> Output:
+    """Refuse what cannot be done."""
+    every = output.checkpoint_every
+    if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < math.inf:
+        raise ValueError(f"checkpoint_every={every!r} must be a number of seconds >= 0; 0 saves at the end only")
+    check_count("keep_checkpoints", output.keep_checkpoints)
+    if output.wandb is not None:
+        import_wandb()
+    return output
+
+
+class RunFiles:
+    """The files of one run.
+
+    Nothing is written before the first record, so that a run that cannot start leaves its folder as it was.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        agent: Agent,
+        asked: Mapping[str, Any],
+        output: Output,
+        devices: Sequence[jax.Device],
+        note: Callable[[str], None],
+    ) -> None:
+        self._folder, self._agent, self._asked, self._output, self._devices = folder, agent, asked, output, devices
+        self._sinks: list[Sink] | None = None
+        self._records: list[Record] = []
+        self._saver = Saver(
+            folder.path,
+            agent.spec,
+            every=output.checkpoint_every,
+            keep=output.keep_checkpoints,
+            save_replay=asked["save_replay"],
+            note=note,
+        )
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether there is a checkpoint."""
+        return latest_step(self._folder.path / CHECKPOINTS) is not None
+
+    def resume(self, target: PyTree) -> tuple[PyTree, int, list[Record]]:
+        """``(states, step, records up to it)`` of the last whole checkpoint.
+
+        Args:
+          target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
+        """
+        states, info = restore(self._folder.path / CHECKPOINTS, self._saver.slimmed(target))
+        self._records = read_records(self._folder.path, info.step)
+        return states, info.step, self._records
+
+    @property
+    def shown_folder(self) -> Path:
+        return self._folder.shown
+
+    def log(self, record: Record) -> None:
+        if self._sinks is None:
+            self._sinks = self._open_sinks()
+        for sink in self._sinks:
+            sink.log(record)
+
+    def save_if_due(self, states: PyTree, step: int) -> None:
+        """Begin a checkpoint in the background when it is time for one. ``step`` counts iterations."""
+        if self._saver.is_due():
+            self._flush()  # a checkpoint never knows more than the logs
+            self._saver.begin(states, step)
+
+    def improve(self, policies: PyTree, step: int) -> None:
+        """These are the best policies so far."""
+        self._saver.improve(policies, step)
+
+    def finish(self, states: PyTree, step: int, history: Mapping[str, np.ndarray], *, title: str, subtitle: str) -> None:
+        """The last checkpoint and the learning curve."""
+        from jaxrl.runtime.plots import learning_curve
+
+        self._flush()
+        self._saver.finish(states, step)
+        learning_curve(history, self._folder.path / CURVE, title=title, subtitle=subtitle)
+
+    def close(self) -> None:
+        for sink in self._sinks or ():
+            sink.close()
+        self._saver.close()
+
+    def _flush(self) -> None:
+        for sink in self._sinks or ():
+            sink.flush()
+
+    def _open_sinks(self) -> list[Sink]:
+        folder, seeds, records = self._folder.path, self._asked["seeds"], self._records
+        self._folder.write_config(
+            self._devices,
+            agent=self._agent.spec,
+            spaces=_describe_spaces(self._agent),
+            run=self._asked,
+            output=self._output._asdict(),
+        )
+        sinks: list[Sink] = [JsonLines(folder, records), Csv(folder, seeds, records)]
+        if self._output.tensorboard:
+            sinks.append(TensorBoard(folder, seeds, records))
+        if self._output.wandb is not None:
+            sinks.append(WeightsAndBiases(folder, self._output.wandb, self._folder.config or {}, seeds))
+        return sinks
+
+
+def _describe_spaces(agent: Agent) -> dict[str, Any] | None:
+    """What a policy needs of the environment; None for spaces of the user's own kind."""
+    try:
+        return {"observation": describe_space(agent.env.observation_space), "action": describe_space(agent.env.action_space)}
+    except TypeError:
+        return None

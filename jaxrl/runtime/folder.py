@@ -1,0 +1,202 @@
+"""The folder of a run: who may write to it, what it was asked for, and whether it can go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import numpy as np
+
+from jaxrl.runtime.devices import usable_cores
+from jaxrl.runtime.manifest import installed_versions
+
+CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
+CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best", "tensorboard"
+LOCK = ".lock"
+
+
+class RunFolder:
+    """A run's folder, claimed by this process until ``close``; another that tries to write to it meanwhile is refused."""
+
+    def __init__(self, out: str | os.PathLike[str]) -> None:
+        """Make and claim the folder.
+
+        Raises:
+          FileExistsError: it holds something that is no run, or another process is writing to it.
+          OSError: it cannot be made or written to.
+        """
+        self.path = absolute(out)
+        self._shown = os.fspath(out)
+        self._lock = self._claim()
+        self.config = self._read_config()
+        """Of the run that is in there; None in a new folder."""
+
+    @property
+    def shown(self) -> Path:
+        """Relative to the current folder, if it is in there."""
+        here = Path.cwd()
+        return self.path.relative_to(here) if self.path.is_relative_to(here) else self.path
+
+    def check_same(self, spec: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run that was asked for otherwise; the message names the first difference.
+
+        Raises:
+          FileExistsError.
+        """
+        assert self.config is not None
+        for name, here in (("agent", plain(spec)), ("run", plain(asked))):
+            if difference := first_difference(self.config[name], here, name):
+                raise FileExistsError(
+                    f"out={self._shown!r} holds another run: {difference} here. Name another folder, or ask for the same again "
+                    "to resume that run; init_from=… starts a new run from its parameters"
+                )
+
+    def write_config(self, devices: Sequence[jax.Device], **parts: Mapping[str, Any] | None) -> None:
+        """``config.json``: all that it takes to make the run again."""
+        config = {
+            **plain(parts),
+            "versions": installed_versions(),
+            "commit": commit(),
+            "hardware": hardware(devices),
+        }
+        write_atomically(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
+        self.config = config
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            (self.path / LOCK).unlink()
+        self._lock.close()  # which gives the claim up
+
+    def _claim(self) -> TextIO:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            found = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
+            if found and CONFIG not in found:
+                raise FileExistsError(
+                    f"out={self._shown!r} is not empty, and holds no run (there is no {CONFIG}): name another folder"
+                )
+            lock = open(self.path / LOCK, "a", encoding="utf-8")  # noqa: SIM115 - held until close()
+        except OSError as error:
+            if error.strerror is None:
+                raise
+            in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+            reason = "it, or a folder above it, is a file" if in_the_way else error.strerror
+            raise OSError(f"out={self._shown!r} cannot be written to: {reason}. Name a folder that can") from None
+        if not (_lock_file(lock) and _is_at(lock, self.path / LOCK)):
+            lock.close()
+            raise FileExistsError(f"out={self._shown!r}: another process is running there. Wait for it, or name another folder")
+        return lock
+
+    def _read_config(self) -> dict[str, Any] | None:
+        return read_config(self.path) if (self.path / CONFIG).exists() else None
+
+
+def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """``config.json`` of a run's folder.
+
+    Raises:
+      FileNotFoundError: there is no such folder, or no run in it.
+      ValueError: the file is not what a run writes.
+    """
+    path = absolute(folder) / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = f"it has no {CONFIG}" if path.parent.is_dir() else "there is no such folder"
+        raise FileNotFoundError(f"{os.fspath(folder)!r} is not the folder of a run: {what}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}): put it back from a copy") from None
+    if not (isinstance(config, dict) and isinstance(config.get("agent"), dict) and isinstance(config.get("run"), dict)):
+        raise ValueError(f"{path} is not what a run writes: it lacks 'agent' and 'run'")
+    return config
+
+
+def _lock_file(file: TextIO) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows: two runs in one folder are the user's to avoid
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    """Whether an open file is still the one at ``path``: another run may have ended, and deleted it, after it was opened."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except OSError:
+        return False
+
+
+def first_difference(before: Any, now: Any, path: str = "") -> str | None:
+    """``"agent.settings.learning_rate is 0.001 there and 0.002"``, or None when both say the same.
+
+    What cannot be imported cannot be compared either, and passes.
+    """
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        if "unimportable" in before and "unimportable" in now:
+            return None
+        for key in dict.fromkeys([*before, *now]):
+            where = f"{path}.{key}" if path else str(key)
+            if difference := first_difference(before.get(key), now.get(key), where):
+                return difference
+        return None
+    return None if before == now else f"{path} is {json.dumps(before)} there and {json.dumps(now)}"
+
+
+# ------------------------------------------------------------------------------------------------------------------------ files
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A reader, or a kill, meets the old file or the new one, never a half."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def plain(data: Any) -> Any:
+    """``data`` as JSON holds it: NumPy and JAX numbers become Python's, tuples lists, and NaN does not occur."""
+    if isinstance(data, Mapping):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [plain(value) for value in data]
+    if isinstance(data, np.generic | np.ndarray | jax.Array):
+        return np.asarray(data).tolist()
+    return data
+
+
+def commit() -> str | None:
+    """The git commit of the current folder, with ``+changes`` where files differ from it; None outside of a repository."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        ask = {"capture_output": True, "text": True, "timeout": 5}
+        head = subprocess.run(["git", "rev-parse", "HEAD"], **ask)  # type: ignore[call-overload]
+        if head.returncode == 0:
+            changes = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **ask)  # type: ignore[call-overload]
+            return str(head.stdout.strip() + ("+changes" if changes.stdout.strip() else ""))
+    return None
+
+
+def hardware(devices: Sequence[jax.Device]) -> dict[str, Any]:
+    return {
+        "platform": devices[0].platform,
+        "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in devices],
+        "cores": usable_cores(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+    }

@@ -1,0 +1,173 @@
+"""``jaxrl.load_policy``: a trained policy as a function of observations, without its environment and its replay buffer."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.config import nearest
+from jaxrl.runtime.checkpoint import latest_step, read_arrays, restore
+from jaxrl.runtime.folder import BEST, CHECKPOINTS, absolute, read_config
+from jaxrl.runtime.logs import EVALUATION_RETURN
+from jaxrl.runtime.sinks import read_records
+from jaxrl.runtime.transfer import by_path
+from jaxrl.spaces import first_input, realize_space, zeros
+from jaxrl.spec import build
+from jaxrl.types import Agent, Env, Key, Policy, PyTree, TimeStep
+
+WHICH = ("best", "last")
+
+
+class LoadedPolicy:
+    """``policy(obs) -> action``, for one observation or a batch of them.
+
+    A recurrent policy remembers what it saw: call ``reset`` where an episode begins.
+    """
+
+    def __init__(self, agent: Agent, policy: Policy, *, seed: int, step: int) -> None:
+        self.observation_space: spaces.Space = agent.env.observation_space
+        self.action_space: spaces.Space = agent.env.action_space
+        self.policy, self.seed, self.step = policy, seed, step
+        """The parameters; the seed that learnt them; the iteration that they are of."""
+        self._algorithm = agent.algorithm
+        self._act = jax.jit(agent.algorithm.act, static_argnames="explore")
+        self._memory: Any = None
+        self._expected = zeros(self.observation_space)
+
+    def __call__(self, obs: PyTree, *, explore: bool = False, key: Key | None = None, prev_reward: Any = 0.0) -> Any:
+        """The action in the environment's units, as a NumPy array: of one observation, or [B] of a batch.
+
+        Args:
+          obs: as ``observation_space`` has them, or with one more axis in front.
+          explore: act as in training, with ``key``, instead of greedily.
+          prev_reward: what the previous action earned, for policies that look at it (recurrent ones do).
+
+        Raises:
+          ValueError, TypeError: the observation has another structure, shape or type; or a key is missing.
+        """
+        obs, batch = self._checked(obs)
+        if explore and key is None:
+            raise ValueError("explore=True draws actions: give key=jax.random.key(…), another one for each call")
+        single, size = batch is None, batch or 1
+        if single:
+            obs = jax.tree.map(lambda x: x[None], obs)
+        carry, inputs = self._inputs(obs, size, prev_reward)
+        key = jax.random.key(0) if key is None else key
+        carry, action, _ = self._act(self.policy, carry, inputs, jnp.arange(size), key, explore=explore)
+        self._memory = (carry, action)
+        return np.asarray(action[0] if single else action)
+
+    def reset(self) -> None:
+        """Forget: the next observation is the first of an episode (of a batch: of all its episodes)."""
+        self._memory = None
+
+    def _inputs(self, obs: PyTree, size: int, prev_reward: Any) -> Any:
+        first = first_input(obs, self.action_space, size)
+        if self._memory is None or len(self._memory[1]) != size:
+            return self._algorithm.initial_carry(size), first
+        carry, action = self._memory
+        reward = jnp.broadcast_to(jnp.asarray(prev_reward, jnp.float32), (size,))
+        return carry, first._replace(prev_action=action, prev_reward=reward, is_first=jnp.zeros(size, bool))
+
+    def _checked(self, obs: PyTree) -> tuple[PyTree, int | None]:
+        """The observation in JAX's types, and the size of the batch, None for a single one."""
+        if jax.tree.structure(obs) != jax.tree.structure(self._expected):
+            raise TypeError(f"obs must be structured as {self.observation_space}, not as {jax.tree.structure(obs)}")
+        batches = set()
+
+        def check(path: Any, x: Any, expected: Any) -> Any:
+            x, where = np.asarray(x), f"obs{jax.tree_util.keystr(path)}"
+            extra = x.ndim - expected.ndim
+            if extra not in (0, 1) or x.shape[extra:] != expected.shape:
+                raise ValueError(
+                    f"{where} has shape {x.shape}: it must be {expected.shape}, or (batch, {', '.join(map(str, expected.shape))})"
+                )
+            if not np.can_cast(x.dtype, expected.dtype, "same_kind"):
+                raise TypeError(f"{where} has dtype {x.dtype}, which is no {expected.dtype}: convert it first")
+            batches.add(x.shape[0] if extra else None)
+            return jnp.asarray(x, expected.dtype)
+
+        obs = jax.tree_util.tree_map_with_path(check, obs, self._expected)
+        if len(batches) > 1:
+            raise ValueError("obs has leaves with and without a batch axis, or of different sizes")
+        return obs, batches.pop() if batches else None
+
+
+def load_policy(run: str | os.PathLike[str], *, seed: int | None = None, which: str = "best") -> LoadedPolicy:
+    """The policy that a run learnt.
+
+    Args:
+      run: its folder.
+      seed: one of the run's seeds; default: the one with the highest return in the evaluation at hand.
+      which: "best", of the best evaluation (mean over seeds), or "last", of the last checkpoint.
+
+    Raises:
+      FileNotFoundError: there is no run in the folder, or it has saved nothing yet.
+      ValueError: the seed is none of the run's; ``which`` is unknown; a part of the agent cannot be imported.
+      CheckpointError: what was saved is damaged.
+    """
+    if which not in WHICH:
+        raise ValueError(f"which={which!r} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
+    config, folder = read_config(run), absolute(run)
+    seeds = config["run"]["seeds"]
+    if seed is not None and seed not in seeds:
+        raise ValueError(f"seed={seed} was not trained in {os.fspath(run)!r}: it has the seeds {seeds}")
+    saved = folder / (BEST if which == "best" else CHECKPOINTS)
+    if latest_step(saved) is None:
+        raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated")
+    agent = rebuild(config)
+    policies, step = _best_policies(agent, saved, len(seeds)) if which == "best" else _last_policies(agent, saved)
+    row = seeds.index(seed) if seed is not None else _best_seed(folder, step, len(seeds))
+    return LoadedPolicy(agent, jax.tree.map(lambda x: jnp.asarray(x)[row], policies), seed=seeds[row], step=step)
+
+
+def rebuild(config: dict[str, Any]) -> Agent:
+    """The agent of a run, on an environment that only has its spaces, if they are known."""
+    described = config.get("spaces")
+    if described is None:
+        return build(config["agent"])
+    space = {name: realize_space(data) for name, data in described.items()}
+    return build(config["agent"], env=stand_in(str(config["agent"]["env"]), space["observation"], space["action"]))
+
+
+def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Space) -> Env:
+    """An environment with these spaces and nothing behind them: enough to build an agent, without what the real one needs."""
+
+    def reset(key: Key, params: Any) -> tuple[PyTree, PyTree]:
+        return (), zeros(observation_space)
+
+    def step(key: Key, env_state: PyTree, action: Any, params: Any) -> tuple[PyTree, TimeStep]:
+        no = jnp.zeros((), bool)
+        return (), TimeStep(zeros(observation_space), jnp.zeros(()), no, no, {})
+
+    return Env(reset, step, observation_space, action_space, (), name, None)
+
+
+def _best_policies(agent: Agent, saved: Any, num_seeds: int) -> tuple[Policy, int]:
+    def policy(key: Key) -> Policy:
+        return agent.algorithm.policy(agent.init(key).learner)
+
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_seeds))
+    policies, info = restore(saved, jax.eval_shape(jax.vmap(policy), keys))
+    return policies, info.step
+
+
+def _last_policies(agent: Agent, saved: Any) -> tuple[Policy, int]:
+    step = latest_step(saved)
+    assert step is not None
+    found = by_path(read_arrays(saved, step=step))
+    learner = jax.eval_shape(lambda key: agent.init(key).learner, jax.eval_shape(partial(jax.random.key, 0)))
+    # Keys, and a replay buffer that was left out, are no part of a policy.
+    arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
+    return agent.algorithm.policy(arrays), step
+
+
+def _best_seed(folder: Any, step: int, num_seeds: int) -> int:
+    returns = [r[EVALUATION_RETURN] for r in read_records(folder, step) if not np.isnan(r[EVALUATION_RETURN]).all()]
+    return int(np.nanargmax(returns[-1])) if returns else 0

@@ -1,0 +1,108 @@
+"""When a run saves: checkpoints in the background, never more than a small share of its time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from jaxrl.runtime.checkpoint import begin_save, finish_save, latest_step, save
+from jaxrl.runtime.folder import BEST, CHECKPOINTS
+from jaxrl.types import AgentState, PyTree
+
+SHARE = 0.03
+"""Of the wall time, at most, for saving."""
+
+
+class Saver:
+    """Writes ``checkpoints/`` and ``best/`` of a run."""
+
+    def __init__(
+        self, folder: Path, spec: Mapping[str, Any], *, every: float, keep: int, save_replay: bool, note: Callable[[str], None]
+    ) -> None:
+        """``every``: seconds between checkpoints; 0: only at the end."""
+        self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
+        self._spec, self._keep, self._save_replay, self._note = spec, keep, save_replay, note
+        self._every = self._asked = every or math.inf
+        self._last = time.perf_counter()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-checkpoint")
+        self._pending: Future[float] | None = None
+        self._better: tuple[PyTree, int] | None = None
+
+    def improve(self, policies: PyTree, step: int) -> None:
+        """Remember the best policies so far; they are written together with the next checkpoint."""
+        self._better = (policies, step)
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint, and the one before is done."""
+        return time.perf_counter() - self._last >= self._every and (self._pending is None or self._pending.done())
+
+    def begin(self, states: PyTree, step: int) -> None:
+        """Hand a checkpoint to the background."""
+        self._collect()
+        begin = time.perf_counter()
+        self._write_best()
+        under_way = begin_save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep)
+        blocked = time.perf_counter() - begin
+
+        def finish() -> float:
+            start = time.perf_counter()
+            finish_save(under_way)
+            return blocked + time.perf_counter() - start
+
+        self._pending = self._thread.submit(finish)
+        self._last = time.perf_counter()
+
+    def finish(self, states: PyTree, step: int) -> None:
+        """The last checkpoint; everything is on the disk when this returns."""
+        self._collect()
+        self._write_best()
+        if latest_step(self._checkpoints) != step:
+            save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep)
+
+    def slimmed(self, states: PyTree) -> PyTree:
+        """What a checkpoint holds of the states: everything, or all but the replay buffer."""
+        return states if self._save_replay else without_replay(states)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _collect(self) -> None:
+        """Wait for the save under way; if saving takes too much of the time, do it less often, and say so."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        seconds = pending.result()
+        if seconds > SHARE * self._every:
+            self._every = seconds / SHARE
+            self._note(
+                f"checkpoints every {self._every:.0f} s instead of {self._asked:.0f} s: one takes {seconds:.1f} s, and saving "
+                f"may take {SHARE:.0%} of the time"
+            )
+
+    def _write_best(self) -> None:
+        if self._better is None:
+            return
+        (policies, step), self._better = self._better, None
+        if step > (latest_step(self._best) or -1):  # a resumed run may come by again
+            save(self._best, policies, step, spec=self._spec, keep=1)
+
+
+def without_replay(states: PyTree) -> PyTree:
+    """States (of all seeds, or a list with one per seed) with ``()`` for the replay buffer, if they have one."""
+    return map_states(lambda s: s._replace(learner=s.learner._replace(replay=())) if hasattr(s.learner, "replay") else s, states)
+
+
+def with_replay(states: PyTree, fresh: PyTree) -> PyTree:
+    """``states`` with the replay buffers of ``fresh``."""
+    return map_states(lambda s, f: s._replace(learner=s.learner._replace(replay=f.learner.replay)), states, fresh)
+
+
+def map_states(function: Callable[..., AgentState], *states: PyTree) -> PyTree:
+    """Over one AgentState with a seed axis, or lists of them."""
+    if isinstance(states[0], list):
+        return [function(*each) for each in zip(*states, strict=True)]
+    return function(*states)

@@ -1,0 +1,250 @@
+"""One run under way: the loop over chunks, and everything that happens between two of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from jaxrl.runtime import logs
+from jaxrl.runtime.files import RunFiles
+from jaxrl.runtime.interrupt import Interrupt
+from jaxrl.runtime.logs import EVALUATION_LENGTH, EVALUATION_RETURN, History, Record
+from jaxrl.runtime.plan import Plan
+from jaxrl.runtime.progress import Progress, View, duration, spread
+from jaxrl.runtime.saving import with_replay
+from jaxrl.runtime.transfer import take_over
+from jaxrl.types import Metrics, PyTree
+
+
+class Driver(Protocol):
+    """How one kind of environment trains many seeds."""
+
+    def init(self, hyperparams: Any = None) -> PyTree:
+        """The states of all seeds, warmed up."""
+        ...
+
+    def shapes(self, hyperparams: Any = None) -> PyTree:
+        """What ``init`` gives, as shapes, with shardings: the target of ``restore``."""
+        ...
+
+    def adopt(self, states: PyTree, iteration: int) -> PyTree:
+        """Go on from restored states: whatever of them does not survive on the host is made anew."""
+        ...
+
+    def advance(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
+        """``iterations`` steps of every seed: ``(states, metrics [num_seeds])``; uses the old states up."""
+        ...
+
+    def evaluate(self, states: PyTree, iteration: int, num_episodes: int) -> tuple[Any, Any]:
+        """Greedy episodes of every seed: returns and lengths, [num_seeds, num_episodes]."""
+        ...
+
+    def policies(self, states: PyTree) -> PyTree:
+        """The Policy of every seed, in memory of its own; every leaf is [num_seeds, ...]."""
+        ...
+
+    # A driver that knows what compilation took has `compile_seconds`; one that holds something to release has `close()`.
+
+
+class Chunk(NamedTuple):
+    """What ``on_chunk`` gets."""
+
+    iteration: int
+    total_steps: int
+    """Rows per seed so far."""
+    states: PyTree
+    """Of all seeds. The next chunk uses them up: copy what is to be kept."""
+    record: Record
+    """Log key -> a number, or [num_seeds]. A key that is added is logged as well."""
+
+
+OnChunk = Callable[[Chunk], Any]
+"""Returns None, or the states to go on with."""
+
+
+class Session:
+    """What the loop carries besides the states."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        seeds: Sequence[int],
+        plan: Plan,
+        progress: Progress,
+        files: RunFiles | None = None,
+        on_chunk: OnChunk | None = None,
+    ) -> None:
+        self.driver, self.seeds, self.plan, self.progress = driver, list(seeds), plan, progress
+        self.files, self.on_chunk = files, on_chunk
+        self.history = History()
+        self.interrupt = Interrupt()
+        self.told_of_interrupt = False
+        self.iteration = 0
+        """Of training: the warm-up is not counted."""
+        self.env_steps = np.full(len(seeds), plan.steps_at(0))
+        self.diverged = np.zeros(len(seeds), bool)
+        self.best = -np.inf
+        self.start = time.perf_counter()
+
+    def begin(self, hyperparams: Any, init_from: Any) -> PyTree:
+        """The states to go on from: those of the last checkpoint in the folder, or new ones."""
+        if self.files and self.files.can_resume:
+            target = self.driver.shapes(hyperparams)
+            states, step, records = self.files.resume(target)
+            if jax.tree.structure(states) != jax.tree.structure(target):
+                states = with_replay(states, self.driver.init(hyperparams))
+                self.progress.note(
+                    "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to one that was "
+                    "never stopped"
+                )
+            self.take_up(step - self.plan.warmup_iterations, records)
+            self.progress.note(f"resumed at step {self.plan.steps_at(self.iteration):,}")
+            return self.driver.adopt(states, step)
+        states = self.driver.init(hyperparams)
+        if init_from is not None:
+            states, report = take_over(states, init_from)
+            self.progress.note(report)
+        return states
+
+    def take_up(self, iteration: int, records: Sequence[Record]) -> None:
+        """Stand where the run stood at ``iteration``."""
+        self.iteration, self.env_steps = iteration, np.full(len(self.seeds), self.plan.steps_at(iteration))
+        self.history = History(records)
+        if records:
+            self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
+            self.diverged = np.asarray(records[-1]["diverged"], bool)
+            self.start -= records[-1]["seconds"]
+            self.best = max(mean(record[EVALUATION_RETURN]) for record in records)
+
+    def train(self, states: PyTree) -> PyTree:
+        """Advance to the end of the plan, or to a reason to stop before."""
+        begin, compiled, first = time.perf_counter(), self.compile_seconds, self.iteration
+        for stop in self.plan.stops(self.iteration):
+            if self.ended or self.interrupt.requested:
+                break
+            states, record = self.chunk(states, stop)
+            elapsed = time.perf_counter() - begin - (self.compile_seconds - compiled)
+            eta = elapsed / (stop - first) * (self.plan.iterations - stop)
+            self.progress.update(View(record, eta, self.compile_seconds))
+        return states
+
+    @property
+    def ended(self) -> str | None:
+        """Why there is nothing left to do, if there is not."""
+        if self.iteration >= self.plan.iterations:
+            return "done"
+        if self.diverged.all():
+            return "stopped, since all seeds diverged,"
+        if self.plan.on_nan == "stop" and self.diverged.any():
+            return "stopped, since a seed diverged,"
+        if (
+            self.plan.stop_at is not None
+            and len(self.history)
+            and mean(self.history.last[EVALUATION_RETURN]) >= self.plan.stop_at
+        ):
+            return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
+        return None
+
+    def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
+        """Advance to iteration ``stop``, evaluate if it is due, log, and save if it is time."""
+        begin, compiled = time.perf_counter(), self.compile_seconds
+        states, metrics = self.driver.advance(states, stop - self.iteration)
+        metrics = self.fetch(metrics)
+        seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
+        valid = logs.env_steps(metrics, (stop - self.iteration) * self.plan.rows_per_iteration)
+        self.iteration, self.env_steps = stop, self.env_steps + valid
+        self.report_diverged(metrics)
+
+        record: Record = {
+            "iteration": self.plan.warmup_iterations + stop,
+            "total_steps": self.plan.steps_at(stop),
+            "env_steps": self.env_steps,
+            "seconds": time.perf_counter() - self.start,
+            "sps": valid.sum() / seconds,
+            "diverged": self.diverged,
+            **self.evaluated(states, stop),
+            **{name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()},
+        }
+        if self.on_chunk:
+            given = self.on_chunk(Chunk(record["iteration"], record["total_steps"], states, record))
+            states = states if given is None else given
+        self.history.append(record)
+        if self.files:
+            self.files.log(record)
+        self.save(states, record)
+        return states, record
+
+    def evaluated(self, states: PyTree, stop: int) -> Record:
+        keys = (EVALUATION_RETURN, EVALUATION_LENGTH)
+        if not self.plan.evaluates(stop):
+            return {key: np.full(len(self.seeds), np.nan) for key in keys}
+        played = self.fetch(self.driver.evaluate(states, self.plan.warmup_iterations + stop, self.plan.eval_episodes))
+        return {key: self.without_diverged(np.asarray(x, np.float64).mean(1)) for key, x in zip(keys, played, strict=True)}
+
+    def without_diverged(self, values: np.ndarray) -> np.ndarray:
+        """Blank for seeds that are lost, so that means are those of the others."""
+        return np.where(self.diverged, np.nan, values)
+
+    def save(self, states: PyTree, record: Record) -> None:
+        if self.files is None:
+            return
+        if (score := mean(record[EVALUATION_RETURN])) > self.best:
+            self.best = score
+            self.files.improve(self.driver.policies(states), record["iteration"])
+        self.files.save_if_due(states, record["iteration"])
+
+    def fetch(self, tree: Any) -> Any:
+        """Results on the host. Waits in Python, so that a signal is answered while the device computes."""
+        waiting = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+        while not all(leaf.is_ready() for leaf in waiting):  # type: ignore[attr-defined]
+            if self.interrupt.requested and not self.told_of_interrupt:
+                self.told_of_interrupt = True
+                self.progress.note("stopping after this chunk; Ctrl-C again to stop at once")
+            time.sleep(0.002)
+        return jax.device_get(tree)
+
+    def report_diverged(self, metrics: Metrics) -> None:
+        now = logs.diverged_seeds(metrics)
+        if (new := now & ~self.diverged).any():
+            which = ", ".join(str(seed) for seed, is_new in zip(self.seeds, new, strict=True) if is_new)
+            steps = self.plan.steps_at(self.iteration)
+            self.progress.note(
+                f"seed {which}: losses are NaN or infinite by step {steps:,}, and left out from here on; a smaller learning_rate "
+                "may help"
+            )
+        self.diverged = self.diverged | now
+
+    def finish(self, states: PyTree, title: str) -> str:
+        """Write what the end leaves, and say in one line how it went."""
+        history, steps = self.history.arrays(), self.plan.steps_at(self.iteration)
+        took = duration(time.perf_counter() - self.start)
+        if self.files and history:
+            subtitle = f"{steps:,} steps per seed in {took}"
+            self.files.finish(states, self.plan.warmup_iterations + self.iteration, history, title=title, subtitle=subtitle)
+        compilation = f" (compilation {duration(self.compile_seconds)})" if self.compile_seconds else ""
+        parts = [f"{self.ended or 'stopped'} at step {steps:,} of {self.plan.total_steps:,} after {took}{compilation}"]
+        evaluated = history.get(EVALUATION_RETURN, np.empty(0))
+        if known := [row for row in evaluated if not np.isnan(row).all()]:
+            parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
+        if self.files and history:
+            parts.append(f"results in {self.files.shown_folder}")
+            if not self.ended:
+                parts.append(f"resume with: jaxrl train --resume {self.files.shown_folder}")
+        return "; ".join(parts)
+
+    @property
+    def compile_seconds(self) -> float:
+        return getattr(self.driver, "compile_seconds", 0.0)
+
+    def close(self) -> None:
+        if close := getattr(self.driver, "close", None):
+            close()
+
+
+def mean(values: np.ndarray) -> float:
+    """Over the seeds that have a value; −inf where none has."""
+    return float(np.nanmean(values)) if not np.isnan(values).all() else -np.inf

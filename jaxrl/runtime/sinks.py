@@ -1,0 +1,257 @@
+"""Where the records of a run go: ``progress.csv``, ``records.jsonl``, TensorBoard, Weights & Biases.
+
+``records.jsonl`` is the exact one (a line per chunk, with every digit): a resumed run reads it back and writes the others anew up
+to its checkpoint, so that each row appears once.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxrl.runtime.folder import PROGRESS, RECORDS, TENSORBOARD, plain, write_atomically
+from jaxrl.runtime.logs import FIRST_COLUMNS, Record
+
+MAX_SEEDS_SHOWN = 16
+"""TensorBoard draws every seed up to this number, and only their mean beyond."""
+
+RENAMED = {"sps": "charts/SPS", "env_steps": "charts/env_steps", "seconds": "charts/seconds", "diverged": "charts/diverged"}
+"""Log keys of TensorBoard and W&B, CleanRL's, where they differ from the columns of the files."""
+
+
+NOT_DRAWN = ("iteration", "total_steps")
+
+
+class Sink(Protocol):
+    """One place for records."""
+
+    def log(self, record: Record) -> None: ...
+
+    def flush(self) -> None:
+        """Everything so far is on the disk when it returns."""
+        ...
+
+    def close(self) -> None: ...
+
+
+# ----------------------------------------------------------------------------------------------------------------------- files
+
+
+class _File:
+    """A text file that grows by whole lines."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        write_atomically(path, text)
+        self._file = path.open("a", newline="", encoding="utf-8")
+
+    def append(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class JsonLines:
+    """``records.jsonl``."""
+
+    def __init__(self, folder: Path, records: Sequence[Record]) -> None:
+        self._file = _File(folder / RECORDS, "".join(_json_line(record) for record in records))
+        self.flush, self.close = self._file.flush, self._file.close
+
+    def log(self, record: Record) -> None:
+        self._file.append(_json_line(record))
+
+
+def _json_line(record: Record) -> str:
+    def cell(x: Any) -> Any:
+        if isinstance(x, list):
+            return [cell(y) for y in x]
+        return None if isinstance(x, float) and not np.isfinite(x) else x
+
+    return json.dumps({key: cell(plain(value)) for key, value in record.items()}) + "\n"
+
+
+def read_records(folder: Path, last_iteration: int) -> list[Record]:
+    """The records up to an iteration. A last line that was cut short does not count.
+
+    Raises:
+      ValueError: a line before that is damaged.
+    """
+    path, records = folder / RECORDS, []
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is not whole
+        try:
+            data = json.loads(line)
+            iteration = data["iteration"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{path}, line {number} is damaged. Put the file back from a copy, or move it away: the run then resumes with "
+                "logs that begin at its checkpoint"
+            ) from None
+        if iteration > last_iteration:
+            break
+        records.append({key: _array(value) if isinstance(value, list) else value for key, value in data.items()})
+    return records
+
+
+def _array(values: list[Any]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+class Csv:
+    """``progress.csv``: one row per chunk and seed. A record with keys that are new adds columns."""
+
+    def __init__(self, folder: Path, seeds: Sequence[int], records: Sequence[Record]) -> None:
+        self._path, self._seeds, self._records = folder / PROGRESS, seeds, list(records)
+        self._file: _File | None = None
+        self._columns: list[str] = []
+        if self._records:
+            self._begin()
+
+    def log(self, record: Record) -> None:
+        self._records.append(record)
+        if self._file is None or not set(record) <= set(self._columns):
+            self._begin()
+        else:
+            self._file.append(self._rows(record))
+
+    def flush(self) -> None:
+        if self._file:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def _begin(self) -> None:
+        """Write everything anew, under a header that names every key so far."""
+        self.close()
+        keys = dict.fromkeys(key for record in self._records for key in record)
+        self._columns = [*FIRST_COLUMNS, *(key for key in keys if key not in FIRST_COLUMNS)]
+        header = ",".join(self._columns) + "\r\n"
+        self._file = _File(self._path, header + "".join(self._rows(record) for record in self._records))
+
+    def _rows(self, record: Record) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text)
+        for row, seed in enumerate(self._seeds):
+            values = [np.asarray(seed if key == "seed" else record.get(key, np.nan)) for key in self._columns]
+            writer.writerow([_cell(x[row] if x.ndim else x) for x in values])
+        return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    number = float(value)
+    if not np.isfinite(number):
+        return ""
+    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else f"{number:.9g}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------- services
+
+
+def scalars(record: Record) -> dict[str, np.ndarray]:
+    """What is drawn over ``total_steps``: key -> f64[num_seeds] or f64[], without what was not counted."""
+    drawn = {RENAMED.get(key, key): np.asarray(value, np.float64) for key, value in record.items() if key not in NOT_DRAWN}
+    return {key: value for key, value in drawn.items() if not np.isnan(value).all()}
+
+
+class TensorBoard:
+    """Event files under ``tensorboard/``: the mean over seeds, each of up to 16 seeds, and histograms over seeds."""
+
+    def __init__(self, folder: Path, seeds: Sequence[int], records: Sequence[Record]) -> None:
+        from tensorboardX import SummaryWriter
+
+        last = records[-1]["total_steps"] if records else None
+        purge = {} if last is None else {"purge_step": int(last) + 1}  # TensorBoard drops what an earlier process wrote beyond
+
+        def writer(name: str) -> Any:
+            return SummaryWriter(str(folder / TENSORBOARD / name), flush_secs=10, **purge)
+
+        self._mean = writer("mean")
+        self._each = [writer(f"seed_{seed}") for seed in seeds] if 1 < len(seeds) <= MAX_SEEDS_SHOWN else []
+
+    def log(self, record: Record) -> None:
+        step = int(record["total_steps"])
+        for key, value in scalars(record).items():
+            self._mean.add_scalar(key, float(np.nanmean(value)), step)
+            if value.ndim and len(value) > 1:
+                self._mean.add_histogram(f"seeds/{key}", value[~np.isnan(value)], step)
+                for writer, one in zip(self._each, value, strict=False):
+                    if not np.isnan(one):
+                        writer.add_scalar(key, float(one), step)
+
+    def flush(self) -> None:
+        for writer in (self._mean, *self._each):
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in (self._mean, *self._each):
+            writer.close()
+
+
+class WeightsAndBiases:
+    """One W&B run, continued after a resume: the mean over seeds, and each of up to 16 seeds."""
+
+    def __init__(self, folder: Path, project: str, config: Mapping[str, Any], seeds: Sequence[int]) -> None:
+        wandb = import_wandb()
+        self._seeds = seeds if 1 < len(seeds) <= MAX_SEEDS_SHOWN else []
+        try:
+            self._run = wandb.init(
+                project=project,
+                id=run_id(folder),
+                name=folder.name,
+                dir=str(folder),
+                config=dict(config),
+                resume="allow",
+            )
+        except Exception as error:  # wandb raises errors of its own, and the network's
+            raise OSError(
+                f"wandb={project!r}: W&B could not start ({' '.join(str(error).split())[:200]}). Log in with `wandb login`, or "
+                "set WANDB_MODE=offline to keep its files here and send them later with `wandb sync`"
+            ) from error
+        self._run.define_metric("*", step_metric="total_steps")
+
+    def log(self, record: Record) -> None:
+        row: dict[str, float] = {"total_steps": int(record["total_steps"])}
+        for key, value in scalars(record).items():
+            row[key] = float(np.nanmean(value))
+            if value.ndim:
+                row |= {f"seed_{s}/{key}": float(x) for s, x in zip(self._seeds, value, strict=False) if not np.isnan(x)}
+        self._run.log(row)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def import_wandb() -> Any:
+    """W&B's module, or an error that says how to get it."""
+    try:
+        import wandb
+    except ImportError:
+        raise ImportError('wandb=… needs the package wandb: pip install "jaxrl[wandb]", or leave wandb out') from None
+    return wandb
+
+
+def run_id(folder: Path) -> str:
+    """W&B's name for the run in this folder: the same after a resume."""
+    path = folder / "wandb-id.txt"
+    if not path.exists():
+        write_atomically(path, os.urandom(6).hex())
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,335 @@
+"""Runs that end before their end, and go on: bits, logs, checkpoints, locks, and what must not go on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.runtime import devices, saving
+from jaxrl.runtime.checkpoint import CheckpointWarning, steps
+from jaxrl.runtime.folder import RunFolder
+from jaxrl.runtime.run import RunInterrupted, resume, run
+from jaxrl.runtime.session import Chunk
+from jaxrl.types import Agent
+from tests import probes
+from tests.agents import assert_bit_equal, cartpole, small_ppo
+from tests.hosted import hosted
+
+TIMES = ("seconds", "sps")
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing catches it, nothing is finished."""
+
+
+def at(iteration: int, do: Callable[[], Any]) -> Callable[[Chunk], None]:
+    """``on_chunk`` that does something once the run has come to an iteration."""
+
+    def on_chunk(chunk: Chunk) -> None:
+        if chunk.iteration == iteration:
+            do()
+
+    return on_chunk
+
+
+def kill() -> None:
+    raise Killed
+
+
+def train(agent: Agent, out: Path | None, total_steps: int = 32 * 12, **settings: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """Chunks of two iterations, evaluated every four; a checkpoint after each chunk that the background has time for."""
+    given = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
+    return run(agent, total_steps, out=out, **{**given, "checkpoint_every": 1e-6, **settings})
+
+
+def untimed(folder: Path) -> list[dict[str, str]]:
+    with (folder / "progress.csv").open(newline="") as file:
+        return [{key: cell for key, cell in row.items() if key not in TIMES} for row in csv.DictReader(file)]
+
+
+def assert_same_history(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for key in a:
+        if key not in TIMES:
+            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any, dict[str, np.ndarray]]]:
+    """A run of each rule that nothing disturbed, made once."""
+    made: dict[str, Any] = {}
+
+    def get(rule: str) -> Any:
+        if rule not in made:
+            folder = tmp_path_factory.mktemp(rule) / "whole"
+            made[rule] = (folder, *train(cartpole(rule), folder, rows(rule)))
+        return made[rule]
+
+    return get
+
+
+def rows(rule: str) -> int:
+    """Twelve iterations, the warm-up included."""
+    return cartpole(rule).steps_per_iteration * 12 + (64 if rule == "dqn" else 0)
+
+
+# ------------------------------------------------------------------------------------------------------------------- bit by bit
+
+
+@pytest.mark.parametrize("rule", ["ppo", "dqn"])
+def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path, whole: Any) -> None:
+    folder, states, history = whole(rule)
+    agent, out = cartpole(rule), tmp_path / "run"
+    offset = agent.algorithm.warmup_iterations
+    for iteration in (4, 10):
+        with pytest.raises(Killed):
+            train(agent, out, rows(rule), on_chunk=at(offset + iteration, kill))
+    resumed_states, resumed_history = train(agent, out, rows(rule))
+    assert_bit_equal(resumed_states, states)
+    assert_same_history(resumed_history, history)
+    assert untimed(out) == untimed(folder)
+    assert (np.diff(resumed_history["seconds"]) > 0).all()
+
+
+def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: Any) -> None:
+    folder, states, _ = whole("ppo")
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(4, kill), checkpoint_every=0)
+    assert len(untimed(tmp_path)) == 2 and not (tmp_path / "checkpoints").exists()
+    again, _ = train(cartpole("ppo"), tmp_path)
+    assert_bit_equal(again, states)
+    assert untimed(tmp_path) == untimed(folder)
+
+
+def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, states, _ = whole("ppo")
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(8, kill))
+    resumed, _ = resume(tmp_path)
+    assert_bit_equal(resumed, states)
+    assert untimed(tmp_path) == untimed(folder)
+    out = capsys.readouterr().out
+    assert "resumed at step " in out and "done at step 384 of 384" in out
+
+
+def test_a_finished_run_is_only_read(whole: Any, tmp_path: Path) -> None:
+    folder, states, history = whole("ppo")
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    again, history_again = train(cartpole("ppo"), copy)
+    assert_bit_equal(again, states)
+    assert_same_history(history_again, history)
+    assert untimed(copy) == untimed(folder)
+
+
+def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
+    folder, states, _ = whole("ppo")
+    train(cartpole("ppo"), tmp_path, 32 * 8)
+    longer, _ = train(cartpole("ppo"), tmp_path, 32 * 12)
+    assert_bit_equal(longer, states)
+    assert untimed(tmp_path) == untimed(folder)
+    with pytest.raises(FileExistsError, match=r"holds another run: run.total_steps is 384 there and 256 here"):
+        train(cartpole("ppo"), tmp_path, 32 * 8)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, states, _ = whole("ppo")
+    monkeypatch.setattr(saving, "SHARE", 1e9)
+
+    def wait_for_the_background(chunk: Chunk) -> None:
+        time.sleep(0.3)
+        at(10, kill)(chunk)
+
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path, on_chunk=wait_for_the_background)
+    saved = steps(tmp_path / "checkpoints")
+    assert len(saved) >= 2
+    manifest = tmp_path / "checkpoints" / str(saved[-1]) / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    with pytest.warns(CheckpointWarning, match=f"step {saved[-1]} .* is not whole"):
+        resumed, _ = train(cartpole("ppo"), tmp_path)
+    assert_bit_equal(resumed, states)
+
+
+def test_environments_on_the_host_begin_new_episodes(tmp_path: Path) -> None:
+    agent = small_ppo(hosted(probes.truncation(5)))
+    with pytest.raises(Killed):
+        train(agent, tmp_path, on_chunk=at(8, kill))
+    resumed, history = train(agent, tmp_path)
+    assert history["iteration"].tolist() == [2, 4, 6, 8, 10, 12] and int(resumed[0].iteration) == 12
+    assert np.nanmax(history["charts/episodic_return"]) == 5
+
+
+def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = cartpole("dqn")
+    settings: dict[str, Any] = {"save_replay": False, "quiet": False}
+    with pytest.raises(Killed):
+        train(agent, tmp_path, rows("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
+    resumed, _ = train(agent, tmp_path, rows("dqn"), **settings)
+    assert "the replay buffer was not saved" in capsys.readouterr().out
+    fresh = jax.eval_shape(agent.init, jax.random.key(0))
+    assert jax.tree.structure(resumed) == jax.tree.structure(fresh)
+    held = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert held
+
+
+# --------------------------------------------------------------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_names_the_command_that_resumes(number: int, tmp_path: Path, whole: Any) -> None:
+    _, states, _ = whole("ppo")
+    before = signal.getsignal(number)
+    with pytest.raises(RunInterrupted, match=r"stopped at step 128 of 384 .*resume with: jaxrl train --resume ") as caught:
+        train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), number)), checkpoint_every=0)
+    assert caught.value.signal == number and signal.getsignal(number) is before
+    assert steps(tmp_path / "checkpoints") == [4]
+    resumed, _ = train(cartpole("ppo"), tmp_path)
+    assert_bit_equal(resumed, states)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- logs
+
+
+def test_lines_beyond_the_checkpoint_and_half_lines_are_cut(tmp_path: Path, whole: Any) -> None:
+    folder, _, _ = whole("ppo")
+    with pytest.raises(RunInterrupted):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    records = tmp_path / "records.jsonl"
+    beyond = json.loads(records.read_text().splitlines()[-1]) | {"iteration": 6}
+    records.write_text(records.read_text() + json.dumps(beyond) + '\n{"iteration": 8, "tot')
+    train(cartpole("ppo"), tmp_path)
+    assert untimed(tmp_path) == untimed(folder)
+
+
+def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    with pytest.raises(RunInterrupted):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    records = tmp_path / "records.jsonl"
+    lines = records.read_text().splitlines()
+    records.write_text("\n".join(["\x00garbage", *lines[1:]]) + "\n")
+    before = records.read_bytes()
+    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is damaged. Put the file back from a copy, or move it away"):
+        train(cartpole("ppo"), tmp_path)
+    assert records.read_bytes() == before
+    records.rename(tmp_path / "records.old")
+    _, history = train(cartpole("ppo"), tmp_path)
+    assert history["iteration"].tolist() == [6, 8, 10, 12]
+
+
+def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:
+    def add(chunk: Chunk) -> None:
+        if chunk.iteration >= 6:
+            chunk.record["charts/mine"] = np.array([1.5, np.nan])
+
+    _, history = train(cartpole("ppo"), tmp_path, on_chunk=add)
+    rows = untimed(tmp_path)
+    assert {row["charts/mine"] for row in rows[:4]} == {""} and rows[4]["charts/mine"] == "1.5"
+    np.testing.assert_array_equal(history["charts/mine"][1:3], [[np.nan, np.nan], [1.5, np.nan]])
+
+
+# ------------------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_another_run_in_the_folder_is_left_alone(tmp_path: Path, whole: Any) -> None:
+    folder, _, _ = whole("ppo")
+    agent = cartpole("ppo")
+    other = small_ppo("CartPole-v1", learning_rate=0.5)
+    with pytest.raises(FileExistsError, match=r"holds another run: agent.settings.learning_rate is 0.001 there and 0.5 here"):
+        train(other, folder)
+    with pytest.raises(FileExistsError, match=r"run.seeds is \[3, 5\] there and \[0, 1\] here.*init_from"):
+        train(agent, folder, seeds=2)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"is not empty, and holds no run"):
+        train(agent, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path)
+    with pytest.raises(FileExistsError, match="another process is running there"):
+        train(cartpole("ppo"), tmp_path)
+    first.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"checkpoint_every": -1}, "checkpoint_every=-1 must be a number of seconds >= 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints=0 must be an integer >= 1"),
+        ({"on_nan": "ignore"}, r"on_nan='ignore' is unknown: choose one of \('drop', 'stop'\)"),
+        ({"stop_at": float("nan")}, "stop_at=nan is not allowed: it must be a finite number"),
+        ({"stop_at": 3.0, "eval_every": 0}, "stop_at=3.0 needs evaluations"),
+        ({"wandb": "project"}, r'pip install "jaxrl\[wandb\]"'),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, ImportError), match=message):
+        train(cartpole("ppo"), tmp_path, **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no config.json"):
+        resume(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: there is no such folder"):
+        jaxrl.load_policy(tmp_path / "none")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json cannot be read"):
+        resume(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------- stopping, and others
+
+
+def test_stop_at_ends_a_run_that_is_good_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, history = train(cartpole("ppo"), tmp_path, stop_at=1.0, quiet=False)
+    assert history["iteration"].tolist() == [2, 4]
+    assert "stopped, since the evaluation return reached 1, at step 128 of 384" in capsys.readouterr().out
+    _, again = train(cartpole("ppo"), tmp_path, stop_at=1.0)
+    assert again["iteration"].tolist() == [2, 4]
+
+
+def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = small_ppo(probes.action_choice())
+    rates = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
+    _, history = train(agent, None, hyperparams=rates, quiet=False)
+    lost = history["diverged"][:, 1]
+    assert lost[-1] and not history["diverged"][:, 0].any()
+    assert np.isnan(history["evaluation/episodic_return"][lost, 1]).all()
+    assert np.isnan(history["charts/episodic_return"][lost, 1]).all()
+    assert history["iteration"][-1] == 12
+    _, history = train(agent, None, hyperparams=rates, on_nan="stop", quiet=False)
+    assert history["iteration"][-1] < 12
+    _, history = train(agent, None, hyperparams={"learning_rate": 1e38}, quiet=False)
+    assert history["iteration"][-1] < 12
+    out = capsys.readouterr().out
+    assert "stopped, since a seed diverged, at step" in out and "stopped, since all seeds diverged, at step" in out
+
+
+def test_on_chunk_may_change_the_states() -> None:
+    def halve(chunk: Chunk) -> Any:
+        learner = chunk.states.learner
+        rates = learner.hyperparams.learning_rate / 2
+        return chunk.states._replace(learner=learner._replace(hyperparams=learner.hyperparams._replace(learning_rate=rates)))
+
+    _, history = train(cartpole("ppo"), None, on_chunk=halve)
+    np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 / 2.0 ** np.arange(6), rtol=1e-6)
