@@ -21,7 +21,17 @@ class Command(NamedTuple):
     help: str
 
 
-COMMANDS = {"train": Command("jaxrl.runtime.train_command", "train an algorithm on an environment, over any number of seeds")}
+COMMANDS = {
+    "train": Command("jaxrl.runtime.train_command", "train an algorithm on an environment, over any number of seeds"),
+    "sweep": Command("jaxrl.runtime.sweep_command", "train a grid of settings and seeds from a file; resumable"),
+    "plot": Command("jaxrl.runtime.plot_command", "compare learning curves of runs, with intervals over seeds, in one figure"),
+    "eval": Command("jaxrl.runtime.eval_command", "play what runs have learnt: returns as a table and as JSON"),
+    "record": Command("jaxrl.runtime.record_command", "draw a policy at work, as a GIF or MP4"),
+    "envs": Command("jaxrl.runtime.envs_command", "list environments, their spaces and time limits"),
+    "algos": Command("jaxrl.runtime.algos_command", "list algorithms, or all settings of one"),
+    "presets": Command("jaxrl.runtime.presets_command", "list settings that were measured, with their scores"),
+    "doctor": Command("jaxrl.runtime.doctor_command", "find what is missing or broken on this machine, and what mends it"),
+}
 
 HELP = f"""\
 usage: jaxrl COMMAND …
@@ -39,6 +49,7 @@ options:
 try:
   jaxrl train ppo --env CartPole-v1 --seeds 8          8 seeds in one program, sharded over all cores or GPUs
   jaxrl train ppo --help                               every setting of PPO is a flag
+  jaxrl train --resume runs/ppo-CartPole-v1            go on where a run was stopped or killed
 
 Environments are 'name' (gymnax), 'backend:name' such as envpool:Pong-v5, or 'module:function' for one of your own.
 {DEBUG_VARIABLE}=1 shows where an error comes from. JAX_PLATFORMS=cpu keeps off an accelerator. JAXRL_CACHE_DIR is where compiled

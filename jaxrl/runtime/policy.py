@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +78,8 @@ class LoadedPolicy:
 
     def _checked(self, obs: PyTree) -> tuple[PyTree, int | None]:
         """The observation in JAX's types, and the size of the batch, None for a single one."""
+        if not isinstance(self.observation_space, spaces.Dict | spaces.Tuple) and isinstance(obs, list | tuple):
+            obs = np.asarray(obs)
         if jax.tree.structure(obs) != jax.tree.structure(self._expected):
             raise TypeError(f"obs must be structured as {self.observation_space}, not as {jax.tree.structure(obs)}")
         batches = set()
@@ -112,19 +115,43 @@ def load_policy(run: str | os.PathLike[str], *, seed: int | None = None, which: 
       ValueError: the seed is none of the run's; ``which`` is unknown; a part of the agent cannot be imported.
       CheckpointError: what was saved is damaged.
     """
+    saved = load_policies(run, which=which, seeds=None if seed is None else [seed])
+    row = _best_seed(absolute(run), saved.step) if seed is None else 0
+    policy = jax.tree.map(lambda x: jnp.asarray(x)[row], saved.policies)
+    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[row], step=saved.step)
+
+
+class SavedPolicies(NamedTuple):
+    """What a run saved of several seeds."""
+
+    agent: Agent
+    """The run's, on an environment that only has its spaces."""
+    policies: Policy
+    """Every leaf [num_seeds, ...], on the host."""
+    seeds: list[int]
+    step: int
+    """The iteration that they are of."""
+
+
+def load_policies(run: str | os.PathLike[str], *, seeds: Sequence[int] | None = None, which: str = "best") -> SavedPolicies:
+    """The policies of all seeds of a run, or of those asked for; see ``load_policy``."""
     if which not in WHICH:
         raise ValueError(f"which={which!r} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
     config, folder = read_config(run), absolute(run)
-    seeds = config["run"]["seeds"]
-    if seed is not None and seed not in seeds:
-        raise ValueError(f"seed={seed} was not trained in {os.fspath(run)!r}: it has the seeds {seeds}")
+    trained = config["run"]["seeds"]
+    for seed in seeds or ():
+        if seed not in trained:
+            raise ValueError(f"seed={seed} was not trained in {os.fspath(run)!r}: it has the seeds {trained}")
     saved = folder / (BEST if which == "best" else CHECKPOINTS)
     if latest_step(saved) is None:
-        raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated")
+        there = which == "best" and latest_step(folder / CHECKPOINTS) is not None
+        hint = "; which='last' takes its last checkpoint" if there else ""
+        raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated{hint}")
     agent = rebuild(config)
-    policies, step = _best_policies(agent, saved, len(seeds)) if which == "best" else _last_policies(agent, saved)
-    row = seeds.index(seed) if seed is not None else _best_seed(folder, step, len(seeds))
-    return LoadedPolicy(agent, jax.tree.map(lambda x: jnp.asarray(x)[row], policies), seed=seeds[row], step=step)
+    policies, step = _best_policies(agent, saved, len(trained)) if which == "best" else _last_policies(agent, saved)
+    chosen = list(trained if seeds is None else seeds)
+    rows = np.array([trained.index(seed) for seed in chosen])
+    return SavedPolicies(agent, jax.tree.map(lambda x: np.asarray(x)[rows], policies), chosen, step)
 
 
 def rebuild(config: dict[str, Any]) -> Agent:
@@ -168,6 +195,6 @@ def _last_policies(agent: Agent, saved: Any) -> tuple[Policy, int]:
     return agent.algorithm.policy(arrays), step
 
 
-def _best_seed(folder: Any, step: int, num_seeds: int) -> int:
+def _best_seed(folder: Any, step: int) -> int:
     returns = [r[EVALUATION_RETURN] for r in read_records(folder, step) if not np.isnan(r[EVALUATION_RETURN]).all()]
     return int(np.nanargmax(returns[-1])) if returns else 0
