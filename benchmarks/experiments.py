@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from jaxrl.runtime.presets import PRESETS
+
 
 class Experiment(NamedTuple):
     """A named score: greedy returns at the end of training."""
@@ -35,24 +37,14 @@ class Experiment(NamedTuple):
         return sum(score >= self.threshold for score in scores) >= self.passing_seeds
 
 
-PENDULUM = {
-    "num_envs": 16,
-    "rollout_length": 128,
-    "num_epochs": 10,
-    "num_minibatches": 16,
-    "learning_rate": 1e-3,
-    "gamma": 0.95,
-    "ent_coef": 0.0,
-    "normalize_observations": True,
-    "normalize_rewards": True,
-    "anneal": True,
-}
+def of_preset(name: str, threshold: float) -> Experiment:
+    """What a preset claims, measured: its settings have their home in ``jaxrl.runtime.presets``."""
+    preset = PRESETS[name]
+    builder = f"make_{preset.algorithm}"
+    return Experiment(name, builder, preset.env, preset.settings, preset.total_steps, preset.num_seeds, threshold)
+
 
 EXPERIMENTS = {
     experiment.name: experiment
-    for experiment in (
-        Experiment("ppo-cartpole", "make_ppo", "CartPole-v1", {"anneal": True}, 500_000, 16, 490),
-        Experiment("ppo-pendulum", "make_ppo", "Pendulum-v1", PENDULUM, 2_000_000, 8, -250),
-        Experiment("dqn-cartpole", "make_dqn", "CartPole-v1", {"anneal": True}, 500_000, 8, 475),
-    )
+    for experiment in (of_preset("ppo-cartpole", 490), of_preset("ppo-pendulum", -250), of_preset("dqn-cartpole", 475))
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -18,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 import tyro
 
 from jaxrl.runtime.cli import unknown
+from jaxrl.runtime.presets import Preset, find_preset
 
 DEFAULT_TOTAL_STEPS = 500_000
 
@@ -47,6 +50,7 @@ ALGORITHMS = {
 
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
+       jaxrl train ALGORITHM --preset NAME [OPTIONS]
        jaxrl train --resume FOLDER [--quiet]
 
 Train over seeds, evaluate on the way, and leave logs, learning curve, checkpoints and the best policies in a folder. A run that
@@ -61,6 +65,7 @@ try:
   jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/cartpole
   jaxrl train ppo --env envpool:CartPole-v1 --total-steps 200000 --num-envs 64
   jaxrl train dqn --env Acrobot-v1 --seeds 3,5,7 --learning-rate 1e-3
+  jaxrl train ppo --preset ppo-pendulum
   jaxrl train --resume runs/cartpole
 """
 
@@ -111,6 +116,8 @@ class RunOptions:
     """W&B project to log to; needs pip install "jaxrl[wandb]"."""
     quiet: Flag = False
     """Show nothing but errors."""
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Take environment, seeds, steps and settings from a measured preset (jaxrl presets); other flags win over it."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -131,7 +138,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     module = importlib.import_module(entry.module)
     options, settings = parse(algorithm, args)
     seeds = parse_seeds(options.seeds)
-    _provide_devices(options.env)
+    provide_devices(options.env)
     sys.path.append(os.getcwd())  # for 'module:function' of the folder that the user is in, as with python -m
 
     agent = getattr(module, entry.builder)(options.env, **settings)
@@ -139,7 +146,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
 
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     given |= {"seeds": seeds, "out": options.out or free_folder(f"{algorithm}-{options.env}")}
-    del given["env"], given["total_steps"]
+    del given["env"], given["total_steps"], given["preset"]
     run(agent, options.total_steps, **given)
     return 0
 
@@ -159,13 +166,13 @@ def resume(args: Sequence[str]) -> int:
     from jaxrl.runtime.folder import read_config
     from jaxrl.runtime.run import resume as go_on
 
-    _provide_devices(str(read_config(options.resume)["agent"].get("env")))
+    provide_devices(str(read_config(options.resume)["agent"].get("env")))
     sys.path.append(os.getcwd())
     go_on(options.resume, quiet=options.quiet)
     return 0
 
 
-def _provide_devices(env_id: str) -> None:
+def provide_devices(env_id: str) -> None:
     """Ask for a device per core now: building some environments starts JAX's backend, and then it is too late."""
     from jaxrl.envs.backend import parse_id
     from jaxrl.runtime.devices import request_cpu_devices
@@ -177,6 +184,14 @@ def _provide_devices(env_id: str) -> None:
 # ----------------------------------------------------------------------------------------------------------------------- flags
 
 
+def algorithm_settings(algorithm: str) -> tuple[list[str], list[str]]:
+    """The names of an algorithm's structural settings, and of its hyperparameters."""
+    entry = ALGORITHMS[algorithm]
+    module = importlib.import_module(entry.module)
+    structure = [field.name for field in dataclasses.fields(getattr(module, entry.config)) if field.name != "total_steps"]
+    return structure, list(getattr(module, entry.hyperparams)._fields)
+
+
 def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, Any]]:
     """``(run options, keywords of the builder)``. On wrong flags, prints what is wrong and the nearest flag, and exits with 2."""
     entry = ALGORITHMS[algorithm]
@@ -186,13 +201,20 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     takes_total = defaults.pop("total_steps", ...) is not ...
     if "anneal" in defaults:
         defaults["anneal"] = True  # the length of the run is known here
+    preset = _chosen_preset(algorithm, args)
+    measured = preset.settings if preset else {}
+    defaults |= {name: value for name, value in measured.items() if name in defaults}
+    numbers = {name: measured.get(name, value) for name, value in hyperparams._field_defaults.items()}
     structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, defaults)
-    data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, hyperparams._field_defaults)
+    data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, numbers)
 
     def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
         return run, {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
 
     chosen.__annotations__ |= {"run": RunOptions, "structure": structure, "hyperparameters": data}
+    if preset:
+        run = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
+        chosen.__defaults__ = (run, structure(), data())
     options, settings = tyro.cli(
         chosen,
         prog=f"jaxrl train {algorithm}",
@@ -202,6 +224,16 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     )
     # Only a schedule that ends with the run makes its length a part of the agent; a run without one can be made longer.
     return options, {**settings, "total_steps": options.total_steps} if takes_total and settings.get("anneal") else settings
+
+
+def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
+    """The preset that the flags name: its values are the defaults of the others, so it is looked for first."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--preset")
+    with contextlib.suppress(argparse.ArgumentError):  # without a name: said with the other flags
+        name = parser.parse_known_args(list(args))[0].preset
+        return find_preset(name, algorithm) if name is not None else None
+    return None
 
 
 def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:

@@ -1,0 +1,101 @@
+"""What is missing or broken on this machine, what that breaks, and the command that mends it.
+
+Standard library only. Packages are imported, and JAX is used, in processes of their own (``probe``), so that a broken one is a
+finding and no crash.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jaxrl.runtime.doctor.finding import MACHINE, SMOKE, Finding, shortened
+from jaxrl.runtime.doctor.machine import (
+    check_cache,
+    check_current_folder,
+    check_devices,
+    check_gpu,
+    check_room,
+    check_temporary_folder,
+)
+from jaxrl.runtime.doctor.packages import check_packages
+from jaxrl.runtime.doctor.process import Answer, ask
+from jaxrl.runtime.doctor.requirements import declared
+
+DEVICE_SECONDS, SMOKE_SECONDS = 120.0, 300.0
+
+NEEDED = {
+    "jax",
+    "jaxlib",
+    "numpy",
+    "flax",
+    "optax",
+    "chex",
+    "gymnasium",
+    "gymnax",
+    "six",
+    "orbax-checkpoint",
+    "devices",
+    "temporary folder",
+}
+"""What the smoke test cannot do without."""
+
+
+def diagnose(*, quick: bool = False, say: Callable[[str], None] = lambda text: None) -> list[Finding]:
+    """Look at everything.
+
+    Args:
+      quick: without the smoke test.
+      say: is called with what is done next.
+
+    Raises:
+      FileNotFoundError: nothing says what jaxrl requires.
+    """
+    asked = declared()
+    say("importing every package")
+    found = list(check_packages(asked))
+    say("asking JAX for devices")
+    answer = None if problems(found) & {"jax", "jaxlib", "numpy"} else ask("devices", timeout=DEVICE_SECONDS)
+    if answer is not None:
+        found += [check_devices(answer), check_gpu(answer, asked.requirements)]
+    found += check_folders(answer)
+    if not quick:
+        say("training for one iteration, saving and restoring")
+        found.append(check_smoke(problems(found)))
+    return found
+
+
+def problems(found: Iterable[Finding]) -> set[str]:
+    """What has problems."""
+    return {finding.check for finding in found if finding.level == "problem"}
+
+
+def check_folders(answer: Answer | None) -> list[Finding]:
+    """The folders that runs write to. That of compiled programs is known where JAX is."""
+    checked = [check_current_folder(), check_temporary_folder()]
+    if answer is not None and "cache" in answer.facts:
+        checked.append(check_cache(answer.facts["cache"]))
+    folders = [folder for _, folder in checked if folder is not None]
+    return [*(finding for finding, _ in checked), *check_room(folders)]
+
+
+def check_smoke(broken: set[str]) -> Finding:
+    """One iteration of PPO, saved and restored."""
+    if hindrances := sorted(broken & NEEDED):
+        return Finding(SMOKE, "training", "note", f"left out before {' and '.join(hindrances)} can be used")
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="jaxrl-doctor-", ignore_cleanup_errors=True) as folder:
+        answer = ask("smoke", str(Path(folder)), timeout=SMOKE_SECONDS)
+    difference = answer.facts.get("difference")
+    if answer.end is None and difference is None:
+        seconds = time.perf_counter() - begin
+        found = f"one iteration of PPO on CartPole-v1, saved and restored bit for bit, in {seconds:.0f} s"
+        return Finding(SMOKE, "training", "ok", found)
+    what = f"a checkpoint came back with another {difference}" if difference else f"it failed: {shortened(answer.end or '')}"
+    show = "JAXRL_DEBUG=1 jaxrl train ppo --env CartPole-v1 --total-steps 1024 --out /tmp/jaxrl-smoke"
+    return Finding(SMOKE, "training", "problem", what, "training", show)
+
+
+__all__ = ["MACHINE", "Finding", "diagnose", "problems"]

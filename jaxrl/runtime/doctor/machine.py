@@ -1,0 +1,157 @@
+"""Devices, folders and room on the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from jaxrl.runtime.doctor.finding import MACHINE, Finding, pip_install, shortened
+from jaxrl.runtime.doctor.process import Answer
+from jaxrl.runtime.doctor.requirements import Requirement, installed_version
+
+LITTLE, TOO_LITTLE = 2**30, 100 * 2**20
+"""Bytes free on the disk: worth a note, and not enough for a run."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------- devices
+
+
+def check_devices(answer: Answer) -> Finding:
+    """The devices that a run gets, and whether several seeds use all cores."""
+    facts = answer.facts
+    if "platform" not in facts:
+        found = f"JAX finds none ({shortened(answer.end or 'it does not say why')})"
+        unset = next((f"unset {name}" for name in ("JAX_PLATFORMS", "XLA_FLAGS") if os.environ.get(name)), None)
+        return Finding(MACHINE, "devices", "problem", found, "everything", unset or pip_install("jax", again=True))
+    number, cores = facts["devices"], facts["cores"]
+    if facts["platform"] != "cpu":
+        return Finding(MACHINE, "devices", "ok", f"{number} × {facts['kind']}, {cores} CPU cores")
+    shown = f"{number} CPU device{'s' if number > 1 else ''} on {cores} core{'s' if cores > 1 else ''}"
+    if number >= cores:
+        return Finding(MACHINE, "devices", "ok", f"{shown}: seeds are sharded over all cores")
+    setting = "XLA_FLAGS" if "host_platform_device_count" in os.environ.get("XLA_FLAGS", "") else "JAX_NUM_CPU_DEVICES"
+    found = f"{shown}, as {setting} asks, so seeds do not use the others; faster: unset {setting}"
+    return Finding(MACHINE, "devices", "note", found)
+
+
+def check_gpu(answer: Answer, requirements: Sequence[Requirement], dev: Path = Path("/dev")) -> Finding:
+    """Whether an NVIDIA GPU that is there is used.
+
+    Args:
+      dev: where the system lists its devices.
+    """
+    present, facts = len(list(dev.glob("nvidia[0-9]*"))), answer.facts
+    if not present:
+        return Finding(MACHINE, "GPU", "ok", "no NVIDIA GPU here")
+    shown = f"{present} NVIDIA GPU{'s' if present > 1 else ''}"
+    if facts.get("platform", "cpu") != "cpu":
+        return Finding(MACHINE, "GPU", "ok", f"{shown}, and JAX uses {facts['devices']}")
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    if asked and not {"cuda", "gpu"} & set(asked.split(",")):
+        return Finding(MACHINE, "GPU", "note", f"{shown}, not used, as JAX_PLATFORMS={asked} asks; faster: unset JAX_PLATFORMS")
+    cuda = next((found.parts for found in requirements if found.extra == "cuda" and found.parts), "cuda12")
+    install = pip_install(f"jax[{cuda}]=={installed_version('jax')}")
+    plugins = [f"{name} {version}" for name in ("jax-cuda12-plugin", "jax-cuda13-plugin") if (version := installed_version(name))]
+    if not plugins:
+        found, fix = f"{shown}, and JAX's CUDA plugin is not installed", install
+    else:
+        why = f" ({shortened(answer.end)})" if answer.end else ""
+        found, fix = f"{shown}, and JAX does not get at it with {' and '.join(plugins)}{why}", f"nvidia-smi && {install}"
+    return Finding(MACHINE, "GPU", "problem", found, "speed: everything runs on the CPU", fix)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- folders
+
+
+def why_not_writable(folder: Path) -> str | None:
+    """None if a file can be made in the folder, or in the next one above it that exists; else the reason."""
+    place = standing(folder)
+    if not os.path.isdir(place):
+        return f"{place} is a file" if place != folder else "it is a file"
+    try:
+        handle, name = tempfile.mkstemp(prefix=".jaxrl-doctor-", dir=place)
+        try:
+            os.write(handle, b"\0" * 4096)
+        finally:
+            os.close(handle)
+            os.unlink(name)
+    except OSError as error:
+        return "no file can be made there" if error.errno == errno.ENOENT else str(error.strerror).lower()
+    return None
+
+
+def standing(folder: Path) -> Path:
+    """The folder, or the next one above it that exists."""
+    return next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
+
+
+def refuge() -> str:
+    """A folder that can be written to, for the commands that mend things."""
+    places = (os.path.expanduser("~"), "/tmp", "/var/tmp")
+    return next(
+        (place for place in places if os.path.isabs(place) and why_not_writable(Path(place)) is None), "/a/folder/of/yours"
+    )
+
+
+def check_current_folder() -> tuple[Finding, Path | None]:
+    """``(finding, the folder if it can be written to)``: runs go to ``runs/`` in there."""
+    breaks = "jaxrl train without --out /a/folder, which writes to runs/ in there"
+    try:
+        here = Path.cwd()
+    except OSError:
+        return Finding(MACHINE, "current folder", "problem", "it was deleted", breaks, f"cd {shlex.quote(refuge())}"), None
+    why = why_not_writable(here)
+    if why is None:
+        return Finding(MACHINE, "current folder", "ok", str(here)), here
+    ours = why == os.strerror(errno.EACCES).lower() and here.stat().st_uid == os.geteuid()
+    fix = f"chmod u+wx {shlex.quote(str(here))}" if ours else f"cd {shlex.quote(refuge())}"
+    return Finding(MACHINE, "current folder", "problem", f"{here} cannot be written to: {why}", breaks, fix), None
+
+
+def check_temporary_folder() -> tuple[Finding, Path | None]:
+    """``(finding, the folder if it can be written to)``."""
+    set_, breaks = os.environ.get("TMPDIR"), "whatever needs temporary files: saving plots, JAX on GPUs, worker processes"
+    fix = f"mkdir -p {shlex.quote(refuge() + '/tmp')} && export TMPDIR={shlex.quote(refuge() + '/tmp')}"
+    if set_ and (why := why_not_writable(Path(set_)) or (None if os.path.isdir(set_) else "there is no such folder")):
+        found = f"TMPDIR={set_} cannot be written to: {why}"
+        return Finding(MACHINE, "temporary folder", "problem", found, breaks, fix), None
+    try:
+        folder = Path(tempfile.gettempdir())
+    except OSError:
+        found = "none of the usual folders can be written to"
+        return Finding(MACHINE, "temporary folder", "problem", found, breaks, fix), None
+    return Finding(MACHINE, "temporary folder", "ok", str(folder)), folder
+
+
+def check_cache(cache: str | None) -> tuple[Finding, Path | None]:
+    """``(finding, the folder if it can be written to)``: where compiled programs are kept, or None where they are not."""
+    name = "compilation cache"
+    if cache is None:
+        return Finding(MACHINE, name, "ok", "off, as an empty JAXRL_CACHE_DIR asks: every run compiles anew"), None
+    why = why_not_writable(Path(cache))
+    if why is None:
+        return Finding(MACHINE, name, "ok", cache), Path(cache)
+    variable = "JAX_COMPILATION_CACHE_DIR" if os.environ.get("JAX_COMPILATION_CACHE_DIR") else "JAXRL_CACHE_DIR"
+    fix = f"export {variable}={shlex.quote(refuge() + '/jaxrl-cache')}"
+    found = f"{cache} cannot be written to: {why}"
+    return Finding(MACHINE, name, "problem", found, "quick starts: every run compiles anew", fix), None
+
+
+def check_room(folders: Sequence[Path]) -> Iterator[Finding]:
+    """Free room on the disks that hold these folders."""
+    free = {folder: shutil.disk_usage(standing(folder)).free for folder in folders}
+    little = {folder: room for folder, room in free.items() if room < LITTLE}
+    if free and not little:
+        yield Finding(MACHINE, "free disk", "ok", f"{min(free.values()) / 2**30:.1f} GiB or more in these folders")
+    for folder, room in little.items():
+        found = f"{room / 2**20:.0f} MiB left in {folder}"
+        if room >= TOO_LITTLE:
+            yield Finding(MACHINE, "free disk", "note", f"{found}: long runs and replay buffers need more")
+        else:
+            fix = f"du -xh --max-depth=1 {shlex.quote(str(folder))} | sort -h"
+            yield Finding(MACHINE, "free disk", "problem", found, "checkpoints and logs", fix)

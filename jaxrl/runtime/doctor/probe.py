@@ -1,0 +1,95 @@
+"""What ``jaxrl doctor`` tries in processes of its own, because it may hang, abort or crash: a JSON object per line on stdout."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def imports(modules: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Import one after the other: ``{"begin": module}``, then ``{"module": …, "error": text or None, "origin": …}``."""
+    for module in modules:
+        yield {"begin": module}
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            yield {"module": module, "error": text, "missing": _missing(error), "origin": _origin(error)}
+        else:
+            yield {"module": module, "error": None}
+
+
+def _missing(error: BaseException) -> str | None:
+    """The module that is not installed, if that is what the error says."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return name if name and "." not in name else None
+
+
+def _origin(error: BaseException) -> str | None:
+    """The top-level package in which an error arose."""
+    origin, frames = None, error.__traceback__
+    while frames is not None:
+        package = str(frames.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("importlib", "jaxrl", "__main__", ""):
+            origin = package
+        frames = frames.tb_next
+    return origin
+
+
+def devices(_: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Where compiled programs go, and which devices a run would get."""
+    import jax
+
+    from jaxrl.runtime.devices import cache_folder, request_cpu_devices, usable_cores
+
+    cache = jax.config.values["jax_compilation_cache_dir"] or cache_folder()
+    yield {"cache": cache and str(cache), "cores": usable_cores()}
+    request_cpu_devices()
+    found = jax.local_devices()
+    yield {"platform": found[0].platform, "kind": found[0].device_kind, "devices": len(found)}
+
+
+def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """One iteration of PPO on CartPole, saved and restored: ``{"difference": the first leaf that differs, or None}``."""
+    import jax
+    import numpy as np
+
+    import jaxrl
+    from jaxrl.runtime.checkpoint import restore, save
+    from jaxrl.runtime.devices import enable_compilation_cache
+
+    enable_compilation_cache()
+    ppo = jaxrl.make_ppo("CartPole-v1", num_envs=2, rollout_length=8, num_epochs=1, num_minibatches=1)
+    state, _ = jax.jit(ppo.step)(ppo.init(jax.random.key(0)))
+    path = Path(folder[0]) / "checkpoint"
+    save(path, state, step=1, spec=ppo.spec)
+    restored, _ = restore(path, jax.eval_shape(ppo.init, jax.random.key(0)))
+
+    def equal(a: Any, b: Any) -> bool:
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+    leaves, others = jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(restored)
+    differing = (jax.tree_util.keystr(path) for (path, a), b in zip(leaves, others, strict=True) if not equal(a, b))
+    yield {"difference": next(differing, None)}
+
+
+PROBES = {"imports": imports, "devices": devices, "smoke": smoke}
+
+
+def main(probe: str, *args: str) -> None:
+    """Run a probe. Whatever libraries print goes to stderr."""
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for result in PROBES[probe](args):
+        print(json.dumps(result), file=results, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

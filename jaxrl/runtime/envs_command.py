@@ -1,0 +1,154 @@
+"""``jaxrl envs``: the environments that ``jaxrl train --env`` takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from jaxrl.runtime.tables import show_table, terminal
+
+MOST_DESCRIBED = 40
+"""Of each backend: longer lists are of ids only."""
+
+
+HELP = """\
+List the environments that jaxrl train --env takes: ids and, of up to 40 per
+backend, spaces and time limits.
+
+An id is NAME (gymnax: in JAX, where the learning is) or BACKEND:NAME (envpool:
+in C++ on the CPU). Options may follow: 'CartPole-v1?gravity=5.0'. An
+environment of your own is MODULE:FUNCTION.
+
+try:
+  jaxrl envs pong
+  jaxrl envs 'Half*-v4'
+  jaxrl envs --backend gymnax
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    filter: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[FILTER]", help_behavior_hint="")] = None
+    """Only ids that contain this, in capitals or not; with * it is a pattern for the whole name."""
+    backend: Annotated[str | None, tyro.conf.arg(metavar="BACKEND", help_behavior_hint="(default: all)")] = None
+    """Only the environments of this backend: gymnax or envpool."""
+
+
+def main(args: Sequence[str]) -> int:
+    options = tyro.cli(Options, prog="jaxrl envs", description=HELP, args=list(args))
+    if "jax" not in sys.modules:
+        os.environ["JAX_PLATFORMS"] = "cpu"  # a list needs no accelerator, and must not take the memory of one
+    known, failures = list_ids(options.backend)
+    chosen = {backend: [name for name in ids if matches(name, options.filter)] for backend, ids in known.items()}
+    if known and not any(chosen.values()):
+        raise nothing_matches(options.filter or "", [name for ids in known.values() for name in ids])
+    for ids in sorted(chosen.values(), key=len, reverse=True):  # on a terminal, the end is what one sees
+        if len(ids) > MOST_DESCRIBED:
+            list_plainly(ids)
+        elif ids:
+            show_table(("id", "observation", "action", "max steps"), [describe(env_id) for env_id in ids])
+        if ids:
+            print()
+    if known:
+        print(summary(chosen))
+    for failure in failures:
+        print(f"jaxrl: {failure}; jaxrl doctor says more", file=sys.stderr)
+    return 0 if known else 2
+
+
+def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
+    """``(backend -> ids, what kept others from being listed)``. Ids of the default backend are without its name."""
+    from jaxrl.envs import _backends, list_envs
+    from jaxrl.envs.backend import DEFAULT_BACKEND
+
+    if backend is not None:
+        return {backend: shortest(list_envs(backend))}, []
+    known, failures = {}, []
+    for each in sorted(_backends(), key=lambda name: (name != DEFAULT_BACKEND, name)):
+        try:
+            known[each] = shortest(list_envs(each))
+        except Exception as error:  # a package that is broken in whatever way must not hide the others
+            failures.append(f"{each} cannot be used: {' '.join(str(error).split()) or type(error).__name__}")
+    return known, failures
+
+
+def shortest(ids: Iterable[str]) -> list[str]:
+    from jaxrl.envs.backend import DEFAULT_BACKEND
+
+    return [env_id.removeprefix(f"{DEFAULT_BACKEND}:") for env_id in ids]
+
+
+def matches(env_id: str, pattern: str | None) -> bool:
+    if pattern is None:
+        return True
+    name, wanted = env_id.lower(), pattern.lower()
+    if "*" in wanted:
+        return fnmatch.fnmatchcase(name, wanted) or fnmatch.fnmatchcase(name.partition(":")[2], wanted)
+    return wanted in name
+
+
+def nothing_matches(pattern: str, ids: Sequence[str]) -> ValueError:
+    from jaxrl.config import nearest
+
+    by_name = {name.partition(":")[2] or name: name for name in reversed(ids)}
+    near = nearest(pattern, by_name)
+    return ValueError(f"no environment matches {pattern!r}.{near} jaxrl envs lists all {len(ids):,}.")
+
+
+def describe(env_id: str) -> tuple[str, str, str, str]:
+    """A row of the table. An environment that cannot be built here says why."""
+    from jaxrl.envs import make_env
+
+    try:
+        env: Any = make_env(env_id)
+    except Exception as error:  # of any package below, and of any kind
+        return env_id, f"cannot be built: {' '.join(str(error).split()) or type(error).__name__}", "", ""
+    limit = env.max_episode_steps or getattr(getattr(env, "params", None), "max_steps_in_episode", None)
+    return (
+        env_id,
+        space_text(env.observation_space),
+        space_text(env.action_space),
+        f"{int(limit):,}" if limit is not None else "none",
+    )
+
+
+def space_text(space: Any) -> str:
+    """A space in a few words; a Box with its bounds where they are finite and the same everywhere."""
+    import numpy as np
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{name}: {space_text(part)}' for name, part in space.items())})"
+    if isinstance(space, spaces.Tuple):
+        return f"Tuple({', '.join(map(space_text, space))})"
+    if not isinstance(space, spaces.Box):
+        return " ".join(str(space).split())
+    uniform = space.low.size > 0 and space.is_bounded() and np.ptp(space.low) == 0 and np.ptp(space.high) == 0
+    shape = ", ".join(map(str, space.shape))
+    return f"Box({shape}) {space.dtype}{f' [{space.low.flat[0]:g}, {space.high.flat[0]:g}]' if uniform else ''}"
+
+
+def list_plainly(ids: Sequence[str]) -> None:
+    """In columns on a terminal, else one per line."""
+    console = terminal()
+    if console is None:
+        print("\n".join(ids))
+        return
+    from rich.columns import Columns
+    from rich.text import Text
+
+    console.print(Columns([Text(env_id) for env_id in ids], padding=(0, 2), column_first=True))
+
+
+def summary(chosen: dict[str, list[str]]) -> str:
+    parts = ", ".join(f"{len(ids):,} of {backend}" for backend, ids in chosen.items() if ids)
+    number = sum(map(len, chosen.values()))
+    total = f"{number:,} environment{'s' if number > 1 else ''}: {parts}"
+    long = any(len(ids) > MOST_DESCRIBED for ids in chosen.values())
+    return total + (". A part of the id shows spaces and time limits: jaxrl envs CartPole" if long else "")

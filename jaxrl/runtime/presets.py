@@ -1,0 +1,93 @@
+"""Settings that were measured: what to train, how, for how long, and the score that came out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Score(NamedTuple):
+    """Greedy returns with the parameters at the end of training, 128 episodes per seed."""
+
+    mean: float
+    low: float
+    """Of the 95 % bootstrap interval of the mean over seeds."""
+    high: float
+    train_seconds: int
+    """All seeds together, without compiling."""
+    hardware: str
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} [{self.low:.1f}, {self.high:.1f}]"
+
+
+class Preset(NamedTuple):
+    """Settings with the score that they reached. ``benchmarks`` trains with these very settings."""
+
+    name: str
+    algorithm: str
+    """As ``jaxrl train`` names it."""
+    env: str
+    settings: dict[str, Any]
+    """Keywords of the builder that differ from its defaults."""
+    total_steps: int
+    """Per seed; the builder gets it too where ``anneal`` is set."""
+    num_seeds: int
+    score: Score
+
+    @property
+    def source(self) -> str:
+        """The measurement, in jaxrl's repository: every seed's score, all settings, versions, hardware and the curve."""
+        return f"benchmarks/results/scores/{self.name}.json"
+
+    def command(self) -> str:
+        """What trains with these settings, flag by flag."""
+        run = {"env": self.env, "seeds": self.num_seeds, "total_steps": self.total_steps}
+        return " ".join([f"jaxrl train {self.algorithm}", *(_flag(name, value) for name, value in (run | self.settings).items())])
+
+
+def _flag(name: str, value: Any) -> str:
+    dashed = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{dashed}" if value else f"--no-{dashed}"
+    return f"--{dashed} {value}"
+
+
+PENDULUM = {
+    "num_envs": 16,
+    "rollout_length": 128,
+    "num_epochs": 10,
+    "num_minibatches": 16,
+    "learning_rate": 1e-3,
+    "gamma": 0.95,
+    "ent_coef": 0.0,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "anneal": True,
+}
+
+CPU = "2 cores of an AMD EPYC"
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("ppo-cartpole", "ppo", "CartPole-v1", {"anneal": True}, 500_000, 16, Score(500.0, 500.0, 500.0, 158, CPU)),
+        Preset("ppo-pendulum", "ppo", "Pendulum-v1", PENDULUM, 2_000_000, 8, Score(-166.0, -174.9, -157.3, 194, CPU)),
+        Preset("dqn-cartpole", "dqn", "CartPole-v1", {"anneal": True}, 500_000, 8, Score(499.2, 498.3, 500.0, 227, CPU)),
+    )
+}
+
+
+def find_preset(name: str, algorithm: str | None = None) -> Preset:
+    """A preset by its name.
+
+    Raises:
+      ValueError: there is none of this name; the message suggests the nearest. Or it is of another algorithm.
+    """
+    from jaxrl.runtime.cli import unknown
+
+    if name not in PRESETS:
+        raise unknown("preset", name, list(PRESETS))
+    preset = PRESETS[name]
+    if algorithm not in (None, preset.algorithm):
+        raise ValueError(f"preset {name!r} is one of {preset.algorithm}: jaxrl train {preset.algorithm} --preset {name}")
+    return preset

@@ -1,0 +1,56 @@
+"""Tables on the screen: folded to the width of a terminal; elsewhere a plain line per row, for grep and awk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def terminal() -> Any:
+    """rich's console, or None where the output is no terminal, or rich cannot be imported."""
+    try:
+        from rich.console import Console
+    except Exception:  # whatever is wrong with rich: a table without colours is still a table
+        return None
+    console = Console(highlight=False)
+    return console if console.is_terminal and not console.is_dumb_terminal else None
+
+
+def show_table(
+    columns: Sequence[str] | None,
+    rows: Sequence[Sequence[str]],
+    *,
+    styles: Mapping[str, str] | None = None,
+    fixed: Sequence[int] = (0,),
+) -> None:
+    """Print a table.
+
+    Args:
+      columns: headings; None: there are none.
+      rows: one text per column.
+      styles: rich's styles of cells that read so.
+      fixed: the columns that are never folded: what the reader will copy.
+    """
+    console = terminal()
+    if console is None:
+        print(plain_table(columns, rows), end="")
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    width = max(map(len, rows), default=0)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=columns is not None, header_style="bold")
+    for index, heading in enumerate(columns or [""] * width):
+        table.add_column(heading, no_wrap=index in fixed, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))
+    console.print(table)
+
+
+def plain_table(columns: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> str:
+    """The rows as aligned lines of any length, columns two spaces apart."""
+    lines = [*([columns] if columns else []), *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
+    )

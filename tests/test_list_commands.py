@@ -1,0 +1,208 @@
+"""``jaxrl envs``, ``algos`` and ``presets``: what is listed is what the library has, and presets are what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jaxrl
+from benchmarks.experiments import EXPERIMENTS
+from jaxrl.runtime import algos_command, envs_command, tables
+from jaxrl.runtime.cli import main
+from jaxrl.runtime.presets import PRESETS
+from jaxrl.runtime.train_command import ALGORITHMS, RunOptions, parse
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def output(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(list(args)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+# -------------------------------------------------------------------------------------------------------------------------- envs
+
+
+def test_envs_of_few_are_described(capsys: pytest.CaptureFixture[str]) -> None:
+    heading, *rows, empty, total = output(capsys, "envs", "CARTPOLE-v", "--backend", "gymnax").splitlines()
+    assert heading.split("  ")[0] == "id" and empty == "" and total == "1 environment: 1 of gymnax"
+    assert [part.strip() for part in rows[0].split("  ") if part] == ["CartPole-v1", "Box(4) float32", "Discrete(2)", "500"]
+
+
+def test_envs_of_several_backends(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "envs", "pendulum-v1")
+    assert "Pendulum-v1 " in out and "envpool:Pendulum-v1" in out and "Box(1) float32 [-2, 2]" in out
+    assert out.splitlines()[-1] == "2 environments: 1 of gymnax, 1 of envpool"
+    assert "3 environments: 1 of gymnax, 2 of envpool" in output(capsys, "envs", "PENDULUM-v*")
+    assert "envpool:Pendulum-v1" in output(capsys, "envs", "*endulum-v1", "--backend", "envpool")
+
+
+def test_all_envs_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envs_command, "describe", lambda env_id: (env_id, "", "", ""))
+    lines = output(capsys, "envs").splitlines()
+    names = {line.strip() for line in lines}
+    every = {env_id.removeprefix("gymnax:") for env_id in jaxrl.list_envs()}
+    assert every <= names and f"{len(every):,} environments: " in lines[-1] and "jaxrl envs CartPole" in lines[-1]
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "envpool:Pong-v5"])
+def test_envs_are_described_as_they_are_built(env_id: str) -> None:
+    env = jaxrl.make_env(env_id)
+    named, observation, action, limit = envs_command.describe(env_id)
+    assert named == env_id
+    shape = ", ".join(map(str, env.observation_space.shape or ()))
+    assert observation.startswith(f"Box({shape}) {env.observation_space.dtype}")
+    assert limit == {"Pendulum-v1": "200", "envpool:Pong-v5": "27,000"}[env_id]
+    assert action == {"Pendulum-v1": "Box(1) float32 [-2, 2]", "envpool:Pong-v5": "Discrete(6)"}[env_id]
+    assert observation.endswith({"Pendulum-v1": " float32", "envpool:Pong-v5": " uint8 [0, 255]"}[env_id])
+
+
+def test_envs_that_cannot_be_built_say_why() -> None:
+    named, why, *_ = envs_command.describe("tests.probes:no_such_probe")
+    assert named == "tests.probes:no_such_probe" and why.startswith("cannot be built: module tests.probes has no function")
+
+
+def test_a_broken_backend_does_not_hide_the_other(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    assert main(["envs", "CartPole"]) == 0
+    out, err = capsys.readouterr()
+    assert "1 of gymnax" in out and err.count("\n") == 1 and "envpool" in err and "jaxrl doctor" in err
+    assert main(["envs", "--backend", "envpool"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["envs", "--backend", "envpol"], "unknown backend 'envpol'. Did you mean 'envpool'?"),
+        (["envs", "CartPool-v1"], "no environment matches 'CartPool-v1'. Did you mean 'CartPole-v1'?"),
+        (["algos", "pppo"], "unknown algorithm 'pppo'. Did you mean 'ppo'?"),
+        (["presets", "ppo-cartpol"], "unknown preset 'ppo-cartpol'. Did you mean 'ppo-cartpole'?"),
+        (["train", "ppo", "--preset", "ppo-cartpol"], "Did you mean 'ppo-cartpole'?"),
+        (["train", "dqn", "--preset", "ppo-cartpole"], "is one of ppo: jaxrl train ppo --preset ppo-cartpole"),
+    ],
+)
+def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and words in err
+
+
+# ------------------------------------------------------------------------------------------------------------------------- algos
+
+
+def test_algos_are_those_that_train(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "algos")
+    for name, entry in ALGORITHMS.items():
+        known = algos_command.about(entry)
+        row = next(line for line in out.splitlines() if line.startswith(f"{name} "))
+        assert all(part and part in row for part in known[:4]) and f"jaxrl.{entry.builder}" in row
+        assert (REPOSITORY / known.file).is_file()
+    assert "Schulman et al. 2017" in out and "Mnih et al. 2015" in out
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "algos", name)
+    shown = {line.split()[0]: line for line in out.splitlines() if line}
+    own = getattr(jaxrl, f"make_{name}")("CartPole-v1").spec["settings"]
+    for setting, default in own.items():
+        assert shown[setting].split()[1] == str(default), setting
+    assert "a finite number > 0" in shown["learning_rate"] and "Adam's step size." in shown["learning_rate"]
+    assert f"jaxrl train {name} --env ENV" in out and f"jaxrl.make_{name}(env, *, model=None" in out
+
+
+# ----------------------------------------------------------------------------------------------------------------------- presets
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_what_was_measured(name: str) -> None:
+    preset = PRESETS[name]
+    measured = json.loads((REPOSITORY / preset.source).read_text())
+    low, high = measured["interval"]
+    expected = f"{measured['mean']:.1f} [{low:.1f}, {high:.1f}]"
+    assert (str(preset.score), preset.score.train_seconds) == (expected, round(measured["train_seconds"])), (
+        f"{preset.source} holds another measurement: copy it to jaxrl/runtime/presets.py"
+    )
+    assert measured["experiment"]["episodes"] == 128 and len(measured["scores"]) == preset.num_seeds
+    assert measured["hardware"]["cpu"] in preset.score.hardware and str(measured["hardware"]["cores"]) in preset.score.hardware
+    assert EXPERIMENTS[name].settings is preset.settings and EXPERIMENTS[name].total_steps == preset.total_steps
+    assert measured["spec"]["env"] == preset.env == EXPERIMENTS[name].env
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flag by flag and by --preset: the same, and every setting of the measurement, so that no default has moved since."""
+    preset = PRESETS[name]
+    *comments, command = output(capsys, "presets", name).splitlines()
+    assert len(comments) == 3 and all(line.startswith("# ") for line in comments) and str(preset.score) in comments[1]
+    jaxrl_, train, algorithm, *flags = shlex.split(command)
+    assert (jaxrl_, train, algorithm) == ("jaxrl", "train", preset.algorithm)
+    options, settings = parse(algorithm, flags)
+    measured = json.loads((REPOSITORY / preset.source).read_text())["spec"]["settings"]
+    builder = getattr(jaxrl, f"make_{algorithm}")
+    assert builder(preset.env, **settings).spec["settings"] == measured
+    expected = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps)
+    assert options == expected
+    assert parse(algorithm, ["--preset", name]) == (dataclasses.replace(expected, preset=name), settings)
+
+
+def test_flags_win_over_a_preset() -> None:
+    args = ["--preset", "ppo-pendulum", "--gamma", "0.9", "--seeds", "2", "--no-normalize-rewards", "--env", "x"]
+    options, settings = parse("ppo", args)
+    assert (options.env, options.seeds, options.total_steps) == ("x", "2", 2_000_000)
+    assert (settings["gamma"], settings["normalize_rewards"], settings["num_envs"]) == (0.9, False, 16)
+    assert settings["total_steps"] == 2_000_000
+    assert parse("ppo", ["--preset=ppo-pendulum", "--total-steps", "64"])[1]["total_steps"] == 64
+
+
+def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "presets")
+    for name, preset in PRESETS.items():
+        row = next(line for line in out.splitlines() if line.startswith(f"{name} "))
+        assert str(preset.score) in row and preset.env in row and f"{preset.total_steps / 1e6:g}M" in row
+
+
+# ------------------------------------------------------------------------------------------------------------------------ screen
+
+
+def test_lists_import_no_jax() -> None:
+    """What they list first is wanted at once."""
+    for args in (["algos"], ["presets"], ["presets", "ppo-cartpole"]):
+        code = f"import sys; from jaxrl.runtime.cli import main; sys.exit(main({args}) or 'jax' in sys.modules)"
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), args
+
+
+@pytest.mark.parametrize("command", ["envs", "algos", "presets"])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([command, "--help"])
+    assert exit_.value.code == 0 and f"usage: jaxrl {command}" in capsys.readouterr().out
+
+
+def test_tables_fold_on_a_terminal_and_never_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("the_first", "[0, 1] " * 20), ("the_second_name", "short")]
+    tables.show_table(("name", "what"), rows)
+    piped = capsys.readouterr().out
+    assert [line.split()[0] for line in piped.splitlines()] == ["name", "the_first", "the_second_name"]
+    assert piped == tables.plain_table(("name", "what"), rows) and piped.splitlines()[1].count("[0, 1]") == 20
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    tables.show_table(("name", "what"), rows)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert shown.count("[0, 1]") == 20 and max(map(len, shown.splitlines())) == 60 and "the_second_name" in shown
