@@ -55,8 +55,12 @@ def make_parser() -> argparse.ArgumentParser:
     scores.add_argument("--force", action="store_true", help="run also what is done, or begun, from the beginning")
     scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
 
+    overhead = commands.add_parser("overhead", help="what checkpoints and logs cost a run")
+    overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
+    overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
+
     table = commands.add_parser("table", help="print the tables again from the results")
-    for command in (speed, scores, table):
+    for command in (speed, scores, overhead, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -69,7 +73,8 @@ def main(args: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return {"speed": run_speed, "scores": run_scores, "table": show}[given.command](given)
+        commands = {"speed": run_speed, "scores": run_scores, "overhead": run_overhead, "table": show}
+        return commands[given.command](given)
     except (FileNotFoundError, PeerError, WorkerError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -101,6 +106,15 @@ def run_scores(given: argparse.Namespace) -> int:
     print(score_report(results))
     write_table(given.out)
     return int(not all(result["passed"] for result in results))
+
+
+def run_overhead(given: argparse.Namespace) -> int:
+    from benchmarks import overhead
+
+    result = overhead.measure(given.pairs, given.chunk_seconds, given.out)
+    print(overhead.overhead_report(result))
+    write_table(given.out)
+    return int(overhead.missed(result))
 
 
 def show(given: argparse.Namespace) -> int:

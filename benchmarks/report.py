@@ -300,6 +300,10 @@ def render(folder: Path) -> str:
     parts = [speed_report(result) for result in read]
     if scores := [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "scores").glob("*.json"))]:
         parts.append(score_report(scores))
+    if (path := folder / "overhead.json").exists():
+        from benchmarks.overhead import overhead_report
+
+        parts.append(overhead_report(json.loads(path.read_text(encoding="utf-8"))))
     if not parts:
         raise FileNotFoundError(
             f"no results in {folder}: run 'python -m benchmarks speed' or 'python -m benchmarks scores' first"

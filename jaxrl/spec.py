@@ -6,6 +6,7 @@ works in process, and is refused by name where the spec is used.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from collections.abc import Mapping
@@ -73,6 +74,16 @@ def describe_env(env: str | Env | HostEnv) -> Any:
     from jaxrl.envs import describe_env as id_of
 
     return id_of(env) or {"unimportable": f"the environment object {env.name!r}"}
+
+
+def agent_spec(builder: Any, env: str | Env | HostEnv, config: Any, hyperparams: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """``Agent.spec`` of what ``builder`` makes from a Config (dataclass), Hyperparams (NamedTuple) and parts."""
+    return {
+        "builder": describe(builder),
+        "env": describe_env(env),
+        "settings": describe({**dataclasses.asdict(config), **hyperparams._asdict()}),
+        "parts": describe(parts),
+    }
 
 
 def build(spec: Mapping[str, Any], **overrides: Any) -> Agent:

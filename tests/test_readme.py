@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 from jaxrl.runtime import cli
@@ -29,7 +28,7 @@ def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), names)
     assert names["info"].step == 0
-    assert jax.tree.leaves(names["states"])[0].shape[0] == 3  # the last vmap was over three learning rates
+    assert names["rates"].shape == (3,) and names["action"] in (0, 1)
     assert names["shared"].axis_name is not None
     assert (tmp_path / "runs/dqn-envpool/learning_curve.png").stat().st_size > 0
 
@@ -40,7 +39,11 @@ COMMANDS = [line for block in blocks("bash") for line in block.splitlines() if l
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_the_readme_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    steps = [] if "--total-steps" in command or "--help" in command else ["--total-steps", "2048"]
+    given = any(flag in command for flag in ("--total-steps", "--help", "--resume"))
+    steps = [] if given else ["--total-steps", "2048"]
+    if resumed := re.search(r"--resume (\S+)", command):  # the command that made it comes before
+        before = next(line for line in COMMANDS if f"--out {resumed[1]} " in line)
+        assert cli.main(shlex.split(before)[1:]) == 0
     code = 0
     try:
         code = cli.main([*shlex.split(command)[1:], *steps]) or 0
@@ -50,7 +53,7 @@ def test_commands_of_the_readme_run(command: str, tmp_path: Path, monkeypatch: p
     if "--help" in command:
         assert "--learning-rate" in capsys.readouterr().out
     else:
-        (out,) = re.findall(r"--out (\S+)", command)
+        (out,) = re.findall(r"--(?:out|resume) (\S+)", command)
         assert (tmp_path / out / "progress.csv").stat().st_size > 0
 
 

@@ -6,7 +6,7 @@ Reads top to bottom: settings, state, acting, loss, observe and learn, builder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +33,7 @@ from jaxrl.optimize import (
 from jaxrl.replay.uniform import Draw, Replay, ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
 from jaxrl.spaces import example_input, finite, per_row
-from jaxrl.spec import describe, describe_env
+from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
 
@@ -369,18 +369,12 @@ def make_dqn(
         axis_name=axis_name,
     )
     parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
-    spec = {
-        "builder": describe(make_dqn),
-        "env": describe_env(env),
-        "settings": describe({**asdict(config), **hyperparams._asdict()}),
-        "parts": describe(parts),
-    }
     return bind(
         algorithm,
         bound,
         num_envs=config.num_envs,
         rollout_length=config.rollout_length,
         hyperparams=hyperparams,
-        spec=spec,
+        spec=agent_spec(make_dqn, env, config, hyperparams, parts),
         axis_name=axis_name,
     )

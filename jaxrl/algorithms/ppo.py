@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +35,7 @@ from jaxrl.optimize import (
 from jaxrl.returns import gae
 from jaxrl.rollout import fold_each
 from jaxrl.spaces import example_input, finite
-from jaxrl.spec import describe, describe_env
+from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
 
@@ -387,18 +387,12 @@ def make_ppo(
         axis_name=axis_name,
     )
     parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
-    spec = {
-        "builder": describe(make_ppo),
-        "env": describe_env(env),
-        "settings": describe({**asdict(config), **hyperparams._asdict()}),
-        "parts": describe(parts),
-    }
     return bind(
         algorithm,
         bound,
         num_envs=config.num_envs,
         rollout_length=config.rollout_length,
         hyperparams=hyperparams,
-        spec=spec,
+        spec=agent_spec(make_ppo, env, config, hyperparams, parts),
         axis_name=axis_name,
     )

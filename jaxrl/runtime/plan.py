@@ -20,8 +20,8 @@ MAX_CHUNK_ROWS = 250_000
 ON_NAN = ("drop", "stop")
 
 
-def check_seeds(seeds: int | Sequence[int]) -> list[int]:
-    """The seeds themselves; ``n`` means 0 … n−1."""
+def check_seeds(seeds: int | Sequence[int], *, repeated: bool = False) -> list[int]:
+    """The seeds themselves; ``n`` means 0 … n−1. ``repeated`` ones are for members that differ in their hyperparameters."""
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         if seeds < 1:
             raise ValueError(f"seeds={seeds} must be at least 1 (that many seeds), or a list of seeds")
@@ -35,7 +35,7 @@ def check_seeds(seeds: int | Sequence[int]) -> list[int]:
         raise TypeError(f"seeds={seeds!r} must be a number of seeds or a list of integers")
     if outside := [seed for seed in listed if not 0 <= seed < 2**32]:
         raise ValueError(f"seeds={seeds!r}: {outside[0]} is outside 0 … 2**32 - 1")
-    if twice := [seed for seed in listed if listed.count(seed) > 1]:
+    if not repeated and (twice := [seed for seed in listed if listed.count(seed) > 1]):
         raise ValueError(f"seeds={seeds!r}: {twice[0]} occurs twice, and would only repeat itself")
     return listed
 
@@ -61,6 +61,16 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
             raise ValueError(f"hyperparams[{name!r}] differs between seeds: on a host environment one value must serve all seeds")
         checked[name] = array if array.ndim else float(array)
     return checked
+
+
+def check_members(seeds: Sequence[int], hyperparams: Mapping[str, Any] | None) -> None:
+    """Refuse two members of a run that are the same."""
+    columns = [np.broadcast_to(values, len(seeds)).tolist() for values in (hyperparams or {}).values()]
+    members = list(zip(seeds, *columns, strict=True))
+    if twice := [member for member in members if members.count(member) > 1]:
+        raise ValueError(
+            f"seeds={list(seeds)!r}: {twice[0][0]} occurs twice with the same hyperparameters, and would only repeat itself"
+        )
 
 
 class Plan(NamedTuple):

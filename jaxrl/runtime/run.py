@@ -18,7 +18,7 @@ import numpy as np
 from jaxrl.runtime.devices import enable_compilation_cache, seed_devices
 from jaxrl.runtime.files import Output, RunFiles, check_output
 from jaxrl.runtime.folder import RunFolder, read_config
-from jaxrl.runtime.plan import check_hyperparams, check_seeds, make_plan
+from jaxrl.runtime.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.progress import Header, make_progress
 from jaxrl.runtime.session import Driver, OnChunk, Session
 from jaxrl.spec import build
@@ -69,6 +69,7 @@ def run(
       agent: what a builder made; its environment may be pure or on the host.
       total_steps: rows per seed, the warm-up included, rounded up to whole iterations.
       seeds: how many (0 … n−1), or the seeds themselves. Seed s has the stream of ``jax.random.key(s)``, alone or with others.
+        One may occur several times with different hyperparameters.
       out: folder of the run: ``config.json``, ``progress.csv``, ``records.jsonl``, ``tensorboard/``, ``learning_curve.png``,
         ``checkpoints/`` (whole states) and ``best/`` (the policies of the best evaluation). New, empty, or this run's own.
       eval_every: iterations between evaluations; default: about 20 evaluations per run. The end is evaluated too; 0: none at all.
@@ -108,8 +109,9 @@ def run(
     """
     if agent.axis_name is not None:
         raise ValueError(f"axis_name={agent.axis_name!r}: run shards seeds by itself; build the agent without axis_name")
-    seeds = check_seeds(seeds)
+    seeds = check_seeds(seeds, repeated=hyperparams is not None)
     values = check_hyperparams(agent, hyperparams, len(seeds))
+    check_members(seeds, values)
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
     with contextlib.ExitStack() as resources:
         folder = None if out is None else resources.enter_context(contextlib.closing(RunFolder(out)))

@@ -1,0 +1,132 @@
+"""What checkpoints and logs cost a run: chunks of the quickstart's training with and without them, taking turns."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import machine
+from benchmarks.report import table
+from jaxrl import make_ppo
+from jaxrl.runtime.devices import seed_devices
+from jaxrl.runtime.files import Output, RunFiles
+from jaxrl.runtime.folder import RunFolder
+from jaxrl.runtime.fused import FusedDriver
+from jaxrl.runtime.manifest import installed_versions
+from jaxrl.runtime.plan import make_plan
+from jaxrl.runtime.progress import Silent
+from jaxrl.runtime.saving import Saver
+from jaxrl.runtime.session import Session
+
+SEEDS = list(range(8))
+CHECKPOINT_SECONDS = 10.0
+LIMITS = {"checkpoint": 0.03, "logs": 0.02}
+"""Of the time, at most: a checkpoint every 10 s, and a record per second."""
+
+
+def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
+    """Time ``pairs`` pairs of chunks for each of both, and write ``overhead.json``."""
+    agent = make_ppo("CartPole-v1")
+    driver = FusedDriver(agent, SEEDS, seed_devices(len(SEEDS))[0])
+    states, _ = driver.advance(driver.init(), 20)
+    begin = time.perf_counter()
+    states, _ = jax.block_until_ready(driver.advance(states, 200))
+    iterations = max(1, round(200 * chunk_seconds / (time.perf_counter() - begin)))
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = RunFolder(Path(name) / "run")
+        plan = make_plan(agent, 10**9, eval_every=0, chunk_iterations=iterations)
+        asked = {**plan.describe(), "seeds": SEEDS, "hyperparams": None, "save_replay": True}
+        files = RunFiles(folder, agent, asked, Output(checkpoint_every=0), jax.devices(), lambda text: None)
+        session = Session(driver, SEEDS, plan, Silent(), files)
+        saver = Saver(Path(name) / "saved", agent.spec, every=1e-9, keep=3, save_replay=True, note=lambda text: None)
+        step = itertools.count(1)
+
+        def plain(states: Any) -> Any:
+            states, metrics = driver.advance(states, iterations)
+            session.fetch(metrics)
+            return states
+
+        def saving(states: Any) -> Any:
+            saver.begin(states, next(step))
+            return plain(states)
+
+        def logging(states: Any) -> Any:
+            return session.chunk(states, session.iteration + iterations)[0]
+
+        extra = {}
+        for what, chunk in (("checkpoint", saving), ("logs", logging)):
+            states, extra[what] = paired_chunks(states, plain, chunk, pairs, what)
+        saver.close()
+        files.close()
+        folder.close()
+    result = {
+        "command": machine.command(),
+        "date": machine.now(),
+        "hardware": machine.hardware(),
+        "versions": installed_versions(),
+        "chunk_seconds": chunk_seconds,
+        "extra_seconds": extra,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "overhead.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def paired_chunks(
+    states: Any, plain: Callable[[Any], Any], other: Callable[[Any], Any], pairs: int, what: str
+) -> tuple[Any, list[float]]:
+    """Seconds that ``other`` takes longer than ``plain``, per pair; which comes first changes from pair to pair."""
+    differences = []
+    for pair in range(-2, pairs):  # the first two do not count
+        seconds = {}
+        for chunk in (plain, other) if pair % 2 else (other, plain):
+            begin = time.perf_counter()
+            states = chunk(states)
+            seconds[chunk] = time.perf_counter() - begin
+        differences.append(seconds[other] - seconds[plain])
+        print(f"\r{what}: {max(pair, 0) + 1} of {pairs} pairs", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return states, differences[2:]
+
+
+def shares(result: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Share of the time that each takes: (median, low, high), a 95 % bootstrap interval of the median."""
+    every = {"checkpoint": CHECKPOINT_SECONDS, "logs": result["chunk_seconds"]}
+    found = {}
+    for what, extra in result["extra_seconds"].items():
+        share = np.asarray(extra) / every[what]
+        drawn = np.random.default_rng(0).choice(share, (2000, len(share)))
+        low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+        found[what] = (float(np.median(share)), float(low), float(high))
+    return found
+
+
+def overhead_report(result: Mapping[str, Any]) -> str:
+    """The result as Markdown."""
+    what = {"checkpoint": "a checkpoint every 10 s", "logs": f"a record every {result['chunk_seconds']:g} s, all logs"}
+    rows = []
+    for name, (share, low, high) in shares(result).items():
+        met = "yes" if share < LIMITS[name] else "NO"
+        rows.append([what[name], f"< {LIMITS[name]:.0%}", f"{share:.2%} ({low:.2%} to {high:.2%})", met])
+    lines = [
+        "## Cost of checkpoints and logs: PPO on CartPole, 8 seeds",
+        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores, "
+        f"jax {result['versions']['jax']}, orbax-checkpoint {result['versions']['orbax-checkpoint']}",
+        table(["", "asked", "share of the time", "met"], rows),
+        "Median over pairs of chunks with and without, taking turns (95 % bootstrap interval).",
+    ]
+    return "\n\n".join(lines)
+
+
+def missed(result: Mapping[str, Any]) -> bool:
+    return any(share >= LIMITS[name] for name, (share, _, _) in shares(result).items())

@@ -1,0 +1,90 @@
+"""A learning rule of your own on the contracts: REINFORCE with a baseline, in one screen.
+
+It knows spaces and no environment; ``bind`` makes an Agent of it, and everything else follows: jit, vmap over seeds and
+hyperparameters, ``jaxrl.run`` with logs and resumable checkpoints, environments in JAX or on the host.
+
+python examples/custom_algorithm.py
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import jaxrl
+from jaxrl.agent import bind
+from jaxrl.distributions import sample_each
+from jaxrl.metrics import scalars
+from jaxrl.models import actor_critic
+from jaxrl.optimize import clipped_adam
+from jaxrl.returns import discounted_sums
+from jaxrl.rollout import fold_each
+from jaxrl.spaces import example_input
+
+
+class Hyperparams(NamedTuple):
+    learning_rate: Any = 3e-3
+    gamma: Any = 0.99
+    max_grad_norm: Any = 0.5
+
+
+class State(NamedTuple):
+    """Every learner has these fields; a rule adds what else it keeps."""
+
+    params: Any
+    opt_state: Any
+    hyperparams: Hyperparams
+    statistics: tuple
+    key: jax.Array
+    version: jax.Array
+
+
+def make_reinforce(env: str, num_envs: int = 16, rollout_length: int = 128) -> jaxrl.Agent:
+    bound = jaxrl.make_env(env)
+    model = actor_critic(bound.observation_space, bound.action_space)
+
+    def init(key, hyperparams):
+        params = model.init(key, example_input(bound.observation_space, bound.action_space))
+        return State(params, clipped_adam(hyperparams).init(params), hyperparams, (), key, jnp.zeros((), jnp.int32))
+
+    def policy(learner):
+        return jaxrl.Policy(learner.params, (), (), learner.version)
+
+    def act(policy, carry, inputs, env_id, key, *, explore):
+        carry, output = model.apply(policy.params, carry, inputs)
+        action = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
+        return carry, action, {}
+
+    def update(learner, rollout):
+        hp = learner.hyperparams
+
+        def loss(params):
+            _, output = model.unroll(params, rollout.carry, rollout.inputs)
+            reached = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always what row t reached
+            # Where an episode was cut short, what follows is worth the value of the observation that it reached.
+            reward = rollout.reward + hp.gamma * jnp.where(rollout.truncated, reached, 0.0)
+            goes_on = rollout.valid & ~rollout.terminated & ~rollout.truncated
+            returns = discounted_sums(reward, hp.gamma * goes_on, reached[-1])
+            value = output.value[:-1]
+            log_prob = jax.tree.map(lambda x: x[:-1], output.policy).log_prob(rollout.action)
+            advantage = jax.lax.stop_gradient(returns - value)
+            rows = -log_prob * advantage + 0.5 * (value - returns) ** 2
+            return jnp.where(rollout.valid, rows, 0.0).sum() / rollout.valid.sum()
+
+        value, gradient = jax.value_and_grad(loss)(learner.params)
+        updates, opt_state = clipped_adam(hp).update(gradient, learner.opt_state)
+        params = jax.tree.map(jnp.add, learner.params, updates)
+        learner = learner._replace(params=params, opt_state=opt_state, version=learner.version + 1)
+        return learner, scalars({"losses/loss": value})
+
+    algorithm = jaxrl.Algorithm(init, policy, act, update, model.initial_carry)
+    return bind(algorithm, bound, num_envs=num_envs, rollout_length=rollout_length, hyperparams=Hyperparams())
+
+
+def main(total_steps: int = 400_000, seeds: int = 2) -> None:
+    _, history = jaxrl.run(make_reinforce("CartPole-v1"), total_steps, seeds=seeds)
+    print(f"REINFORCE on CartPole: return {history['evaluation/episodic_return'][-1].mean():.1f} over {seeds} seeds")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Sweeps: a grid over settings and seeds, from a file, as few programs as possible, resumable.
+
+Hyperparameters are data: all their combinations, times seeds, train in one program. Structural settings (sizes and switches) need
+a program each: their combinations are jobs, each a run of its own in a process of its own, with a run's checkpoints and logs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl.config import nearest
+from jaxrl.runtime.folder import plain, write_atomically
+from jaxrl.runtime.train_command import ALGORITHMS, algorithm_settings
+
+MANIFEST, JOBS = "sweep.json", "jobs"
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """What a sweep file says (TOML)."""
+
+    algorithm: str
+    env: str
+    total_steps: int
+    seeds: Any = 1
+    """A number of seeds, or a list."""
+    eval_episodes: int = 128
+    settings: Mapping[str, Any] = ()  # type: ignore[assignment]
+    """The same for all: settings of the algorithm."""
+    grid: Mapping[str, Sequence[Any]] = ()  # type: ignore[assignment]
+    """Setting -> the values to try; all combinations are."""
+
+
+class Job(NamedTuple):
+    """One program: a structural setting, with every combination of hyperparameters for every seed."""
+
+    name: str
+    settings: dict[str, Any]
+    members: list[dict[str, float]]
+    """The combinations of hyperparameters."""
+
+
+def read_sweep(path: str | os.PathLike[str]) -> SweepFile:
+    """A sweep file, checked: nothing in it is unknown, and nothing is missing.
+
+    Raises:
+      FileNotFoundError, ValueError.
+    """
+    shown = os.fspath(path)
+    try:
+        given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no sweep file {shown!r}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{shown} is not TOML: {error}") from None
+    allowed = [field.name for field in fields(SweepFile)]
+    _refuse_unknown(shown, given, allowed)
+    if missing := [name for name in ("algorithm", "env", "total_steps", "grid") if name not in given]:
+        raise ValueError(f"{shown} lacks {', '.join(missing)}")
+    if given["algorithm"] not in ALGORITHMS:
+        hint = nearest(given["algorithm"], ALGORITHMS)
+        raise ValueError(f"{shown}: algorithm {given['algorithm']!r} is unknown.{hint} There are: {', '.join(ALGORITHMS)}")
+    structure, hyperparams = algorithm_settings(given["algorithm"])
+    for table in ("settings", "grid"):
+        _refuse_unknown(f"{shown}, [{table}]", given.get(table, {}), [*structure, *hyperparams])
+    if both := set(given.get("settings", {})) & set(given["grid"]):
+        raise ValueError(f"{shown}: {sorted(both)[0]} is in [settings] and in [grid]: leave it in one")
+    for name, values in given["grid"].items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{shown}, [grid]: {name} = {values!r} must be a list of values, such as [1, 2]")
+    return SweepFile(**{"settings": {}, **given})
+
+
+def _refuse_unknown(where: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    for name in given:
+        if name not in allowed:
+            raise ValueError(f"{where}: {name!r} is unknown.{nearest(name, allowed)} Allowed: {', '.join(sorted(allowed))}")
+
+
+def expand(sweep: SweepFile) -> list[Job]:
+    """The jobs of a sweep."""
+    structure, hyperparams = algorithm_settings(sweep.algorithm)
+
+    def combinations(names: Sequence[str]) -> list[dict[str, Any]]:
+        chosen = [name for name in sweep.grid if name in names]
+        return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*(sweep.grid[name] for name in chosen))]
+
+    members = combinations(hyperparams)
+    return [
+        Job(" ".join(f"{name}={value}" for name, value in settings.items()) or "all", settings, members)
+        for settings in combinations(structure)
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------------------- running
+
+
+class Manifest:
+    """Which jobs are done: ``sweep.json``, written anew after each."""
+
+    def __init__(self, folder: Path, sweep: SweepFile) -> None:
+        """Raises FileExistsError where the folder holds another sweep, or something else."""
+        self.folder, self.path = folder, folder / MANIFEST
+        self.sweep = plain({field.name: getattr(sweep, field.name) for field in fields(SweepFile)})
+        self.done: list[str] = []
+        if self.path.exists():
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            if found["sweep"] != self.sweep:
+                raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or give its file again")
+            self.done = found["done"]
+        elif folder.exists() and any(folder.iterdir()):
+            raise FileExistsError(f"out={str(folder)!r} is not empty, and holds no sweep: name another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write()
+
+    def finish(self, job: Job) -> None:
+        self.done.append(job.name)
+        self.write()
+
+    def write(self) -> None:
+        write_atomically(self.path, json.dumps({"sweep": self.sweep, "done": self.done}, indent=2) + "\n")
+
+
+def job_folder(folder: Path, job: Job) -> Path:
+    return folder / JOBS / job.name.replace(" ", ",").replace("/", "-")
+
+
+def run_sweep(sweep: SweepFile, out: Path, *, say: Callable[[str], None]) -> list[Job]:
+    """Run what is not done yet, a process per job, one after the other: each uses all devices.
+
+    Raises:
+      RuntimeError: a job failed; what is done stays done.
+      KeyboardInterrupt: Ctrl-C; the job under way saved itself, and the same call goes on.
+    """
+    jobs, manifest = expand(sweep), Manifest(out, sweep)
+    for number, job in enumerate(jobs, 1):
+        what = f"job {number} of {len(jobs)}: {job.name}"
+        if job.name in manifest.done:
+            say(f"{what}: done before")
+            continue
+        say(what)
+        code = subprocess.run([sys.executable, "-m", "jaxrl.runtime.sweep_job", str(out), job.name]).returncode
+        if code in (130, 143):
+            raise KeyboardInterrupt
+        if code:
+            raise RuntimeError(f"{what} failed with exit code {code}, as said above. Mend it and give the same command again")
+        manifest.finish(job)
+    return jobs

@@ -1,0 +1,53 @@
+"""One job of a sweep, in a process of its own: ``python -m jaxrl.runtime.sweep_job FOLDER NAME``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from jaxrl.runtime.cli import complain
+from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
+from jaxrl.runtime.train_command import ALGORITHMS, provide_devices
+
+
+def main(folder: str, name: str) -> int:
+    from jaxrl.runtime.plan import check_seeds
+
+    sweep = SweepFile(**json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["sweep"])
+    job = next(job for job in expand(sweep) if job.name == name)
+    provide_devices(sweep.env)
+    sys.path.append(os.getcwd())
+    entry = ALGORITHMS[sweep.algorithm]
+    settings: dict[str, Any] = {**sweep.settings, **job.settings}
+    if settings.get("anneal"):
+        settings["total_steps"] = sweep.total_steps
+    agent = getattr(importlib.import_module(entry.module), entry.builder)(sweep.env, **settings)
+    seeds = check_seeds(sweep.seeds)
+    members = [(member, seed) for member in job.members for seed in seeds]
+    hyperparams = {key: [member[key] for member, _ in members] for key in job.members[0]} or None
+
+    from jaxrl.runtime.run import run
+
+    run(
+        agent,
+        sweep.total_steps,
+        seeds=[seed for _, seed in members],
+        hyperparams=hyperparams,
+        out=job_folder(Path(folder), job),
+        eval_episodes=sweep.eval_episodes,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except KeyboardInterrupt as interrupt:
+        sys.exit(128 + getattr(interrupt, "signal", 2))
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        complain(" ".join(str(error).split()))
+        sys.exit(2)

@@ -1,0 +1,50 @@
+"""Each example runs, in short form, and says what it should."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl.runtime import devices
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+SHORT: dict[str, tuple[dict[str, Any], str]] = {
+    "quickstart": ({"total_steps": 2048, "seeds": 2}, r"evaluation return: \d+\.\d over 2 seeds.*\n.*pushes to the (left|right)"),
+    "vmap_seeds": ({"total_steps": 1024, "num_seeds": 3}, r"3 seeds after 1,024 steps each: median return \d+"),
+    "hyperparameter_grid": ({"total_steps": 1024, "num_seeds": 2}, r"3\.0e-04( +\d+\.\d){2}\n.*1\.0e-03( +\d+\.\d){2}\n"),
+    "custom_model": ({"total_steps": 2048}, r"return with Fourier features: \d+\.\d"),
+    "custom_loss": (
+        {"total_steps": 2048},
+        r"plain: norm of the kernels [\d.]+\nwith weight decay: .*; logged at the end: ",
+    ),
+    "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
+    "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ chunks; every bit of both final states equal: True"),
+    "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
+    "population_based_training": (
+        {"members": 4, "total_steps": 4096, "chunk_iterations": 2},
+        r"learning_rate: from \[.*\] to \[.*\]\nent_coef: .*\ntraining return",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
+    settings, said = SHORT[name]
+    importlib.import_module(name).main(**settings)
+    assert re.search(said, capsys.readouterr().out)
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHORT, "custom_env"}  # which tests/test_envs.py runs
+
+
+def test_population_based_training_is_short() -> None:
+    assert len((EXAMPLES / "population_based_training.py").read_text().splitlines()) < 80

@@ -1,0 +1,173 @@
+"""Logs beside the CSV: records with every digit, TensorBoard events, W&B."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl.runtime.logs import Record
+from jaxrl.runtime.sinks import Csv, JsonLines, TensorBoard, WeightsAndBiases, read_records
+
+SEEDS = [3, 8]
+
+
+def record(iteration: int, **more: Any) -> Record:
+    return {
+        "iteration": iteration,
+        "total_steps": iteration * 10,
+        "env_steps": np.array([iteration * 9, iteration * 10]),
+        "seconds": iteration / 3,
+        "sps": 1e5 / 7,
+        "diverged": np.array([False, False]),
+        "charts/episodic_return": np.array([iteration / 7, np.nan]),
+        "losses/value_loss": np.array([np.pi * iteration, 1e-20]),
+        **more,
+    }
+
+
+def events(folder: Path) -> list[tuple[str, int, float | None]]:
+    """(tag, step, value) of every scalar in an event folder, and (tag, step, None) of every histogram."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for path in sorted(folder.iterdir()):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (length,) = struct.unpack_from("<Q", data, at)
+            event = Event.FromString(data[at + 12 : at + 12 + length])
+            at += 16 + length
+            for value in event.summary.value:
+                found.append((value.tag, event.step, None if value.HasField("histo") else value.simple_value))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------- records
+
+
+def test_records_come_back_with_every_digit(tmp_path: Path) -> None:
+    records = [record(i) for i in (1, 2, 3)]
+    sink = JsonLines(tmp_path, [])
+    for one in records:
+        sink.log(one)
+    sink.close()
+    back = read_records(tmp_path, 2)
+    assert len(back) == 2
+    for one, other in zip(records, back, strict=False):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            np.testing.assert_array_equal(value, other[key], strict=isinstance(value, np.ndarray))
+    assert "NaN" not in (tmp_path / "records.jsonl").read_text()
+
+
+def test_old_records_are_written_anew_in_one_piece(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").write_text("what a later part of the run left\n")
+    JsonLines(tmp_path, [record(1)]).close()
+    assert [r["iteration"] for r in read_records(tmp_path, 99)] == [1]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_csv_says_the_same_whether_it_was_interrupted_or_not(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    whole = Csv(tmp_path / "a", SEEDS, [])
+    for i in (1, 2, 3):
+        whole.log(record(i, **({"charts/new": np.array([1.0, 2.0])} if i == 3 else {})))
+    whole.close()
+    resumed = Csv(tmp_path / "b", SEEDS, [record(1), record(2)])
+    resumed.log(record(3, **{"charts/new": np.array([1.0, 2.0])}))
+    resumed.close()
+    text = (tmp_path / "a" / "progress.csv").read_text()
+    assert text == (tmp_path / "b" / "progress.csv").read_text()
+    assert text.splitlines()[0].endswith(",charts/new") and text.splitlines()[1].endswith(",")
+    assert len(text.splitlines()) == 1 + 3 * 2
+
+
+# ------------------------------------------------------------------------------------------------------------------- tensorboard
+
+
+def test_tensorboard_has_means_seeds_and_histograms(tmp_path: Path) -> None:
+    sink = TensorBoard(tmp_path, SEEDS, [])
+    sink.log(record(1, **{"charts/episodic_return": np.array([1.0, 4.0])}))
+    sink.log(record(2))
+    sink.close()
+    mean = events(tmp_path / "tensorboard" / "mean")
+    assert ("charts/episodic_return", 10, 2.5) in mean
+    assert ("charts/episodic_return", 20, pytest.approx(2 / 7)) in mean  # of the seed that has a value
+    assert ("charts/SPS", 10, pytest.approx(1e5 / 7)) in mean
+    assert ("seeds/charts/episodic_return", 10, None) in mean
+    each = events(tmp_path / "tensorboard" / "seed_8")
+    assert [(step, value) for tag, step, value in each if tag == "charts/episodic_return"] == [(10, 4.0)]
+
+
+def test_tensorboard_of_many_seeds_has_their_mean_only(tmp_path: Path) -> None:
+    many = list(range(17))
+    sink = TensorBoard(tmp_path, many, [])
+    sink.log({**record(1), **{key: np.zeros(17) for key, value in record(1).items() if isinstance(value, np.ndarray)}})
+    sink.close()
+    assert [path.name for path in (tmp_path / "tensorboard").iterdir()] == ["mean"]
+
+
+def test_a_resumed_run_tells_tensorboard_what_to_drop(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    TensorBoard(tmp_path, [0], [record(1), record(2)]).close()
+    (path,) = (tmp_path / "tensorboard" / "mean").iterdir()
+    assert Event(step=21, session_log=SessionLog(status=SessionLog.START)).session_log.SerializeToString() in path.read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------------------------ wandb
+
+
+class FakeWandb(types.ModuleType):
+    """Takes what W&B would; refuses to start where there is no network."""
+
+    def __init__(self, online: bool = True) -> None:
+        super().__init__("wandb")
+        self.online, self.settings, self.rows, self.finished = online, {}, [], 0
+
+    def init(self, **settings: Any) -> Any:
+        if not self.online:
+            raise RuntimeError("Network error:\n no route to host")
+        self.settings = settings
+        return self
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        assert (name, step_metric) == ("*", "total_steps")
+
+    def log(self, row: dict[str, float]) -> None:
+        self.rows.append(row)
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def test_wandb_gets_means_and_seeds_and_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
+    ids = []
+    for _ in range(2):
+        fake = sys.modules["wandb"]
+        sink = WeightsAndBiases(tmp_path, "project", {"run": {"seeds": SEEDS}}, SEEDS)
+        sink.log(record(1))
+        sink.close()
+        ids.append(fake.settings["id"])
+    assert ids[0] == ids[1] and fake.settings["resume"] == "allow" and fake.finished == 2
+    row = fake.rows[0]
+    assert row["total_steps"] == 10 and row["charts/episodic_return"] == row["seed_3/charts/episodic_return"] == 1 / 7
+    assert "seed_8/charts/episodic_return" not in row and not any(np.isnan(value) for value in row.values())
+    assert json.dumps(fake.settings["config"])
+
+
+def test_wandb_that_cannot_start_is_one_readable_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb(online=False))
+    with pytest.raises(OSError, match=r"wandb='p': W&B could not start \(Network error: no route to host\).*WANDB_MODE=offline"):
+        WeightsAndBiases(tmp_path, "p", {}, SEEDS)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match=r'pip install "jaxrl\[wandb\]"'):
+        WeightsAndBiases(tmp_path, "p", {}, SEEDS)

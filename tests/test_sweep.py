@@ -1,0 +1,153 @@
+"""Sweeps: files that are strict, jobs that are few, a manifest that resumes, one table and one figure."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl.runtime import sweep as sweep_module
+from jaxrl.runtime import sweep_command
+from jaxrl.runtime.cli import main
+from jaxrl.runtime.devices import CACHE_VARIABLE
+from jaxrl.runtime.plan import check_members, check_seeds
+from jaxrl.runtime.sweep import SweepFile, expand, job_folder, read_sweep
+from jaxrl.runtime.sweep_command import Result, collect
+
+TEXT = """
+algorithm = "ppo"
+env = "tests.probes:action_choice"
+total_steps = 64
+seeds = [4, 9]
+eval_episodes = 2
+
+[settings]
+rollout_length = 4
+num_epochs = 1
+num_minibatches = 1
+
+[grid]
+learning_rate = [1e-3, 1e-2, 1e38]
+num_envs = [2, 4]
+gamma = [0.9]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, "")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "grid.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> None:
+    jobs = expand(read_sweep(file))
+    assert [(job.name, job.settings) for job in jobs] == [("num_envs=2", {"num_envs": 2}), ("num_envs=4", {"num_envs": 4})]
+    assert jobs[0].members == [{"learning_rate": rate, "gamma": 0.9} for rate in (1e-3, 1e-2, 1e38)]
+    only_data = SweepFile("ppo", "CartPole-v1", 100, settings={}, grid={"gamma": [0.9, 0.99]})
+    assert [(job.name, len(job.members)) for job in expand(only_data)] == [("all", 2)]
+    only_structure = SweepFile("ppo", "CartPole-v1", 100, settings={}, grid={"num_envs": [2, 4]})
+    assert [job.members for job in expand(only_structure)] == [[{}], [{}]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("learning_rate", "learning_rat", r"\[grid\]: 'learning_rat' is unknown. Did you mean 'learning_rate'\?"),
+        ("num_epochs", "num_epoch", r"\[settings\]: 'num_epoch' is unknown. Did you mean 'num_epochs'\?"),
+        ("total_steps", "total_step", r"'total_step' is unknown. Did you mean 'total_steps'\?"),
+        ('algorithm = "ppo"', 'algorithm = "pqo"', r"algorithm 'pqo' is unknown. Did you mean 'ppo'\?"),
+        ('env = "tests.probes:action_choice"', "", "lacks env"),
+        ("gamma = [0.9]", "gamma = 0.9", r"gamma = 0.9 must be a list of values"),
+        ("gamma = [0.9]", "gamma = []", r"gamma = \[\] must be a list of values"),
+        ("gamma = [0.9]", "num_epochs = [1]", r"num_epochs is in \[settings\] and in \[grid\]"),
+        ("seeds = [4, 9]", "seeds = [4,", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_named(old: str, new: str, message: str, file: Path) -> None:
+    file.write_text(TEXT.replace(old, new, 1))
+    with pytest.raises(ValueError, match=message):
+        read_sweep(file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no sweep file"):
+        read_sweep(tmp_path / "none.toml")
+
+
+def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out, started = tmp_path / "out", []
+    original = sweep_module.subprocess.run
+
+    def fail_second(command: list[str], **settings: Any) -> Any:
+        started.append(command[-1])
+        if len(started) == 2:
+            return original([sys.executable, "-c", "raise SystemExit(3)"])
+        return original(command, **settings)
+
+    monkeypatch.setattr(sweep_module.subprocess, "run", fail_second)
+    with pytest.raises(RuntimeError, match="job 2 of 2: num_envs=4 failed with exit code 3"):
+        main(["sweep", str(file), "--out", str(out)])
+    assert main(["sweep", str(file), "--out", str(out)]) == 0
+    assert started == ["num_envs=2", "num_envs=4", "num_envs=4"]
+    assert json.loads((out / "sweep.json").read_text())["done"] == ["num_envs=2", "num_envs=4"]
+    assert "job 1 of 2: num_envs=2: done before" in capfd.readouterr().out
+
+    rows = list(csv.DictReader((out / "results.csv").open()))
+    assert len(rows) == 6 and (out / "results.png").stat().st_size > 5000
+    lost = [row for row in rows if row["learning_rate"] == "1e+38"]
+    assert len(lost) == 2 and {row["diverged"] for row in lost} == {"2"} and {row["mean_return"] for row in lost} == {""}
+    assert rows[-2:] == lost  # best first
+    config = json.loads((job_folder(out, expand(read_sweep(file))[0]) / "config.json").read_text())
+    assert config["run"]["seeds"] == [4, 9] * 3
+
+    file.write_text(TEXT.replace("gamma = [0.9]", "gamma = [0.8]"))
+    assert main(["sweep", str(file), "--out", str(out)]) == 2
+    assert "holds another sweep" in capfd.readouterr().err
+
+
+def test_show_lists_the_jobs_and_runs_nothing(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(file), "--out", str(tmp_path / "out"), "--show"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "num_envs=2: 3 combinations of hyperparameters in one program",
+        "num_envs=4: 3 combinations of hyperparameters in one program",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = SweepFile("ppo", "e", 10, settings={}, grid={"gamma": [0.8, 0.9]})
+    (job,) = expand(sweep)
+    folder = job_folder(tmp_path, job)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"agent": {}, "run": {"seeds": [0, 1, 0, 1]}}))
+    records = [
+        {"iteration": 1, "diverged": [False] * 4, "charts/episodic_return": [1.0, 2.0, 3.0, 4.0]},
+        {"iteration": 2, "diverged": [False, False, False, True], "evaluation/episodic_return": [10.0, None, 30.0, None]},
+    ]
+    (folder / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    results = collect(sweep, [job], tmp_path)
+    assert [r.settings for r in results] == [{"gamma": 0.8}, {"gamma": 0.9}]
+    np.testing.assert_array_equal([r.returns for r in results], [[10.0, 2.0], [30.0, np.nan]])
+    path = tmp_path / "picture.png"
+    sweep_command.draw([*results, Result({"gamma": 0.7}, np.full(2, np.nan))], sweep, path)
+    assert path.stat().st_size > 5000
+
+
+def test_seeds_may_repeat_where_hyperparameters_differ() -> None:
+    assert check_seeds([1, 1], repeated=True) == [1, 1]
+    check_members([1, 1], {"gamma": np.array([0.9, 0.8])})
+    with pytest.raises(ValueError, match="1 occurs twice with the same hyperparameters"):
+        check_members([1, 1], {"gamma": 0.9})
+    with pytest.raises(ValueError, match="1 occurs twice"):
+        check_seeds([1, 1])
