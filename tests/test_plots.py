@@ -390,6 +390,14 @@ def test_seeds_without_a_value_are_told(tmp_path: Path, capsys: pytest.CaptureFi
     assert out.count("\n") == 2 and "learning_rate=0.1" in out
 
 
+def test_too_many_curves_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rates = [0.001 * (i + 1) for i in range(29)]
+    run = write_run(tmp_path / "a", [[1.0] * 29, [2.0] * 29], hyperparams={"learning_rate": rates})
+    assert main(["plot", str(run), "--out", str(tmp_path / "a.png")]) == 0
+    out, err = capsys.readouterr()
+    assert err == "note: 29 curves are more than can be told apart: name fewer runs\n" and out.count("\n") == 30
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -401,6 +409,7 @@ def test_seeds_without_a_value_are_told(tmp_path: Path, capsys: pytest.CaptureFi
         (["later"], "none of the 2 runs has records yet"),
         (["broken"], "line 1 is damaged"),
         (["misfit"], "does not fit the config.json beside it"),
+        (["uneven"], "uneven/records.jsonl does not fit the config.json beside it"),
         (["other"], "lacks 'agent' and 'run'"),
         (["run", "--key", "loses/td"], "unknown log key 'loses/td'. Did you mean 'losses/td'?"),
         (["run", "--key", "evaluation/x"], "There are: diverged, losses/td."),
@@ -431,6 +440,8 @@ def test_bad_input_is_one_line(
     (tmp_path / "broken" / "records.jsonl").write_text("{\n")
     write_run(tmp_path / "misfit", [[1.0, 2.0]])
     (tmp_path / "misfit/config.json").write_text((tmp_path / "run/config.json").read_text())
+    uneven = write_run(tmp_path / "uneven", [[1.0]]) / "records.jsonl"
+    uneven.write_text(uneven.read_text() + uneven.read_text().replace("[1.0]", "[1.0, 2.0]"))
     write_run(tmp_path / "other", [[1.0]])
     (tmp_path / "other/config.json").write_text("{}")
     (tmp_path / "hollow").mkdir()

@@ -14,7 +14,7 @@ import tyro
 
 from jaxrl.runtime.cli import unknown
 from jaxrl.runtime.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve
-from jaxrl.runtime.plots import AXIS_NAMES, FORMATS, METRIC_NAMES, Band, draw_curves, summarise
+from jaxrl.runtime.plots import AXIS_NAMES, COLOURS, DASHES, FORMATS, METRIC_NAMES, Band, draw_curves, summarise
 from jaxrl.runtime.reading import choose_key, read_runs
 
 HELP = """\
@@ -77,6 +77,8 @@ def main(args: Sequence[str]) -> int:
     groups = [group for group in groups if group.has(key)]
     scales = parse_scales(options.normalize, sorted({env for group in groups for env in group.envs}))
     curves = [make_curve(group, key, label, scales) for group, label in labelled if group.has(key)]
+    if (number := len({curve.label for curve in curves})) > len(COLOURS) * len(DASHES):
+        note(f"{number} curves are more than can be told apart: name fewer runs")
     bands = [summarise(curve, metric=options.metric, level=options.level) for curve in curves]
     name = ("normalised " if scales else "") + AXIS_NAMES.get(key, key)
     title = common_title(groups) if options.title is None else options.title

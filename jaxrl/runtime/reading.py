@@ -74,16 +74,15 @@ def read_run(folder: Path) -> Run:
     Raises:
       ValueError, OSError: one of its files is damaged, or missing.
     """
-    config = read_config(folder)
+    config, records = read_config(folder), read_records(folder, sys.maxsize)
     try:
-        num_seeds = len(config["run"]["seeds"])
-        history = History(read_records(folder, sys.maxsize)).arrays()
-        fits = not history or np.shape(history["env_steps"]) == (len(history["iteration"]), num_seeds)
-    except (KeyError, TypeError):
+        history = {key: np.asarray(values, np.float64) for key, values in History(records).arrays().items()}
+        fits = not records or history["env_steps"].shape == (len(records), len(config["run"]["seeds"]))
+    except (KeyError, TypeError, ValueError):
         fits = False
     if not fits:
         raise ValueError(f"{folder / RECORDS} does not fit the {CONFIG} beside it: put both back from a copy")
-    return Run(folder, config, {key: np.asarray(values, np.float64) for key, values in history.items()})
+    return Run(folder, config, history)
 
 
 def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], None] = lambda text: None) -> list[Run]:
