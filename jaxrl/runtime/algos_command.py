@@ -77,7 +77,7 @@ def list_algorithms() -> None:
     rows = []
     for name, entry in ALGORITHMS.items():
         known = about(entry)
-        rows.append((name, known.what, known.actions, known.paper, f"jaxrl.{entry.builder}", known.file))
+        rows.append((name, known.what, known.actions, known.paper, entry.builder, known.file))
     show_table(columns, rows, fixed=(0, 4, 5))
     print(f"\n{len(ALGORITHMS)} algorithms. jaxrl algos NAME shows the settings of one.")
 

@@ -48,9 +48,9 @@ def main(args: Sequence[str]) -> int:
     chosen = {backend: [name for name in ids if matches(name, options.filter)] for backend, ids in known.items()}
     if known and not any(chosen.values()):
         raise nothing_matches(options.filter or "", [name for ids in known.values() for name in ids])
-    for ids in sorted(chosen.values(), key=len, reverse=True):  # on a terminal, the end is what one sees
+    for backend, ids in sorted(chosen.items(), key=lambda item: -len(item[1])):  # on a terminal, the end is what one sees
         if len(ids) > MOST_DESCRIBED:
-            list_plainly(ids)
+            list_plainly(backend, ids)
         elif ids:
             show_table(("id", "observation", "action", "max steps"), [describe(env_id) for env_id in ids])
         if ids:
@@ -134,16 +134,18 @@ def space_text(space: Any) -> str:
     return f"Box({shape}) {space.dtype}{f' [{space.low.flat[0]:g}, {space.high.flat[0]:g}]' if uniform else ''}"
 
 
-def list_plainly(ids: Sequence[str]) -> None:
-    """In columns on a terminal, else one per line."""
+def list_plainly(backend: str, ids: Sequence[str]) -> None:
+    """Name after name on a terminal, where a line for each would be pages; else an id per line."""
     console = terminal()
     if console is None:
         print("\n".join(ids))
         return
-    from rich.columns import Columns
     from rich.text import Text
 
-    console.print(Columns([Text(env_id) for env_id in ids], padding=(0, 2), column_first=True))
+    names = [env_id.removeprefix(f"{backend}:") for env_id in ids]
+    prefix = f"{backend}:" if ids[0] != names[0] else ""
+    console.print(Text(f"{prefix}NAME, where NAME is one of", style="bold"))
+    console.print(Text("  ".join(names)))
 
 
 def summary(chosen: dict[str, list[str]]) -> str:
