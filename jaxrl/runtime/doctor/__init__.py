@@ -84,7 +84,7 @@ def check_folders(answer: Answer | None) -> list[Finding]:
 def check_smoke(broken: set[str]) -> Finding:
     """One iteration of PPO, saved and restored."""
     if hindrances := sorted(broken & NEEDED):
-        return Finding(SMOKE, "training", "note", f"left out before {' and '.join(hindrances)} can be used")
+        return Finding(SMOKE, "training", "note", f"left out until {', '.join(hindrances)} can be used")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="jaxrl-doctor-", ignore_cleanup_errors=True) as folder:
         answer = ask("smoke", str(Path(folder)), timeout=SMOKE_SECONDS)

@@ -108,7 +108,7 @@ def check_current_folder() -> tuple[Finding, Path | None]:
     why = why_not_writable(here)
     if why is None:
         return Finding(MACHINE, "current folder", "ok", str(here)), here
-    ours = why == os.strerror(errno.EACCES).lower() and here.stat().st_uid == os.geteuid()
+    ours = why == os.strerror(errno.EACCES).lower() and here.stat().st_uid == os.geteuid() != 0  # nothing like that stops root
     fix = f"chmod u+wx {shlex.quote(str(here))}" if ours else f"cd {shlex.quote(refuge())}"
     return Finding(MACHINE, "current folder", "problem", f"{here} cannot be written to: {why}", breaks, fix), None
 

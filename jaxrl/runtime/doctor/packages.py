@@ -11,7 +11,7 @@ from jaxrl.runtime.doctor.finding import PACKAGES, Finding, pip_install, shorten
 from jaxrl.runtime.doctor.process import ask
 from jaxrl.runtime.doctor.requirements import Declared, Requirement, installed_version, of_package, satisfies
 
-MODULES = {"dm-tree": "tree", "orbax-checkpoint": "orbax.checkpoint", "pillow": "PIL"}
+MODULES = {"dm-tree": "tree", "orbax-checkpoint": "orbax.checkpoint", "pillow": "PIL", "tensorboardx": "tensorboardX"}
 """Where the module is not named like the package."""
 
 BREAKS = {
@@ -29,7 +29,7 @@ BREAKS = {
     "matplotlib": "learning curves",
     "pillow": "pictures of environments: jaxrl record",
     "rich": "the display of runs",
-    "tensorboardX": "TensorBoard logs, so every run without --no-tensorboard",
+    "tensorboardx": "TensorBoard logs, so every run without --no-tensorboard",
     "tyro": "the flags of most commands",
     "wandb": "--wandb",
     "imageio-ffmpeg": "jaxrl record --out x.mp4",

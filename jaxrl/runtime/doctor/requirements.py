@@ -20,6 +20,7 @@ class Requirement(NamedTuple):
     """``name[parts]versions``, of the package itself or of one of its extras."""
 
     name: str
+    """In small letters with dashes, as some tools that build packages write it, and all that install them read it."""
     versions: str
     """Comma-separated clauses, lowest first, as in ``>=1.1,<1.4``; may be empty."""
     parts: str = ""
@@ -94,7 +95,8 @@ def read_all(lines: Iterable[str]) -> list[Requirement]:
         if match["marker"] and not extra:
             continue
         clauses = sorted((operator + version for operator, version in CLAUSE.findall(match["versions"])), reverse=True)
-        found.append(Requirement(match["name"], ",".join(clauses), match["parts"] or "", extra[1] if extra else None))
+        name = re.sub(r"[-_.]+", "-", match["name"]).lower()
+        found.append(Requirement(name, ",".join(clauses), match["parts"] or "", extra[1] if extra else None))
     return found
 
 
