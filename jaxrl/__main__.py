@@ -1,7 +1,5 @@
 """``python -m jaxrl``: the command line."""
 
-import sys
+from jaxrl.runtime.cli import run_and_exit
 
-from jaxrl.runtime.cli import main
-
-sys.exit(main())
+run_and_exit()

@@ -86,8 +86,10 @@ def test_flags_reach_run_and_builder() -> None:
     )
     options, settings = parse("dqn", args.split())
     assert options == RunOptions("a", "3,5", 64, "o", 7, exact_steps=True, quiet=True)
-    chosen = {"num_envs": 3, "anneal": False, "gamma": 0.5, "total_steps": 64}
+    chosen = {"num_envs": 3, "anneal": False, "gamma": 0.5}
     assert {name: settings[name] for name in chosen} == chosen
+    assert "total_steps" not in settings  # only a schedule that ends with the run makes its length a part of the agent
+    assert parse("dqn", ["--env", "a", "--total-steps", "64"])[1]["total_steps"] == 64
     assert isinstance(settings["num_envs"], int) and isinstance(settings["replay_ratio"], float)
 
 

@@ -76,6 +76,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
 
 
+def run_and_exit() -> None:
+    """The process of the command line."""
+    code = main()
+    if code >= 128:  # a signal: Python's own way out would wait for what the devices still compute
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def complain(message: str) -> None:
     """One line on stderr, red where there is colour."""
     from rich.console import Console

@@ -69,6 +69,10 @@ class FusedDriver:
         """Restored states are whole: nothing to do."""
         return states
 
+    def place(self, states: AgentState) -> AgentState:
+        """In shards again, wherever the caller's functions left them."""
+        return jax.device_put(states, NamedSharding(self._mesh, P(SEEDS)))
+
     def advance(self, states: AgentState, iterations: int) -> tuple[AgentState, Metrics]:
         """``iterations`` steps of every seed, in one call: ``(states, metrics [num_seeds])``. ``states`` is used up."""
         return self._call("advance", self._advance_one, (0, None), states, np.int32(iterations), donate=True)

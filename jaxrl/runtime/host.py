@@ -177,6 +177,10 @@ class HostDriver:
         self.learners = [HostLearner(self.agent, resumed_seed(seed, iteration)) for seed in self.seeds]
         return states
 
+    def place(self, states: list[AgentState]) -> list[AgentState]:
+        """As they are: there is one device."""
+        return states
+
     def policies(self, states: list[AgentState]) -> Policy:
         """Of all seeds, [num_seeds, ...]."""
         return _stack([self.agent.algorithm.policy(state.learner) for state in states])

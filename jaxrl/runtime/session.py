@@ -35,6 +35,10 @@ class Driver(Protocol):
         """Go on from restored states: whatever of them does not survive on the host is made anew."""
         ...
 
+    def place(self, states: PyTree) -> PyTree:
+        """States that were changed by a function of the user's, where ``advance`` wants them."""
+        ...
+
     def advance(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
         """``iterations`` steps of every seed: ``(states, metrics [num_seeds])``; uses the old states up."""
         ...
@@ -171,7 +175,7 @@ class Session:
         }
         if self.on_chunk:
             given = self.on_chunk(Chunk(record["iteration"], record["total_steps"], states, record))
-            states = states if given is None else given
+            states = states if given is None else self.driver.place(given)
         self.history.append(record)
         if self.files:
             self.files.log(record)
