@@ -18,6 +18,7 @@ from benchmarks import machine
 from benchmarks.experiments import Experiment
 from jaxrl.runtime import checkpoint, logs
 from jaxrl.runtime.devices import request_cpu_devices, seed_devices
+from jaxrl.runtime.folder import plain
 from jaxrl.runtime.fused import FusedDriver
 from jaxrl.runtime.manifest import installed_versions
 from jaxrl.runtime.plots import learning_curve
@@ -131,7 +132,7 @@ def train_and_evaluate(
         "date": machine.now(),
         "versions": {"python": platform.python_version()} | installed_versions(),
         "hardware": machine.hardware() | {"devices": [f"{device.platform}:{device.id}" for device in devices]},
-        "spec": logs.plain(agent.spec),
+        "spec": plain(agent.spec),
         "history": {name: blanks(curve) for name, curve in progress.history.items()},
     }
     return result, progress.history

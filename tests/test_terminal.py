@@ -45,8 +45,9 @@ class Terminal:
         self.raw = ""
 
     def read(self, seconds: float = 0.1) -> None:
+        end = time.monotonic() + seconds  # the panel redraws itself for ever
         with contextlib.suppress(OSError):  # the other end is closed
-            while select.select([self.here], [], [], seconds)[0]:
+            while (left := end - time.monotonic()) > 0 and select.select([self.here], [], [], left)[0]:
                 self.raw += os.read(self.here, 65536).decode(errors="replace")
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
