@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +110,8 @@ def test_episodes_are_not_those_that_chose_the_policy() -> None:
 def test_another_environment(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = evaluated(capsys, runs / "ppo", "--episodes", "3", "--env", "CartPole-v1?max_steps_in_episode=3")["runs"][0]
     assert short["env"] == "gymnax:CartPole-v1?max_steps_in_episode=3" and short["episodic_length"] == [[3, 3, 3]] * 2
+    acrobot = playing.jax_params(jaxrl.make_env("Acrobot-v1"))
+    assert isinstance(acrobot.available_torque, jax.Array), "NumPy's cannot be indexed by an action that is traced"
     host = evaluated(capsys, runs / "ppo", "--episodes", "3", "--env", "envpool:CartPole-v1", "--seed", "2")["runs"][0]
     assert host["episodic_length"] == host["episodic_return"] and min(host["episodic_length"][0]) >= 8
 
@@ -164,6 +170,24 @@ def test_ctrl_c_keeps_what_is_done(
     out, err = capsys.readouterr()
     assert "deeper/dqn" in out and "ppo" not in out and err.splitlines()[-1] == "jaxrl: interrupted"
     assert len(json.loads(file.read_text())["runs"]) == 1
+
+
+def test_ctrl_c_does_not_wait_for_the_program_that_plays(runs: Path) -> None:
+    """It would go on for hours: nothing ends these episodes."""
+    env = "CartPole-v1?max_steps_in_episode=1000000000&theta_threshold_radians=1e30&x_threshold=1e30"
+    args = ["eval", str(runs / "ppo"), "--env", env, "--max-steps", "1000000000", "--episodes", "3"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "jaxrl", *args], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stderr and process.stderr.readline() == f"{runs}/ppo: 2 seeds × 3 episodes\n"
+            time.sleep(2)  # it compiles, or plays
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "jaxrl: interrupted\n")
 
 
 # ----------------------------------------------------------------------------------------------------------------- shortcomings

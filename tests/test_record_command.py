@@ -18,7 +18,7 @@ from gymnasium import spaces
 from PIL import Image, ImageColor
 
 from jaxrl import make_env
-from jaxrl.runtime import devices
+from jaxrl.runtime import devices, policy
 from jaxrl.runtime.cli import main
 from jaxrl.runtime.drawing import BODY, FIGURES, FORCE, GOAL, LIMB, drawing
 from jaxrl.runtime.run import run
@@ -328,6 +328,7 @@ def test_host_environments_are_recorded(folder: Path, tmp_path: Path, capsys: py
         (["--episodes", "0"], "episodes=0"),
         (["--max-steps", "0"], "max_steps=0"),
         (["--eval-seed", "-1"], "eval_seed=-1"),
+        (["--eval-seed", "4294967296"], "eval_seed=4294967296 is outside"),
         (["--seed", "3"], "seed=3 was not trained in"),
         (["--env", "Acrobot-v1"], "env='Acrobot-v1' does not fit these policies: its observations are Box(6,) of float32"),
         (["--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
@@ -341,6 +342,23 @@ def test_wrong_requests_are_one_line(
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and err.startswith("jaxrl: ") and words in err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_that_diverged(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def with_nan(*args: Any, **settings: Any) -> Any:
+        loaded = load_policy(*args, **settings)
+        loaded.policy = loaded.policy._replace(params=jax.tree.map(lambda x: x * np.nan, loaded.policy.params))
+        return loaded
+
+    load_policy = policy.load_policy
+    monkeypatch.setattr(policy, "load_policy", with_nan)
+    assert main(["record", str(folder), "--seed", "2"]) == 2
+    assert "seed=2 of" in (err := capsys.readouterr().err) and "diverged" in err
+
+
+def test_a_track_without_end_is_drawn_in_part() -> None:
+    picture = gymnax_drawing("CartPole-v1?x_threshold=1e30")(np.array([0.0, 0, 0.1, 0]), 1)
+    assert picture.size[0] == 480 and where(picture, BODY)[0] == pytest.approx(0, abs=0.01)
 
 
 def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

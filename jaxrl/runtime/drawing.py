@@ -28,6 +28,10 @@ SMALLEST_PHOTO = 32
 """Floats on fewer rows or columns are a board of cells."""
 
 
+WIDEST = 12.0
+"""Metres of track to either side that are shown at most."""
+
+
 class Drawing(NamedTuple):
     """How an environment is drawn."""
 
@@ -129,7 +133,7 @@ class _Params:
 def draw_cart_pole(params: _Params, obs: np.ndarray, action: Any = None) -> Image:
     """obs: position, velocity, angle, angular velocity; the angle is 0 upright, and positive to the right."""
     x, theta = float(obs[0]), float(obs[2])
-    limit, pole = params("x_threshold", 2.4), 2 * params("length", 0.5)  # gymnax's length is half the pole's
+    limit, pole = min(params("x_threshold", 2.4), WIDEST), 2 * params("length", 0.5)  # gymnax's length is half the pole's
     canvas = Canvas(-limit - 0.6, limit + 0.6, -0.75, pole + 0.65)
     canvas.line([(-limit - 0.6, 0), (limit + 0.6, 0)], 0.02, GROUND)
     for end in (-limit, limit):

@@ -43,7 +43,7 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 class EvalOptions:
     """What to play, and where the results go."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]")]
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="")]
     """Folders of runs, or folders that hold some."""
     episodes: int = 128
     """Episodes per seed."""
@@ -61,7 +61,7 @@ class EvalOptions:
     """Another number gives other episodes."""
     max_steps: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: the environment's limit)")] = None
     """Steps after which an episode is given up; its return so far counts."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Write returns and lengths of all episodes, settings and versions to this file; '-' is the standard output."""
 
 
@@ -77,7 +77,7 @@ def main(args: Sequence[str]) -> int:
 
     enable_compilation_cache()
     rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
-    chosen: dict[str, Any] = {"which": options.which, "seeds": options.seed or None, "env_id": options.env}
+    chosen: dict[str, Any] = {"which": options.which, "seeds": list(dict.fromkeys(options.seed)) or None, "env_id": options.env}
     results: list[Result] = []
     skipped: dict[str, str] = {}
     try:
@@ -108,9 +108,7 @@ def check(options: EvalOptions) -> None:
     if not options.runs:
         raise ValueError("name at least one folder of a run: jaxrl eval RUN")
     check_count("episodes", options.episodes)
-    check_count("eval_seed", options.eval_seed, at_least=0)
-    if options.eval_seed >= 2**32:
-        raise ValueError(f"eval_seed={options.eval_seed} is outside 0 … 2**32 - 1")
+    check_eval_seed(options.eval_seed)
     if options.max_steps is not None:
         check_count("max_steps", options.max_steps)
     if options.json not in (None, "-"):
@@ -118,6 +116,11 @@ def check(options: EvalOptions) -> None:
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
             reason = "it is a folder" if path.is_dir() else "it, or its folder, is not there or not ours to write to"
             raise OSError(f"json={options.json!r} cannot be written to: {reason}. Name a file that can, or '-'")
+
+
+def check_eval_seed(eval_seed: int) -> None:
+    if not 0 <= eval_seed < 2**32:
+        raise ValueError(f"eval_seed={eval_seed} is outside 0 … 2**32 - 1")
 
 
 def find_runs(folders: Sequence[str]) -> dict[str, bool]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from jax.sharding import AxisType
@@ -24,7 +24,7 @@ from jaxrl.runtime.run import agent_name
 from jaxrl.spaces import realize_space
 from jaxrl.spec import build
 from jaxrl.training import Evaluation
-from jaxrl.types import Agent, Array, HostEnv, Key, Policy
+from jaxrl.types import Agent, Array, Env, HostEnv, Key, Policy, PyTree
 
 EPISODE_STREAM = 0x706C6179
 """Stands where training's own evaluations have the iteration, and is far beyond all of those: no episode is the same."""
@@ -96,7 +96,7 @@ def evaluate_run(
     config, name = read_config(run), os.fspath(run)
     saved = load_policies(run, seeds=seeds, which=which)
     agent = playing_agent(config, env_id)
-    sound = _finite(saved.policies)
+    sound = finite(saved.policies)
     playing = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if fine]
     if not playing:
         raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged, to parameters that are NaN")
@@ -127,6 +127,11 @@ def playing_agent(config: dict[str, Any], env_id: str | None = None) -> Agent:
     return build(config["agent"], env=env_id)
 
 
+def jax_params(env: Env) -> PyTree:
+    """The environment's own parameters as JAX's arrays: a traced index, as in Acrobot, cannot pick from NumPy's."""
+    return jax.tree.map(jnp.asarray, env.params)
+
+
 def _kind(space: spaces.Space) -> str:
     """A space in one line, without the bounds of boxes, which may differ."""
     if isinstance(space, spaces.Dict):
@@ -136,7 +141,7 @@ def _kind(space: spaces.Space) -> str:
     return f"Box{space.shape} of {space.dtype}" if isinstance(space, spaces.Box) else str(space)
 
 
-def _finite(policies: Policy) -> np.ndarray:
+def finite(policies: Policy) -> np.ndarray:
     """bool[num_seeds]: whose parameters are all finite."""
     rows = [np.isfinite(x).reshape(len(x), -1).all(axis=1) for x in jax.tree.leaves(policies.params)]
     return np.logical_and.reduce(rows)
@@ -146,8 +151,9 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, 
     """All seeds in one program, sharded over devices; [num_seeds, episodes]."""
 
     def play(seed: Array, policy: Policy, eval_seed: Array) -> Evaluation:
-        key = episode_key(seed, eval_seed)
-        return training.evaluate(agent, policy, key, rules.episodes, explore=rules.explore, max_steps=rules.max_steps)
+        settings: dict[str, Any] = {"explore": rules.explore, "max_steps": rules.max_steps}
+        env_params = jax_params(training.check_pure(agent, "eval"))
+        return training.evaluate(agent, policy, episode_key(seed, eval_seed), rules.episodes, env_params=env_params, **settings)
 
     devices, _ = seed_devices(len(seeds))
     mesh = jax.make_mesh((len(devices),), ("seeds",), axis_types=(AxisType.Auto,), devices=devices)
@@ -158,10 +164,7 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, 
         out_specs=P("seeds"),
         check_vma=False,
     )
-    played = jax.jit(sharded)(np.asarray(seeds, np.uint32), policies, np.uint32(rules.eval_seed))
-    while not all(x.is_ready() for x in played):  # to wait inside of JAX would keep Ctrl-C waiting too
-        time.sleep(0.01)
-    return played
+    return jax.jit(sharded)(np.asarray(seeds, np.uint32), policies, np.uint32(rules.eval_seed))
 
 
 def _play_on_host(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, say: Say) -> Evaluation:

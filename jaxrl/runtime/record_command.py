@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from jaxrl.runtime.eval_command import Flag
+from jaxrl.runtime.eval_command import Flag, check_eval_seed
 
 if TYPE_CHECKING:
     from jaxrl.runtime.drawing import Drawing
@@ -90,7 +90,7 @@ def main(args: Sequence[str]) -> int:
 
     for name in ("episodes", "max_steps"):
         check_count(name, getattr(options, name))
-    check_count("eval_seed", options.eval_seed, at_least=0)
+    check_eval_seed(options.eval_seed)
     print(record(options))
     return 0
 
@@ -100,19 +100,23 @@ def record(options: RecordOptions) -> str:
 
     Raises:
       FileNotFoundError, ValueError, CheckpointError: as ``load_policy``.
-      ValueError: the environment cannot be drawn, or the policy does not fit it.
+      ValueError: the environment cannot be drawn, the policy does not fit it, or diverged.
       OSError, ModuleNotFoundError: as ``check_film``.
     """
+    import jax
+
     from jaxrl.runtime.devices import enable_compilation_cache
     from jaxrl.runtime.drawing import drawing
     from jaxrl.runtime.folder import read_config
-    from jaxrl.runtime.playing import playing_agent
+    from jaxrl.runtime.playing import finite, playing_agent
     from jaxrl.runtime.policy import load_policy
     from jaxrl.runtime.run import agent_name
     from jaxrl.runtime.video import check_film, write_film
 
     config = read_config(options.run)
     loaded = load_policy(options.run, seed=options.seed, which=options.which)
+    if not finite(jax.tree.map(lambda x: x[None], loaded.policy)).all():
+        raise ValueError(f"seed={loaded.seed} of {options.run!r} diverged: its parameters are not finite. Choose another one")
     agent = playing_agent(config, options.env)
     drawn = drawing(agent.env)
     fps = drawn.fps if options.fps is None else options.fps
@@ -159,7 +163,7 @@ def film(
         for step, moment in enumerate(islice(play(episode), options.max_steps + 1)):
             total += moment.reward
             cut = step == options.max_steps and not moment.ended
-            where = f"step {step}   return {number(total, total)}"
+            where = f"step {step}   return {total:.2f}"
             if options.episodes > 1:
                 where = f"episode {episode + 1} of {options.episodes}   {where}"
             say(where)
@@ -186,6 +190,7 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     import numpy as np
 
     from jaxrl.rollout import advance, init_actor
+    from jaxrl.runtime.playing import jax_params
     from jaxrl.training import check_pure
 
     env, algorithm = check_pure(agent, "record"), agent.algorithm
@@ -193,13 +198,13 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
 
     @jax.jit
     def start(env_id: Any) -> Any:
-        return init_actor(algorithm, env, reset_key, env_id, env.params)
+        return init_actor(algorithm, env, reset_key, env_id, jax_params(env))
 
     @jax.jit
     def step(policy: Policy, actor: Any, env_id: Any, time: Any) -> Any:
         act_key, step_key, unused = jax.random.split(jax.random.fold_in(row_key, time), 3)
         carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
-        actor, reached, _ = advance(env, actor, carry, action, env.params, env_id, step_key, unused)
+        actor, reached, _ = advance(env, actor, carry, action, jax_params(env), env_id, step_key, unused)
         return actor, action, reached
 
     def play(episode: int) -> Iterator[Moment]:

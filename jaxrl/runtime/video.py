@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,7 +95,9 @@ def _write_mp4(path: Path, shots: Iterable[Shot], fps: float) -> None:
         for shot in shots:
             if film is None:
                 film = _import_ffmpeg().write_frames(str(path), shot.picture.size, fps=fps, quality=8, macro_block_size=2)
-                film.send(None)
+                with warnings.catch_warnings():  # JAX warns of forks in general, and this one becomes ffmpeg at once
+                    warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+                    film.send(None)
             for _ in range(max(1, round(shot.seconds * fps))):
                 film.send(shot.picture.tobytes())
     finally:
