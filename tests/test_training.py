@@ -19,7 +19,7 @@ from jaxrl.rollout import fold_each
 from jaxrl.training import Evaluation, evaluate, num_iterations, run_iterations
 from jaxrl.types import Agent, AgentState, Algorithm, Env, Policy, Rollout, StepInput, TimeStep
 from tests import probes
-from tests.agents import assert_bit_equal, run_steps
+from tests.agents import assert_bit_equal, run_steps, small_ppo
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -301,6 +301,20 @@ def test_evaluation_takes_a_policy_or_a_state() -> None:
     own = agent().init(KEY(), None, probes.Cut(jnp.array([1, 2, 3, 4])))
     with pytest.raises(ValueError, match=r"differ between its environments: give evaluate env_params="):
         evaluate(agent(), own, KEY(), 3)
+
+
+def test_a_policy_plays_where_the_environment_indexes_tables_of_numpy() -> None:
+    """As Acrobot's torques are."""
+    base = probes.truncation(3)
+
+    def step(key: Any, state: Any, action: Any, params: Any) -> Any:
+        state, reached = base.step(key, state, action, base.params)
+        return state, reached._replace(reward=params["reward"][action])
+
+    agent = small_ppo(base._replace(step=step, params={"reward": np.array([2.0, 2.0], np.float32)}))
+    state = agent.init(KEY())
+    policy = agent.algorithm.policy(state.learner)
+    np.testing.assert_array_equal(evaluate(agent, policy, KEY(), 2).episodic_return, [6.0, 6.0])
 
 
 def test_evaluation_over_seeds_and_keys() -> None:

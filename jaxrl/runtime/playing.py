@@ -152,8 +152,7 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, 
 
     def play(seed: Array, policy: Policy, eval_seed: Array) -> Evaluation:
         settings: dict[str, Any] = {"explore": rules.explore, "max_steps": rules.max_steps}
-        env_params = jax_params(training.check_pure(agent, "eval"))
-        return training.evaluate(agent, policy, episode_key(seed, eval_seed), rules.episodes, env_params=env_params, **settings)
+        return training.evaluate(agent, policy, episode_key(seed, eval_seed), rules.episodes, **settings)
 
     devices, _ = seed_devices(len(seeds))
     mesh = jax.make_mesh((len(devices),), ("seeds",), axis_types=(AxisType.Auto,), devices=devices)
