@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test test-all test-gpu lint format bench clean
+.PHONY: help install quickstart test test-all test-gpu lint format docs bench clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS=...]; a target that needs the environment builds it first"
@@ -44,11 +44,14 @@ format: $(VENV)/.installed ## let ruff repair and format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(VENV)/.docs ## build the documentation into site/, warnings and broken links as errors
+	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/python -m mkdocs build --strict $(ARGS)
+
 bench: $(VENV)/.installed ## speed against a raw bound and against a peer, side by side
 	$(BIN)/python -m benchmarks $(or $(ARGS),speed)
 
 clean: ## remove environments, caches and build products; runs/ stays
-	rm -rf .venv .venv-* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-* build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The name of this stamp holds the version, so a changed interpreter means a fresh environment.
@@ -61,4 +64,8 @@ $(VENV)/.python-$(PYVERSION):
 $(VENV)/.installed: $(VENV)/.python-$(PYVERSION) pyproject.toml
 	@echo "Installing jaxrl and its dependencies into $(VENV): once; several hundred megabytes to download, 2 GB on disk."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@

@@ -35,6 +35,7 @@ EXPENSIVE_FILES = (
     "test_envs_gymnax.py",
     "test_benchmarks.py",
     "test_readme.py",
+    "test_docs.py",
     "test_checkpoint.py",
     "test_ppo.py",
     "test_dqn.py",

@@ -1,0 +1,257 @@
+"""What the documentation shows is so: its Python runs, its commands parse, its links and snippets lead somewhere.
+
+``make docs`` builds the site, with warnings and broken links as errors; nothing here needs mkdocs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxrl
+from benchmarks.experiments import EXPERIMENTS
+from jaxrl import types
+from jaxrl.runtime import cli
+from jaxrl.runtime.sweep import expand, read_sweep
+from jaxrl.runtime.train_command import ALGORITHMS, parse
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
+SMALLER = {"500_000": "2_048", "20_000": "2_048", "seeds=8": "seeds=2", "jax.random.key(0), 8)": "jax.random.key(0), 2)"}
+SNIPPET = re.compile(r"^--8<--\n(.+)\n--8<--$", re.MULTILINE)
+
+
+def load_hooks() -> Any:
+    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks = load_hooks()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+def code_free(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- Python
+
+
+def own_python(page: str) -> list[str]:
+    """The blocks of a page that are not snippets of a file."""
+    return [block for block in blocks(page, "python") if not SNIPPET.search(block)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if own_python(page)])
+def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, as one program, with smaller numbers."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "docs"}
+    for block in own_python(page):
+        for big, small in SMALLER.items():
+            block = block.replace(big, small)
+        exec(compile(block, page, "exec"), names)
+    assert "jaxrl" in names
+
+
+def test_snippets_are_whole_files_that_tests_run() -> None:
+    tested = "".join((ROOT / "tests" / name).read_text() for name in ("test_examples.py", "test_check_env.py"))
+    snippets = [(page, path) for page, text in PAGES.items() for path in SNIPPET.findall(text)]
+    assert len(snippets) >= 10
+    for page, path in snippets:
+        assert (ROOT / path).is_file(), f"{page}: {path}"
+        where, _, name = path.partition("/")
+        assert where == "jaxrl" or (where == "examples" and name.removesuffix(".py") in tested), f"{page}: {path} is not tested"
+
+
+# -------------------------------------------------------------------------------------------------------------------- commands
+
+
+def commands() -> list[tuple[str, str]]:
+    """``(page, command line)``: of all shell blocks, and of code within the text that begins with jaxrl."""
+    found = []
+    for page, text in PAGES.items():
+        found += [(page, line) for block in blocks(page, "bash") for line in block.splitlines() if line.strip()]
+        found += [(page, line) for line in re.findall(r"`(jaxrl [^`]+)`", code_free(text))]
+    return found
+
+
+@cache
+def flags_of(command: str) -> set[str]:
+    return set(re.findall(r"--[a-z][a-z-]+", hooks.help_text(command)))
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_a_command_line_names_what_there_is(page: str, line: str) -> None:
+    program, *args = shlex.split(line, comments=True)
+    if program == "jaxrl":
+        command = args[0]
+        if command == "COMMAND":
+            return
+        assert command in cli.COMMANDS, line
+        if command == "train" and args[1] in ALGORITHMS and args[2:] != ["--help"]:
+            options, _ = parse(args[1], args[2:])  # exits where a flag or a value is wrong
+            assert options.env
+        else:
+            assert {arg for arg in args if arg.startswith("--")} <= flags_of(command) | {"--help"}, line
+            assert command != "algos" or set(args[1:]) <= set(ALGORITHMS), line
+    elif program == "make":
+        assert re.search(rf"^{args[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+    else:
+        assert program in ("pip", "tensorboard"), f"{page}: {line}: what is this?"
+
+
+def test_extras_and_experiments_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = "".join(PAGES.values())
+    named = re.findall(r'pip install "(?:jaxrl|\.)\[(\w+)\]"', text)
+    assert {"cuda", "wandb", "video"} <= set(named) <= set(extras)
+    scores = re.findall(r"benchmarks scores ([\w-]+)", text)
+    assert scores and set(scores) <= set(EXPERIMENTS)
+
+
+def test_the_sweep_file_is_one(tmp_path: Path) -> None:
+    (block,) = blocks("howto/sweeps.md", "toml")
+    path = tmp_path / "rates.toml"
+    path.write_text(block)
+    assert [len(job.members) for job in expand(read_sweep(path))] == [3, 3]
+
+
+# ------------------------------------------------------------------------------------------------------------------- generated
+
+
+def test_the_page_of_the_command_line_is_what_help_says() -> None:
+    source = PAGES["command-line.md"]
+    every = ["", *cli.COMMANDS, *(f"train {name}" for name in ALGORITHMS)]
+    assert sorted(name.strip() for name in hooks.HELP.findall(source)) == sorted(every)
+    page = hooks.on_page_markdown(source)
+    for command in every:
+        assert f"```text\n{hooks.help_text(command)}```" in page, command
+    assert all(flag in page for flag in ("--learning-rate", "--replay-ratio", "--resume", "--eval-seed"))
+
+
+def test_help_is_that_of_the_real_command() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "jaxrl", "plot", "--help"],
+        env={**os.environ, "COLUMNS": hooks.WIDTH},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    assert [line.rstrip() for line in shown.strip("\n").splitlines()] == hooks.help_text("plot").splitlines()
+
+
+def test_help_of_no_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="gives no help"):
+        hooks.help_text("trian")
+
+
+@pytest.mark.parametrize("agent", ["PPO", "DQN"])
+def test_results_are_those_of_the_benchmarks(agent: str) -> None:
+    table = hooks.results(agent)
+    found = [json.loads(path.read_text()) for path in hooks.SCORES.glob("*.json")]
+    for result in (result for result in found if result["agent"] == agent):
+        assert f"| `{result['name']}` |" in table and f"| {result['mean']:.1f} [" in table
+        assert f"(curves/{result['name']}.png)" in table and (hooks.SCORES / f"{result['name']}.png").is_file()
+    assert f"<!-- results: {agent} -->" in PAGES[f"algorithms/{agent.lower()}.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_is_left_to_fill_in(page: str) -> None:
+    """Every mark for the build is understood, every line of code that is referred to exists once."""
+    text = hooks.on_page_markdown(PAGES[page]) if page != "command-line.md" else PAGES[page]
+    assert "[code:" not in text and "<!-- results" not in text
+    assert page == "command-line.md" or "<!-- help" not in text
+
+
+def test_a_line_of_code_is_found_once() -> None:
+    assert re.fullmatch(
+        r'<a href="ppo-source.html#__codelineno-0-\d+"><code>ppo.py:\d+</code></a>', hooks.code_link("ppo", "def ppo_loss(")
+    )
+    for text in ("def no_such_loss(", "return"):
+        with pytest.raises(ValueError, match=r"lines of ppo\.py"):
+            hooks.code_link("ppo", text)
+
+
+# ------------------------------------------------------------------------------------------------------------ links and names
+
+
+def slugs(text: str) -> set[str]:
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower())) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", code_free(PAGES[page])):
+        assert "://" not in target, f"{target}: pages fetch nothing, and name no address that could change"
+        file, _, anchor = target.partition("#")
+        path = (DOCS / page).parent / file if file else DOCS / page
+        assert path.is_file(), target
+        assert not anchor or anchor in slugs(code_free(path.read_text(encoding="utf-8"))), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\nhooks:")[0]
+    assert sorted(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == sorted(PAGES)
+
+
+def resolve(name: str) -> Any:
+    """The object of a dotted name."""
+    parts = name.split(".")
+    for size in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:size]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[size:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(name)
+
+
+def test_names_in_the_text_exist() -> None:
+    names = {
+        name
+        for text in PAGES.values()
+        for name in re.findall(r"\]\[(jaxrl[\w.]*)\]|^::: (\S+)", text, re.MULTILINE)
+        for name in name
+    }
+    assert len(names) > 30
+    for name in names - {""}:
+        assert resolve(name) is not None
+
+
+def test_the_reference_is_complete() -> None:
+    listed = set(re.findall(r"^::: jaxrl\.(\w+)$", PAGES["api/index.md"], re.MULTILINE))
+    assert listed == {name for name in jaxrl.__all__ if not hasattr(types, name)}
+    assert "::: jaxrl.types" in PAGES["api/types.md"]
+
+
+def test_broken_links_of_a_built_site_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<h1 id="top"></h1><a href="b.html#here"></a><a href="https://example.org/x"></a><a href="#top"></a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="here"></p><img src="c.png"><a href="a.html#gone"></a>')
+    assert sorted(hooks.broken_links(tmp_path)) == ["b.html: a.html#gone", "b.html: c.png"]
