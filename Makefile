@@ -45,7 +45,7 @@ format: $(VENV)/.installed ## let ruff repair and format the code
 	$(BIN)/ruff format
 
 docs: $(VENV)/.docs ## build the documentation into site/, warnings and broken links as errors
-	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/python -m mkdocs build --strict $(ARGS)
+	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/python -m mkdocs build --strict
 
 bench: $(VENV)/.installed ## speed against a raw bound and against a peer, side by side
 	$(BIN)/python -m benchmarks $(or $(ARGS),speed)
