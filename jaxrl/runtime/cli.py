@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -78,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_and_exit() -> None:
     """The process of the command line."""
+    warnings.formatwarning = lambda message, *_, **__: f"jaxrl: {message}\n"  # for readers, who did not write the line of code
     code = main()
     if code >= 128:  # a signal: Python's own way out would wait for what the devices still compute
         sys.stdout.flush()
