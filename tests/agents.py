@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl import make_dqn, make_ppo
 from jaxrl.models import actor_critic, q_network
+from jaxrl.replay.records import Records
 from jaxrl.types import Agent, Env, HostEnv
 
 SMALL_ACTOR_CRITIC = partial(actor_critic, hidden_sizes=(8,))
@@ -87,4 +88,10 @@ def assert_close(a: Any, b: Any, atol: float = 1e-5) -> None:
         else:
             np.testing.assert_array_equal(x, y, err_msg=name)
 
-    jax.tree.map_with_path(compare, to_numpy(a), to_numpy(b))
+    jax.tree.map_with_path(compare, to_numpy(unpacked(a)), to_numpy(unpacked(b)))
+
+
+def unpacked(tree: Any) -> Any:
+    """With the rows of replay buffers as the leaves that they were, whose floats may be compared."""
+    is_records = lambda x: isinstance(x, Records)  # noqa: E731
+    return jax.tree.map(lambda x: x.unpack() if is_records(x) else x, tree, is_leaf=is_records)
