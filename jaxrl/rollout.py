@@ -77,11 +77,17 @@ def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
             )
 
 
+def _as_arrays(env_params: PyTree) -> PyTree:
+    """Parameters as JAX's arrays: an environment may index its tables by what is traced, and NumPy's cannot be."""
+    return jax.tree.map(jnp.asarray, env_params)
+
+
 # ------------------------------------------------------------------------------------------------------------------- resetting
 
 
 def reset_envs(env: Env, key: Key, env_id: Array, env_params: PyTree) -> tuple[PyTree, PyTree]:
     """Start an episode in every environment: ``(env_state, obs)``, [B]."""
+    env_params = _as_arrays(env_params)
     return jax.vmap(env.reset, in_axes=(0, params_axes(env, env_params)))(fold_each(key, env_id), env_params)
 
 
@@ -159,6 +165,7 @@ def advance(
     env: Env, actor: ActorState, carry: PyTree, action: Array, env_params: PyTree, env_id: Array, step_key: Key, reset_key: Key
 ) -> tuple[ActorState, TimeStep, Array]:
     """Execute ``action``: ``(actor, time_step, valid)``, [B]. Where the episode had ended the row is spent on the reset."""
+    env_params = _as_arrays(env_params)
     axes = (0, 0, 0, params_axes(env, env_params))
     env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, env_id), actor.env_state, action, env_params)
     env_state, obs = reset_done_envs(env, actor.done, reset_key, env_id, env_state, reached.obs, env_params)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,3 +104,24 @@ def build(spec: Mapping[str, Any], **overrides: Any) -> Agent:
     described = {name: data for name, data in keywords.items() if name not in overrides}
     builder = realize(spec["builder"], "spec['builder']")
     return builder(**{name: realize(data, f"{name}") for name, data in described.items()}, **overrides)
+
+
+def algorithm_name(spec: Mapping[str, Any]) -> str:
+    """PPO for what ``make_ppo`` makes."""
+    return re.sub(r"^make_(\w+)", lambda match: match[1].upper(), brief(spec.get("builder", "agent")))
+
+
+def brief(value: Any) -> str:
+    """Data of a spec as a short text; numbers as exact as float32."""
+    if isinstance(value, Mapping):
+        if "import" in value:
+            return str(value["import"]).rpartition(":")[2]
+        if "partial" in value:
+            given = [*map(brief, value["args"]), *(f"{name}={brief(x)}" for name, x in value["kwargs"].items())]
+            return f"{brief(value['partial'])}({', '.join(given)})"
+        if "unimportable" in value:
+            return re.sub(r" at 0x[0-9a-f]+", "", str(value["unimportable"]))  # an address, another one in each process
+        return "{" + ", ".join(f"{name}: {brief(x)}" for name, x in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(brief, value)) + "]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

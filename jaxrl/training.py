@@ -133,7 +133,6 @@ def evaluate(
         policy = algorithm.policy(policy.learner)
     if env_params is None:
         env_params = env.params
-    env_params = jax.tree.map(jnp.asarray, env_params)  # an environment may index its tables with what is traced
     limit = max_steps or env.max_episode_steps or EVALUATION_LIMIT
     env_id = jnp.arange(num_episodes, dtype=jnp.int32)
     reset_key, key = jax.random.split(key)

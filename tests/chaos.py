@@ -75,7 +75,7 @@ def kill_at_random(folder: Path, total_steps: int, kills: int, seed: int, timeou
 
 def differences(a: Path, b: Path) -> list[str]:
     """What differs between the ends of two runs: arrays of the last checkpoints, and rows of the logs."""
-    one, other = (read_arrays(folder / "checkpoints") for folder in (a, b))
+    (one, _), (other, _) = (read_arrays(folder / "checkpoints") for folder in (a, b))
     found = [path for path in one if path not in other or not np.array_equal(one[path], other[path], equal_nan=True)]
     if progress(a) != progress(b):
         found.append("progress.csv")

@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from scipy.stats import trim_mean
 
-from jaxrl.runtime import plots
+from jaxrl.runtime import figures, plots
 from jaxrl.runtime.cli import main
-from jaxrl.runtime.curves import Scale, algorithm_name, brief, env_name, flatten, group_runs, label_groups, make_curve
-from jaxrl.runtime.plots import Curve, seed_interval, trimmed_mean
+from jaxrl.runtime.curves import Scale, env_name, flatten, group_runs, label_groups, make_curve
+from jaxrl.runtime.plots import Curve
 from jaxrl.runtime.reading import choose_key, find_runs, read_run, read_runs
 from jaxrl.runtime.sinks import JsonLines
+from jaxrl.runtime.statistics import seed_interval, trimmed_mean
+from jaxrl.spec import algorithm_name, brief
 
 EVALUATION, TRAINING = "evaluation/episodic_return", "charts/episodic_return"
 NAN = np.nan
@@ -315,11 +317,11 @@ def test_each_curve_has_its_colour(tmp_path: Path) -> None:
     curves = [Curve("env", f"curve {i}", steps, values + i, np.zeros(3, int)) for i in range(3)]
     bands = [plots.summarise(curve) for curve in curves]
     plots.draw_curves(bands, tmp_path / "a.png", ylabel="return", caption="three seeds", title="T")
-    assert set(plots.COLOURS[:3]) <= colours(tmp_path / "a.png")
-    assert plots.COLOURS[3] not in colours(tmp_path / "a.png")
+    assert set(figures.COLOURS[:3]) <= colours(tmp_path / "a.png")
+    assert figures.COLOURS[3] not in colours(tmp_path / "a.png")
     other = [plots.summarise(curve._replace(panel=f"env {i % 2}", label="one")) for i, curve in enumerate(curves)]
     plots.draw_curves(other, tmp_path / "b.png", ylabel="return", caption="three seeds")
-    assert plots.COLOURS[0] in colours(tmp_path / "b.png") and plots.COLOURS[1] not in colours(tmp_path / "b.png")
+    assert figures.COLOURS[0] in colours(tmp_path / "b.png") and figures.COLOURS[1] not in colours(tmp_path / "b.png")
 
 
 def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.runtime import devices
+from jaxrl.runtime.checkpoint import CheckpointWarning, steps
+from jaxrl.runtime.policy import load_policies
 from jaxrl.runtime.run import run
 from jaxrl.runtime.transfer import take_over
 from jaxrl.spaces import describe_space, example_input, realize_space
 from tests import probes
-from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, cartpole, small_dqn, small_ppo
+from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_bit_equal, cartpole, small_dqn, small_ppo
 from tests.hosted import hosted
 
 
@@ -66,6 +68,54 @@ def test_the_best_policy_is_that_of_the_best_evaluation(runs: Any) -> None:
     assert scores[best.step] == max(scores.values())
     returns = next(r for r in records if r["iteration"] == best.step)["evaluation/episodic_return"]
     assert best.seed == [4, 2][int(np.argmax(returns))]
+
+
+def test_members_with_the_same_seed_are_all_there(tmp_path: Path) -> None:
+    rates = [1e-3, 1e-4, 1e-2]
+    states, history = run(
+        cartpole("ppo"),
+        32 * 6,
+        seeds=[4, 4, 2],
+        hyperparams={"learning_rate": rates},
+        out=tmp_path,
+        eval_every=6,
+        eval_episodes=4,
+        quiet=True,
+        tensorboard=False,
+    )
+    saved = load_policies(tmp_path, which="last")
+    assert saved.seeds == [4, 4, 2] and saved.rows == [0, 1, 2]
+    assert_bit_equal(saved.policies.params, states.learner.params)
+    pair = load_policies(tmp_path, which="last", seeds=[4])
+    assert pair.seeds == [4, 4] and pair.rows == [0, 1]
+    returns = history["evaluation/episodic_return"][-1]
+    for seed, rows in ((4, [0, 1]), (None, [0, 1, 2])):
+        best = max(rows, key=lambda row: returns[row])
+        chosen = jaxrl.load_policy(tmp_path, seed=seed)
+        jax.tree.map(
+            np.testing.assert_array_equal, chosen.policy.params, jax.tree.map(lambda x, r=best: x[r], saved.policies.params)
+        )
+
+
+def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(
+        cartpole("ppo"),
+        32 * 8,
+        out=folder,
+        chunk_iterations=2,
+        checkpoint_every=1e-6,
+        eval_every=0,
+        quiet=True,
+        tensorboard=False,
+    )
+    *_, before, last = steps(folder / "checkpoints")
+    array = max(
+        (path for path in (folder / "checkpoints" / str(last)).rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
+    )
+    array.write_bytes(array.read_bytes()[:-1] + b"?")
+    with pytest.warns(CheckpointWarning, match=f"step {last} .* is not whole.* Using step {before} instead"):
+        assert jaxrl.load_policy(folder, which="last").step == before
 
 
 def test_exploring_needs_a_key_and_draws(runs: Any) -> None:

@@ -26,6 +26,7 @@ from jaxrl.runtime.fused import FusedDriver
 from jaxrl.runtime.plan import check_seeds, make_plan
 from jaxrl.runtime.progress import duration, short, spread
 from jaxrl.runtime.run import RunInterrupted, run
+from jaxrl.runtime.statistics import seed_interval
 from jaxrl.types import Agent, Max, Mean
 from tests import probes
 from tests.agents import assert_bit_equal, assert_close, cartpole, run_steps, small_dqn, small_ppo
@@ -248,7 +249,7 @@ def test_learning_curve_is_a_picture(finished: Finished, tmp_path: Path) -> None
 
 def test_mean_interval_leaves_out_missing_seeds() -> None:
     values = np.array([[1.0, 1.0, 1.0, np.nan], [0.0, 2.0, 4.0, 6.0]])
-    mean, low, high = plots.mean_interval(values)
+    mean, low, high = seed_interval(values, metric="mean")
     np.testing.assert_allclose(mean, [1, 3])
     np.testing.assert_allclose([low[0], high[0]], [1, 1])
     assert 0 < low[1] < 2 and 4 < high[1] < 6

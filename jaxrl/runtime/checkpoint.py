@@ -220,15 +220,15 @@ def restore(folder: str | os.PathLike[str], target: PyTree, *, step: int | None 
     return leaves.decode(found.structure, arrays, target), _info(found)
 
 
-def read_arrays(folder: str | os.PathLike[str], *, step: int | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint without a target, by their paths in the state (``.learner.params['params']…``).
+def read_arrays(folder: str | os.PathLike[str], *, step: int | None = None) -> tuple[dict[str, np.ndarray], CheckpointInfo]:
+    """The arrays of a checkpoint without a target, by their paths in the state (``.learner.params['params']…``), and its info.
 
     Keys come as their data; Python numbers as arrays. Errors and warnings as in ``restore``.
     """
     folder = _absolute(folder)
     found = _newest_whole(folder, step)
     arrays = _read_arrays(folder, found, leaves.host_targets(found.structure))
-    return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}
+    return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, _info(found)
 
 
 def _read_arrays(folder: Path, found: Manifest, asked: dict[str, Any]) -> dict[str, Any]:

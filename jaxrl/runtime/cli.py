@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jaxrl
@@ -60,9 +61,13 @@ programs are kept (default: ~/.cache/jaxrl/xla; empty: nowhere).
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: exit code 0, 2 for a wrong or impossible request, 130 after Ctrl-C, 143 after SIGTERM."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    return guarded(partial(_dispatch, list(sys.argv[1:] if argv is None else argv)))
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """The exit code of a command; what it raises becomes one line on stderr."""
     try:
-        return _dispatch(args)
+        return command()
     except KeyboardInterrupt as interrupt:
         if not str(interrupt):  # a run that was stopped has told its story
             complain("interrupted")
@@ -77,10 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
 
 
-def run_and_exit() -> None:
-    """The process of the command line."""
+def run_and_exit(command: Callable[[], int] | None = None) -> None:
+    """A whole process: of the command line, or of another command."""
     warnings.formatwarning = lambda message, *_, **__: f"jaxrl: {message}\n"  # for readers, who did not write the line of code
-    code = main()
+    code = guarded(command) if command else main()
     if code >= 128:  # a signal: Python's own way out would wait for what the devices still compute
         sys.stdout.flush()
         sys.stderr.flush()
@@ -117,4 +122,5 @@ def _dispatch(args: list[str]) -> int:
         return 0
     if args[0] not in COMMANDS:
         raise unknown("command", args[0], list(COMMANDS))
+    sys.path.append(os.getcwd())  # for 'module:function' of the folder that the user is in, as with python -m
     return importlib.import_module(COMMANDS[args[0]].module).main(args[1:])

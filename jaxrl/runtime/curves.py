@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import numpy as np
 from jaxrl.envs.backend import DEFAULT_BACKEND, format_id, parse_id
 from jaxrl.runtime.plots import Curve
 from jaxrl.runtime.reading import Run
+from jaxrl.spec import algorithm_name, brief
 
 ALGORITHM, ENV, RUN = "algorithm", "environment", "run"
 """What is known of every curve besides its settings. RUN only where nothing else tells two of them apart."""
@@ -125,12 +125,6 @@ def facts_of(config: Mapping[str, Any], column: int) -> Facts:
     }
 
 
-def algorithm_name(spec: Mapping[str, Any]) -> str:
-    """PPO for what ``make_ppo`` makes."""
-    name = brief(spec.get("builder"))
-    return re.sub(r"^make_(\w+)", lambda match: match[1].upper(), name)
-
-
 def env_name(env: Any) -> str:
     """The id of an environment, without the backend that a bare name means."""
     try:
@@ -152,22 +146,6 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Facts:
         else:
             facts[path] = brief(value)
     return facts
-
-
-def brief(value: Any) -> str:
-    """Data of a spec as a short text; numbers as exact as float32."""
-    if isinstance(value, Mapping):
-        if "import" in value:
-            return str(value["import"]).rpartition(":")[2]
-        if "partial" in value:
-            given = [*map(brief, value["args"]), *(f"{name}={brief(x)}" for name, x in value["kwargs"].items())]
-            return f"{brief(value['partial'])}({', '.join(given)})"
-        if "unimportable" in value:
-            return re.sub(r" at 0x[0-9a-f]+", "", str(value["unimportable"]))  # an address, another one in each process
-        return "{" + ", ".join(f"{name}: {brief(x)}" for name, x in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(brief, value)) + "]"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 # -------------------------------------------------------------------------------------------------------------------- labelling

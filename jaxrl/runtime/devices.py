@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 
 import jax
@@ -33,6 +34,15 @@ def request_cpu_devices() -> None:
     ):
         with contextlib.suppress(RuntimeError):  # a backend is live, and keeps the devices it has
             jax.config.update("jax_num_cpu_devices", usable_cores())
+
+
+def request_devices_for(env_ids: Iterable[str]) -> None:
+    """``request_cpu_devices`` before environments are built, since building some starts the backend, and then it is too late.
+
+    Environments on the host keep one device, so nothing is asked for where all are.
+    """
+    if not all(env_id.startswith("envpool:") for env_id in env_ids):
+        request_cpu_devices()
 
 
 def seed_devices(num_seeds: int) -> tuple[list[jax.Device], str | None]:

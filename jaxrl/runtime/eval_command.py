@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jaxrl.runtime.flags import Flag, check_eval_seed
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -35,8 +37,6 @@ try:
 Ctrl-C ends it with the runs that are done. A run below a folder that cannot be played is skipped and named; then the exit code
 is 1.
 """
-
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,13 +68,12 @@ class EvalOptions:
 def main(args: Sequence[str]) -> int:
     """Evaluate as the flags say; 0 when every run that was found could be evaluated, 1 when some were skipped."""
     options = tyro.cli(EvalOptions, prog="jaxrl eval", description=HELP, args=list(args) or ["--help"])
-    sys.path.append(os.getcwd())  # for 'module:function' of the folder that the user is in, as with python -m
     check(options)
     runs = find_runs(options.runs)
-    _provide_devices(list(runs), options.env)
-    from jaxrl.runtime.devices import enable_compilation_cache
+    from jaxrl.runtime.devices import enable_compilation_cache, request_devices_for
     from jaxrl.runtime.playing import Rules, evaluate_run
 
+    request_devices_for([options.env] if options.env else map(_env_of, runs))
     enable_compilation_cache()
     rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
     chosen: dict[str, Any] = {"which": options.which, "seeds": list(dict.fromkeys(options.seed)) or None, "env_id": options.env}
@@ -118,11 +117,6 @@ def check(options: EvalOptions) -> None:
             raise OSError(f"json={options.json!r} cannot be written to: {reason}. Name a file that can, or '-'")
 
 
-def check_eval_seed(eval_seed: int) -> None:
-    if not 0 <= eval_seed < 2**32:
-        raise ValueError(f"eval_seed={eval_seed} is outside 0 … 2**32 - 1")
-
-
 def find_runs(folders: Sequence[str]) -> dict[str, bool]:
     """Folders of runs -> whether it was named itself, and not found below a folder that was.
 
@@ -138,20 +132,14 @@ def find_runs(folders: Sequence[str]) -> dict[str, bool]:
     return runs
 
 
-def _provide_devices(runs: Sequence[str], env: str | None) -> None:
-    """Ask for a device per core now: building some environments starts JAX's backend, and then it is too late."""
-    from jaxrl.runtime.devices import request_cpu_devices
+def _env_of(run: str) -> str:
+    """The id of a run's environment; nothing where it cannot be read, which is told about later."""
     from jaxrl.runtime.folder import read_config
 
-    def on_host(run: str) -> bool:
-        try:
-            name = env or read_config(run)["agent"].get("env")
-        except (OSError, ValueError):
-            return False  # it is told about later
-        return str(name).startswith("envpool:")
-
-    if not all(map(on_host, runs)):  # host environments keep one device
-        request_cpu_devices()
+    try:
+        return str(read_config(run)["agent"].get("env"))
+    except (OSError, ValueError):
+        return ""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ output
@@ -231,7 +219,7 @@ def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
     """The interquartile mean over seeds and its 95 % bootstrap interval; NaN where no return is a number."""
     import numpy as np
 
-    from jaxrl.runtime.plots import seed_interval
+    from jaxrl.runtime.statistics import seed_interval
 
     if np.isnan(returns).all():
         return (np.nan,) * 3
@@ -248,16 +236,11 @@ def as_json(results: Sequence[Result], options: EvalOptions) -> dict[str, Any]:
 
 
 def _run_as_json(result: Result) -> dict[str, Any]:
-    import numpy as np
-
-    def plain(values: Any) -> Any:
-        array = np.asarray(values).astype(object)
-        array[array != array] = None  # JSON has no NaN
-        return array.tolist()
+    from jaxrl.runtime.folder import plain, without_nan
 
     returns = result.returns
     iqm, low, high = interquartile(returns)
-    return {
+    data = {
         "run": result.run,
         "algorithm": result.algorithm,
         "env": result.env,
@@ -265,12 +248,13 @@ def _run_as_json(result: Result) -> dict[str, Any]:
         "trained_with": result.versions,
         "seeds": result.seeds,
         "diverged": result.diverged,
-        "mean": plain(returns.mean()),
-        "std": plain(returns.std()),
-        "iqm": plain(iqm),
-        "iqm_interval": [plain(low), plain(high)],
-        "return_per_seed": plain(returns),
-        "episodic_return": plain(result.played.episodic_return),
-        "episodic_length": plain(result.played.episodic_length),
-        "finished": plain(result.played.finished),
+        "mean": returns.mean(),
+        "std": returns.std(),
+        "iqm": iqm,
+        "iqm_interval": [low, high],
+        "return_per_seed": returns,
+        "episodic_return": result.played.episodic_return,
+        "episodic_length": result.played.episodic_length,
+        "finished": result.played.finished,
     }
+    return without_nan(plain(data))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,10 +89,11 @@ class RunFiles:
         return self._folder.shown
 
     def log(self, record: Record) -> None:
-        if self._sinks is None:
-            self._sinks = self._open_sinks()
-        for sink in self._sinks:
-            sink.log(record)
+        with self._writing():
+            if self._sinks is None:
+                self._sinks = self._open_sinks()
+            for sink in self._sinks:
+                sink.log(record)
 
     def save_if_due(self, states: PyTree, step: int) -> None:
         """Begin a checkpoint in the background when it is time for one. ``step`` counts iterations."""
@@ -108,16 +111,31 @@ class RunFiles:
 
         self._flush()
         self._saver.finish(states, step)
-        learning_curve(history, self._folder.path / CURVE, title=title, subtitle=subtitle)
+        with self._writing():
+            learning_curve(history, self._folder.path / CURVE, title=title, subtitle=subtitle)
 
     def close(self) -> None:
-        for sink in self._sinks or ():
-            sink.close()
-        self._saver.close()
+        with self._writing(), contextlib.ExitStack() as resources:
+            for part in (self._saver, *(self._sinks or ())):
+                resources.callback(part.close)
 
     def _flush(self) -> None:
-        for sink in self._sinks or ():
-            sink.flush()
+        with self._writing():
+            for sink in self._sinks or ():
+                sink.flush()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say of what the system refuses (a full disk, say) where that was, and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            if error.strerror is None:  # it has been explained
+                raise
+            raise OSError(
+                f"out={os.fspath(self._folder.shown)!r} cannot be written to: {error.strerror}. Mend that, and the same call "
+                "resumes the run at its last checkpoint"
+            ) from error
 
     def _open_sinks(self) -> list[Sink]:
         folder, seeds, records = self._folder.path, self._asked["seeds"], self._records

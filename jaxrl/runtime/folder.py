@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -171,7 +172,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def plain(data: Any) -> Any:
-    """``data`` as JSON holds it: NumPy and JAX numbers become Python's, tuples lists, and NaN does not occur."""
+    """``data`` as JSON holds it: NumPy and JAX numbers become Python's, and tuples lists."""
     if isinstance(data, Mapping):
         return {str(key): plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -179,6 +180,15 @@ def plain(data: Any) -> Any:
     if isinstance(data, np.generic | np.ndarray | jax.Array):
         return np.asarray(data).tolist()
     return data
+
+
+def without_nan(data: Any) -> Any:
+    """Plain data with None for each number that is not finite, which JSON does not have."""
+    if isinstance(data, Mapping):
+        return {key: without_nan(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [without_nan(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def commit() -> str | None:

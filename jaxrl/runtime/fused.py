@@ -75,7 +75,7 @@ class FusedDriver:
 
     def advance(self, states: AgentState, iterations: int) -> tuple[AgentState, Metrics]:
         """``iterations`` steps of every seed, in one call: ``(states, metrics [num_seeds])``. ``states`` is used up."""
-        return self._call("advance", self._advance_one, (0, None), states, np.int32(iterations), donate=True)
+        return self.call("advance", self._advance_one, (0, None), states, np.int32(iterations), donate=True)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int) -> tuple[Array, Array]:
         """Greedy episodes of every seed: ``(returns, lengths)``, [num_seeds, num_episodes]."""
@@ -84,7 +84,7 @@ class FusedDriver:
             result = evaluate(self._agent, state, evaluation_key(seed, iteration), num_episodes)
             return result.episodic_return, result.episodic_length
 
-        return self._call(("evaluate", num_episodes), play, (0, 0, None), self._seeds, states, np.int32(iteration))
+        return self.call(("evaluate", num_episodes), play, (0, 0, None), self._seeds, states, np.int32(iteration))
 
     def policies(self, states: AgentState) -> Policy:
         """Copies, which outlive the states."""
@@ -92,7 +92,7 @@ class FusedDriver:
         def policy(state: AgentState) -> Policy:
             return jax.tree.map(jnp.copy, self._agent.algorithm.policy(state.learner))
 
-        return self._call("policies", policy, (0,), states)
+        return self.call("policies", policy, (0,), states)
 
     def _init_one(self, seed: Array, hyperparams: PyTree) -> AgentState:
         return self._agent.init(jax.random.key(seed), hyperparams)
@@ -107,9 +107,16 @@ class FusedDriver:
         sharding = NamedSharding(self._mesh, P(SEEDS))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
 
-    def _call(
+    def call(
         self, name: Any, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False
     ) -> Any:
+        """The value of a function of one seed for all of them, compiled on its first use.
+
+        Args:
+          name: of the program; the same for the same function and shapes.
+          axes: per argument, 0 where it has one value per seed in front, None where all share it.
+          donate: use the first argument up.
+        """
         if name not in self.programs:
             start = time.perf_counter()
             self.programs[name] = self._lower(function, axes, *args, donate=donate).compile(self._compiler_options)

@@ -161,9 +161,11 @@ class HostDriver:
 
     def __init__(self, agent: Agent, seeds: Sequence[int]) -> None:
         self.agent, self.seeds = agent, list(seeds)
-        self.learners = [HostLearner(agent, seed) for seed in self.seeds]
+        self.learners: list[HostLearner] = []
 
     def init(self, hyperparams: Any = None) -> list[AgentState]:
+        """New states, and environments that stand where they begin."""
+        self._open(self.seeds)
         pairs = zip(self.learners, self.seeds, strict=True)
         return [learner.init(jax.random.key(seed), hyperparams) for learner, seed in pairs]
 
@@ -172,9 +174,8 @@ class HostDriver:
         return [jax.eval_shape(partial(self.agent.init, hyperparams=hyperparams), jax.random.key(seed)) for seed in self.seeds]
 
     def adopt(self, states: list[AgentState], iteration: int) -> list[AgentState]:
-        """Open environments anew, with other seeds than at the start: their episodes cannot be restored, so new ones begin."""
-        self.close()
-        self.learners = [HostLearner(self.agent, resumed_seed(seed, iteration)) for seed in self.seeds]
+        """Open environments with other seeds than at the start: their episodes cannot be restored, so new ones begin."""
+        self._open([resumed_seed(seed, iteration) for seed in self.seeds])
         return states
 
     def place(self, states: list[AgentState]) -> list[AgentState]:
@@ -204,9 +205,14 @@ class HostDriver:
             results.append(evaluate_host(self.agent, state, evaluation_key(seed, iteration), num_episodes))
         return np.stack([r.episodic_return for r in results]), np.stack([r.episodic_length for r in results])
 
+    def _open(self, seeds: Sequence[int]) -> None:
+        self.close()  # a replay buffer that was not saved is filled by init, before adopt
+        self.learners = [HostLearner(self.agent, seed) for seed in seeds]
+
     def close(self) -> None:
         for learner in self.learners:
             learner.close()
+        self.learners = []
 
 
 def evaluate_host(

@@ -7,24 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 from jaxrl import training
 from jaxrl.envs import make_env
 from jaxrl.runtime.devices import seed_devices
 from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.runtime.folder import read_config
+from jaxrl.runtime.fused import FusedDriver
 from jaxrl.runtime.host import evaluate_host
 from jaxrl.runtime.policy import load_policies
-from jaxrl.runtime.run import agent_name
 from jaxrl.spaces import realize_space
-from jaxrl.spec import build
+from jaxrl.spec import algorithm_name, build
 from jaxrl.training import Evaluation
-from jaxrl.types import Agent, Array, Env, HostEnv, Key, Policy, PyTree
+from jaxrl.types import Agent, Array, HostEnv, Key, Policy
 
 EPISODE_STREAM = 0x706C6179
 """Stands where training's own evaluations have the iteration, and is far beyond all of those: no episode is the same."""
@@ -97,15 +94,16 @@ def evaluate_run(
     saved = load_policies(run, seeds=seeds, which=which)
     agent = playing_agent(config, env_id)
     sound = finite(saved.policies)
-    playing = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if fine]
+    playing, diverged = ([seed for seed, fine in zip(saved.seeds, sound, strict=True) if fine == kept] for kept in (True, False))
     if not playing:
         raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged, to parameters that are NaN")
     policies = jax.tree.map(lambda x: x[sound], saved.policies)
     begin(f"{name}: {len(playing)} seed{'s' * (len(playing) > 1)} × {rules.episodes} episodes")
     play = _play_on_host if isinstance(agent.env, HostEnv) else _play_fused
     played = jax.tree.map(np.asarray, play(agent, policies, playing, rules, say))
-    diverged = [seed for seed in saved.seeds if seed not in playing]
-    return Result(name, agent_name(agent), agent.env.name, saved.step, playing, played, diverged, config.get("versions", {}))
+    return Result(
+        name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged, config.get("versions", {})
+    )
 
 
 def playing_agent(config: dict[str, Any], env_id: str | None = None) -> Agent:
@@ -125,11 +123,6 @@ def playing_agent(config: dict[str, Any], env_id: str | None = None) -> Agent:
                 f"{config['agent']['env']} with {there}"
             )
     return build(config["agent"], env=env_id)
-
-
-def jax_params(env: Env) -> PyTree:
-    """The environment's own parameters as JAX's arrays: a traced index, as in Acrobot, cannot pick from NumPy's."""
-    return jax.tree.map(jnp.asarray, env.params)
 
 
 def _kind(space: spaces.Space) -> str:
@@ -155,15 +148,8 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, 
         return training.evaluate(agent, policy, episode_key(seed, eval_seed), rules.episodes, **settings)
 
     devices, _ = seed_devices(len(seeds))
-    mesh = jax.make_mesh((len(devices),), ("seeds",), axis_types=(AxisType.Auto,), devices=devices)
-    sharded = jax.shard_map(
-        jax.vmap(play, in_axes=(0, 0, None)),
-        mesh=mesh,
-        in_specs=(P("seeds"), P("seeds"), P()),
-        out_specs=P("seeds"),
-        check_vma=False,
-    )
-    return jax.jit(sharded)(np.asarray(seeds, np.uint32), policies, np.uint32(rules.eval_seed))
+    driver = FusedDriver(agent, seeds, devices)
+    return driver.call("play", play, (0, 0, None), np.asarray(seeds, np.uint32), policies, np.uint32(rules.eval_seed))
 
 
 def _play_on_host(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, say: Say) -> Evaluation:

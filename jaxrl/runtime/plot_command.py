@@ -14,8 +14,11 @@ import tyro
 
 from jaxrl.runtime.cli import unknown
 from jaxrl.runtime.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve
-from jaxrl.runtime.plots import AXIS_NAMES, COLOURS, DASHES, FORMATS, METRIC_NAMES, Band, draw_curves, summarise
+from jaxrl.runtime.figures import COLOURS, DASHES, FORMATS
+from jaxrl.runtime.flags import Flag
+from jaxrl.runtime.plots import AXIS_NAMES, Band, draw_curves, summarise
 from jaxrl.runtime.reading import choose_key, read_runs
+from jaxrl.runtime.statistics import METRIC_NAMES
 
 HELP = """\
 Draw learning curves: an aggregate over seeds and its bootstrap interval, against environment steps per seed.
@@ -35,8 +38,6 @@ several are pooled (Agarwal et al. 2021, Deep Reinforcement Learning at the Edge
 diverged is left out from there on, and the table says so; where all did, the curve ends in a cross. A curve of several runs ends
 where the first of them does, and is interpolated linearly between their points; nothing is smoothed or extrapolated.
 """
-
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclasses.dataclass(frozen=True)

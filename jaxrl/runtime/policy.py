@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -107,7 +108,8 @@ def load_policy(run: str | os.PathLike[str], *, seed: int | None = None, which: 
 
     Args:
       run: its folder.
-      seed: one of the run's seeds; default: the one with the highest return in the evaluation at hand.
+      seed: one of the run's seeds; default: the one with the highest return in the evaluation at hand. Where several members of a
+        run have the same seed (with other hyperparameters), that choice is made among them.
       which: "best", of the best evaluation (mean over seeds), or "last", of the last checkpoint.
 
     Raises:
@@ -116,25 +118,27 @@ def load_policy(run: str | os.PathLike[str], *, seed: int | None = None, which: 
       CheckpointError: what was saved is damaged.
     """
     saved = load_policies(run, which=which, seeds=None if seed is None else [seed])
-    row = _best_seed(absolute(run), saved.step) if seed is None else 0
-    policy = jax.tree.map(lambda x: jnp.asarray(x)[row], saved.policies)
-    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[row], step=saved.step)
+    best = int(np.argmax(_evaluated(absolute(run), saved)))
+    policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
+    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step)
 
 
 class SavedPolicies(NamedTuple):
-    """What a run saved of several seeds."""
+    """What a run saved of several members: seeds, or one seed with several hyperparameters."""
 
     agent: Agent
     """The run's, on an environment that only has its spaces."""
     policies: Policy
-    """Every leaf [num_seeds, ...], on the host."""
+    """Every leaf [num_members, ...], on the host."""
+    rows: list[int]
+    """Their places among the members of the run."""
     seeds: list[int]
     step: int
     """The iteration that they are of."""
 
 
 def load_policies(run: str | os.PathLike[str], *, seeds: Sequence[int] | None = None, which: str = "best") -> SavedPolicies:
-    """The policies of all seeds of a run, or of those asked for; see ``load_policy``."""
+    """The policies of all members of a run, or of those with the seeds asked for, in the run's order; see ``load_policy``."""
     if which not in WHICH:
         raise ValueError(f"which={which!r} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
     config, folder = read_config(run), absolute(run)
@@ -149,9 +153,9 @@ def load_policies(run: str | os.PathLike[str], *, seeds: Sequence[int] | None = 
         raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated{hint}")
     agent = rebuild(config)
     policies, step = _best_policies(agent, saved, len(trained)) if which == "best" else _last_policies(agent, saved)
-    chosen = list(trained if seeds is None else seeds)
-    rows = np.array([trained.index(seed) for seed in chosen])
-    return SavedPolicies(agent, jax.tree.map(lambda x: np.asarray(x)[rows], policies), chosen, step)
+    rows = [row for row, seed in enumerate(trained) if seeds is None or seed in seeds]
+    policies = jax.tree.map(lambda x: np.asarray(x)[np.array(rows)], policies)
+    return SavedPolicies(agent, policies, rows, [trained[row] for row in rows], step)
 
 
 def rebuild(config: dict[str, Any]) -> Agent:
@@ -176,7 +180,7 @@ def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Sp
     return Env(reset, step, observation_space, action_space, (), name, None)
 
 
-def _best_policies(agent: Agent, saved: Any, num_seeds: int) -> tuple[Policy, int]:
+def _best_policies(agent: Agent, saved: Path, num_seeds: int) -> tuple[Policy, int]:
     def policy(key: Key) -> Policy:
         return agent.algorithm.policy(agent.init(key).learner)
 
@@ -185,16 +189,17 @@ def _best_policies(agent: Agent, saved: Any, num_seeds: int) -> tuple[Policy, in
     return policies, info.step
 
 
-def _last_policies(agent: Agent, saved: Any) -> tuple[Policy, int]:
-    step = latest_step(saved)
-    assert step is not None
-    found = by_path(read_arrays(saved, step=step))
+def _last_policies(agent: Agent, saved: Path) -> tuple[Policy, int]:
+    found, info = read_arrays(saved)
+    found = by_path(found)
     learner = jax.eval_shape(lambda key: agent.init(key).learner, jax.eval_shape(partial(jax.random.key, 0)))
     # Keys, and a replay buffer that was left out, are no part of a policy.
     arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
-    return agent.algorithm.policy(arrays), step
+    return agent.algorithm.policy(arrays), info.step
 
 
-def _best_seed(folder: Any, step: int) -> int:
-    returns = [r[EVALUATION_RETURN] for r in read_records(folder, step) if not np.isnan(r[EVALUATION_RETURN]).all()]
-    return int(np.nanargmax(returns[-1])) if returns else 0
+def _evaluated(folder: Path, saved: SavedPolicies) -> np.ndarray:
+    """f64[num_members]: the returns of the last evaluation up to the saved iteration; −inf where there is none."""
+    returns = [np.asarray(record[EVALUATION_RETURN])[saved.rows] for record in read_records(folder, saved.step)]
+    known = [np.nan_to_num(each, nan=-np.inf) for each in returns if not np.isnan(each).all()]
+    return known[-1] if known else np.full(len(saved.rows), -np.inf)

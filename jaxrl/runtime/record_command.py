@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from jaxrl.runtime.eval_command import Flag, check_eval_seed
+from jaxrl.runtime.flags import Flag, check_eval_seed
 
 if TYPE_CHECKING:
     from jaxrl.runtime.drawing import Drawing
@@ -85,7 +84,6 @@ Player = Callable[[int], Iterator[Moment]]
 def main(args: Sequence[str]) -> int:
     """Record as the flags say."""
     options = tyro.cli(RecordOptions, prog="jaxrl record", description=HELP, args=list(args) or ["--help"])
-    sys.path.append(os.getcwd())  # for 'module:function' of the folder that the user is in, as with python -m
     from jaxrl.config import check_count
 
     for name in ("episodes", "max_steps"):
@@ -110,8 +108,8 @@ def record(options: RecordOptions) -> str:
     from jaxrl.runtime.folder import read_config
     from jaxrl.runtime.playing import finite, playing_agent
     from jaxrl.runtime.policy import load_policy
-    from jaxrl.runtime.run import agent_name
     from jaxrl.runtime.video import check_film, write_film
+    from jaxrl.spec import algorithm_name
 
     config = read_config(options.run)
     loaded = load_policy(options.run, seed=options.seed, which=options.which)
@@ -127,7 +125,8 @@ def record(options: RecordOptions) -> str:
     tally: list[str] = []
     with progress(path) as say:
         write_film(path, film(play, drawn, agent.env.name, fps, options, tally, say), fps)
-    who = f"{agent_name(agent)} on {agent.env.name}, seed {loaded.seed}, {options.which} policy (iteration {loaded.step})"
+    who = f"{algorithm_name(agent.spec)} on {agent.env.name}, seed {loaded.seed}"
+    who += f", {options.which} policy (iteration {loaded.step})"
     return f"{who}: {'; '.join(tally)}. {out}: {path.stat().st_size / 1e6:.2g} MB at {fps:g} pictures/s"
 
 
@@ -190,7 +189,6 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     import numpy as np
 
     from jaxrl.rollout import advance, init_actor
-    from jaxrl.runtime.playing import jax_params
     from jaxrl.training import check_pure
 
     env, algorithm = check_pure(agent, "record"), agent.algorithm
@@ -198,13 +196,13 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
 
     @jax.jit
     def start(env_id: Any) -> Any:
-        return init_actor(algorithm, env, reset_key, env_id, jax_params(env))
+        return init_actor(algorithm, env, reset_key, env_id, env.params)
 
     @jax.jit
     def step(policy: Policy, actor: Any, env_id: Any, time: Any) -> Any:
         act_key, step_key, unused = jax.random.split(jax.random.fold_in(row_key, time), 3)
         carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
-        actor, reached, _ = advance(env, actor, carry, action, jax_params(env), env_id, step_key, unused)
+        actor, reached, _ = advance(env, actor, carry, action, env.params, env_id, step_key, unused)
         return actor, action, reached
 
     def play(episode: int) -> Iterator[Moment]:

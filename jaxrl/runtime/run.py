@@ -21,7 +21,7 @@ from jaxrl.runtime.folder import RunFolder, read_config
 from jaxrl.runtime.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.progress import Header, make_progress
 from jaxrl.runtime.session import Driver, OnChunk, Session
-from jaxrl.spec import build
+from jaxrl.spec import algorithm_name, build
 from jaxrl.types import Agent, HostEnv, PyTree
 
 
@@ -133,7 +133,7 @@ def run(
 
         enable_compilation_cache()
         driver, devices, advice = open_driver(agent, seeds)
-        title = f"{agent_name(agent)} · {agent.env.name} · {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+        title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {len(seeds)} seed{'s' * (len(seeds) > 1)}"
         if len(devices) > 1:
             title += f" on {len(devices)} devices"
         progress = resources.enter_context(contextlib.closing(make_progress(Header(title, plan.total_steps), quiet=quiet)))
@@ -190,10 +190,3 @@ def open_driver(agent: Agent, seeds: list[int]) -> tuple[Driver, list[jax.Device
 
     devices, advice = seed_devices(len(seeds))
     return FusedDriver(agent, seeds, devices), devices, advice
-
-
-def agent_name(agent: Agent) -> str:
-    """PPO for what ``make_ppo`` made."""
-    builder = agent.spec.get("builder")
-    path = builder.get("import", "") if isinstance(builder, Mapping) else ""
-    return path.rpartition("make_")[2].upper() or "agent"

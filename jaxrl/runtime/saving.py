@@ -87,7 +87,8 @@ class Saver:
         if self._better is None:
             return
         (policies, step), self._better = self._better, None
-        if step > (latest_step(self._best) or -1):  # a resumed run may come by again
+        last = latest_step(self._best)
+        if last is None or step > last:  # a resumed run may come by again
             save(self._best, policies, step, spec=self._spec, keep=1)
 
 

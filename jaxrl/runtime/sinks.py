@@ -10,21 +10,24 @@ import csv
 import io
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from jaxrl.runtime.folder import PROGRESS, RECORDS, TENSORBOARD, plain, write_atomically
+from jaxrl.runtime.folder import PROGRESS, RECORDS, TENSORBOARD, plain, without_nan, write_atomically
 from jaxrl.runtime.logs import EVALUATION_RETURN, FIRST_COLUMNS, TRAINING_RETURN, Record
 
 MAX_SEEDS_SHOWN = 16
 """TensorBoard draws every seed up to this number, and only their mean beyond."""
 
+SECONDS_UNSEEN = 10.0
+"""TensorBoard sees what is older than this."""
+
 RENAMED = {"sps": "charts/SPS", "env_steps": "charts/env_steps", "seconds": "charts/seconds", "diverged": "charts/diverged"}
 """Log keys of TensorBoard and W&B, CleanRL's, where they differ from the columns of the files."""
-
 
 NOT_DRAWN = ("iteration", "total_steps")
 
@@ -75,12 +78,7 @@ class JsonLines:
 
 
 def _json_line(record: Record) -> str:
-    def cell(x: Any) -> Any:
-        if isinstance(x, list):
-            return [cell(y) for y in x]
-        return None if isinstance(x, float) and not np.isfinite(x) else x
-
-    return json.dumps({key: cell(plain(value)) for key, value in record.items()}) + "\n"
+    return json.dumps(without_nan(plain(record))) + "\n"
 
 
 def read_records(folder: Path, last_iteration: int) -> list[Record]:
@@ -170,45 +168,71 @@ def scalars(record: Record) -> dict[str, np.ndarray]:
     return {key: value for key, value in drawn.items() if not np.isnan(value).all()}
 
 
+def member_names(seeds: Sequence[int]) -> list[str]:
+    """What the members of a run are called where each is drawn for itself; none where they are too many, or one."""
+    if not 1 < len(seeds) <= MAX_SEEDS_SHOWN:
+        return []
+    if len(set(seeds)) == len(seeds):
+        return [f"seed_{seed}" for seed in seeds]
+    return [f"member_{row}_seed_{seed}" for row, seed in enumerate(seeds)]
+
+
 class TensorBoard:
-    """Event files under ``tensorboard/``: the mean over seeds, each of up to 16 seeds, and histograms of returns over seeds."""
+    """Event files under ``tensorboard/``: the mean over seeds, each of up to 16 seeds, and histograms of returns over seeds.
+
+    They are written in the caller's thread. tensorboardX's SummaryWriter does it in one of its own, which ends without a word
+    when the disk is full, and then its queue blocks whoever logs.
+    """
 
     def __init__(self, folder: Path, seeds: Sequence[int], records: Sequence[Record]) -> None:
-        from tensorboardX import SummaryWriter
-
         last = records[-1]["total_steps"] if records else None
-        purge = {} if last is None else {"purge_step": int(last) + 1}  # TensorBoard drops what an earlier process wrote beyond
-
-        def writer(name: str) -> Any:
-            return SummaryWriter(str(folder / TENSORBOARD / name), flush_secs=10, **purge)
-
-        self._seeds = seeds
-        self._mean = writer("mean")
-        self._each = [writer(f"seed_{seed}") for seed in seeds] if 1 < len(seeds) <= MAX_SEEDS_SHOWN else []
+        writers = [_event_writer(folder / TENSORBOARD / name, last) for name in ("mean", *member_names(seeds))]
+        self._mean, *self._each = writers
+        self._num_seeds = len(seeds)
+        self._flushed = time.monotonic()
 
     def log(self, record: Record) -> None:
+        from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.summary import histogram
 
-        def write(writer: Any, values: Mapping[str, float]) -> None:  # one event for all: one for each takes ten times as long
-            summary = Summary(value=[Summary.Value(tag=key, simple_value=x) for key, x in values.items() if not np.isnan(x)])
-            writer.file_writer.add_summary(summary, step)
+        def scalar_values(values: Mapping[str, float]) -> list[Any]:
+            return [Summary.Value(tag=key, simple_value=x) for key, x in values.items() if not np.isnan(x)]
 
-        step, drawn = int(record["total_steps"]), scalars(record)
-        write(self._mean, {key: float(np.nanmean(value)) for key, value in drawn.items()})
-        for row, writer in enumerate(self._each):
-            write(writer, {key: float(value[row]) for key, value in drawn.items() if value.ndim})
+        def write(writer: Any, values: Sequence[Any]) -> None:  # one event for all: one for each takes ten times as long
+            writer.write_event(Event(wall_time=time.time(), step=int(record["total_steps"]), summary=Summary(value=values)))
+
+        drawn = scalars(record)
+        shown = scalar_values({key: float(np.nanmean(value)) for key, value in drawn.items()})
         for key in (TRAINING_RETURN, EVALUATION_RETURN):
-            if key in drawn and len(self._seeds) > 1:
-                known = drawn[key][~np.isnan(drawn[key])]
-                self._mean.add_histogram(f"seeds/{key}", known, step, bins="auto")
+            if key in drawn and self._num_seeds > 1:
+                shown += histogram(f"seeds/{key}", drawn[key][~np.isnan(drawn[key])], bins="auto").value
+        write(self._mean, shown)
+        for row, writer in enumerate(self._each):
+            write(writer, scalar_values({key: float(value[row]) for key, value in drawn.items() if value.ndim}))
+        if time.monotonic() - self._flushed > SECONDS_UNSEEN:
+            self.flush()
 
     def flush(self) -> None:
         for writer in (self._mean, *self._each):
             writer.flush()
+        self._flushed = time.monotonic()
 
     def close(self) -> None:
         for writer in (self._mean, *self._each):
             writer.close()
+
+
+def _event_writer(folder: Path, last_step: int | None) -> Any:
+    """A new event file. TensorBoard drops what an earlier process wrote beyond ``last_step``."""
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}.{last_step or 0}")
+    if last_step is not None:
+        writer.write_event(Event(wall_time=time.time(), step=int(last_step) + 1, session_log=SessionLog(status=SessionLog.START)))
+    return writer
 
 
 class WeightsAndBiases:
@@ -216,7 +240,7 @@ class WeightsAndBiases:
 
     def __init__(self, folder: Path, project: str, config: Mapping[str, Any], seeds: Sequence[int]) -> None:
         wandb = import_wandb()
-        self._seeds = seeds if 1 < len(seeds) <= MAX_SEEDS_SHOWN else []
+        self._names = member_names(seeds)
         try:
             self._run = wandb.init(
                 project=project,
@@ -234,12 +258,14 @@ class WeightsAndBiases:
         self._run.define_metric("*", step_metric="total_steps")
 
     def log(self, record: Record) -> None:
-        row: dict[str, float] = {"total_steps": int(record["total_steps"])}
+        if int(record["total_steps"]) < self._run.step:  # W&B has it from before a kill, and cannot be cut back
+            return
+        row: dict[str, Any] = {"total_steps": int(record["total_steps"])}
         for key, value in scalars(record).items():
             row[key] = float(np.nanmean(value))
             if value.ndim:
-                row |= {f"seed_{s}/{key}": float(x) for s, x in zip(self._seeds, value, strict=False) if not np.isnan(x)}
-        self._run.log(row)
+                row |= {f"{name}/{key}": float(x) for name, x in zip(self._names, value, strict=False) if not np.isnan(x)}
+        self._run.log(row, step=row["total_steps"])
 
     def flush(self) -> None: ...
 

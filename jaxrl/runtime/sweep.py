@@ -138,7 +138,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, say: Callable[[str], None]) -> lis
     """Run what is not done yet, a process per job, one after the other: each uses all devices.
 
     Raises:
-      RuntimeError: a job failed; what is done stays done.
+      ChildProcessError: a job failed; what is done stays done.
       KeyboardInterrupt: Ctrl-C; the job under way saved itself, and the same call goes on.
     """
     jobs, manifest = expand(sweep), Manifest(out, sweep)
@@ -152,6 +152,8 @@ def run_sweep(sweep: SweepFile, out: Path, *, say: Callable[[str], None]) -> lis
         if code in (130, 143):
             raise KeyboardInterrupt
         if code:
-            raise RuntimeError(f"{what} failed with exit code {code}, as said above. Mend it and give the same command again")
+            raise ChildProcessError(
+                f"{what} failed with exit code {code}, as said above. Mend it and give the same command again"
+            )
         manifest.finish(job)
     return jobs

@@ -11,9 +11,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import tyro
 
-from jaxrl.runtime.folder import read_config
+from jaxrl.runtime.flags import Flag
 from jaxrl.runtime.logs import EVALUATION_RETURN, TRAINING_RETURN
-from jaxrl.runtime.sweep import Job, SweepFile, job_folder, read_sweep, run_sweep
+from jaxrl.runtime.sweep import Job, SweepFile, expand, job_folder, read_sweep, run_sweep
+from jaxrl.spec import brief
 
 HELP = """\
 Run a grid over settings and seeds.
@@ -44,7 +45,7 @@ class SweepOptions:
     """The sweep file (TOML)."""
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: runs/NAME OF THE FILE)")] = None
     """Folder for the jobs, results.csv and results.png."""
-    show: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    show: Flag = False
     """Only list the jobs; run nothing."""
 
 
@@ -61,8 +62,6 @@ def main(args: Sequence[str]) -> int:
     sweep = read_sweep(options.file)
     out = options.out or Path("runs") / options.file.stem
     if options.show:
-        from jaxrl.runtime.sweep import expand
-
         for job in expand(sweep):
             print(f"{job.name}: {len(job.members)} combinations of hyperparameters in one program")
         return 0
@@ -77,18 +76,16 @@ def main(args: Sequence[str]) -> int:
 
 def collect(sweep: SweepFile, jobs: Sequence[Job], out: Path) -> list[Result]:
     """The last evaluation of every combination (of training, where there was none)."""
-    from jaxrl.runtime.sinks import read_records
+    from jaxrl.runtime.reading import read_run
 
     results = []
     for job in jobs:
-        folder = job_folder(out, job)
-        num_members = len(read_config(folder)["run"]["seeds"])
-        last = np.full(num_members, np.nan)
-        for record in read_records(folder, 2**62):
-            for key in (TRAINING_RETURN, EVALUATION_RETURN):
-                value = np.asarray(record.get(key, np.nan), np.float64)
+        run = read_run(job_folder(out, job))
+        last = np.full(len(run.seeds), np.nan)
+        for key in (TRAINING_RETURN, EVALUATION_RETURN):
+            for value in run.history.get(key, ()):
                 last = np.where(np.isnan(value), last, value)
-            last = np.where(record["diverged"], np.nan, last)
+        last = np.where(run.history["diverged"][-1], np.nan, last)
         each = last.reshape(len(job.members), -1)
         results += [Result({**job.settings, **member}, row) for member, row in zip(job.members, each, strict=True)]
     return results
@@ -111,30 +108,22 @@ def write_table(results: Sequence[Result], path: Path) -> None:
 
 def show(results: Sequence[Result]) -> None:
     """The table on the terminal, best first."""
-    from rich.console import Console
-    from rich.table import Table
+    from jaxrl.runtime.progress import spread
+    from jaxrl.runtime.tables import show_table
 
-    table = Table(*results[0].settings, box=None)
-    for name in ("mean return", "± over seeds", "diverged"):
-        table.add_column(name, justify="right")
-    for settings, returns in results:
-        known = returns[~np.isnan(returns)]
-        spread = [f"{known.mean():.1f}", f"{known.std():.1f}"] if len(known) else ["–", "–"]
-        table.add_row(
-            *(f"{x:g}" if isinstance(x, float) else str(x) for x in settings.values()), *spread, str(len(returns) - len(known))
-        )
-    Console(highlight=False).print(table)
+    columns = [*results[0].settings, "return ± std over seeds", "diverged"]
+    rows = [
+        [*map(brief, settings.values()), spread({"return": returns}, "return"), str(int(np.isnan(returns).sum()))]
+        for settings, returns in results
+    ]
+    show_table(columns, rows)
 
 
 def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
     """``results.png``: every combination a row, every seed a dot, the mean a bar."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from jaxrl.runtime.figures import GRID, INK, LINE, PALE, new_figure, save, set_title
 
-    from jaxrl.runtime.plots import GRID, INK, LINE, PALE
-
-    figure = Figure(figsize=(7.2, 1.4 + 0.32 * len(results)), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.2, 1.4 + 0.32 * len(results))
     axes = figure.add_subplot()
     rows = np.arange(len(results))[::-1]
     axes.barh(rows, [np.nan_to_num(_mean(r.returns), neginf=0.0) for r in results], color=PALE, height=0.6)
@@ -146,13 +135,12 @@ def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    title = f"{sweep.algorithm.upper()} · {sweep.env} · {sweep.total_steps:,} steps per seed"
-    figure.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold", color=INK)
-    figure.savefig(path)
+    set_title(figure, f"{sweep.algorithm.upper()} · {sweep.env} · {sweep.total_steps:,} steps per seed")
+    save(figure, path)
 
 
 def label(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in settings.items())
+    return ", ".join(f"{name}={brief(value)}" for name, value in settings.items())
 
 
 def _mean(returns: np.ndarray) -> float:

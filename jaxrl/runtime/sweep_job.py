@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxrl.runtime.cli import complain
+from jaxrl.runtime.cli import run_and_exit
+from jaxrl.runtime.devices import request_devices_for
 from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
-from jaxrl.runtime.train_command import ALGORITHMS, provide_devices
+from jaxrl.runtime.train_command import ALGORITHMS
 
 
 def main(folder: str, name: str) -> int:
@@ -19,8 +20,7 @@ def main(folder: str, name: str) -> int:
 
     sweep = SweepFile(**json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["sweep"])
     job = next(job for job in expand(sweep) if job.name == name)
-    provide_devices(sweep.env)
-    sys.path.append(os.getcwd())
+    request_devices_for([sweep.env])
     entry = ALGORITHMS[sweep.algorithm]
     settings: dict[str, Any] = {**sweep.settings, **job.settings}
     if settings.get("anneal"):
@@ -44,10 +44,4 @@ def main(folder: str, name: str) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(*sys.argv[1:]))
-    except KeyboardInterrupt as interrupt:
-        sys.exit(128 + getattr(interrupt, "signal", 2))
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        complain(" ".join(str(error).split()))
-        sys.exit(2)
+    run_and_exit(partial(main, *sys.argv[1:]))

@@ -9,9 +9,7 @@ import dataclasses
 import importlib
 import inspect
 import itertools
-import os
 import re
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 import tyro
 
 from jaxrl.runtime.cli import unknown
+from jaxrl.runtime.flags import Flag
 from jaxrl.runtime.presets import Preset, find_preset
 
 DEFAULT_TOTAL_STEPS = 500_000
@@ -73,9 +72,6 @@ try:
 def _chosen_by_us(default: str, metavar: str) -> Any:
     """A flag whose default is worked out: ``default`` says how."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
-
-
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,9 +134,9 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     module = importlib.import_module(entry.module)
     options, settings = parse(algorithm, args)
     seeds = parse_seeds(options.seeds)
-    provide_devices(options.env)
-    sys.path.append(os.getcwd())  # for 'module:function' of the folder that the user is in, as with python -m
+    from jaxrl.runtime.devices import request_devices_for
 
+    request_devices_for([options.env])
     agent = getattr(module, entry.builder)(options.env, **settings)
     from jaxrl.runtime.run import run
 
@@ -163,22 +159,13 @@ class ResumeOptions:
 
 def resume(args: Sequence[str]) -> int:
     options = tyro.cli(ResumeOptions, prog="jaxrl train", args=list(args))
+    from jaxrl.runtime.devices import request_devices_for
     from jaxrl.runtime.folder import read_config
     from jaxrl.runtime.run import resume as go_on
 
-    provide_devices(str(read_config(options.resume)["agent"].get("env")))
-    sys.path.append(os.getcwd())
+    request_devices_for([str(read_config(options.resume)["agent"].get("env"))])
     go_on(options.resume, quiet=options.quiet)
     return 0
-
-
-def provide_devices(env_id: str) -> None:
-    """Ask for a device per core now: building some environments starts JAX's backend, and then it is too late."""
-    from jaxrl.envs.backend import parse_id
-    from jaxrl.runtime.devices import request_cpu_devices
-
-    if parse_id(env_id).backend != "envpool":  # host environments keep one device
-        request_cpu_devices()
 
 
 # ----------------------------------------------------------------------------------------------------------------------- flags

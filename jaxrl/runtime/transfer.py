@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.runtime.checkpoint import read_arrays
-from jaxrl.runtime.folder import CHECKPOINTS
+from jaxrl.runtime.folder import CHECKPOINTS, absolute
 from jaxrl.types import PyTree
 
 TAKEN = ("params", "target_params", "statistics")
@@ -60,9 +59,10 @@ def take_over(states: PyTree, source: str | os.PathLike[str] | PyTree) -> tuple[
 
 def _read(source: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(source, str | os.PathLike):
-        folder = Path(source)
+        folder = absolute(source)
         inside = folder / CHECKPOINTS
-        return repr(os.fspath(source)), read_arrays(inside if inside.is_dir() else folder)
+        arrays, _ = read_arrays(inside if inside.is_dir() else folder)
+        return repr(os.fspath(source)), arrays
     leaves = jax.tree_util.tree_leaves_with_path(source)
     return "the given states", {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 

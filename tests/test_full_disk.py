@@ -1,0 +1,44 @@
+"""A disk that gets full under a run: one readable error, nothing lost, and the same call goes on once there is room."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.test_resume import untimed
+
+REPOSITORY = Path(__file__).parents[1]
+
+# A limit on the size of files stands in for a full disk: it holds for this process, and not for the pipes that it writes to.
+SCRIPT = """
+import resource, sys
+from pathlib import Path
+from jaxrl.runtime.cli import guarded
+from jaxrl.runtime.run import run
+from tests.agents import cartpole
+
+def set_limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+def train(out, full_at=None):
+    settings = dict(seeds=2, chunk_iterations=2, eval_every=4, eval_episodes=2, checkpoint_every=1e-6, quiet=True)
+    fill = lambda chunk: set_limit(1) if chunk.iteration == full_at else None
+    run(cartpole("ppo"), 32 * 20, out=out, on_chunk=fill, **settings)
+    return 0
+
+folder = Path(sys.argv[1])
+print(guarded(lambda: train(folder / "stopped", full_at=10)))
+set_limit(resource.RLIM_INFINITY)
+print(guarded(lambda: train(folder / "stopped")), guarded(lambda: train(folder / "whole")))
+"""
+
+
+def test_a_full_disk_ends_a_run_with_one_line_and_loses_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert ended.stdout.split() == ["2", "0", "0"], ended.stderr
+    # Where a checkpoint was being written, tensorstore's threads print tracebacks of their own before it.
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("jaxrl: ")]
+    assert str(tmp_path / "stopped") in line and "File too large" in line
+    assert untimed(tmp_path / "stopped") == untimed(tmp_path / "whole")
