@@ -75,7 +75,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         commands = {"speed": run_speed, "scores": run_scores, "overhead": run_overhead, "table": show}
         return commands[given.command](given)
-    except (FileNotFoundError, PeerError, WorkerError) as error:
+    except (OSError, PeerError, WorkerError) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -102,7 +102,7 @@ def run_scores(given: argparse.Namespace) -> int:
 
     results = []
     for name in given.names or EXPERIMENTS:
-        results.append(run_experiment(EXPERIMENTS[name], given.out / "scores", given.work, force=given.force, say=say))
+        results.append(run_experiment(EXPERIMENTS[name], given.out / "scores", given.work, force=given.force))
     print(score_report(results))
     write_table(given.out)
     return int(not all(result["passed"] for result in results))
@@ -125,10 +125,6 @@ def show(given: argparse.Namespace) -> int:
 
 def write_table(out: Path) -> None:
     (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -267,10 +267,9 @@ def score_report(results: Sequence[Mapping[str, Any]]) -> str:
                 result["asked"],
                 "yes" if result["passed"] else "NO",
                 f"{result['train_seconds']:.0f}",
-                f"{result['compile_seconds']:.1f}",
             ]
         )
-    header = ["experiment", "steps", "seeds", "mean [95 %]", "least", "asked", "passed", "training, s", "compile, s"]
+    header = ["experiment", "steps", "seeds", "mean [95 %]", "least", "asked", "passed", "training, s"]
     legend = "A score is the mean of 128 greedy episodes at the end of training; the interval is a bootstrap over seeds."
     return "## Scores\n\n" + table(header, rows) + "\n\n" + legend
 

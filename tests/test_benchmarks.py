@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import jaxrl
 from benchmarks import cases, report, scores, speed
 from benchmarks.__main__ import main, make_parser
 from benchmarks.experiments import EXPERIMENTS, Experiment
@@ -272,42 +273,34 @@ def test_intervals():
     assert abs(low - (values.mean() - half)) < 0.3 and abs(high - (values.mean() + half)) < 0.3
 
 
-@pytest.fixture
-def driver_made_once(monkeypatch):
-    """Compile once for all sessions of a test: they run the same programs."""
-    made, programs = scores.FusedDriver, {}
-
-    def make(*args):
-        driver = made(*args)
-        driver.programs = programs
-        return driver
-
-    monkeypatch.setattr(scores, "FusedDriver", make)
-
-
-def test_an_interrupted_experiment_goes_on_bit_for_bit(tmp_path, driver_made_once):
+def test_an_interrupted_experiment_goes_on_bit_for_bit(tmp_path, monkeypatch):
     settings = {"num_envs": 2, "rollout_length": 8, "num_epochs": 1, "anneal": True}
     experiment = Experiment("tiny", "make_ppo", "CartPole-v1", settings, 160, 2, 1e9, episodes=4)
-    said = []
+    out, work = tmp_path / "out", tmp_path / "work"
+    true_run = jaxrl.run
 
-    def stop_at_step_64(text):
-        said.append(text)
-        if "step 64" in text:
-            raise KeyboardInterrupt
+    def killed(*args, **settings):
+        def kill(chunk):
+            if chunk.iteration == 4:
+                raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        scores.run_experiment(experiment, tmp_path / "out", tmp_path / "work", say=stop_at_step_64, chunks=5)
-    assert not (tmp_path / "out").exists()
-    resumed = scores.run_experiment(experiment, tmp_path / "out", tmp_path / "work", say=said.append, chunks=5)
-    assert "goes on from step 64" in said[2] and "step 96 of 160" in said[3]
-    whole = scores.run_experiment(experiment, tmp_path / "other", tmp_path / "work", say=said.append, chunks=5)
+        return true_run(*args, **settings, checkpoint_every=1e-6, on_chunk=kill)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(jaxrl, "run", killed)
+        scores.run_experiment(experiment, out, work, quiet=True)
+    assert not out.exists() and (work / "tiny" / "checkpoints").exists()
+    with pytest.raises(FileExistsError, match="total_steps"):
+        scores.run_experiment(experiment._replace(total_steps=320), out, work, quiet=True)
+    resumed = scores.run_experiment(experiment, out, work, quiet=True)
+    whole = scores.run_experiment(experiment, tmp_path / "other", work, quiet=True)
     for name in ("scores", "history", "mean", "interval", "total_steps"):
         assert resumed[name] == whole[name], name
-    assert len(whole["scores"]) == 2 and not whole["passed"]
+    assert len(whole["scores"]) == 2 and not whole["passed"] and whole["train_seconds"] > 0
     assert np.all(np.diff(whole["history"]["env_steps"], axis=0) > 0)
-    assert json.loads((tmp_path / "out" / "tiny.json").read_text()) == resumed
-    assert (tmp_path / "out" / "tiny.png").stat().st_size > 1000
-    assert not (tmp_path / "work" / "tiny").exists()
+    assert json.loads((out / "tiny.json").read_text()) == resumed
+    assert (out / "tiny.png").stat().st_size > 1000
+    assert not (work / "tiny").exists()
 
 
 def test_a_finished_experiment_is_not_run_again(tmp_path, monkeypatch):
@@ -319,19 +312,8 @@ def test_a_finished_experiment_is_not_run_again(tmp_path, monkeypatch):
         raise RuntimeError("trained")
 
     monkeypatch.setattr(scores, "train_and_evaluate", train)
-    assert scores.run_experiment(experiment, tmp_path, tmp_path / "work", say=list) == done
+    assert scores.run_experiment(experiment, tmp_path, tmp_path / "work", quiet=True) == done
     with pytest.raises(RuntimeError, match="trained"):
-        scores.run_experiment(experiment._replace(total_steps=320), tmp_path, tmp_path / "work", say=list)
+        scores.run_experiment(experiment._replace(total_steps=320), tmp_path, tmp_path / "work", quiet=True)
     with pytest.raises(RuntimeError, match="trained"):
-        scores.run_experiment(experiment, tmp_path, tmp_path / "work", force=True, say=list)
-
-
-def test_checkpoints_of_other_settings_are_not_used(tmp_path):
-    from jaxrl.runtime import checkpoint
-
-    fresh = scores.Progress({"w": np.zeros(2)}, {"env_steps": np.zeros((2, 1))}, np.zeros(()))
-    checkpoint.save(tmp_path / "tiny", fresh, 1, spec={"total_steps": 160})
-    said = []
-    start, progress = scores.resume(tmp_path / "tiny", fresh, {"total_steps": 320}, said.append)
-    assert start == 0 and progress is fresh and "other settings" in said[0]
-    assert checkpoint.latest_step(tmp_path / "tiny") is None
+        scores.run_experiment(experiment, tmp_path, tmp_path / "work", force=True, quiet=True)

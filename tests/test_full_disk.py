@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.test_resume import untimed
+from tests.chaos import progress
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -41,4 +41,4 @@ def test_a_full_disk_ends_a_run_with_one_line_and_loses_nothing(tmp_path: Path) 
     # Where a checkpoint was being written, tensorstore's threads print tracebacks of their own before it.
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("jaxrl: ")]
     assert str(tmp_path / "stopped") in line and "File too large" in line
-    assert untimed(tmp_path / "stopped") == untimed(tmp_path / "whole")
+    assert progress(tmp_path / "stopped") == progress(tmp_path / "whole")

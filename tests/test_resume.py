@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -25,9 +24,8 @@ from jaxrl.runtime.session import Chunk
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import assert_bit_equal, cartpole, small_ppo
+from tests.chaos import TIMES, progress
 from tests.hosted import hosted
-
-TIMES = ("seconds", "sps")
 
 
 @pytest.fixture(autouse=True)
@@ -57,11 +55,6 @@ def train(agent: Agent, out: Path | None, total_steps: int = 32 * 12, **settings
     """Chunks of two iterations, evaluated every four; a checkpoint after each chunk that the background has time for."""
     given = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
     return run(agent, total_steps, out=out, **{**given, "checkpoint_every": 1e-6, **settings})
-
-
-def untimed(folder: Path) -> list[dict[str, str]]:
-    with (folder / "progress.csv").open(newline="") as file:
-        return [{key: cell for key, cell in row.items() if key not in TIMES} for row in csv.DictReader(file)]
 
 
 def assert_same_history(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
@@ -104,7 +97,7 @@ def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path,
     resumed_states, resumed_history = train(agent, out, rows(rule))
     assert_bit_equal(resumed_states, states)
     assert_same_history(resumed_history, history)
-    assert untimed(out) == untimed(folder)
+    assert progress(out) == progress(folder)
     assert (np.diff(resumed_history["seconds"]) > 0).all()
 
 
@@ -112,10 +105,10 @@ def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: A
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
         train(cartpole("ppo"), tmp_path, on_chunk=at(4, kill), checkpoint_every=0)
-    assert len(untimed(tmp_path)) == 2 and not (tmp_path / "checkpoints").exists()
+    assert len(progress(tmp_path)) == 2 and not (tmp_path / "checkpoints").exists()
     again, _ = train(cartpole("ppo"), tmp_path)
     assert_bit_equal(again, states)
-    assert untimed(tmp_path) == untimed(folder)
+    assert progress(tmp_path) == progress(folder)
 
 
 def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +117,7 @@ def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, cap
         train(cartpole("ppo"), tmp_path, on_chunk=at(8, kill))
     resumed, _ = resume(tmp_path)
     assert_bit_equal(resumed, states)
-    assert untimed(tmp_path) == untimed(folder)
+    assert progress(tmp_path) == progress(folder)
     out = capsys.readouterr().out
     assert "resumed at step " in out and "done at step 384 of 384" in out
 
@@ -136,7 +129,7 @@ def test_a_finished_run_is_only_read(whole: Any, tmp_path: Path) -> None:
     again, history_again = train(cartpole("ppo"), copy)
     assert_bit_equal(again, states)
     assert_same_history(history_again, history)
-    assert untimed(copy) == untimed(folder)
+    assert progress(copy) == progress(folder)
 
 
 def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
@@ -144,7 +137,7 @@ def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
     train(cartpole("ppo"), tmp_path, 32 * 8)
     longer, _ = train(cartpole("ppo"), tmp_path, 32 * 12)
     assert_bit_equal(longer, states)
-    assert untimed(tmp_path) == untimed(folder)
+    assert progress(tmp_path) == progress(folder)
     with pytest.raises(FileExistsError, match=r"holds another run: run.total_steps is 384 there and 256 here"):
         train(cartpole("ppo"), tmp_path, 32 * 8)
 
@@ -216,7 +209,7 @@ def test_lines_beyond_the_checkpoint_and_half_lines_are_cut(tmp_path: Path, whol
     beyond = json.loads(records.read_text().splitlines()[-1]) | {"iteration": 6}
     records.write_text(records.read_text() + json.dumps(beyond) + '\n{"iteration": 8, "tot')
     train(cartpole("ppo"), tmp_path)
-    assert untimed(tmp_path) == untimed(folder)
+    assert progress(tmp_path) == progress(folder)
 
 
 def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -240,7 +233,7 @@ def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:
             chunk.record["charts/mine"] = np.array([1.5, np.nan])
 
     _, history = train(cartpole("ppo"), tmp_path, on_chunk=add)
-    rows = untimed(tmp_path)
+    rows = progress(tmp_path)
     assert {row["charts/mine"] for row in rows[:4]} == {""} and rows[4]["charts/mine"] == "1.5"
     np.testing.assert_array_equal(history["charts/mine"][1:3], [[np.nan, np.nan], [1.5, np.nan]])
 

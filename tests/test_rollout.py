@@ -423,4 +423,7 @@ def test_action_spaces_of_small_types(build: Callable[..., Any], space: spaces.S
         action_space=space
     )
     agent = build(env)
-    jax.eval_shape(lambda key: agent.step(agent.init(key)), KEY())
+    before = jax.eval_shape(agent.init, KEY())
+    after, _ = jax.eval_shape(agent.step, before)
+    assert after == before  # shapes and types are those of a state to go on from
+    assert after.actor.input.prev_action.dtype == (jnp.int32 if isinstance(space, spaces.Discrete) else jnp.float32)

@@ -60,6 +60,7 @@ class DQNConfig:
     anneal: bool = False
     """Learning rate to 0, linearly, at ``total_steps``."""
     total_steps: int | None = None
+    """Rows per seed that the agent will be trained for; ``anneal`` needs it."""
 
     @property
     def steps_per_iteration(self) -> int:

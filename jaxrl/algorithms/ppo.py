@@ -62,6 +62,7 @@ class PPOConfig:
     anneal: bool = False
     """Learning rate to 0, linearly, at ``total_steps``."""
     total_steps: int | None = None
+    """Rows per seed that the agent will be trained for; ``anneal`` needs it."""
 
 
 class PPOHyperparams(NamedTuple):

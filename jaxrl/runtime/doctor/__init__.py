@@ -94,7 +94,7 @@ def check_smoke(broken: set[str]) -> Finding:
         found = f"one iteration of PPO on CartPole-v1, saved and restored bit for bit, in {seconds:.0f} s"
         return Finding(SMOKE, "training", "ok", found)
     what = f"a checkpoint came back with another {difference}" if difference else f"it failed: {shortened(answer.end or '')}"
-    show = "JAXRL_DEBUG=1 jaxrl train ppo --env CartPole-v1 --total-steps 1024 --out /tmp/jaxrl-smoke"
+    show = "JAXRL_DEBUG=1 jaxrl train ppo --env CartPole-v1 --total-steps 1024 --out jaxrl-smoke"
     return Finding(SMOKE, "training", "problem", what, "training", show)
 
 
