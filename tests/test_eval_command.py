@@ -97,7 +97,7 @@ def test_episodes_follow_from_the_seeds_alone(runs: Path, capsys: pytest.Capture
 
     first = returns()
     assert first == returns() != returns("--eval-seed", "1")
-    assert returns("--seed", "2", "--seed", "4") == [first[1], first[0]]
+    assert returns("--seed", "2") == [first[1]] and returns("--seed", "2", "--seed", "4") == first
     assert returns("--explore") != first
 
 
@@ -110,8 +110,6 @@ def test_episodes_are_not_those_that_chose_the_policy() -> None:
 def test_another_environment(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = evaluated(capsys, runs / "ppo", "--episodes", "3", "--env", "CartPole-v1?max_steps_in_episode=3")["runs"][0]
     assert short["env"] == "gymnax:CartPole-v1?max_steps_in_episode=3" and short["episodic_length"] == [[3, 3, 3]] * 2
-    acrobot = playing.jax_params(jaxrl.make_env("Acrobot-v1"))
-    assert isinstance(acrobot.available_torque, jax.Array), "NumPy's cannot be indexed by an action that is traced"
     host = evaluated(capsys, runs / "ppo", "--episodes", "3", "--env", "envpool:CartPole-v1", "--seed", "2")["runs"][0]
     assert host["episodic_length"] == host["episodic_return"] and min(host["episodic_length"][0]) >= 8
 

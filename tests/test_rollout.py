@@ -399,6 +399,19 @@ def test_parameters_for_another_number_of_environments_are_refused() -> None:
         small_ppo(probes.truncation(), num_envs=4).init(KEY(), None, probes.Cut(jnp.array([2, 3])))
 
 
+def test_numpy_parameters_may_be_indexed_by_what_is_traced() -> None:
+    env, agent = make_env("Acrobot-v1"), small_ppo("Acrobot-v1")
+    assert isinstance(env.params.available_torque, np.ndarray)  # Acrobot's step looks the action up in it
+
+    def play(key: Any, policy: Any) -> Any:
+        actor = init_actor(agent.algorithm, env, key, jnp.arange(4), env.params)
+        return collect(agent.algorithm, env, policy, actor, env.params, jnp.arange(4), key, 3)
+
+    policy = agent.algorithm.policy(jax.eval_shape(agent.init, KEY()).learner)
+    _, rows, _ = jax.eval_shape(play, KEY(), policy)
+    assert rows.action.shape == (3, 4)
+
+
 class Walled(NamedTuple):
     walls: Any = np.zeros(3)
 
