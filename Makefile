@@ -7,6 +7,8 @@ PYVERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_versio
 VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(PYVERSION))
 BIN = $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest
+# Processes that share the test files; 0 runs all in one, as a debugger needs it.
+WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -23,7 +25,7 @@ quickstart: $(VENV)/.installed ## train PPO on CartPole over eight seeds in one 
 	$(BIN)/jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/quickstart $(ARGS)
 
 # $(1): the marker expression; $(2): what it leaves out, and how to run that
-run_tests = @status=0; $(PYTEST) -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
+run_tests = @status=0; $(PYTEST) -n $(WORKERS) --dist loadfile -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
 test: $(VENV)/.installed ## run the tests but those marked learning, chaos or gpu; under 12 minutes on 2 cores

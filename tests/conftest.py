@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if CACHE := os.environ.get("JAXRL_TEST_CACHE"):
     CACHE = os.path.abspath(CACHE)
 else:
-    CACHE = tempfile.mkdtemp(prefix="jaxrl-test-cache-")
+    CACHE = os.environ["JAXRL_TEST_CACHE"] = tempfile.mkdtemp(prefix="jaxrl-test-cache-")  # for pytest-xdist's workers, too
     atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 os.environ["JAXRL_CACHE_DIR"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -31,24 +31,24 @@ jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 EXPENSIVE_FILES = (
-    "test_envs.py",
-    "test_envs_gymnax.py",
-    "test_benchmarks.py",
-    "test_readme.py",
-    "test_docs.py",
-    "test_checkpoint.py",
+    "test_learning.py",
+    "test_contract.py",
+    "test_examples.py",
     "test_ppo.py",
     "test_dqn.py",
     "test_run.py",
     "test_resume.py",
-    "test_doctor.py",
-    "test_examples.py",
+    "test_readme.py",
+    "test_docs.py",
     "test_terminal.py",
+    "test_doctor.py",
     "test_cli.py",
-    "test_contract.py",
-    "test_learning.py",
+    "test_checkpoint.py",
+    "test_benchmarks.py",
+    "test_envs_gymnax.py",
+    "test_envs.py",
 )
-"""Run last, in this order; all others come before them, in pytest's own order."""
+"""Run last, the longest first, so that all workers end together; the others come before them, in pytest's own order."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -483,7 +483,6 @@ def test_steps_go_up(two: Path) -> None:
         ({"state": {"big": 2**63}}, ValueError, r"state\['big'\] is 9223372036854775808: .* 64 bits"),
         ({"state": jax.eval_shape(tiny)}, TypeError, r"state\.params.* is a jax\.ShapeDtypeStruct"),
     ],
-    ids=str,
 )
 def test_bad_arguments(tmp_path: Path, settings: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

@@ -14,7 +14,9 @@ import pytest
 import scipy.stats
 
 from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import CANDIDATES, Draw, Replay, ReplayState, uniform_replay
+from jaxrl.runtime.devices import usable_cores
 from tests import probes
 from tests.agents import assert_bit_equal, small_dqn
 
@@ -216,3 +218,32 @@ def test_the_ring_is_never_copied(num_seeds: int | None) -> None:
 def test_the_copy_test_would_notice() -> None:
     """A state that its caller keeps has to be copied, once."""
     assert ring_copies(None, donate=False)[0] > 0
+
+
+def splits(function: Any, *args: Any) -> int:
+    """Kernels of the compiled program that are split over threads."""
+    text = jax.jit(function).lower(*args).compile(compiler_options=COMPILE_FAST).as_text()
+    return text.count('"outer_dimension_partitions":["')
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="XLA splits nothing on one core")
+@pytest.mark.parametrize("shape", [(128,), (4, 128)])
+def test_reading_a_large_ring_is_not_split_over_threads(shape: tuple[int, ...]) -> None:
+    ring, index = jax.ShapeDtypeStruct((10**6, 1, 8), jnp.uint32), jax.ShapeDtypeStruct(shape, jnp.int32)
+    assert splits(lambda ring, row, env: ring[row, env], ring, index, index) > 0
+    assert splits(gather_rows, ring, index, index) == 0
+
+
+def test_a_large_ring_is_read_by_one_thread_in_the_whole_step() -> None:
+    agent = small_dqn(probes.truncation(), num_envs=1, rollout_length=1, batch_size=128, replay_ratio=128, buffer_size=10**6)
+    assert splits(agent.step, jax.eval_shape(agent.init, KEY())) == 0
+
+
+@pytest.mark.parametrize("num_seeds", [None, 3])
+def test_gathered_rows_are_those_at_the_indices(num_seeds: int | None) -> None:
+    rng, lead = np.random.default_rng(0), () if num_seeds is None else (num_seeds,)
+    ring = rng.normal(size=(*lead, 7, 2, 3)).astype(np.float32)
+    row, env = rng.integers(7, size=(*lead, 4, 5)), rng.integers(2, size=(*lead, 4, 5))
+    gather = jax.jit(gather_rows if num_seeds is None else jax.vmap(gather_rows))
+    expected = ring[row, env] if num_seeds is None else np.stack([r[i, j] for r, i, j in zip(ring, row, env, strict=True)])
+    np.testing.assert_array_equal(gather(ring, row, env), expected)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import check_count
+from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.records import Records, layout_of, pack
 from jaxrl.types import Array, Key, PyTree
 
@@ -106,7 +107,7 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
         index = jax.random.randint(key, (CANDIDATES, batch_size), 0, jnp.maximum(drawable, 1) * envs)
         age, env = index // envs + 1, index % envs
         row = (state.position - 1 - age) % ring_length
-        valid = state.valid[row, env] & (drawable > 0)
+        valid = gather_rows(state.valid, row, env) & (drawable > 0)
         found_row, found_env, found = row[0], env[0], valid[0]
         for i in range(1, CANDIDATES):
             found_row = jnp.where(found, found_row, row[i])
@@ -116,6 +117,6 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
 
     def take(state: ReplayState, draw: Draw, offset: int) -> PyTree:
         row = (draw.row + offset) % ring_length if offset else draw.row
-        return state.records[row, draw.env].unpack()
+        return jax.tree.map(lambda ring: gather_rows(ring, row, draw.env), state.records).unpack()
 
     return Replay(init, add, draw, take)
