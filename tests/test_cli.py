@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,16 @@ def test_flags_reach_run_and_builder() -> None:
     assert "total_steps" not in settings  # only a schedule that ends with the run makes its length a part of the agent
     assert parse("dqn", ["--env", "a", "--total-steps", "64"])[1]["total_steps"] == 64
     assert isinstance(settings["num_envs"], int) and isinstance(settings["replay_ratio"], float)
+
+
+def test_a_run_begins_with_the_parameters_of_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = ["train", "ppo", "--env", ENV, *SMALL, "--eval-every", "0"]
+    assert main([*train, "--total-steps", "16", "--out", str(tmp_path / "first")]) == 0
+    capsys.readouterr()
+    assert main([*train, "--total-steps", "8", "--out", str(tmp_path / "second"), "--init-from", str(tmp_path / "first")]) == 0
+    assert re.search(r"init_from='.*first': took (\d+) of \1 arrays", capsys.readouterr().out)
+    assert main([*train, "--out", str(tmp_path / "third"), "--init-from", str(tmp_path / "none")]) == 2
+    assert "no checkpoint to restore" in capsys.readouterr().err
 
 
 def test_help_texts_come_from_the_fields() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -159,6 +160,30 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeyp
     with pytest.warns(CheckpointWarning, match=f"step {saved[-1]} .* is not whole"):
         resumed, _ = train(cartpole("ppo"), tmp_path)
     assert_bit_equal(resumed, states)
+
+
+def test_saving_that_takes_too_long_is_done_less_often_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(saving, "SHARE", 1e-6)  # so that any save takes more than its share
+    train(cartpole("ppo"), tmp_path, checkpoint_every=0.01, quiet=False)
+    said = r"checkpoints every (\d+) s instead of 0 s: one takes [\d.]+ s, and saving may take 0%"
+    stretched = re.findall(said, capsys.readouterr().out)
+    assert len(stretched) == 1 and int(stretched[0]) > 1000
+    assert len(steps(tmp_path / "checkpoints")) == 2  # the one that took too long, and the last
+
+
+def test_the_last_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "SHARE", 1e9)
+    seen = set()
+
+    def wait_for_the_background(chunk: Chunk) -> None:
+        time.sleep(0.2)
+        seen.update(steps(tmp_path / "checkpoints"))
+
+    train(cartpole("ppo"), tmp_path, keep_checkpoints=2, on_chunk=wait_for_the_background)
+    kept = steps(tmp_path / "checkpoints")
+    assert len(seen | set(kept)) > 2 and kept == sorted(seen | set(kept))[-2:]
 
 
 def test_environments_on_the_host_begin_new_episodes(tmp_path: Path) -> None:

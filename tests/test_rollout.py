@@ -307,13 +307,16 @@ def test_the_cond_test_would_notice() -> None:
     assert " conditional(" not in jax.jit(jax.vmap(naive)).lower(*arguments).compile().as_text()
 
 
-@pytest.mark.parametrize("build", [small_ppo, small_dqn])
-def test_whole_agents_keep_the_cond(build: Callable[..., Any]) -> None:
-    """Under vmap over states, nothing but the reset branches: another cond would have become a select of the whole state."""
+@pytest.mark.parametrize("build, reads", [(small_ppo, 0), (small_dqn, 4)])
+def test_whole_agents_keep_the_cond(build: Callable[..., Any], reads: int) -> None:
+    """Under vmap over states, the reset branches, and each read of a replay buffer by platform and within its choice for the CPU.
+
+    Another cond would have become a select of the whole state.
+    """
     agent = build(probes.truncation())
     states = jax.eval_shape(jax.vmap(agent.init), jax.eval_shape(lambda: jax.random.split(KEY(), 2)))
     names = primitives(jax.make_jaxpr(jax.vmap(agent.step))(states).jaxpr)
-    assert names.count("cond") == 1
+    assert names.count("cond") == 1 + 2 * reads
 
 
 def test_only_what_is_done_is_reset() -> None:

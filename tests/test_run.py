@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from jaxrl.runtime import devices, plots
 from jaxrl.runtime import run as run_module
 from jaxrl.runtime.checkpoint import restore
 from jaxrl.runtime.evaluation import evaluation_key
+from jaxrl.runtime.folder import commit
 from jaxrl.runtime.fused import FusedDriver
 from jaxrl.runtime.plan import check_seeds, make_plan
 from jaxrl.runtime.progress import duration, short, spread
@@ -228,6 +230,20 @@ def test_config_rebuilds_the_agent(agent: Agent, finished: Finished) -> None:
     assert config["run"]["seeds"] == SEEDS and config["run"]["iterations"] == 5
     assert config["versions"]["jax"] == jax.__version__ and len(config["hardware"]["devices"]) == 2
     assert jaxrl.build(config["agent"]).spec == agent.spec
+
+
+def test_the_commit_says_whether_files_differ_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert commit() is None
+    (tmp_path / "code.py").write_text("x = 1")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "first"]):
+        subprocess.run(["git", *command], check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert commit() == head
+    (tmp_path / "code.py").write_text("x = 2")
+    assert commit() == f"{head}+changes"
 
 
 def test_checkpoint_holds_the_final_states(finished: Finished) -> None:
