@@ -24,12 +24,15 @@ install: $(VENV)/.installed ## build the environment: the package in editable mo
 quickstart: $(VENV)/.installed ## train PPO on CartPole over eight seeds in one jit; minutes
 	$(BIN)/jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/quickstart $(ARGS)
 
-# $(1): the marker expression; $(2): what it leaves out, and how to run that
-run_tests = @status=0; $(PYTEST) -n $(WORKERS) --dist loadfile -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
+# Most of the tests' time is compiling; LLVM's expensive passes are a fifth of it. test-all and learning tests compile as users do.
+FAST_COMPILE = XLA_FLAGS="--xla_llvm_disable_expensive_passes=true $(XLA_FLAGS)"
+
+# $(1): the marker expression; $(2): what it leaves out, and how to run that; $(3): variables for pytest
+run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadfile -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
 test: $(VENV)/.installed ## run the tests but those marked learning, chaos or gpu; under 12 minutes on 2 cores
-	$(call run_tests,not learning and not chaos and not gpu,tests marked learning or chaos (make test-all); $(GPU_LEFT_OUT))
+	$(call run_tests,not learning and not chaos and not gpu,tests marked learning or chaos (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
 
 test-all: $(VENV)/.installed ## the same with learning and chaos; under 75 minutes on 2 cores
 	$(call run_tests,not gpu,$(GPU_LEFT_OUT))

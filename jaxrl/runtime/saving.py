@@ -38,11 +38,12 @@ class Saver:
 
     def is_due(self) -> bool:
         """Whether it is time for a checkpoint, and the one before is done."""
-        return time.perf_counter() - self._last >= self._every and (self._pending is None or self._pending.done())
+        if self._pending is not None and self._pending.done():
+            self._collect()
+        return self._pending is None and time.perf_counter() - self._last >= self._every
 
     def begin(self, states: PyTree, step: int) -> None:
-        """Hand a checkpoint to the background."""
-        self._collect()
+        """Hand a checkpoint to the background, once ``is_due``."""
         begin = time.perf_counter()
         self._write_best()
         under_way = begin_save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep)

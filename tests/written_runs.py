@@ -1,0 +1,57 @@
+"""Folders as `jaxrl.run` leaves them, without a run: for what reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.runtime.sinks import JsonLines
+
+EVALUATION, TRAINING = "evaluation/episodic_return", "charts/episodic_return"
+
+
+def write_run(
+    folder: Path,
+    returns: Any,
+    *,
+    steps: Sequence[float] = (),
+    seeds: Sequence[int] | None = None,
+    algorithm: str = "ppo",
+    env: Any = "CartPole-v1",
+    hyperparams: dict[str, Any] | None = None,
+    parts: dict[str, Any] | None = None,
+    diverged: Any = None,
+    key: str = EVALUATION,
+    **settings: Any,
+) -> Path:
+    """A folder as ``jaxrl.run`` leaves it, as far as curves are concerned. ``returns``: [chunks, seeds]."""
+    returns = np.asarray(returns, np.float64)
+    num_chunks, num_seeds = returns.shape
+    seeds, steps = list(seeds or range(num_seeds)), list(steps or 100 * np.arange(1, num_chunks + 1))
+    agent = {
+        "builder": {"import": f"jaxrl.algorithms.{algorithm}:make_{algorithm}"},
+        "env": env,
+        "settings": {"learning_rate": 0.001, **settings},
+        "parts": parts or {},
+    }
+    folder.mkdir(parents=True)
+    config = {"agent": agent, "run": {"seeds": seeds, "hyperparams": hyperparams}}
+    (folder / "config.json").write_text(json.dumps(config))
+    lost = np.zeros((num_chunks, num_seeds), bool) if diverged is None else np.asarray(diverged)
+    records = [
+        {
+            "iteration": i + 1,
+            "total_steps": int(np.max(steps[i])),
+            "env_steps": np.broadcast_to(steps[i], num_seeds),
+            "sps": 1.0,
+            "diverged": lost[i],
+            key: returns[i],
+        }
+        for i in range(num_chunks)
+    ]
+    JsonLines(folder, records).close()
+    return folder
