@@ -226,11 +226,11 @@ def splits(function: Any, *args: Any) -> int:
     return text.count('"outer_dimension_partitions":["')
 
 
-@pytest.mark.skipif(usable_cores() < 2, reason="XLA splits nothing on one core")
 @pytest.mark.parametrize("shape", [(128,), (4, 128)])
 def test_reading_a_large_ring_is_not_split_over_threads(shape: tuple[int, ...]) -> None:
     ring, index = jax.ShapeDtypeStruct((10**6, 1, 8), jnp.uint32), jax.ShapeDtypeStruct(shape, jnp.int32)
-    assert splits(lambda ring, row, env: ring[row, env], ring, index, index) > 0
+    plainly = splits(lambda ring, row, env: ring[row, env], ring, index, index)
+    assert (plainly > 0) == (usable_cores() > 1)  # the trap itself: XLA has no other thread to split for on one core
     assert splits(gather_rows, ring, index, index) == 0
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from jaxrl.runtime.plan import check_members, check_seeds
 from jaxrl.runtime.sweep import SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.sweep_command import Result, collect
 
+REPOSITORY = Path(__file__).parents[1]
 TEXT = """
 algorithm = "ppo"
 env = "tests.probes:action_choice"
@@ -87,15 +91,13 @@ def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out, started = tmp_path / "out", []
-    original = sweep_module.subprocess.run
+    original = sweep_module.run_job
 
-    def fail_second(command: list[str], **settings: Any) -> Any:
+    def fail_second(command: list[str]) -> int:
         started.append(command[-1])
-        if len(started) == 2:
-            return original([sys.executable, "-c", "raise SystemExit(3)"])
-        return original(command, **settings)
+        return original([sys.executable, "-c", "raise SystemExit(3)"] if len(started) == 2 else command)
 
-    monkeypatch.setattr(sweep_module.subprocess, "run", fail_second)
+    monkeypatch.setattr(sweep_module, "run_job", fail_second)
     assert main(["sweep", str(file), "--out", str(out)]) == 2
     assert "job 2 of 2: num_envs=4 failed with exit code 3" in capfd.readouterr().err
     assert main(["sweep", str(file), "--out", str(out)]) == 0
@@ -152,3 +154,25 @@ def test_seeds_may_repeat_where_hyperparameters_differ() -> None:
         check_members([1, 1], {"gamma": 0.9})
     with pytest.raises(ValueError, match="1 occurs twice"):
         check_seeds([1, 1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_interrupted_has_the_time_to_save(number: int, tmp_path: Path) -> None:
+    job = (
+        "import pathlib, signal, sys, time\n"
+        "def save(*_): time.sleep(1); pathlib.Path('saved').touch(); sys.exit(130)\n"
+        f"signal.signal({number}, save); pathlib.Path('ready').touch(); time.sleep(60)"
+    )
+    code = f"import sys; from jaxrl.runtime.sweep import run_job; sys.exit(run_job([sys.executable, '-c', {job!r}]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, start_new_session=True
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / "ready").exists():
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    assert process.wait(60) == 130 and (tmp_path / "saved").exists()

@@ -31,5 +31,6 @@ def _in_one_thread(ring: Array, row: Array, env: Array) -> Array:
         room = jnp.zeros((rows.shape[0] + 1, *rows.shape[1:]), rows.dtype)
         return jax.lax.dynamic_update_slice_in_dim(room, rows, start, axis=0)
 
+    # The branch that is never taken reads, too: under shard_map both must vary over the same devices.
     rows = jax.lax.cond(always, read, lambda row, env: read(0 * row, 0 * env), row, env)[:-1]
     return rows.reshape(row.shape + rows.shape[1:])

@@ -94,7 +94,8 @@ def evaluate_run(
     saved = load_policies(run, seeds=seeds, which=which)
     agent = playing_agent(config, env_id)
     sound = finite(saved.policies)
-    playing, diverged = ([seed for seed, fine in zip(saved.seeds, sound, strict=True) if fine == kept] for kept in (True, False))
+    playing = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if fine]
+    diverged = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if not fine]
     if not playing:
         raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged, to parameters that are NaN")
     policies = jax.tree.map(lambda x: x[sound], saved.policies)

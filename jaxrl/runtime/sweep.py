@@ -6,9 +6,11 @@ a program each: their combinations are jobs, each a run of its own in a process 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -148,7 +150,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, say: Callable[[str], None]) -> lis
             say(f"{what}: done before")
             continue
         say(what)
-        code = subprocess.run([sys.executable, "-m", "jaxrl.runtime.sweep_job", str(out), job.name]).returncode
+        code = run_job([sys.executable, "-m", "jaxrl.runtime.sweep_job", str(out), job.name])
         if code in (130, 143):
             raise KeyboardInterrupt
         if code:
@@ -157,3 +159,15 @@ def run_sweep(sweep: SweepFile, out: Path, *, say: Callable[[str], None]) -> lis
             )
         manifest.finish(job)
     return jobs
+
+
+def run_job(command: Sequence[str]) -> int:
+    """The exit code of a process that is left to end by itself: Ctrl-C reaches it too, and it has to save before it goes."""
+    process = subprocess.Popen(command)
+    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # which reaches this process alone
+    try:
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                return process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
