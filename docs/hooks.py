@@ -28,6 +28,7 @@ HELP = re.compile(r"<!-- help: ?([a-z ]*)-->")
 RESULTS = re.compile(r"<!-- results: (\w+) -->")
 CODE = re.compile(r"\[code: (\w+)\.py \| (.+?)\]")
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
+WIDE = re.compile(r'<table>.*?</table>|<math [^>]*display="block".*?</math>', re.DOTALL)
 
 
 # ----------------------------------------------------------------------------------------------------------- what mkdocs calls
@@ -53,9 +54,17 @@ def on_page_content(content: str, **_: Any) -> str:
 
     def mathml(match: re.Match[str]) -> str:
         formula = html.unescape(match[2]).strip()
-        return convert(formula, display="block" if match[1] == "div" else "inline")
+        converted = convert(formula, display="block" if match[1] == "div" else "inline")
+        if "<mi>&</mi>" in converted:  # an environment that it does not know is left as it is, without a word
+            raise ValueError(f"latex2mathml cannot align {formula!r}: use align*")
+        return converted
 
-    return EQUATION.sub(mathml, content)
+    return scrolling(EQUATION.sub(mathml, content))
+
+
+def scrolling(content: str) -> str:
+    """Each table and each equation on a line of its own in a box that scrolls, so that none makes a page wider than a phone."""
+    return WIDE.sub(r'<div class="scroll">\g<0></div>', content)
 
 
 def on_post_build(config: Any) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import importlib.util
 import json
@@ -174,6 +175,26 @@ def test_results_are_those_of_the_benchmarks(agent: str) -> None:
         assert f"| `{result['name']}` |" in table and f"| {result['mean']:.1f} [" in table
         assert f"(curves/{result['name']}.png)" in table and (hooks.SCORES / f"{result['name']}.png").is_file()
     assert f"<!-- results: {agent} -->" in PAGES[f"algorithms/{agent.lower()}.md"]
+
+
+def test_what_is_wide_scrolls_in_a_box_of_its_own() -> None:
+    """Or it makes the page wider than a phone, or runs into the column beside it."""
+    table, code = "<table>\n<tr><td>1</td></tr>\n</table>", '<table class="highlighttable"></table>'
+    block, inline = '<math xmlns="m" display="block"><mi>x</mi></math>', '<math xmlns="m" display="inline"><mi>x</mi></math>'
+    boxed = [f'<div class="scroll">{wide}</div>' for wide in (table, block)]
+    assert hooks.scrolling(f"{table}<p>{inline}</p>{code}{table}{block}") == f"{boxed[0]}<p>{inline}</p>{code}{''.join(boxed)}"
+    assert "overflow-x: auto" in (DOCS / "style.css").read_text().partition(".md-typeset .scroll {")[2].partition("}")[0]
+
+
+def test_equations_become_mathml() -> None:
+    pytest.importorskip("latex2mathml", reason="of the docs extra")
+    equations = [tex for text in PAGES.values() for tex in re.findall(r"^\$\$\n(.+?)\n\$\$$", text, re.DOTALL | re.MULTILINE)]
+    assert len(equations) >= 4
+    for tex in equations:
+        shown = hooks.on_page_content(f'<div class="arithmatex">\\[{html.escape(tex)}\\]</div>')
+        assert shown.startswith('<div class="scroll"><math ') and shown.count("<mtable") == tex.count(r"\begin{align*}"), tex
+    with pytest.raises(ValueError, match=r"use align\*"):
+        hooks.on_page_content(r'<div class="arithmatex">\[\begin{aligned} x &= y \end{aligned}\]</div>')
 
 
 @pytest.mark.parametrize("page", PAGES)
