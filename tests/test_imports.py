@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import jaxrl
+from jaxrl.runtime.devices import shard_count, usable_cores
 
 PACKAGE = Path(jaxrl.__file__).parent
 HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
@@ -133,20 +134,46 @@ result = {{
     assert "jaxrl.algorithms.dqn" in result["loaded"]
 
 
+NEED_VALUES = {"gymnax:FourRooms-misc", "gymnax:MetaMaze-misc"}
+"""Their constructors look at values of JAX arrays, so a backend must run."""
+
+
 def test_building_an_agent_starts_no_backend() -> None:
-    """A builder may run before the devices are chosen. (Not with gymnax, whose own import starts one.)"""
-    code = """
+    """So that ``run`` can still ask for a device per core: on every gymnax environment, envpool's, and one of the user's."""
+    code = f"""
 from jax._src import xla_bridge
-import jaxrl
-agents = [make("tests.probes:truncation") for make in (jaxrl.make_ppo, jaxrl.make_dqn)]
-jaxrl.make_train(agents[0], total_steps=10_000)
-result = sorted(xla_bridge._backends)
-import jax
-jax.devices()
-result = [result, sorted(xla_bridge._backends)]
+import jax, jaxrl
+ids = [env for env in jaxrl.list_envs("gymnax") if env not in {NEED_VALUES!r}]
+guilty = []
+for env in ids + ["CartPole-v1?gravity=5.0", "DeepSea-bsuite?size=5", "envpool:CartPole-v1", "tests.probes:truncation"]:
+    before = dict(jax.config.values)
+    agent = jaxrl.make_ppo(env, num_envs=2, rollout_length=4, num_minibatches=1)
+    if xla_bridge._backends or before != jax.config.values:
+        guilty.append(env)
+jaxrl.make_train(jaxrl.make_dqn("CartPole-v1"), total_steps=200_000)
+guilty += sorted(xla_bridge._backends)
+from gymnax.environments.misc import frozen_lake
+result = [len(ids), guilty, frozen_lake._DIRECTIONS[jax.numpy.array(2)].tolist(), sorted(xla_bridge._backends)]
 """
-    before, after = in_fresh_python(code)
-    assert before == [] and after  # the second: the attribute does tell
+    number, guilty, direction, after = in_fresh_python(code)
+    assert number >= 20 and guilty == []
+    assert direction == [0, 1] and after  # gymnax itself works as before; and the attribute does tell
+
+
+def test_a_run_after_building_uses_all_cores() -> None:
+    cores = usable_cores()
+    code = """
+import contextlib, io, os, jaxrl
+os.environ["JAXRL_CACHE_DIR"] = ""
+from tests.agents import small_ppo
+agent = small_ppo("CartPole-v1", num_epochs=1)
+with contextlib.redirect_stdout(io.StringIO()) as shown:
+    jaxrl.run(agent, 32, seeds=4, eval_every=0)
+result = shown.getvalue()
+"""
+    shown = in_fresh_python(code)
+    assert ("4 seeds on " in shown) == (cores > 1) and f"on {shard_count(4, cores)} devices" in shown + "on 1 devices"
+    assert "in use before" not in shown
 
 
 def test_public_names() -> None:

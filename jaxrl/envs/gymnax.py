@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.abc
+import importlib.machinery
 import inspect
+import sys
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +18,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.backend import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id, smallest
+from jaxrl.envs.constants import Table, constants
+from jaxrl.envs.validate import CONTROL_FLOW
 from jaxrl.types import Array, Env, Key, PyTree, ResetFn, StepFn, TimeStep
 
 DOWNLOADS = "MNISTBandit-bsuite"
@@ -25,10 +32,16 @@ NOT_PLAIN = {"action_mapping_key"}
 """Constructor arguments that no id can hold (DeepSea: a key)."""
 
 
+ARRAY_AT_IMPORT = "gymnax.environments.misc.frozen_lake"
+"""The one module of gymnax that makes an array when it is imported."""
+
+
 class Game(NamedTuple):
     """One gymnax environment with its constructor arguments, whatever its parameters."""
 
-    env: Any
+    kind: type
+    construct: Callable[[], Any]
+    """Gives the environment. Arrays that it holds belong to the trace in which it was constructed."""
     params: PyTree
     reset: ResetFn
     step: StepFn
@@ -37,7 +50,7 @@ class Game(NamedTuple):
 
 
 def list_names() -> list[str]:
-    gymnax = import_package("gymnax", "the backend gymnax", "gymnax")
+    gymnax = _import_gymnax("the backend gymnax")
     return [name for name in gymnax.registered_envs if name != DOWNLOADS]
 
 
@@ -51,43 +64,81 @@ def make(name: str, options: dict[str, Any]) -> Env:
     Returns:
       An Env with f32[] rewards. Its time limit is ``params.max_steps_in_episode``, data like the rest, so ``max_episode_steps``
       is None. Parameters are NumPy arrays of 32 bits. Environments that differ in parameters only share ``reset`` and ``step``.
+      No backend is started, but for FourRooms and MetaMaze, whose constructors look at values of JAX arrays.
     """
     label = f"gymnax:{name}"
     if name == DOWNLOADS:
         raise ValueError(f"{label} is not supported: gymnax downloads MNIST when it is constructed, and jaxrl never downloads")
-    import_package("gymnax", label, "gymnax")
+    _import_gymnax(label)
     check_name("gymnax", name, list_names())
     constructor, fields = _split_options(label, _game(format_id(EnvId("gymnax", name, {}))), options)
     game = _game(format_id(EnvId("gymnax", name, constructor)))
     params = _override(label, game.params, fields)
-    observation_space = _convert(game.env.observation_space(params), game.obs, unbounded=name in LOOSE_BOUNDS)
-    action_space = _convert(game.env.action_space(params), None)
+    observation_space = _convert(_declared(game, "observation", params), game.obs, unbounded=name in LOOSE_BOUNDS)
+    action_space = _convert(_declared(game, "action", params), None)
     return Env(game.reset, game.step, observation_space, action_space, params, label)
+
+
+def _import_gymnax(needed_by: str) -> ModuleType:
+    """The package. Its array at import becomes NumPy's, since JAX's would start a backend."""
+    if "gymnax" in sys.modules:
+        return sys.modules["gymnax"]
+    sys.meta_path.insert(0, finder := _Finder())
+    try:
+        return import_package("gymnax", needed_by, "gymnax")
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name == ARRAY_AT_IMPORT else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: _execute_traced(module, execute)  # type: ignore[method-assign]
+        return spec
+
+
+def _execute_traced(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    def arrays() -> dict[str, Any]:
+        execute(module)
+        return {name: value for name, value in vars(module).items() if isinstance(value, jax.Array)}
+
+    vars(module).update({name: value.view(Table) for name, value in constants(arrays).items()})
 
 
 @functools.cache
 def _game(canonical_id: str) -> Game:
     """Construct, and close over, one gymnax environment; cached so that equal ids share functions and compiled programs."""
     _, name, constructor = parse_id(canonical_id)
-    gymnax = import_package("gymnax", canonical_id, "gymnax")
+    gymnax = _import_gymnax(canonical_id)
+
+    def construct() -> Any:
+        return gymnax.make(name, **constructor)[0]
+
     try:
-        env, params = gymnax.make(name, **constructor)
+        try:
+            kind, params = constants(lambda: (type(construct()), construct().default_params))
+        except CONTROL_FLOW:  # its constructor needs values, so a backend
+            constructed = construct()
+            kind, params, construct = type(constructed), constructed.default_params, lambda: constructed
         params = jax.tree.map(_fixed, params)
         key = jax.eval_shape(lambda: jax.random.key(0))
-        obs, state = jax.eval_shape(env.reset_env, key, params)
+        obs, state = jax.eval_shape(lambda key, params: construct().reset_env(key, params), key, params)
     except (AssertionError, ArithmeticError, IndexError, TypeError, ValueError) as error:
         if not constructor:
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"gymnax cannot construct {canonical_id}: {reason}") from error
-    obs = _promoted(env.observation_space(params), obs)
+    obs = _promoted(constants(lambda: construct().observation_space(params)), obs)
 
     # gymnax mixes weak and strong types, and its spaces do not always say what it emits; types are settled here, once.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-        first_obs, env_state = env.reset_env(key, params)
+        first_obs, env_state = construct().reset_env(key, params)
         return _cast(env_state, state), _cast(first_obs, obs)
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
+        env = construct()
         # Not env.step, which resets by itself. Time limits are in is_truncated only: terminated holds natural ends.
         reached, env_state, reward, terminated, _ = env.step_env(key, env_state, action, params)
         truncated = env.is_truncated(env_state, params)
@@ -96,7 +147,7 @@ def _game(canonical_id: str) -> Game:
         )
         return _cast(env_state, state), time_step
 
-    return Game(env, params, reset, step, obs)
+    return Game(kind, construct, params, reset, step, obs)
 
 
 def _cast(tree: PyTree, like: PyTree) -> PyTree:
@@ -110,7 +161,7 @@ def _split_options(label: str, game: Game, options: dict[str, Any]) -> tuple[dic
     """Options as constructor arguments and fields of the parameters, each of its default's type."""
     arguments = {
         name: parameter.default
-        for name, parameter in inspect.signature(type(game.env)).parameters.items()
+        for name, parameter in inspect.signature(game.kind).parameters.items()
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name not in NOT_PLAIN
     }
     fields = {field.name for field in dataclasses.fields(game.params)}
@@ -143,6 +194,27 @@ def _override(label: str, params: Any, options: dict[str, Any]) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------- spaces
+
+
+def _declared(game: Game, what: str, params: PyTree) -> Any:
+    """gymnax's own space, with NumPy's arrays for JAX's."""
+    space: Any = None
+
+    def bounds() -> list[Any]:
+        nonlocal space
+        space = getattr(game.construct(), f"{what}_space")(params)
+        return [(box.low, box.high) for box in _boxes(space)]
+
+    found = constants(bounds)
+    for box, (low, high) in zip(_boxes(space), found, strict=True):
+        box.low, box.high = low, high
+    return space
+
+
+def _boxes(space: Any) -> list[Any]:
+    parts = getattr(space, "spaces", ())
+    inside = [box for part in (parts.values() if isinstance(parts, dict) else parts) for box in _boxes(part)]
+    return inside + [space] * hasattr(space, "low")
 
 
 def _promoted(space: Any, obs: PyTree) -> PyTree:

@@ -37,7 +37,7 @@ def request_cpu_devices() -> None:
 
 
 def request_devices_for(env_ids: Iterable[str]) -> None:
-    """``request_cpu_devices`` before environments are built, since building some starts the backend, and then it is too late.
+    """``request_cpu_devices`` before environments are built: one of the user's that makes arrays then starts the backend.
 
     Environments on the host keep one device, so nothing is asked for where all are.
     """
@@ -57,8 +57,8 @@ def _advice(num_seeds: int, num_used: int, devices: list[jax.Device], cores: int
     if devices[0].platform == "cpu" and len(devices) < cores and shard_count(num_seeds, cores) > num_used:
         now = f"{num_used} CPU device{'s' if num_used > 1 else ''}"
         return (
-            f"{num_seeds} seeds share {now}, because JAX was in use before this run. To use {cores} cores, set "
-            f'JAX_NUM_CPU_DEVICES={cores}, or call jax.config.update("jax_num_cpu_devices", {cores}) right after import jax'
+            f"{num_seeds} seeds share {now}, because JAX was in use before this run. To use {cores} cores, put this line first: "
+            f'import jax; jax.config.update("jax_num_cpu_devices", {cores}) (or set JAX_NUM_CPU_DEVICES={cores})'
         )
     able = min(num_seeds, len(devices))
     if num_used < able:

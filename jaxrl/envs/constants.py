@@ -1,0 +1,74 @@
+"""Constants of other people's environments, found without a backend: building an agent starts none.
+
+gymnax makes arrays with ``jnp`` where it is imported and constructed. Here such code is traced, and the few operations on
+constants that the trace holds are done by NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+
+
+class Table(np.ndarray):
+    """A NumPy array that a traced index may index, as it may a JAX array."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return jnp.asarray(np.asarray(self))[index]
+
+
+def constants(function: Callable[[], Any]) -> Any:
+    """The pytree that ``function()`` returns, whatever its leaves, with NumPy arrays for JAX's.
+
+    Raises:
+      ConcretizationTypeError or the like: the function looks at values of arrays, as in ``if array[0]:``.
+    """
+    leaves: list[Any] = []
+    structure: Any = None
+
+    def traced() -> list[Any]:
+        nonlocal leaves, structure
+        leaves, structure = jax.tree.flatten(function())
+        return [leaf for leaf in leaves if isinstance(leaf, jax.core.Tracer)]
+
+    values = iter(_evaluate(jax.make_jaxpr(traced)()))
+    return structure.unflatten([next(values) if isinstance(leaf, jax.core.Tracer) else leaf for leaf in leaves])
+
+
+def _evaluate(closed: ClosedJaxpr) -> list[np.ndarray]:
+    """The outputs of a jaxpr without arguments; what no output needs is not computed."""
+    known = {variable: np.asarray(value) for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
+    equations = {variable: equation for equation in closed.jaxpr.eqns for variable in equation.outvars}
+
+    def value(variable: Any) -> np.ndarray:
+        if isinstance(variable, Literal):
+            return np.asarray(variable.val, variable.aval.dtype)  # type: ignore[attr-defined]
+        if variable not in known:
+            equation = equations[variable]
+            outputs = _apply(equation.primitive, [value(x) for x in equation.invars], equation.params)
+            known.update(zip(equation.outvars, outputs, strict=True))
+        return known[variable]
+
+    return [value(variable) for variable in closed.jaxpr.outvars]
+
+
+def _apply(primitive: Any, inputs: Sequence[np.ndarray], params: dict[str, Any]) -> list[np.ndarray]:
+    match primitive.name:
+        case "neg":
+            return [np.negative(inputs[0])]
+        case "convert_element_type":
+            return [inputs[0].astype(params["new_dtype"])]
+        case "broadcast_in_dim" if inputs[0].ndim == 0:
+            return [np.broadcast_to(inputs[0], params["shape"])]
+        case "concatenate":
+            return [np.concatenate(inputs, params["dimension"])]
+        case "select_n" if inputs[0].ndim == 0:
+            return [inputs[1 + int(inputs[0])]]
+        case _:  # by a backend after all: right in any case
+            outputs = primitive.bind(*map(jnp.asarray, inputs), **params)
+            return [np.asarray(x) for x in (outputs if primitive.multiple_results else [outputs])]

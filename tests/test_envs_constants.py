@@ -1,0 +1,38 @@
+"""Constants of traced code, found by NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.envs.constants import Table, constants
+from jaxrl.envs.validate import CONTROL_FLOW
+
+
+def test_constants_are_those_that_jax_computes() -> None:
+    def made() -> dict[str, Any]:
+        high = jnp.array([2.0, jnp.inf, 3.0])
+        stacked = jnp.array([0, jax.lax.select(True, 5, 7), jax.lax.select(False, 5, 7)], jnp.float32)
+        return {"high": high, "low": -high, "stacked": stacked, "by a backend": jnp.cumsum(high), "text": "as it is", "number": 3}
+
+    found, expected = constants(made), made()
+    assert found.keys() == expected.keys() and found["text"] == "as it is" and found["number"] == 3
+    for name in ("high", "low", "stacked", "by a backend"):
+        assert type(found[name]) is np.ndarray and found[name].dtype == expected[name].dtype
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+def test_a_function_that_looks_at_values_says_so() -> None:
+    with pytest.raises(CONTROL_FLOW):
+        constants(lambda: 1 if jnp.array([True, False])[0] else 2)
+
+
+def test_a_traced_index_indexes_a_table() -> None:
+    rows = np.arange(6).reshape(3, 2)
+    picked = jax.eval_shape(lambda i: rows.view(Table)[i], jax.ShapeDtypeStruct((), jnp.int32))
+    assert picked.shape == (2,)
+    np.testing.assert_array_equal(rows.view(Table)[2], rows[2])
