@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.names import called_here, home_of
 from jaxrl.types import PyTree
 
 
@@ -36,7 +37,7 @@ class Range(NamedTuple):
 POSITIVE, NON_NEGATIVE, UNIT, HALF_OPEN_UNIT = Range(0, open_low=True), Range(0), Range(0, 1), Range(0, 1, open_low=True)
 
 RANGES: dict[str, Range] = {
-    "learning_rate": POSITIVE,
+    "learning_rate": NON_NEGATIVE,
     "gamma": UNIT,
     "gae_lambda": UNIT,
     "clip_eps": POSITIVE,
@@ -52,8 +53,12 @@ RANGES: dict[str, Range] = {
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` or nothing, to append to an error."""
-    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    """`` It is called 'x' here.``, `` Did you mean 'x'?`` or nothing, to append to an error."""
+    allowed = list(allowed)
+    if known := called_here(name, allowed):
+        here, note = known
+        return f" It is called {here!r} here{note and f' ({note})'}."
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -73,9 +78,10 @@ def split_settings(
     data = set(hyperparams._fields)  # type: ignore[attr-defined]
     for name in settings:
         if name not in structure | data:
+            hint = home_of(name) or nearest(name, sorted({*structure, *data, *parts}))
             raise TypeError(
-                f"{builder}() got an unknown keyword {name!r}.{nearest(name, structure | data | set(parts))}"
-                f" Config: {sorted(structure)}. Hyperparameters: {sorted(data)}."
+                f"{builder}() got an unknown keyword {name!r}.{hint} Config: {sorted(structure)}."
+                f" Hyperparameters: {sorted(data)}."
             )
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         value = settings.get(field.name, False)
@@ -85,6 +91,8 @@ def split_settings(
         if name in data:
             check_hyperparam(name, value)
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()}
+    counts = {field.name for field in dataclasses.fields(config) if str(field.type).startswith("int")}  # type: ignore[arg-type]
+    plain |= {name: whole(value) for name, value in plain.items() if name in counts}
     chosen = hyperparams(**{name: float(value) for name, value in plain.items() if name in data})
     return config(**{name: value for name, value in plain.items() if name in structure}), chosen
 
@@ -105,10 +113,17 @@ def check_hyperparam(name: str, value: Any) -> None:
         raise ValueError(f"{name}={float(number):g} is not allowed: it must be {allowed}")
 
 
-def check_count(name: str, value: Any, *, at_least: int = 1) -> None:
-    """Refuse anything but an integer ≥ ``at_least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+def whole(value: Any) -> Any:
+    """A float without a fraction (1e5, 8.0) as the integer that it is; anything else unchanged."""
+    return int(value) if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value) else value
+
+
+def check_count(name: str, value: Any, *, at_least: int = 1) -> int:
+    """``value`` as a Python integer ≥ ``at_least``; 1e5 is one too. Refuses anything else."""
+    count = whole(value)
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < at_least:
         raise ValueError(f"{name}={value!r} must be an integer >= {at_least}")
+    return int(count)
 
 
 def merge_hyperparams(defaults: H, given: Any) -> H:

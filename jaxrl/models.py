@@ -276,7 +276,7 @@ def actor_critic(
     sizes = _check_network(hidden_sizes, activation)
     if core not in CORES:
         raise ValueError(f"core={core!r} is unknown: choose one of {CORES}")
-    check_count("core_size", core_size)
+    core_size = check_count("core_size", core_size)
     if not isinstance(action_space, spaces.Discrete | spaces.Box):
         raise TypeError(f"action_space is {action_space}: actor_critic has heads for Discrete and Box spaces")
     if core == "gru":

@@ -24,7 +24,7 @@ def num_iterations(agent: Agent, total_steps: int, *, exact_steps: bool = False)
       total_steps: rows per seed, those of the warm-up included.
       exact_steps: refuse instead of rounding.
     """
-    check_count("total_steps", total_steps)
+    total_steps = check_count("total_steps", total_steps)
     rows = agent.steps_per_iteration
     if exact_steps and total_steps % rows:
         raise ValueError(
@@ -37,6 +37,8 @@ def num_iterations(agent: Agent, total_steps: int, *, exact_steps: bool = False)
             f"total_steps={total_steps} leaves nothing after the warm-up of {agent.algorithm.warmup_iterations * rows} rows: "
             f"use at least {(agent.algorithm.warmup_iterations + 1) * rows}"
         )
+    if iterations >= 2**31:
+        raise ValueError(f"total_steps={total_steps} makes {iterations} iterations of {rows} rows, which are counted in 32 bits")
     return iterations
 
 
@@ -64,7 +66,7 @@ def make_train(
       exact_steps: refuse a total that is no whole number of iterations.
     """
     check_pure(agent, "make_train")
-    check_count("metrics_every", metrics_every)
+    metrics_every = check_count("metrics_every", metrics_every)
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
 
     def train(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> tuple[AgentState, Metrics]:
@@ -123,9 +125,9 @@ def evaluate(
       max_steps: rows after which an episode is given up; default: the environment's limit, or ``EVALUATION_LIMIT``.
     """
     env = check_pure(agent, "training.evaluate")
-    check_count("num_episodes", num_episodes)
+    num_episodes = check_count("num_episodes", num_episodes)
     if max_steps is not None:
-        check_count("max_steps", max_steps)
+        max_steps = check_count("max_steps", max_steps)
     algorithm = agent.algorithm
     if isinstance(policy, AgentState):
         if env_params is None:

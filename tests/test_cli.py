@@ -94,6 +94,12 @@ def test_flags_reach_run_and_builder() -> None:
     assert isinstance(settings["num_envs"], int) and isinstance(settings["replay_ratio"], float)
 
 
+def test_counts_may_be_written_as_people_do() -> None:
+    options, settings = parse("ppo", "--env a --total-steps 1e5 --eval-every 1e1 --num-envs 8.0 --num-epochs 1_0".split())
+    assert (options.total_steps, options.eval_every, settings["num_envs"], settings["num_epochs"]) == (100_000, 10, 8, 10)
+    assert all(type(x) is int for x in (options.total_steps, options.eval_every, settings["num_envs"]))
+
+
 def test_a_run_begins_with_the_parameters_of_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = ["train", "ppo", "--env", ENV, *SMALL, "--eval-every", "0"]
     assert main([*train, "--total-steps", "16", "--out", str(tmp_path / "first")]) == 0
@@ -145,7 +151,9 @@ def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.Capture
     [
         (["--env", "x", "--lerning-rate", "1"], "--learning-rate"),
         (["--env", "x", "--num-env", "1"], "--num-envs"),
-        (["--env", "x", "--num-envs", "2.5"], "2.5"),
+        (["--env", "x", "--num-envs", "2.5"], "'2.5' is no integer"),
+        (["--env", "x", "--total-steps", "inf"], "'inf' is no integer"),
+        (["--env", "x", "--eval-every", "many"], "'many' is no integer"),
         (["--seeds", "2"], "--env"),
     ],
 )

@@ -29,6 +29,8 @@ from jaxrl.config import (
     nearest,
     split_settings,
 )
+from jaxrl.runtime.plan import check_hyperparams, check_seeds, make_plan
+from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import small_dqn, small_ppo
@@ -132,7 +134,6 @@ def test_nearest() -> None:
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("learning_rate", 0.0),
         ("learning_rate", -1e-3),
         ("learning_rate", math.nan),
         ("learning_rate", math.inf),
@@ -202,10 +203,34 @@ def test_numbers_of_numpy_and_jax_become_plain_in_the_spec(settings: dict[str, A
 
 @pytest.mark.parametrize("build", SMALL)
 @pytest.mark.parametrize("name", ["num_envs", "rollout_length"])
-@pytest.mark.parametrize("value", [0, -4, 2.0, "4", None, True])
+@pytest.mark.parametrize("value", [0, -4, 2.5, "4", None, True, math.inf, math.nan])
 def test_counts_that_are_no_positive_integers(build: Builder, name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"{name}={value!r} must be an integer >= 1"):
         build(ENV, **{name: value})
+
+
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize("value", [8.0, 8e0, np.float32(8), np.float64(8)])
+def test_a_whole_float_is_a_count(build: Builder, value: Any) -> None:
+    """1e5 is how people write 100,000."""
+    agent = build(ENV, num_envs=value, total_steps=1e5)
+    assert agent.num_envs == 8 and type(agent.num_envs) is int
+    assert agent.spec == build(ENV, num_envs=8, total_steps=100_000).spec
+    iterations = num_iterations(agent, 1e5)
+    assert iterations == num_iterations(agent, 100_000) and type(iterations) is int
+    with pytest.raises(ValueError, match=r"total_steps=100000.5 must be an integer >= 1"):
+        num_iterations(agent, 100_000.5)
+    with pytest.raises(ValueError, match="counted in 32 bits"):
+        num_iterations(agent, 1e30)
+
+
+@pytest.mark.parametrize("build", SMALL)
+def test_a_learning_rate_of_zero_is_a_control(build: Builder) -> None:
+    """Taken everywhere alike; parameters then stay as they are."""
+    agent = build(ENV, learning_rate=0)
+    assert agent.spec["settings"]["learning_rate"] == 0.0
+    assert merge_hyperparams(PPOHyperparams(), {"learning_rate": 0}).learning_rate == 0
+    assert np.all(check_hyperparams(agent, {"learning_rate": [0, 1e-3]}, 2)["learning_rate"] == np.float32([0, 1e-3]))
 
 
 @pytest.mark.parametrize("build, name", [(small_ppo, "normalize_observations"), (small_ppo, "anneal"), (small_dqn, "double")])
@@ -215,11 +240,21 @@ def test_switches_that_are_no_booleans(build: Builder, name: str) -> None:
 
 
 def test_check_count() -> None:
-    check_count("n", np.int32(3))
-    check_count("n", 0, at_least=0)
-    for value, least in ((2, 3), (-1, 0), (1.5, 1), (np.float32(2), 1), (np.bool_(True), 0)):
+    for value in (3, np.int32(3), 3.0, np.float32(3)):
+        assert check_count("n", value) == 3 and type(check_count("n", value)) is int
+    assert check_count("n", 0, at_least=0) == check_count("n", 0.0, at_least=0) == 0
+    for value, least in ((2, 3), (-1, 0), (1.5, 1), (np.float32(2.5), 1), (np.bool_(True), 0), (math.inf, 1)):
         with pytest.raises(ValueError, match=rf"must be an integer >= {least}"):
             check_count("n", value, at_least=least)
+
+
+def test_a_run_takes_whole_floats() -> None:
+    agent = small_ppo(ENV)
+    given, plain = ((1e3, 2.0, 3.0, 4.0), (1000, 2, 3, 4))
+    assert make_plan(agent, *given) == make_plan(agent, *plain) and all(type(x) is int for x in make_plan(agent, *given)[:6])
+    assert check_seeds(2.0) == [0, 1]
+    with pytest.raises(TypeError, match="seeds=1.5 must be a number of seeds"):
+        check_seeds(1.5)
 
 
 @pytest.mark.parametrize(

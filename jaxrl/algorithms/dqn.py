@@ -75,7 +75,7 @@ class DQNHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
     learning_rate: Any = 2.3e-3
-    """Adam's step size."""
+    """Adam's step size; 0 learns nothing, as a control."""
     gamma: Any = 0.99
     """Discount per step."""
     tau: Any = 1.0

@@ -69,7 +69,7 @@ class PPOHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
     learning_rate: Any = 1e-3
-    """Adam's step size."""
+    """Adam's step size; 0 learns nothing, as a control."""
     gamma: Any = 0.99
     """Discount per step."""
     gae_lambda: Any = 0.95

@@ -69,9 +69,8 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
       num_envs: for ``init``; later calls follow the state, which may hold one device's share.
       rows_per_add: T of every ``add``.
     """
-    check_count("num_envs", num_envs)
-    check_count("rows_per_add", rows_per_add)
-    check_count("capacity", capacity, at_least=3)
+    num_envs, rows_per_add = check_count("num_envs", num_envs), check_count("rows_per_add", rows_per_add)
+    capacity = check_count("capacity", capacity, at_least=3)
     ring_length = -(-capacity // rows_per_add) * rows_per_add
 
     def init(example: Rows) -> ReplayState:

@@ -86,8 +86,7 @@ def begin_save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec
     """
     import orbax.checkpoint as ocp
 
-    check_count("step", step, at_least=0)
-    check_count("keep", keep)
+    step, keep = check_count("step", step, at_least=0), check_count("keep", keep)
     spec = _plain(spec)
     structure, arrays = leaves.encode(state)
     folder = _absolute(folder)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jaxrl.runtime.flags import Flag, check_eval_seed
+from jaxrl.runtime.flags import Count, Flag, check_eval_seed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ class EvalOptions:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="")]
     """Folders of runs, or folders that hold some."""
-    episodes: int = 128
+    episodes: Count = 128
     """Episodes per seed."""
     which: Literal["best", "last"] = "best"
     """Policies of the best evaluation of a run (by the mean over its seeds), or of its last checkpoint."""
@@ -57,9 +57,11 @@ class EvalOptions:
     """Act as in training, drawing actions, instead of greedily."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: each run's own)")] = None
     """Play in this environment; it must have the same observations and actions."""
-    eval_seed: int = 0
+    eval_seed: Count = 0
     """Another number gives other episodes."""
-    max_steps: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: the environment's limit)")] = None
+    max_steps: Annotated[Count | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: the environment's limit)")] = (
+        None
+    )
     """Steps after which an episode is given up; its return so far counts."""
     json: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Write returns and lengths of all episodes, settings and versions to this file; '-' is the standard output."""

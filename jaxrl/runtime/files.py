@@ -36,7 +36,7 @@ def check_output(output: Output) -> Output:
     every = output.checkpoint_every
     if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < math.inf:
         raise ValueError(f"checkpoint_every={every!r} must be a number of seconds >= 0; 0 saves at the end only")
-    check_count("keep_checkpoints", output.keep_checkpoints)
+    output = output._replace(keep_checkpoints=check_count("keep_checkpoints", output.keep_checkpoints))
     if output.wandb is not None:
         import_wandb()
     return output

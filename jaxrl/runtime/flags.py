@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+from jaxrl.names import called_here
+
+
+def _parse_count(text: str) -> int:
+    """``"1e5"`` and ``"100_000"`` are integers too; ``"1.5"`` is none."""
+    from jaxrl.config import whole
+
+    for read in (int, lambda text: whole(float(text))):
+        with contextlib.suppress(ValueError):
+            if isinstance(number := read(text), int):
+                return number
+    raise ValueError(f"{text!r} is no integer")
+
+
+Count = Annotated[
+    int,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: _parse_count(words[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""An integer, however it is written: 100000, 100_000 or 1e5."""
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """False, unless it is given: there is no --no-… beside it."""
@@ -14,3 +43,14 @@ def check_eval_seed(eval_seed: int) -> None:
     """Refuse what is no seed of episodes."""
     if not 0 <= eval_seed < 2**32:
         raise ValueError(f"eval_seed={eval_seed} is outside 0 … 2**32 - 1")
+
+
+def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
+    """Say what a flag of another library is called here; ``allowed`` are names as in Python."""
+    flags = [arg[2:].partition("=")[0] for arg in args if arg.startswith("--")]
+    for flag in flags:
+        name = flag.replace("-", "_").removeprefix("no_")
+        if name not in allowed and (found := called_here(name, allowed)):
+            here, note = found
+            no = "no-" * flag.startswith(("no-", "no_"))
+            raise ValueError(f"--{flag} is called --{no}{here.replace('_', '-')} here{note and f': {note}'}")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.config import RANGES, check_count, check_hyperparam
+from jaxrl.config import RANGES, check_count, check_hyperparam, whole
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent, HostEnv
 
@@ -22,6 +22,7 @@ ON_NAN = ("drop", "stop")
 
 def check_seeds(seeds: int | Sequence[int], *, repeated: bool = False) -> list[int]:
     """The seeds themselves; ``n`` means 0 … n−1. ``repeated`` ones are for members that differ in their hyperparameters."""
+    seeds = whole(seeds)
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         if seeds < 1:
             raise ValueError(f"seeds={seeds} must be at least 1 (that many seeds), or a list of seeds")
@@ -129,11 +130,11 @@ def make_plan(
         eval_every = before["eval_every"] if eval_every is None else eval_every
     if chunk_iterations is None:
         chunk_iterations = min(-(-iterations // NUM_CHUNKS), max(1, MAX_CHUNK_ROWS // agent.steps_per_iteration))
-    check_count("chunk_iterations", chunk_iterations)
+    chunk_iterations = check_count("chunk_iterations", chunk_iterations)
     if eval_every is None:
         eval_every = chunk_iterations * max(1, -(-iterations // (chunk_iterations * NUM_EVALUATIONS)))
-    check_count("eval_every", eval_every, at_least=0)
-    check_count("eval_episodes", eval_episodes)
+    eval_every = check_count("eval_every", eval_every, at_least=0)
+    eval_episodes = check_count("eval_episodes", eval_episodes)
     if on_nan not in ON_NAN:
         raise ValueError(f"on_nan={on_nan!r} is unknown: choose one of {ON_NAN}")
     if stop_at is not None:

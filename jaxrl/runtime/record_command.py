@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from jaxrl.runtime.flags import Flag, check_eval_seed
+from jaxrl.runtime.flags import Count, Flag, check_eval_seed
 
 if TYPE_CHECKING:
     from jaxrl.runtime.drawing import Drawing
@@ -48,19 +48,19 @@ class RecordOptions:
     """Folder of the run."""
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: RUN/WHICH-seed-S.gif)")] = None
     """The file, .gif or .mp4 (which needs pip install "jaxrl[video]"). One that is there is replaced."""
-    episodes: int = 1
+    episodes: Count = 1
     """Episodes, one after the other."""
-    max_steps: int = 1000
+    max_steps: Count = 1000
     """Steps after which an episode is cut. A GIF takes about 150 kB of memory per step while it is made."""
     which: Literal["best", "last"] = "best"
     """The policy of the run's best evaluation, or of its last checkpoint."""
-    seed: Annotated[int | None, tyro.conf.arg(metavar="S", help_behavior_hint="(default: the best in its evaluation)")] = None
+    seed: Annotated[Count | None, tyro.conf.arg(metavar="S", help_behavior_hint="(default: the best in its evaluation)")] = None
     """One of the run's seeds."""
     explore: Flag = False
     """Act as in training, drawing actions, instead of greedily."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: the run's own)")] = None
     """Play in this environment; it must have the same observations and actions."""
-    eval_seed: int = 0
+    eval_seed: Count = 0
     """Another number gives other episodes. On gymnax they are the first ones of jaxrl eval with the same number."""
     fps: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: real time)")] = None
     """Pictures, which are steps, per second; a GIF has 50 at most."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl.config import whole
 from jaxrl.runtime.devices import enable_compilation_cache, seed_devices
 from jaxrl.runtime.files import Output, RunFiles, check_output
 from jaxrl.runtime.folder import RunFolder, read_config
@@ -144,7 +145,7 @@ def run(
         session = resources.enter_context(contextlib.closing(Session(driver, seeds, plan, progress, files, on_chunk)))
         if plan.total_steps != total_steps:
             rows = f"{agent.num_envs} × {agent.rollout_length}"
-            progress.note(f"total_steps={total_steps} rounded up to {plan.total_steps}: whole iterations of {rows} rows")
+            progress.note(f"total_steps={whole(total_steps)} rounded up to {plan.total_steps}: whole iterations of {rows} rows")
         if advice:
             progress.note(advice)
         with session.interrupt:

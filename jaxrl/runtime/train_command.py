@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 import tyro
 
 from jaxrl.runtime.cli import unknown
-from jaxrl.runtime.flags import Flag
+from jaxrl.runtime.flags import Count, Flag, refuse_foreign_flags
 from jaxrl.runtime.presets import Preset, find_preset
 
 DEFAULT_TOTAL_STEPS = 500_000
@@ -82,15 +82,15 @@ class RunOptions:
     """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options may follow, as in 'CartPole-v1?gravity=5.0'."""
     seeds: Annotated[str, tyro.conf.arg(metavar="N|S,S,…")] = "1"
     """How many seeds (8 means 0 to 7), or the seeds themselves with commas: 3,5,7 (a single one: 3,)."""
-    total_steps: int = DEFAULT_TOTAL_STEPS
+    total_steps: Count = DEFAULT_TOTAL_STEPS
     """Environment rows per seed, rounded up to whole iterations."""
     out: Annotated[str | None, _chosen_by_us("runs/ALGORITHM-ENV, numbered if it exists", "FOLDER")] = None
     """Folder for the results: new, empty, or of this very run, which then goes on."""
-    eval_every: Annotated[int | None, _chosen_by_us("about 20 evaluations per run", "INT")] = None
+    eval_every: Annotated[Count | None, _chosen_by_us("about 20 evaluations per run", "INT")] = None
     """Iterations between evaluations; 0: none."""
-    eval_episodes: int = 128
+    eval_episodes: Count = 128
     """Greedy episodes per evaluation and seed."""
-    chunk_iterations: Annotated[int | None, _chosen_by_us("about 50 chunks per run", "INT")] = None
+    chunk_iterations: Annotated[Count | None, _chosen_by_us("about 50 chunks per run", "INT")] = None
     """Iterations between two updates of the display and the logs. Results do not depend on it."""
     exact_steps: Flag = False
     """Refuse a total that is no whole number of iterations, instead of rounding it up."""
@@ -102,7 +102,7 @@ class RunOptions:
     """Begin with the parameters of another run, as far as they fit."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: Count = 3
     """How many checkpoints to keep."""
     save_replay: bool = True
     """Keep the replay buffer in checkpoints; without it a resumed run is not bit-equal to one that was never stopped."""
@@ -202,6 +202,8 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     if preset:
         run = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
         chosen.__defaults__ = (run, structure(), data())
+    if not {"-h", "--help"} & set(args):
+        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *defaults, *numbers})
     options, settings = tyro.cli(
         chosen,
         prog=f"jaxrl train {algorithm}",
@@ -223,6 +225,10 @@ def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
     return None
 
 
+FLAG_TYPES: dict[Any, Any] = {Any: float, int: Count, int | None: Count | None}
+"""Type of a setting -> what its flag is read as."""
+
+
 def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:
     """A dataclass with the fields of ``source``, as tyro makes flags of: types, defaults and help."""
     from jaxrl.config import RANGES
@@ -231,7 +237,7 @@ def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:
     fields = []
     for field, default in defaults.items():
         allowed = f" [{RANGES[field]}]" if field in RANGES else ""
-        type_ = float if types[field] is Any else types[field]
+        type_ = FLAG_TYPES.get(types[field], types[field])
         help_ = tyro.conf.arg(help=texts.get(field, "") + allowed)
         fields.append((field, Annotated[type_, help_], dataclasses.field(default=default)))
     made = dataclasses.make_dataclass(name, fields, frozen=True)

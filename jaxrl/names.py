@@ -1,0 +1,116 @@
+"""What other libraries call the settings that jaxrl has, so that an error can say what each is called here.
+
+CleanRL, Stable-Baselines3, Rejax, PureJaxRL, RLlib, Brax, rlpyt and others. Names that are the same there are not listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+_ELSEWHERE = {
+    "rollout_length": "num_steps n_steps nsteps num_step steps_per_env unroll_length horizon batch_T rollout_steps"
+    " rollout_fragment_length num_rollout_steps",
+    "num_envs": "n_envs nenvs n_env num_actors n_actors num_workers num_processes batch_B num_environments",
+    "num_epochs": "update_epochs n_epochs epochs ppo_epoch ppo_epochs num_sgd_iter num_updates_per_batch num_update_epochs",
+    "num_minibatches": "batch_size minibatch_size sgd_minibatch_size num_mini_batch n_minibatches nminibatches minibatches",
+    "learning_rate": "lr pi_lr policy_lr actor_lr critic_lr q_lr step_size stepsize alpha",
+    "gamma": "discount discount_factor discounting discount_rate",
+    "gae_lambda": "lam lambda lambda_ gae gae_lam gae_lmbda lmbda gae_coef gae_gamma",
+    "clip_eps": "clip_coef clip_range clip_param clip_ratio clip_epsilon clipping_epsilon ratio_clip eps_clip clip cliprange",
+    "ent_coef": "ent_coeff entropy_coef entropy_coeff entropy_cost entropy_weight entropy_bonus entropy_beta ent_weight"
+    " entropy_loss_coeff entropy_regularization c2 beta",
+    "vf_coef": "vf_coeff value_coef value_coeff value_loss_coef value_loss_coeff vf_loss_coeff value_cost baseline_cost"
+    " critic_coef c1",
+    "max_grad_norm": "grad_clip clip_grad_norm grad_norm clip_grad gradient_clip max_gradient_norm grad_norm_clip",
+    "normalize_advantages": "norm_adv normalize_advantage normalise_advantages advantage_normalization standardize_advantages",
+    "normalize_observations": "norm_obs normalize_obs normalise_observations obs_norm normalize_observation",
+    "normalize_rewards": "norm_reward normalize_reward normalise_rewards reward_norm",
+    "clip_value_loss": "clip_vloss clip_range_vf vf_clip_param vf_clip clip_value use_clipped_value_loss",
+    "anneal": "anneal_lr lr_schedule lr_anneal linear_lr use_linear_lr_decay learning_rate_schedule anneal_learning_rate",
+    "total_steps": "total_timesteps timesteps n_timesteps num_timesteps total_env_steps num_env_steps max_steps max_timesteps"
+    " total_frames",
+    "buffer_size": "replay_size replay_buffer_size buffer_capacity memory_size replay_capacity capacity replay_memory",
+    "learning_starts": "fill_buffer min_replay_size warmup warmup_steps start_steps min_buffer_size learn_start start_training"
+    " min_steps_learn",
+    "replay_ratio": "train_frequency train_freq gradient_steps update_every grad_updates_per_step utd utd_ratio updates_per_step",
+    "target_update_interval": "target_network_frequency target_update_freq target_update_frequency target_update"
+    " target_network_update_freq update_target_every target_update_period",
+    "tau": "polyak soft_update target_smoothing",
+    "epsilon_start": "start_e eps_start exploration_initial_eps initial_epsilon epsilon_init eps_init",
+    "epsilon_end": "end_e eps_end exploration_final_eps final_epsilon epsilon_final eps_final min_epsilon epsilon_min",
+    "exploration_steps": "exploration_fraction eps_decay epsilon_decay epsilon_decay_steps eps_steps epsilon_timesteps",
+    "double": "ddqn double_q double_dqn use_double",
+    "model": "policy policy_kwargs agent_kwargs network net net_arch hidden_sizes activation actor_critic q_network policy_class",
+    "optimizer": "optim optimizer_class tx",
+    "replay": "replay_buffer replay_buffer_class buffer memory",
+    "extra_losses": "extra_loss loss loss_fn aux_loss",
+    "axis_name": "axis pmap_axis_name",
+    "env": "env_id env_name environment gym_id task",
+    "algorithm": "algo agent algorithms",
+    "seeds": "seed num_seeds n_seeds random_seed",
+    "out": "exp_name log_dir logdir tensorboard_log save_path save_dir run_name folder output output_dir",
+    "eval_every": "eval_freq eval_frequency eval_interval",
+    "eval_episodes": "n_eval_episodes num_eval_episodes",
+    "checkpoint_every": "save_freq save_every checkpoint_freq save_interval",
+    "wandb": "track wandb_project_name wandb_project use_wandb project",
+    "quiet": "verbose verbosity progress_bar",
+    "on_chunk": "callback callbacks on_step progress_fn",
+    "num_episodes": "n_episodes episodes n_eval_episodes eval_episodes num_eval_episodes",
+    "explore": "deterministic stochastic greedy",
+    "key": "rng seed rng_key prng_key",
+}
+"""Name here -> names elsewhere."""
+
+_NOTES = {
+    "num_minibatches": "how many parts, not their size: num_envs * rollout_length / num_minibatches rows each",
+    "replay_ratio": "rows drawn per row collected: batch_size * updates per row",
+    "target_update_interval": "it counts updates, not environment steps",
+    "exploration_steps": "rows over which epsilon falls, not a share of the run",
+    "anneal": "True lets the learning rate fall to 0 at the end",
+    "seeds": "8 are the seeds 0 to 7, and a list names them",
+    "model": "functools.partial(jaxrl.models.actor_critic, hidden_sizes=(64, 64)), say",
+    "optimizer": "a function such as lambda hp: optax.adamw(hp.learning_rate)",
+    "wandb": "the name of the project",
+    "explore": "True acts as in training, False greedily",
+}
+"""Name here -> what differs, where something may."""
+
+_SAME_UNITS = {"num_mini_batch", "n_minibatches", "nminibatches", "minibatches", "utd", "utd_ratio"}
+"""Names elsewhere that need no note."""
+
+RUN_ARGUMENTS = (
+    "seeds",
+    "out",
+    "eval_every",
+    "eval_episodes",
+    "chunk_iterations",
+    "exact_steps",
+    "stop_at",
+    "on_nan",
+    "on_chunk",
+    "init_from",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "save_replay",
+    "tensorboard",
+    "wandb",
+    "quiet",
+)
+"""What ``jaxrl.run`` takes and a builder does not."""
+
+
+def called_here(name: str, allowed: Collection[str]) -> tuple[str, str] | None:
+    """``(name among those allowed, note)`` for what another library calls ``name``, in any case and with dashes; or None."""
+    plain = name.lower().replace("-", "_")
+    if plain in allowed:
+        return plain, ""
+    for here, elsewhere in _ELSEWHERE.items():
+        if here in allowed and plain in elsewhere.lower().split():
+            return here, "" if plain in _SAME_UNITS else _NOTES.get(here, "")
+    return None
+
+
+def home_of(name: str) -> str:
+    """Where a keyword of ``jaxrl.run`` belongs, a sentence to append where a builder was given it; or nothing."""
+    found = called_here(name, RUN_ARGUMENTS)
+    return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""

@@ -1,0 +1,143 @@
+"""Names that people bring from other libraries: every error says what they are called here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import jaxrl
+from jaxrl.names import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, called_here
+from jaxrl.optimize import check_schedules
+from jaxrl.runtime.cli import main
+from jaxrl.runtime.sweep import SweepFile, read_sweep
+from jaxrl.runtime.train_command import RunOptions, algorithm_settings
+from jaxrl.types import Agent
+from tests import probes
+from tests.agents import BUILDERS, small_dqn, small_ppo
+
+ENV = probes.constant_reward()
+Builder = Callable[..., Agent]
+
+
+def keywords(function: Any) -> set[str]:
+    return {name for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD}
+
+
+@pytest.mark.parametrize(
+    "build, name, here",
+    [
+        (small_ppo, "num_steps", "rollout_length"),  # CleanRL, Rejax
+        (small_ppo, "n_steps", "rollout_length"),  # SB3
+        (small_ppo, "lr", "learning_rate"),
+        (small_ppo, "LR", "learning_rate"),  # PureJaxRL
+        (small_ppo, "NUM_ENVS", "num_envs"),
+        (small_ppo, "n_envs", "num_envs"),
+        (small_ppo, "update_epochs", "num_epochs"),
+        (small_ppo, "n_epochs", "num_epochs"),
+        (small_ppo, "clip_coef", "clip_eps"),
+        (small_ppo, "clip_range", "clip_eps"),
+        (small_ppo, "ent_coeff", "ent_coef"),
+        (small_ppo, "anneal_lr", "anneal"),
+        (small_ppo, "batch_size", "num_minibatches"),
+        (small_ppo, "total_timesteps", "total_steps"),
+        (small_ppo, "policy_kwargs", "model"),
+        (small_dqn, "n_envs", "num_envs"),
+        (small_dqn, "train_frequency", "replay_ratio"),
+        (small_dqn, "target_network_frequency", "target_update_interval"),
+        (small_dqn, "start_e", "epsilon_start"),
+        (small_dqn, "exploration_final_eps", "epsilon_end"),
+        (small_dqn, "exploration_fraction", "exploration_steps"),
+        (small_dqn, "fill_buffer", "learning_starts"),
+        (small_dqn, "ddqn", "double"),
+        (small_dqn, "polyak", "tau"),
+    ],
+)
+def test_a_builder_says_what_a_keyword_is_called_here(build: Builder, name: str, here: str) -> None:
+    with pytest.raises(TypeError, match=rf"unknown keyword '{name}'\. It is called '{here}' here[. ]") as caught:
+        build(ENV, **{name: 3})
+    assert "\n" not in str(caught.value)
+
+
+def test_what_differs_is_said() -> None:
+    with pytest.raises(TypeError, match=r"'exploration_steps' here \(rows over which epsilon falls, not a share of the run\)\."):
+        small_dqn(ENV, exploration_fraction=0.5)
+    with pytest.raises(TypeError, match=r"It is called 'num_minibatches' here\. Config"):  # the same unit: nothing to add
+        small_ppo(ENV, n_minibatches=2)
+
+
+@pytest.mark.parametrize("name, here", [("seed", "seeds"), ("eval_freq", "eval_every"), ("out", "out"), ("verbose", "quiet")])
+def test_a_builder_sends_arguments_of_run_there(name: str, here: str) -> None:
+    with pytest.raises(TypeError, match=f"'{name}'. {here} is an argument of jaxrl.run, not of the builder"):
+        small_ppo(ENV, **{name: 1})
+
+
+def test_mappings_of_hyperparameters_and_schedules_too() -> None:
+    with pytest.raises(TypeError, match="unknown hyperparameter 'lr'. It is called 'learning_rate' here"):
+        small_ppo(ENV).init(jax.random.key(0), {"lr": 1e-3})
+    with pytest.raises(TypeError, match="unknown hyperparameter 'lr'. It is called 'learning_rate' here"):
+        jaxrl.run(small_ppo(ENV), 64, hyperparams={"lr": [1e-3]}, quiet=True)
+    with pytest.raises(ValueError, match="It is called 'clip_eps' here"):
+        check_schedules({"clip_range": lambda i: 1.0}, ("clip_eps",))
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (["--lr", "1e-3"], "--lr is called --learning-rate here"),
+        (["--num-steps=128"], "--num-steps is called --rollout-length here"),
+        (["--n_envs", "8"], "--n_envs is called --num-envs here"),
+        (["--no-norm-adv"], "--no-norm-adv is called --no-normalize-advantages here"),
+        (["--total-timesteps", "1e5"], "--total-timesteps is called --total-steps here"),
+        (["--seed", "3"], "--seed is called --seeds here: 8 are the seeds 0 to 7, and a list names them"),
+        (["--env-id", "CartPole-v1"], "--env-id is called --env here"),
+    ],
+)
+def test_flags_say_it_in_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", "--env", "x", *args]) == 2
+    assert capsys.readouterr().err == f"jaxrl: {words}\n"
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ("total_steps", "total_timesteps", "'total_timesteps' is unknown. It is called 'total_steps' here"),
+        ("env =", "env_id =", "'env_id' is unknown. It is called 'env' here"),
+        ("gamma", "lr", r"\[grid\]: 'lr' is unknown. It is called 'learning_rate' here"),
+    ],
+)
+def test_sweep_files_too(old: str, new: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text('algorithm = "ppo"\nenv = "x"\ntotal_steps = 64\n[grid]\ngamma = [0.9]\n'.replace(old, new, 1))
+    with pytest.raises(ValueError, match=words):
+        read_sweep(path)
+
+
+# --------------------------------------------------------------------------------------------------------------- the table itself
+
+
+def test_every_name_on_the_right_exists() -> None:
+    builders = set().union(*(keywords(getattr(jaxrl, f"make_{name}")) for name in BUILDERS))
+    settings = {name for rule in BUILDERS for part in algorithm_settings(rule) for name in part}
+    sweep, options = set(SweepFile.__dataclass_fields__), set(RunOptions.__dataclass_fields__)
+    known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
+    assert set(_ELSEWHERE) <= known and set(_NOTES) <= set(_ELSEWHERE)
+    assert keywords(jaxrl.run) - RUN_ARGUMENTS == {"agent", "total_steps", "hyperparams"}
+    assert not RUN_ARGUMENTS - keywords(jaxrl.run)
+
+
+@pytest.mark.parametrize("rule", BUILDERS)
+def test_a_name_from_elsewhere_means_one_thing(rule: str) -> None:
+    structure, data = algorithm_settings(rule)
+    for allowed in ({*structure, *data, "total_steps"}, {*structure, *data, *RunOptions.__dataclass_fields__}, RUN_ARGUMENTS):
+        listed = [name for here, names in _ELSEWHERE.items() if here in allowed for name in names.lower().split()]
+        assert len(listed) == len(set(listed)), {name for name in listed if listed.count(name) > 1}
+
+
+def test_names_that_exist_are_left_alone() -> None:
+    assert called_here("batch_size", ["batch_size", "num_minibatches"]) == ("batch_size", "")
+    assert called_here("batch-size", ["num_envs"]) is None and called_here("xyzzy", ["num_envs"]) is None
