@@ -95,7 +95,8 @@ def test_flags_reach_run_and_builder() -> None:
 
 
 def test_counts_may_be_written_as_people_do() -> None:
-    options, settings = parse("ppo", "--env a --total-steps 1e5 --eval-every 1e1 --num-envs 8.0 --num-epochs 1_0".split())
+    args = "--env a --total-steps 1e5 --eval-every 1e1 --num-envs 8.0 --num-epochs 1_0"
+    options, settings = parse("ppo", args.split())
     assert (options.total_steps, options.eval_every, settings["num_envs"], settings["num_epochs"]) == (100_000, 10, 8, 10)
     assert all(type(x) is int for x in (options.total_steps, options.eval_every, settings["num_envs"]))
 

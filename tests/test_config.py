@@ -253,7 +253,7 @@ def test_a_run_takes_whole_floats() -> None:
     given, plain = ((1e3, 2.0, 3.0, 4.0), (1000, 2, 3, 4))
     assert make_plan(agent, *given) == make_plan(agent, *plain) and all(type(x) is int for x in make_plan(agent, *given)[:6])
     assert check_seeds(2.0) == [0, 1]
-    with pytest.raises(TypeError, match="seeds=1.5 must be a number of seeds"):
+    with pytest.raises(TypeError, match=r"seeds=1\.5 must be a number of seeds"):
         check_seeds(1.5)
 
 
