@@ -262,6 +262,10 @@ class ObserveFn(Protocol):
     def __call__(self, learner: Any, rollout: Rollout, /) -> Any: ...
 
 
+class SealFn(Protocol):
+    def __call__(self, learner: Any, /) -> Any: ...
+
+
 class LearnFn(Protocol):
     def __call__(self, learner: Any, /) -> tuple[Any, Metrics]: ...
 
@@ -288,6 +292,8 @@ class Algorithm(NamedTuple):
     """Take rollouts in without learning: store rows, refresh statistics. Present where the warm-up needs it."""
     learn: LearnFn | None = None
     """Replay rules only: draw and learn."""
+    seal: SealFn | None = None
+    """Replay rules only: the environments begin anew, so no row stored so far is followed by the next one to come."""
     gradients: GradientsFn | None = None
     """Rules with one gradient per rollout only: lets another process compute gradients."""
     apply: ApplyGradientsFn | None = None

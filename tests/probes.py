@@ -119,6 +119,20 @@ def truncation(every: int = 5) -> Env:
     return Env(reset, step, _box(), spaces.Discrete(2), Cut(every), "tests.probes:truncation")
 
 
+def endless() -> Env:
+    """One long episode without a reward. Observations are the random number that its reset drew, and the time in 1/1024."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        obs = jnp.array([1.0, 0.0]) * jax.random.uniform(key, minval=-1.0)
+        return obs, obs
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        state = state + jnp.array([0.0, 1 / 1024])
+        return state, _step(state, 0.0, False)
+
+    return Env(reset, step, _box(2), spaces.Discrete(2), (), "tests.probes:endless")
+
+
 CUE_DELAY = 3
 
 

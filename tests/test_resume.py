@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.algorithms.dqn import transitions
+from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime import devices, saving
 from jaxrl.runtime.checkpoint import CheckpointWarning, steps
 from jaxrl.runtime.folder import RunFolder
@@ -24,7 +26,7 @@ from jaxrl.runtime.run import RunInterrupted, resume, run
 from jaxrl.runtime.session import Chunk
 from jaxrl.types import Agent
 from tests import probes
-from tests.agents import assert_bit_equal, cartpole, small_ppo
+from tests.agents import assert_bit_equal, cartpole, small_dqn, small_ppo
 from tests.chaos import TIMES, progress
 from tests.hosted import hosted
 
@@ -206,6 +208,44 @@ def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, ca
     assert jax.tree.structure(resumed) == jax.tree.structure(fresh)
     held = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert held
+
+
+def follow(obs: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Whether ``after`` is what ``probes.endless`` shows after ``obs``."""
+    return (after - obs == np.array([0, 1 / 1024], np.float32)).all(-1)
+
+
+@pytest.mark.parametrize(("where", "save_replay"), [("host", True), ("host", False), ("pure", False)])
+def test_no_transition_leads_from_one_episode_into_another(where: str, save_replay: bool, tmp_path: Path) -> None:
+    """Where replay and environments do not go on together, the newest row stored has no successor."""
+    env = probes.endless()
+    agent = small_dqn(hosted(env) if where == "host" else env)
+    settings: dict[str, Any] = {"save_replay": save_replay, "eval_every": 0}
+    with pytest.raises(Killed):
+        train(agent, tmp_path, rows("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
+    states, _ = train(agent, tmp_path, rows("dqn"), **settings)
+    replay = uniform_replay(60, 4, 2)
+    first = states[0] if where == "host" else jax.tree.map(lambda x: x[0], states)
+    stored, length = first.learner.replay, int(first.learner.replay.size)
+    assert length < 60
+    obs, valid = np.asarray(stored.records.unpack().obs[:length]), np.asarray(stored.valid[:length])
+    follows = follow(obs[:-1], obs[1:])
+    np.testing.assert_array_equal((~follows).sum(0), 1)  # one seam in each environment
+    np.testing.assert_array_equal(valid[:-1], follows)
+    drawn = jax.device_get(transitions(replay, stored, replay.draw(stored, jax.random.key(0), 2000)))
+    assert drawn.valid.mean() > 0.9
+    assert follow(drawn.inputs.obs, drawn.next_inputs.obs)[drawn.valid].all()
+
+
+def test_a_replay_that_cannot_be_told_of_the_seam_is_refused_before_the_run(tmp_path: Path) -> None:
+    agent = cartpole("dqn")
+    agent = agent._replace(algorithm=agent.algorithm._replace(seal=None))
+    with pytest.raises(TypeError, match="because save_replay is False: give the Algorithm a function seal"):
+        train(agent, tmp_path, rows("dqn"), save_replay=False)
+    agent = agent._replace(env=hosted(probes.endless()))
+    with pytest.raises(TypeError, match="because hosted:tests.probes:endless runs on the host"):
+        train(agent, tmp_path, rows("dqn"))
+    assert not list(tmp_path.iterdir())
 
 
 # --------------------------------------------------------------------------------------------------------------------- signals

@@ -271,6 +271,9 @@ def make_algorithm(
     def update(learner: DQNState, rollout: Rollout) -> tuple[DQNState, Metrics]:
         return learn(observe(learner, rollout))
 
+    def seal(learner: DQNState) -> DQNState:
+        return learner._replace(replay=replay.seal(learner.replay))
+
     return Algorithm(
         init,
         policy,
@@ -279,6 +282,7 @@ def make_algorithm(
         model.initial_carry,
         observe=observe,
         learn=learn,
+        seal=seal,
         warmup_iterations=-(-config.learning_starts // config.steps_per_iteration),
     )
 

@@ -58,6 +58,9 @@ class Replay(NamedTuple):
     """(ReplayState, key, batch_size) -> Draw. Row −1 to row +1 of a drawn one are stored, and the row itself is valid."""
     take: Any
     """(ReplayState, Draw, offset) -> rows [batch, ...], ``offset`` in {−1, 0, 1} rows after the drawn ones."""
+    seal: Any
+    """(ReplayState) -> ReplayState. The next rows do not follow those stored: the newest row of each environment becomes invalid,
+    so that no window crosses the seam. For environments that begin anew, as those of a resumed run on the host do."""
 
 
 def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
@@ -118,4 +121,13 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
         row = (draw.row + offset) % ring_length if offset else draw.row
         return jax.tree.map(lambda ring: gather_rows(ring, row, draw.env), state.records).unpack()
 
-    return Replay(init, add, draw, take)
+    def seal(state: ReplayState) -> ReplayState:
+        newest = (state.position - 1) % ring_length
+        row: Any = jax.tree.map(lambda ring: jax.lax.dynamic_slice_in_dim(ring, newest, 1), state.records).unpack()
+        sealed = (pack(state.records.layout, row._replace(valid=jnp.zeros_like(row.valid))), jnp.zeros_like(state.valid[:1]))
+        records, valid = jax.tree.map(
+            lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, newest, axis=0), (state.records, state.valid), sealed
+        )
+        return state._replace(records=records, valid=valid)
+
+    return Replay(init, add, draw, take, seal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.runtime.evaluation import evaluation_key
+from jaxrl.runtime.saving import seal
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
 
@@ -68,6 +70,10 @@ class FusedDriver:
     def adopt(self, states: AgentState, iteration: int) -> AgentState:
         """Restored states are whole: nothing to do."""
         return states
+
+    def seal(self, states: AgentState) -> AgentState:
+        """Replay that knows of the seam before its next rows; ``states`` is used up."""
+        return self.call("seal", partial(seal, self._agent), (0,), states, donate=True)
 
     def place(self, states: AgentState) -> AgentState:
         """In shards again, wherever the caller's functions left them."""

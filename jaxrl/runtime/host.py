@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl.metrics import identity, merge
 from jaxrl.rollout import episode_metrics
 from jaxrl.runtime.evaluation import evaluation_key
+from jaxrl.runtime.saving import seal
 from jaxrl.spaces import per_row, zero_actions
 from jaxrl.training import EVALUATION_LIMIT, Evaluation
 from jaxrl.types import (
@@ -176,7 +177,12 @@ class HostDriver:
     def adopt(self, states: list[AgentState], iteration: int) -> list[AgentState]:
         """Open environments with other seeds than at the start: their episodes cannot be restored, so new ones begin."""
         self._open([resumed_seed(seed, iteration) for seed in self.seeds])
-        return states
+        return self.seal(states)
+
+    def seal(self, states: list[AgentState]) -> list[AgentState]:
+        """Replay that knows of the seam before its next rows."""
+        sealed = jax.jit(partial(seal, self.agent), donate_argnums=0)
+        return [sealed(state) for state in states]
 
     def place(self, states: list[AgentState]) -> list[AgentState]:
         """As they are: there is one device."""

@@ -21,6 +21,7 @@ from jaxrl.runtime.files import Output, RunFiles, check_output
 from jaxrl.runtime.folder import RunFolder, read_config
 from jaxrl.runtime.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.progress import Header, make_progress
+from jaxrl.runtime.saving import check_seal
 from jaxrl.runtime.session import Driver, OnChunk, Session
 from jaxrl.spec import algorithm_name, build
 from jaxrl.types import Agent, HostEnv, PyTree
@@ -114,6 +115,8 @@ def run(
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
+    if out is not None:
+        check_seal(agent, save_replay=save_replay)
     with contextlib.ExitStack() as resources:
         folder = None if out is None else resources.enter_context(contextlib.closing(RunFolder(out)))
         before = folder.config["run"] if folder and folder.config else None

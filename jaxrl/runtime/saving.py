@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxrl.runtime.checkpoint import begin_save, finish_save, latest_step, save
 from jaxrl.runtime.folder import BEST, CHECKPOINTS
-from jaxrl.types import AgentState, PyTree
+from jaxrl.types import Agent, AgentState, HostEnv, PyTree
 
 SHARE = 0.03
 """Of the wall time, at most, for saving."""
@@ -101,6 +101,24 @@ def without_replay(states: PyTree) -> PyTree:
 def with_replay(states: PyTree, fresh: PyTree) -> PyTree:
     """``states`` with the replay buffers of ``fresh``."""
     return map_states(lambda s, f: s._replace(learner=s.learner._replace(replay=f.learner.replay)), states, fresh)
+
+
+def seal(agent: Agent, state: AgentState) -> AgentState:
+    """The state of one seed whose environments begin anew: see ``Algorithm.seal``."""
+    if agent.algorithm.seal is None:
+        return state
+    return state._replace(learner=agent.algorithm.seal(state.learner))
+
+
+def check_seal(agent: Agent, *, save_replay: bool) -> None:
+    """Refuse a run whose replay could not tell, after a resume, that its next rows do not follow those stored."""
+    begins_anew = isinstance(agent.env, HostEnv) or not save_replay
+    if begins_anew and agent.algorithm.learn is not None and agent.algorithm.seal is None:
+        why = f"{agent.env.name} runs on the host" if isinstance(agent.env, HostEnv) else "save_replay is False"
+        raise TypeError(
+            f"out=… makes a run that can be resumed, with new episodes after the rows of its replay, because {why}: give the "
+            "Algorithm a function seal (Replay.seal on its buffer), or leave out= out"
+        )
 
 
 def map_states(function: Callable[..., AgentState], *states: PyTree) -> PyTree:

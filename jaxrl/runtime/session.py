@@ -35,6 +35,10 @@ class Driver(Protocol):
         """Go on from restored states: whatever of them does not survive on the host is made anew."""
         ...
 
+    def seal(self, states: PyTree) -> PyTree:
+        """States whose replay, if they have one, knows that the next rows do not follow those stored; uses the old ones up."""
+        ...
+
     def place(self, states: PyTree) -> PyTree:
         """States that were changed by a function of the user's, where ``advance`` wants them."""
         ...
@@ -100,7 +104,8 @@ class Session:
             target = self.driver.shapes(hyperparams)
             states, step, records = self.files.resume(target)
             if jax.tree.structure(states) != jax.tree.structure(target):
-                states = with_replay(states, self.driver.init(hyperparams))
+                # Rows of the warm-up's environments, and then of those that the run had stopped in.
+                states = self.driver.seal(with_replay(states, self.driver.init(hyperparams)))
                 self.progress.note(
                     "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to one that was "
                     "never stopped"
