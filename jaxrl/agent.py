@@ -90,9 +90,16 @@ def bind(
             env_params = env.params if isinstance(env, Env) else ()
         elif isinstance(env, Env):
             check_env_params(env, env_params, num_envs)
+        else:
+            refuse_env_params(env)
         return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
     return Agent(init_agent, step, algorithm, env, dict(spec or {}), num_envs, rollout_length, axis_name)
+
+
+def refuse_env_params(env: HostEnv) -> None:
+    """Say that host environments have none."""
+    raise ValueError(f"env_params are for pure environments; {env.name} runs on the host and takes options in make_env")
 
 
 def _check_key(key: Any) -> None:

@@ -100,6 +100,11 @@ class Evaluation(NamedTuple):
     """bool: False for an episode that was given up at the step limit; its return so far counts."""
 
 
+def check_episodes(num_episodes: int, max_steps: int | None) -> tuple[int, int | None]:
+    """Both as integers; an evaluation of nothing is refused."""
+    return check_count("num_episodes", num_episodes), None if max_steps is None else check_count("max_steps", max_steps)
+
+
 class _Progress(NamedTuple):
     actor: Any
     result: Evaluation
@@ -125,9 +130,7 @@ def evaluate(
       max_steps: rows after which an episode is given up; default: the environment's limit, or ``EVALUATION_LIMIT``.
     """
     env = check_pure(agent, "training.evaluate")
-    num_episodes = check_count("num_episodes", num_episodes)
-    if max_steps is not None:
-        max_steps = check_count("max_steps", max_steps)
+    num_episodes, max_steps = check_episodes(num_episodes, max_steps)
     algorithm = agent.algorithm
     if isinstance(policy, AgentState):
         if env_params is None:

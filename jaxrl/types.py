@@ -67,7 +67,10 @@ class Env(NamedTuple):
 
 
 class HostStep(NamedTuple):
-    """What a batch of host environments returns for one step: NumPy arrays, NEXT_STEP rows (see the module's text)."""
+    """What a batch of host environments returns for one step: NumPy arrays, NEXT_STEP rows (see the module's text).
+
+    The arrays are the caller's: a later step must not write into them.
+    """
 
     obs: PyTree
     reward: Any
@@ -79,7 +82,11 @@ class HostStep(NamedTuple):
 
 
 class HostEnvs(Protocol):
-    """A running batch of host environments, as ``HostEnv.open`` returns it."""
+    """A running batch of host environments, as ``HostEnv.open`` returns it.
+
+    Where ``step`` does not end episodes at ``HostEnv.max_episode_steps`` by itself, there is one more method:
+    ``reset_where(mask bool[B]) -> obs[B]`` starts new episodes in some environments; the other rows of ``obs`` are not looked at.
+    """
 
     def reset(self) -> PyTree:
         """Start all episodes and return obs[B]."""
@@ -109,6 +116,9 @@ class HostEnv(NamedTuple):
     options: Mapping[str, Any] = {}
     name: str = "host"
     max_episode_steps: int | None = None
+    """A limit that jaxrl enforces, as truncation, in training and in evaluation (see ``HostEnvs``)."""
+    open_eval: OpenFn | None = None
+    """As ``open``, for scores: raw rewards and whole games where ``open`` changes them for learning. None: ``open`` itself."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ data

@@ -78,6 +78,30 @@ def test_reset_rows_earn_nothing():
     assert (reward[2] == 0).all()
 
 
+@pytest.mark.parametrize("name", ["CliffWalking-v1", "CartPole-v1"])
+def test_some_environments_are_reset_alone(name):
+    """For the families that do not keep their limit, CliffWalking among them; the reset is no end, and costs no row."""
+    envs = opened(name, max_episode_steps=4)
+    action = np.zeros(NUM_ENVS, np.int64)
+    start = rows(envs, action, 3)[0][-1]
+    fresh = envs.reset_where(np.array([False, True, False]))
+    first = make_env(f"envpool:{name}").open(NUM_ENVS, 0).reset()
+    assert fresh.shape == start.shape and fresh.dtype == start.dtype
+    if name == "CliffWalking-v1":
+        assert fresh[1] == first[1] != start[1]
+    obs, reward, _, truncated = rows(envs, action, 2)
+    assert (reward[0] != 0).all() and not truncated[:, 1].any()
+    np.testing.assert_array_equal(truncated[0], [name == "CartPole-v1", False, name == "CartPole-v1"])
+    assert (obs[0, 1] != fresh[1]).any()
+
+
+def test_options_for_learning_stay_out_of_scores():
+    """test_host.py plays both forms."""
+    env = make_env("envpool:Pong-v5", reward_clip=True, episodic_life=True, stack_num=2)
+    assert env.options == {"reward_clip": True, "episodic_life": True, "stack_num": 2}
+    assert env.open_eval.keywords == {"options": {"stack_num": 2}}
+
+
 def test_a_seed_and_a_number_fix_a_stream():
     few, many, other = (make_env("envpool:CartPole-v1").open(n, seed).reset() for n, seed in ((2, 5), (4, 5), (4, 6)))
     np.testing.assert_array_equal(few, many[:2])

@@ -108,6 +108,28 @@ def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
     assert jax.tree.map(lambda x: x.dtype, state.records.unpack()) == jax.tree.map(lambda x: x.dtype, EXAMPLE)
 
 
+@pytest.mark.parametrize("capacity, rows_per_add", [(10, 4), (3, 4)])
+def test_no_window_crosses_a_seal(capacity: int, rows_per_add: int) -> None:
+    """The newest row of each environment is then a predecessor and a successor, and never a row of its own."""
+    replay, add = ring(capacity, rows_per_add)
+    state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
+    seal = jax.jit(replay.seal, compiler_options=COMPILE_FAST)
+    assert_bit_equal(seal(state), state)
+    for i in range(3 * capacity // rows_per_add + 3):
+        rows = numbered_rows(i * rows_per_add, rows_per_add)
+        state = add(state, rows)
+        stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
+        if i % 2:
+            state = seal(state)
+            stored[-1] = (stored[-1][0], np.zeros(ENVS, bool))
+        draw, (before, row, after) = look(replay, state, jax.random.fold_in(KEY(), i), 600)
+        found, seams = np.asarray(draw.valid), {number for number, valid in stored if not valid.any()}
+        assert set(zip(row.number[found].tolist(), draw.env[found].tolist(), strict=True)) == drawable(list(stored))
+        np.testing.assert_array_equal(after.number[found], row.number[found] + 1)
+        after_seam = np.isin(before.number[found], list(seams))
+        assert not before.valid[found][after_seam].any()
+
+
 @cache
 def large() -> Filled:
     return fill(10, 4, 5, share_valid=0.8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,9 @@ OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_re
 RENDERING = {"from_pixels", "render_mode", "render_width", "render_height", "render_camera_id"}
 """Options that envpool takes on top of an environment's own."""
 
+LEARNING = {"reward_clip", "episodic_life"}
+"""Options of Atari that serve learning, and that no score may know of: evaluation opens the environments without them."""
+
 MOST_ACTIONS = 2**20
 """An integer with a wider range than this is a number, not a choice."""
 
@@ -33,7 +37,8 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     """An envpool environment; nothing starts before ``open(num_envs, seed)``.
 
     Args:
-      options: envpool's own (``max_episode_steps``, ``frame_skip``, ``num_threads``, ``from_pixels``, ...).
+      options: envpool's own (``max_episode_steps``, ``frame_skip``, ``num_threads``, ``from_pixels``, ...). Atari's
+        ``reward_clip`` and ``episodic_life`` hold for training alone: ``open_eval`` gives raw rewards and whole games.
 
     Returns:
       A HostEnv whose spaces and observations have 32-bit types; ``max_episode_steps`` is envpool's own limit. Environment i of
@@ -53,7 +58,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     observation_space, action_space = _observation_space(spec.state_array_spec), _space(action_spec, action=True)
     limit = int(spec.config.max_episode_steps)
 
-    def open(num_envs: int, seed: int) -> HostEnvs:
+    def open(num_envs: int, seed: int, *, options: Mapping[str, Any] = options) -> HostEnvs:
         check_count("num_envs", num_envs)
         with _quiet():
             try:
@@ -62,8 +67,15 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
         return _Running(label, pool, num_envs, observation_space, action_space, action_spec.dtype)
 
+    scored = {option: value for option, value in options.items() if option not in LEARNING}
     return HostEnv(
-        open, observation_space, action_space, dict(options), label, max_episode_steps=limit if 0 < limit < 2**31 - 1 else None
+        open,
+        observation_space,
+        action_space,
+        dict(options),
+        label,
+        max_episode_steps=limit if 0 < limit < 2**31 - 1 else None,
+        open_eval=partial(open, options=scored),
     )
 
 
@@ -99,6 +111,20 @@ class _Running:
         reset_row, self._done = self._done, terminated | truncated
         reward = np.where(reset_row, np.float32(0), reward.astype(np.float32, copy=False))
         return HostStep(_cast(obs, self._dtypes), reward, terminated, truncated)
+
+    def reset_where(self, mask: np.ndarray) -> PyTree:
+        """New episodes in some environments: highway, gfootball and toy_text do not keep the limit that they declare."""
+        assert self._done is not None
+        which = np.flatnonzero(mask)
+        fresh, _ = self._running().reset(which)
+        self._done = self._done & ~mask
+
+        def spread(x: np.ndarray) -> np.ndarray:
+            rows = np.zeros((self._num_envs, *x.shape[1:]), x.dtype)
+            rows[which] = x
+            return rows
+
+        return jax.tree.map(spread, _cast(fresh, self._dtypes))
 
     def close(self) -> None:
         self._pool = None

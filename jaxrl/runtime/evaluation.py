@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from jaxrl import training
+from jaxrl.agent import refuse_env_params
 from jaxrl.training import Evaluation
 from jaxrl.types import Agent, AgentState, Array, HostEnv, Key, Policy, PyTree
 
@@ -43,12 +44,12 @@ def evaluate(
       Evaluation: episodic_return f32, episodic_length i32 and finished bool, [num_episodes] each; raw rewards, undiscounted.
 
     Raises:
-      ValueError: ``num_episodes`` below 1, or ``env_params`` for a host environment.
+      ValueError: ``num_episodes`` or ``max_steps`` below 1, or ``env_params`` for a host environment.
     """
     if not isinstance(agent.env, HostEnv):
         return training.evaluate(agent, policy, key, num_episodes, explore=explore, env_params=env_params, max_steps=max_steps)
     if env_params is not None:
-        raise ValueError(f"env_params are for pure environments; {agent.env.name} runs on the host and takes options in make_env")
+        refuse_env_params(agent.env)
     from jaxrl.runtime.host import evaluate_host
 
     options: dict[str, Any] = {"explore": explore, "max_steps": max_steps}

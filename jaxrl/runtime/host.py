@@ -14,20 +14,17 @@ from jaxrl.metrics import identity, merge
 from jaxrl.rollout import episode_metrics
 from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.runtime.saving import seal
-from jaxrl.spaces import per_row, zero_actions
-from jaxrl.training import EVALUATION_LIMIT, Evaluation
+from jaxrl.runtime.stepping import Stepper
+from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes
 from jaxrl.types import (
     Agent,
     AgentState,
-    EpisodeStatistics,
     HostEnv,
-    HostEnvs,
     Key,
     Metrics,
     Policy,
     PyTree,
     Rollout,
-    StepInput,
 )
 
 
@@ -44,29 +41,26 @@ class Collector:
     """
 
     def __init__(self, agent: Agent, seed: int) -> None:
-        self.env = _host_env(agent)
-        self.num_envs, self.num_rows = agent.num_envs, agent.rollout_length
-        self.envs: HostEnvs = self.env.open(self.num_envs, seed)
-        self.env_id = jnp.arange(self.num_envs, dtype=jnp.int32)
+        self.num_rows = agent.rollout_length
+        self.envs = Stepper(_host_env(agent), agent.num_envs, seed)
+        self.env_id = jnp.arange(agent.num_envs, dtype=jnp.int32)
         self.act = jax.jit(partial(agent.algorithm.act, explore=True))
-        self.input = _first_input(self.env, self.envs.reset(), self.num_envs)
-        self.carry = agent.algorithm.initial_carry(self.num_envs)
-        self.done = np.zeros(self.num_envs, bool)
-        self.episode = EpisodeStatistics(np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.int32))  # type: ignore[arg-type]
+        self.carry = agent.algorithm.initial_carry(agent.num_envs)
         self.metrics = jax.jit(episode_metrics)
+        self.envs.reset()
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
         """One rollout with ``policy``; ``key`` is the iteration's, as for ``rollout.collect``."""
         keys = _row_keys(key, self.num_rows)
         first_carry, rows, extras = self.carry, [], []
         for t in range(self.num_rows):
-            now = self.input
+            now = self.envs.input
             self.carry, action, extra = self.act(policy, self.carry, now, self.env_id, keys[t])
-            rows.append((now, *self._step(np.asarray(action))))
+            rows.append((now, *self.envs.step(np.asarray(action))))
             extras.append(extra)
         inputs, action, reward, terminated, truncated, valid, episode = _stack(rows)
         rollout = Rollout(
-            inputs=jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), inputs, self.input),
+            inputs=jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), inputs, self.envs.input),
             action=action,
             reward=reward,
             terminated=terminated,
@@ -78,21 +72,6 @@ class Collector:
             version=policy.version,
         )
         return rollout, self.metrics(episode, terminated | truncated, valid)
-
-    def _step(self, action: np.ndarray) -> tuple[Any, ...]:
-        """Execute one row and move on: ``(action, reward, terminated, truncated, valid, episode)``, [B]."""
-        reached, valid = self.envs.step(action), ~self.done
-        reward = np.where(valid, reached.reward, 0).astype(np.float32)
-        terminated = reached.terminated & valid
-        truncated = reached.truncated & valid & ~terminated
-        self.episode = EpisodeStatistics(
-            np.where(valid, self.episode.episodic_return + reward, np.float32(0)),  # type: ignore[arg-type]
-            np.where(valid, self.episode.episodic_length + 1, np.int32(0)),  # type: ignore[arg-type]
-        )
-        self.done = terminated | truncated
-        prev_action = np.where(per_row(valid, action), action, np.zeros_like(action))  # type: ignore[arg-type]
-        self.input = StepInput(reached.obs, prev_action, reward, ~valid)  # type: ignore[arg-type]
-        return action, reward, terminated, truncated, valid, self.episode
 
     def close(self) -> None:
         self.envs.close()
@@ -110,11 +89,6 @@ def _row_keys(key: Key, num_rows: int) -> list[Key]:
 
 def _stack(rows: Sequence[PyTree]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-
-
-def _first_input(env: HostEnv, obs: PyTree, num_envs: int) -> StepInput:
-    prev_action = np.asarray(zero_actions(env.action_space, num_envs))
-    return StepInput(obs, prev_action, np.zeros(num_envs, np.float32), np.ones(num_envs, bool))  # type: ignore[arg-type]
 
 
 class HostLearner:
@@ -236,36 +210,31 @@ def evaluate_host(
     Args:
       on_row: called with the number of finished episodes after each row, for progress.
     """
+    num_episodes, max_steps = check_episodes(num_episodes, max_steps)
     env, algorithm = _host_env(agent), agent.algorithm
     if isinstance(policy, AgentState):
         policy = algorithm.policy(policy.learner)
     act = jax.jit(partial(algorithm.act, explore=explore))
     env_id = jnp.arange(num_episodes, dtype=jnp.int32)
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
-    envs = env.open(num_episodes, seed)
+    envs = Stepper(env, num_episodes, seed, evaluation=True)
     try:
-        now, carry = _first_input(env, envs.reset(), num_episodes), algorithm.initial_carry(num_episodes)
-        returns, lengths = np.zeros(num_episodes, np.float32), np.zeros(num_episodes, np.int32)
-        finished = np.zeros(num_episodes, bool)
-        done = finished.copy()
+        envs.reset()
+        carry = algorithm.initial_carry(num_episodes)
+        result = Evaluation(*envs.episode, envs.done)  # type: ignore[arg-type]
         for t in range(max_steps or env.max_episode_steps or EVALUATION_LIMIT):
-            carry, action, _ = act(policy, carry, now, env_id, jax.random.fold_in(key, t))
-            reached = envs.step(np.asarray(action))
-            running = ~finished
-            returns += np.where(running, reached.reward, 0)
-            lengths += running
-            valid, done = ~done, reached.terminated | reached.truncated
-            now = StepInput(
-                reached.obs,
-                np.where(per_row(valid, np.asarray(action)), action, 0).astype(np.asarray(action).dtype),  # type: ignore[arg-type]
-                np.where(valid, reached.reward, 0).astype(np.float32),  # type: ignore[arg-type]
-                ~valid,  # type: ignore[arg-type]
+            carry, action, _ = act(policy, carry, envs.input, env_id, jax.random.fold_in(key, t))
+            envs.step(np.asarray(action))
+            finished = result.finished
+            result = Evaluation(
+                np.where(finished, result.episodic_return, envs.episode.episodic_return),  # type: ignore[arg-type]
+                np.where(finished, result.episodic_length, envs.episode.episodic_length),  # type: ignore[arg-type]
+                finished | envs.done,
             )
-            finished |= done
             if on_row:
-                on_row(int(finished.sum()))
-            if finished.all():
+                on_row(int(result.finished.sum()))
+            if result.finished.all():
                 break
     finally:
         envs.close()
-    return Evaluation(returns, lengths, finished)  # type: ignore[arg-type]
+    return result

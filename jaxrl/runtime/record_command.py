@@ -222,11 +222,10 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
 def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Player:
     """Each episode in an environment that is opened for it."""
     import jax
-    import jax.numpy as jnp
     import numpy as np
 
-    from jaxrl.spaces import first_input
-    from jaxrl.types import HostEnv, StepInput
+    from jaxrl.runtime.stepping import Stepper
+    from jaxrl.types import HostEnv
 
     env, algorithm = agent.env, agent.algorithm
     assert isinstance(env, HostEnv)
@@ -234,18 +233,18 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
 
     def play(episode: int) -> Iterator[Moment]:
         episode_key = jax.random.fold_in(key, episode)
-        envs = env.open(1, int(jax.random.randint(episode_key, (), 0, 2**31 - 1)))
+        envs = Stepper(env, 1, int(jax.random.randint(episode_key, (), 0, 2**31 - 1)), evaluation=True)
         try:
-            now, carry = first_input(envs.reset(), env.action_space, 1), algorithm.initial_carry(1)
-            yield Moment(_first(now.obs), None, 0.0, False)
+            envs.reset()
+            carry = algorithm.initial_carry(1)
+            yield Moment(_first(envs.input.obs), None, 0.0, False)
             for time in count():
-                carry, action, _ = act(policy, carry, now, np.zeros(1, np.int32), jax.random.fold_in(episode_key, time))
-                reached = envs.step(np.asarray(action))
-                ended = bool(reached.terminated[0] | reached.truncated[0])
-                yield Moment(_first(reached.obs), np.asarray(action)[0], float(reached.reward[0]), ended)
+                carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(episode_key, time))
+                row = envs.step(np.asarray(action))
+                ended = bool(envs.done[0])
+                yield Moment(_first(envs.input.obs), row.action[0], float(row.reward[0]), ended)
                 if ended:
                     return
-                now = StepInput(reached.obs, action, jnp.asarray(reached.reward, jnp.float32), jnp.zeros(1, bool))
         finally:
             envs.close()
 

@@ -1,0 +1,179 @@
+"""The host loop: arrays that environments write again, limits that they do not know, and the form of them that is scored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import jaxrl
+from jaxrl import make_env
+from jaxrl.runtime.evaluation import evaluate
+from jaxrl.runtime.host import Collector, evaluate_host
+from jaxrl.runtime.record_command import _host_player
+from jaxrl.runtime.stepping import Stepper
+from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
+from tests.agents import small_ppo
+
+NUM_ENVS = 4
+
+
+class Clock:
+    """Observations are the time since the reset, in one array for ever; rewards are 1; no episode ends, but at ``limit``."""
+
+    limit: int | None = None
+
+    def __init__(self, num_envs: int, seed: int) -> None:
+        self.time = np.zeros((num_envs, 1), np.float32)
+        self.done = np.zeros(num_envs, bool)
+
+    def reset(self) -> Any:
+        self.time[:] = 0
+        return self.time
+
+    def step(self, action: Any) -> HostStep:
+        self.time += 1
+        self.time[self.done] = 0
+        no, reward = np.zeros(len(self.time), bool), np.where(self.done, 0, 1).astype(np.float32)
+        self.done = no if self.limit is None else self.time[:, 0] >= self.limit
+        return HostStep(self.time, reward, no, self.done)
+
+    def close(self) -> None:
+        pass
+
+
+class Resettable(Clock):
+    def reset_where(self, mask: Any) -> Any:
+        self.time[mask] = 0
+        return self.time
+
+
+class Limited(Clock):
+    limit = 3
+
+
+def clock(kind: Any = Clock, max_episode_steps: int | None = None) -> HostEnv:
+    space = spaces.Box(0, np.inf, (1,))
+    return HostEnv(kind, space, spaces.Discrete(2), name="clock", max_episode_steps=max_episode_steps)
+
+
+def pure_clock(max_episode_steps: int) -> Env:
+    def step(key: Any, time: Any, action: Any, params: Any) -> Any:
+        no = jax.numpy.array(False)
+        return time + 1, TimeStep(time + 1, jax.numpy.float32(1), no, no)
+
+    space, zero = spaces.Box(0, np.inf, (1,)), jax.numpy.zeros(1)
+    return Env(lambda key, params: (zero, zero), step, space, spaces.Discrete(2), max_episode_steps=max_episode_steps)
+
+
+def collected(env: HostEnv) -> Any:
+    agent = small_ppo(env)
+    learner = agent.init(jax.random.key(0)).learner
+    rollout, _ = Collector(agent, 0).collect(agent.algorithm.policy(learner), jax.random.key(1))
+    return rollout
+
+
+def test_arrays_that_an_environment_writes_again_are_copied() -> None:
+    obs = collected(clock()).inputs.obs
+    np.testing.assert_array_equal(obs[:, :, 0], np.arange(9)[:, None] * np.ones(NUM_ENVS))
+
+
+@pytest.mark.parametrize("kind", [Resettable, Limited])
+def test_episodes_end_at_the_limit_as_in_pure_environments(kind: Any) -> None:
+    """Whether the environments keep it themselves or not."""
+    rollout = collected(clock(kind, max_episode_steps=3))
+    ones = np.ones(NUM_ENVS)
+    np.testing.assert_array_equal(rollout.inputs.obs[:, :, 0], np.array([[0, 1, 2, 3, 0, 1, 2, 3, 0]]).T * ones)
+    np.testing.assert_array_equal(rollout.truncated, np.array([[0, 0, 1, 0, 0, 0, 1, 0]]).T * ones)
+    np.testing.assert_array_equal(rollout.valid, np.array([[1, 1, 1, 0, 1, 1, 1, 0]]).T * ones)
+    np.testing.assert_array_equal(rollout.reward, rollout.valid)
+    np.testing.assert_array_equal(rollout.inputs.is_first, np.array([[1, 0, 0, 0, 1, 0, 0, 0, 1]]).T * ones)
+    assert not rollout.terminated.any()
+
+
+def test_an_environment_that_cannot_be_cut_says_so() -> None:
+    with pytest.raises(RuntimeError, match=r"clock: an episode went on past max_episode_steps=3: set truncated"):
+        collected(clock(max_episode_steps=3))
+
+
+@pytest.mark.parametrize(("max_steps", "length", "finished"), [(None, 3, True), (7, 3, True), (2, 2, False)])
+def test_evaluation_ends_at_the_limit_as_in_pure_environments(max_steps: int | None, length: int, finished: bool) -> None:
+    for env in (clock(max_episode_steps=3), clock(Limited, max_episode_steps=3), pure_clock(3)):
+        agent = small_ppo(env)
+        played = evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), 2, max_steps=max_steps)
+        np.testing.assert_array_equal(played.episodic_length, [length] * 2)
+        np.testing.assert_array_equal(played.episodic_return, [length] * 2)
+        np.testing.assert_array_equal(played.finished, [finished] * 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_episodes": 0}, "num_episodes=0 must be an integer >= 1"),
+        ({"max_steps": 0}, "max_steps=0 must be an integer >= 1"),
+        ({"max_steps": -1}, "max_steps=-1 must be an integer >= 1"),
+    ],
+)
+def test_an_evaluation_of_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
+    for env, play in ((clock(), evaluate_host), (clock(), jaxrl.evaluate), (pure_clock(3), jaxrl.evaluate)):
+        agent = small_ppo(env)
+        state = agent.init(jax.random.key(0))
+        with pytest.raises(ValueError, match=message):
+            play(agent, state, jax.random.key(1), **settings)
+
+
+def test_environment_parameters_are_refused_where_there_are_none() -> None:
+    agent = small_ppo(clock())
+    with pytest.raises(ValueError, match="env_params are for pure environments; clock runs on the host"):
+        agent.init(jax.random.key(0), env_params={"gravity": 5.0})
+
+
+# ------------------------------------------------------------------------------------------------------------------- evaluation
+
+
+class Clipped(Clock):
+    """What training sees of ``Resettable``: a tenth of its rewards, and episodes of two steps."""
+
+    limit = 2
+
+    def step(self, action: Any) -> HostStep:
+        row = super().step(action)
+        return row._replace(reward=row.reward / 10)
+
+
+def clipped() -> Agent:
+    return small_ppo(clock(Clipped, max_episode_steps=5)._replace(open_eval=Resettable))
+
+
+def test_scores_are_of_the_environment_as_it_is() -> None:
+    agent = clipped()
+    state = agent.init(jax.random.key(0))
+    played = jaxrl.evaluate(agent, state, jax.random.key(1), 2)
+    np.testing.assert_array_equal(played.episodic_return, [5, 5])
+    policy = agent.algorithm.policy(state.learner)
+    moments = list(_host_player(agent, policy, jax.random.key(1), False)(0))
+    assert [moment.reward for moment in moments] == [0, 1, 1, 1, 1, 1] and moments[-1].ended
+    rollout = collected(agent.env)  # type: ignore[arg-type]
+    assert rollout.reward.max() == np.float32(0.1) and rollout.truncated[1].all()
+
+
+def test_atari_is_scored_by_raw_rewards_and_whole_games() -> None:
+    """The same moves in both forms, up to the first life that is lost."""
+    env = make_env("envpool:Qbert-v5", reward_clip=True, episodic_life=True, num_threads=1)
+    assert isinstance(env, HostEnv)
+    training, scored = Stepper(env, NUM_ENVS, 0), Stepper(env, NUM_ENVS, 0, evaluation=True)
+    training.reset()
+    scored.reset()
+    rng, clipped, raw = np.random.default_rng(0), np.zeros(NUM_ENVS), np.zeros(NUM_ENVS)
+    for _ in range(300):
+        action = rng.integers(6, size=NUM_ENVS).astype(np.int32)
+        clipped += training.step(action).reward
+        raw += scored.step(action).reward
+        if training.done.any():
+            break
+    assert training.done.any() and not scored.done.any()
+    assert clipped.max() > 0
+    np.testing.assert_array_equal(raw, 25 * clipped)  # a cube is worth 25
