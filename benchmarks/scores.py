@@ -122,8 +122,8 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tup
 
 
 def train_seconds(history: dict[str, np.ndarray]) -> float:
-    """Without compilation and evaluation, over all sessions."""
-    return float((np.diff(history["env_steps"].sum(axis=1), prepend=0) / history["sps"]).sum())
+    """Without compilation and evaluation, over all sessions; the first row has no rate, since nothing was trained yet."""
+    return float(np.nansum(np.diff(history["env_steps"].sum(axis=1), prepend=0) / history["sps"]))
 
 
 def bootstrap_interval(scores: np.ndarray) -> list[float]:

@@ -35,7 +35,7 @@ def main(folder: str = "runs/example-resume", total_steps: int = 100_000) -> Non
         return np.array_equal(*(jax.random.key_data(x) if is_key else x for x in (a, b)))
 
     same = all(jax.tree.leaves(jax.tree.map(equal, states, others)))
-    print(f"{len(history['iteration'])} chunks; every bit of both final states equal: {same}")
+    print(f"{len(history['iteration'])} rows of logs; every bit of both final states equal: {same}")
 
 
 if __name__ == "__main__":

@@ -198,7 +198,8 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     config = json.loads((folder / "config.json").read_text())
     assert config["run"]["seeds"] == [1, 2] and config["agent"]["settings"]["anneal"] is True
     rows = list(csv.DictReader((folder / "progress.csv").read_text().splitlines()))
-    assert float(rows[-1]["charts/learning_rate"]) < float(rows[0]["charts/learning_rate"])
+    assert [row["iteration"] for row in rows[:4]] == ["0", "0", "1", "1"] and rows[0]["charts/learning_rate"] == ""
+    assert float(rows[-1]["charts/learning_rate"]) < float(rows[2]["charts/learning_rate"])
     assert jaxrl.build(config["agent"]).num_envs == 2
 
 

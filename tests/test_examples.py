@@ -23,7 +23,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         r"plain: norm of the kernels [\d.]+\nwith weight decay: .*; logged at the end: ",
     ),
     "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
-    "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ chunks; every bit of both final states equal: True"),
+    "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ rows of logs; every bit of both final states equal: True"),
     "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
     "population_based_training": (
         {"members": 4, "total_steps": 4096, "chunk_iterations": 2},

@@ -108,7 +108,7 @@ def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: A
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
         train(cartpole("ppo"), tmp_path, on_chunk=at(4, kill), checkpoint_every=0)
-    assert len(progress(tmp_path)) == 2 and not (tmp_path / "checkpoints").exists()
+    assert len(progress(tmp_path)) == 4 and not (tmp_path / "checkpoints").exists()
     again, _ = train(cartpole("ppo"), tmp_path)
     assert_bit_equal(again, states)
     assert progress(tmp_path) == progress(folder)
@@ -193,7 +193,7 @@ def test_environments_on_the_host_begin_new_episodes(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(agent, tmp_path, on_chunk=at(8, kill))
     resumed, history = train(agent, tmp_path)
-    assert history["iteration"].tolist() == [2, 4, 6, 8, 10, 12] and int(resumed[0].iteration) == 12
+    assert history["iteration"].tolist() == [0, 2, 4, 6, 8, 10, 12] and int(resumed[0].iteration) == 12
     assert np.nanmax(history["charts/episodic_return"]) == 5
 
 
@@ -299,8 +299,8 @@ def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:
 
     _, history = train(cartpole("ppo"), tmp_path, on_chunk=add)
     rows = progress(tmp_path)
-    assert {row["charts/mine"] for row in rows[:4]} == {""} and rows[4]["charts/mine"] == "1.5"
-    np.testing.assert_array_equal(history["charts/mine"][1:3], [[np.nan, np.nan], [1.5, np.nan]])
+    assert {row["charts/mine"] for row in rows[:6]} == {""} and rows[6]["charts/mine"] == "1.5"
+    np.testing.assert_array_equal(history["charts/mine"][2:4], [[np.nan, np.nan], [1.5, np.nan]])
 
 
 # ------------------------------------------------------------------------------------------------------------------- bad input
@@ -360,10 +360,10 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
 
 def test_stop_at_ends_a_run_that_is_good_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, history = train(cartpole("ppo"), tmp_path, stop_at=1.0, quiet=False)
-    assert history["iteration"].tolist() == [2, 4]
+    assert history["iteration"].tolist() == [0, 2, 4]  # that untrained policies reach it ends nothing
     assert "stopped, since the evaluation return reached 1, at step 128 of 384" in capsys.readouterr().out
     _, again = train(cartpole("ppo"), tmp_path, stop_at=1.0)
-    assert again["iteration"].tolist() == [2, 4]
+    assert again["iteration"].tolist() == [0, 2, 4]
 
 
 def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -390,4 +390,4 @@ def test_on_chunk_may_change_the_states() -> None:
         return chunk.states._replace(learner=learner._replace(hyperparams=learner.hyperparams._replace(learning_rate=rates)))
 
     _, history = train(cartpole("ppo"), None, on_chunk=halve)
-    np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 / 2.0 ** np.arange(6), rtol=1e-6)
+    np.testing.assert_allclose(history["charts/learning_rate"][1:, 0], 1e-3 / 2.0 ** np.arange(6), rtol=1e-6)

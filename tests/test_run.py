@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import pytest
 import jaxrl
 from jaxrl.runtime import devices, plots
 from jaxrl.runtime import run as run_module
-from jaxrl.runtime.checkpoint import restore
+from jaxrl.runtime.checkpoint import restore, steps
 from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.runtime.folder import commit
 from jaxrl.runtime.fused import FusedDriver
@@ -110,16 +111,16 @@ def test_one_trace_serves_every_chunk_length() -> None:
         return base.step(state)
 
     _, history = run(base._replace(step=counted), 32 * 7, seeds=2, chunk_iterations=3, quiet=True, eval_every=2, eval_episodes=2)
-    assert np.diff(history["iteration"], prepend=0).tolist() == [2, 1, 1, 2, 1]
+    assert np.diff(history["iteration"]).tolist() == [2, 1, 1, 2, 1]
     assert traces <= 2  # the shape of the metrics, and the loop
 
 
 def test_environments_on_the_host_share_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_dqn(hosted(probes.truncation(5)))
     states, history = run(agent, 80, seeds=2, out=tmp_path, chunk_iterations=1, eval_every=2, eval_episodes=3)
-    assert len(states) == 2 and history["charts/episodic_length"].shape == (2, 2)
-    assert history["iteration"].tolist() == [9, 10] and history["total_steps"].tolist() == [72, 80]
-    np.testing.assert_array_equal(history["evaluation/episodic_return"], [[np.nan] * 2, [5.0] * 2])
+    assert len(states) == 2 and history["charts/episodic_length"].shape == (3, 2)
+    assert history["iteration"].tolist() == [8, 9, 10] and history["total_steps"].tolist() == [64, 72, 80]
+    np.testing.assert_array_equal(history["evaluation/episodic_return"], [[5.0] * 2, [np.nan] * 2, [5.0] * 2])
     assert {path.name for path in tmp_path.iterdir()} == {
         "config.json",
         "progress.csv",
@@ -181,7 +182,10 @@ def test_plan_stops_at_chunks_evaluations_and_the_end(agent: Agent) -> None:
 def test_evaluation_depends_on_seed_and_iteration_alone(agent: Agent, finished: Finished) -> None:
     states, history = finished.states, finished.history
     returns = history["evaluation/episodic_return"]
-    assert np.isnan(returns[0]).all() and not np.isnan(returns[1:]).any()
+    assert np.isnan(returns[1]).all() and not np.isnan(returns[[0, 2, 3]]).any()
+    untrained = agent.init(jax.random.key(SEEDS[2]))
+    before = jaxrl.evaluate(agent, untrained, evaluation_key(SEEDS[2], 0), 3)
+    np.testing.assert_allclose(returns[0, 2], np.mean(before.episodic_return))
     state = jax.tree.map(lambda x: x[2], jax.device_get(states))
     result = jaxrl.evaluate(agent, state, evaluation_key(SEEDS[2], 5), 3)
     np.testing.assert_allclose(returns[-1, 2], np.mean(result.episodic_return))
@@ -206,15 +210,17 @@ def test_evaluate_refuses_env_params_on_the_host() -> None:
 
 def test_history_and_progress_csv_agree(finished: Finished) -> None:
     history, folder = finished.history, finished.folder
-    assert history["iteration"].tolist() == [2, 4, 5] and history["total_steps"].tolist() == [64, 128, 160]
-    assert history["env_steps"].shape == (3, 4) and (history["env_steps"] <= history["total_steps"][:, None]).all()
-    valid = history["charts/valid_rows"] * np.array([[64], [64], [32]])
-    np.testing.assert_allclose(np.diff(history["env_steps"], axis=0, prepend=0), valid, rtol=1e-5)
+    assert history["iteration"].tolist() == [0, 2, 4, 5] and history["total_steps"].tolist() == [0, 64, 128, 160]
+    assert history["env_steps"].shape == (4, 4) and (history["env_steps"] <= history["total_steps"][:, None]).all()
+    valid = history["charts/valid_rows"][1:] * np.array([[64], [64], [32]])
+    np.testing.assert_allclose(np.diff(history["env_steps"], axis=0), valid, rtol=1e-5)
+    training = [key for key in history if key.startswith(("charts/", "losses/"))]
+    assert training and all(np.isnan(history[key][0]).all() for key in [*training, "sps"])
 
     text = (folder / "progress.csv").read_text()
     assert "nan" not in text.lower() and "inf" not in text.lower()
     rows = list(csv.DictReader(text.splitlines()))
-    assert len(rows) == 3 * 4
+    assert len(rows) == 4 * 4
     assert list(rows[0])[:7] == ["seed", "iteration", "total_steps", "env_steps", "seconds", "sps", "diverged"]
     assert [int(row["seed"]) for row in rows[:4]] == SEEDS
     for index, row in enumerate(rows):
@@ -222,7 +228,7 @@ def test_history_and_progress_csv_agree(finished: Finished) -> None:
         for key, values in history.items():
             value = values[chunk] if values.ndim == 1 else values[chunk, seed]
             assert row[key] == "" if np.isnan(value) else float(row[key]) == pytest.approx(float(value))
-    assert [row["evaluation/episodic_return"] == "" for row in rows] == [True] * 4 + [False] * 8
+    assert [row["evaluation/episodic_return"] == "" for row in rows] == [False] * 4 + [True] * 4 + [False] * 8
 
 
 def test_config_rebuilds_the_agent(agent: Agent, finished: Finished) -> None:
@@ -276,10 +282,11 @@ def test_mean_interval_leaves_out_missing_seeds() -> None:
 
 
 def test_lines_of_progress(finished: Finished) -> None:
-    title, rounded, first, second, third, end = finished.output.splitlines()
+    title, rounded, untrained, first, second, third, end = finished.output.splitlines()
     assert title == "PPO · gymnax:CartPole-v1 · 4 seeds on 2 devices"
     assert rounded == "total_steps=150 rounded up to 160: whole iterations of 4 × 8 rows"
-    assert first.startswith("step  64/160  return 1") and "compiled in" in first and "evaluation" not in first
+    assert re.fullmatch(r"step   0/160  return –  evaluation \S+ ± \S+  – env steps/s  ETA –  compiled in .*", untrained)
+    assert first.startswith("step  64/160  return 1") and "compiled in" not in first and "evaluation" not in first
     assert second.startswith("step 128/160  return ") and "  evaluation " in second and "env steps/s  ETA " in second
     assert third.startswith("step 160/160  return ") and "compiled" not in third
     assert end.startswith("done at step 160 of 160 after") and "; evaluation return " in end
@@ -354,10 +361,18 @@ class FakeDriver:
 
     def __init__(self, num_seeds: int, during: dict[int, Callable[[], None]]) -> None:
         self.num_seeds, self.during, self.calls, self.closed = num_seeds, during, 0, False
+        self.scores: dict[int, float] = {}
+        """Of the evaluation at an iteration, where it is not 1."""
 
     def init(self, hyperparams: Any = None) -> Any:
         self.during.get(0, lambda: None)()
         return {"done": jnp.zeros(self.num_seeds, jnp.int32)}
+
+    def shapes(self, hyperparams: Any = None) -> Any:
+        return {"done": jax.ShapeDtypeStruct((self.num_seeds,), jnp.int32)}
+
+    def adopt(self, states: Any, iteration: int) -> Any:
+        return states
 
     def advance(self, states: Any, iterations: int) -> Any:
         self.calls += 1
@@ -374,7 +389,8 @@ class FakeDriver:
         return jax.tree.map(jnp.copy, states)
 
     def evaluate(self, states: Any, iteration: int, num_episodes: int) -> Any:
-        return np.ones((self.num_seeds, num_episodes)), np.ones((self.num_seeds, num_episodes))
+        score = self.scores.get(iteration, 1.0)
+        return np.full((self.num_seeds, num_episodes), score), np.ones((self.num_seeds, num_episodes))
 
     def close(self) -> None:
         self.closed = True
@@ -399,9 +415,9 @@ def test_ctrl_c_finishes_the_chunk_and_writes_everything(
         run(agent, 320, seeds=2, out=tmp_path, chunk_iterations=2, eval_every=4)
     assert signal.getsignal(signal.SIGINT) is before and driver.closed and driver.calls == 2
     assert caught.value.states["done"].tolist() == [4, 4]
-    assert caught.value.history["iteration"].tolist() == [2, 4]
-    assert caught.value.history["best"].shape == (2, 2) and np.isnan(caught.value.history["best"]).all()
-    assert len((tmp_path / "progress.csv").read_text().splitlines()) == 1 + 2 * 2
+    assert caught.value.history["iteration"].tolist() == [0, 2, 4]
+    assert caught.value.history["best"].shape == (3, 2) and np.isnan(caught.value.history["best"]).all()
+    assert len((tmp_path / "progress.csv").read_text().splitlines()) == 1 + 3 * 2
     restored, info = restore(tmp_path / "checkpoints", caught.value.states)
     assert info.step == 4 and restored["done"].tolist() == [4, 4]
     assert (tmp_path / "learning_curve.png").exists()
@@ -430,6 +446,26 @@ def test_a_second_ctrl_c_does_not_wait(agent: Agent, monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt) as caught:
         run(agent, 320, seeds=2, quiet=True)
     assert not isinstance(caught.value, RunInterrupted) and driver.closed
+
+
+@pytest.mark.parametrize(("untrained", "best"), [(1.0, 2), (0.5, 2), (1.5, 0)])
+def test_untrained_policies_are_the_best_only_where_training_made_them_worse(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, untrained: float, best: int
+) -> None:
+    driver = faked(monkeypatch, {})
+    driver.scores = {0: untrained}
+    settings = {"seeds": 2, "out": tmp_path, "chunk_iterations": 2, "eval_every": 2, "quiet": True}
+    _, history = run(agent, 128, **settings)
+    assert history["evaluation/episodic_return"][:, 0].tolist() == [untrained, 1, 1]
+    assert steps(tmp_path / "best") == [best]
+    run(agent, 320, **settings)  # which knows from the records what was best
+    assert steps(tmp_path / "best") == [best]
+
+
+def test_without_evaluations_the_first_row_is_that_of_the_first_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    faked(monkeypatch, {})
+    _, history = run(agent, 64, seeds=2, chunk_iterations=1, eval_every=0, quiet=True)
+    assert history["iteration"].tolist() == [1, 2] and np.isfinite(history["sps"]).all()
 
 
 def test_a_foreign_handler_of_ctrl_c_is_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def dress(axes: Any, last_step: float, *, xlabel: str, ylabel: str) -> None:
 
     axes.set_xlabel(xlabel, color=INK)
     axes.set_ylabel(ylabel, color=INK)
-    axes.set_xlim(0, last_step * 1.04)
+    axes.set_xlim(0, max(1, last_step) * 1.04)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

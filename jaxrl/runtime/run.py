@@ -74,13 +74,14 @@ def run(
         One may occur several times with different hyperparameters.
       out: folder of the run: ``config.json``, ``progress.csv``, ``records.jsonl``, ``tensorboard/``, ``learning_curve.png``,
         ``checkpoints/`` (whole states) and ``best/`` (the policies of the best evaluation). New, empty, or this run's own.
-      eval_every: iterations between evaluations; default: about 20 evaluations per run. The end is evaluated too; 0: none at all.
+      eval_every: iterations between evaluations; default: about 20 evaluations per run. The end is evaluated too, and so are the
+        policies that training begins with; 0: none at all.
       eval_episodes: greedy episodes per evaluation and seed. Their keys come from (seed, iteration), apart from training's.
       chunk_iterations: iterations between two looks at the clock and the logs; default: 50 chunks per run or more. The length of
         chunks changes no state; each chunk is a row of the logs.
       exact_steps: refuse a total that is no whole number of iterations.
       hyperparams: the ones to change, one value for all seeds or [num_seeds] each.
-      stop_at: end the run when the mean evaluation return over seeds reaches this.
+      stop_at: end the run when the mean evaluation return over seeds reaches this; what training begins with does not count.
       on_nan: what happens when losses of a seed are NaN or infinite: "drop" leaves the seed out of all means from there on, and
         ends the run when none is left; "stop" ends it at once.
       on_chunk: called with a ``Chunk`` (iteration, total_steps, states, record) after each; returns None, or the states to go on
@@ -97,8 +98,9 @@ def run(
 
     Returns:
       ``(states, history)``. States have the leading axis [num_seeds] (for a host environment: a list). History maps
-      ``iteration, total_steps, seconds, sps`` to [num_chunks] and ``env_steps`` (valid rows so far), ``diverged`` and each
-      metric's log key to [num_chunks, num_seeds], NaN where nothing was counted: no episode ended, or no evaluation was due.
+      ``iteration, total_steps, seconds, sps`` to [num_rows] and ``env_steps`` (valid rows so far), ``diverged`` and each
+      metric's log key to [num_rows, num_seeds], NaN where nothing was counted: no episode ended, or no evaluation was due. There
+      is a row per chunk, and before them, if there are evaluations, one of the policies that training begins with.
       ``seconds`` count from the start; ``sps`` are env steps per second of training, over all seeds, without compilation and
       evaluation.
 

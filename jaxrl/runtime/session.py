@@ -89,6 +89,7 @@ class Session:
         self.driver, self.seeds, self.plan, self.progress = driver, list(seeds), plan, progress
         self.files, self.on_chunk = files, on_chunk
         self.history = History()
+        self.unlogged: list[Record] = []
         self.interrupt = Interrupt()
         self.told_of_interrupt = False
         self.iteration = 0
@@ -127,10 +128,13 @@ class Session:
             self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
             self.diverged = np.asarray(records[-1]["diverged"], bool)
             self.start -= records[-1]["seconds"]
-            self.best = max(mean(record[EVALUATION_RETURN]) for record in records)
+            self.best = max(map(self.standing, records))
 
     def train(self, states: PyTree) -> PyTree:
         """Advance to the end of the plan, or to a reason to stop before."""
+        if self.plan.eval_every and not (self.iteration or len(self.history) or self.interrupt.requested):
+            record = self.first_record(states)
+            self.progress.update(View(record, np.nan, self.compile_seconds))
         begin, compiled, first = time.perf_counter(), self.compile_seconds, self.iteration
         for stop in self.plan.stops(self.iteration):
             if self.ended or self.interrupt.requested:
@@ -150,13 +154,24 @@ class Session:
             return "stopped, since all seeds diverged,"
         if self.plan.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"
-        if (
-            self.plan.stop_at is not None
-            and len(self.history)
-            and mean(self.history.last[EVALUATION_RETURN]) >= self.plan.stop_at
-        ):
+        reached = mean(self.history.last[EVALUATION_RETURN]) if self.iteration and len(self.history) else -np.inf
+        if self.plan.stop_at is not None and reached >= self.plan.stop_at:
             return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
         return None
+
+    def first_record(self, states: PyTree) -> Record:
+        """Evaluate the policies that training begins with, so that learning curves begin there; metrics of training are blank."""
+        record: Record = {
+            "iteration": self.plan.warmup_iterations,
+            "total_steps": self.plan.steps_at(0),
+            "env_steps": self.env_steps,
+            "seconds": time.perf_counter() - self.start,
+            "sps": np.nan,
+            "diverged": self.diverged,
+            **self.evaluated(states, 0),
+        }
+        self.keep(states, record)
+        return record
 
     def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
         """Advance to iteration ``stop``, evaluate if it is due, log, and save if it is time."""
@@ -181,11 +196,28 @@ class Session:
         if self.on_chunk:
             given = self.on_chunk(Chunk(record["iteration"], record["total_steps"], states, record))
             states = states if given is None else self.driver.place(given)
-        self.history.append(record)
-        if self.files:
-            self.files.log(record)
-        self.save(states, record)
+        self.keep(states, record)
         return states, record
+
+    def keep(self, states: PyTree, record: Record) -> None:
+        """Log a record, remember policies that are the best so far, and save if it is time."""
+        self.history.append(record)
+        if self.files is None:
+            return
+        if (score := self.standing(record)) > self.best:
+            self.best = score
+            self.files.improve(self.driver.policies(states), record["iteration"])
+        self.unlogged.append(record)
+        if self.iteration:  # a run whose first chunk fails leaves its folder as it was
+            for each in self.unlogged:
+                self.files.log(each)
+            self.unlogged.clear()
+            self.files.save_if_due(states, record["iteration"])
+
+    def standing(self, record: Record) -> float:
+        """What is compared to find the best policies; those that were not trained yet lose to equally good ones."""
+        score = mean(record[EVALUATION_RETURN])
+        return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
 
     def evaluated(self, states: PyTree, stop: int) -> Record:
         keys = (EVALUATION_RETURN, EVALUATION_LENGTH)
@@ -197,14 +229,6 @@ class Session:
     def without_diverged(self, values: np.ndarray) -> np.ndarray:
         """Blank for seeds that are lost, so that means are those of the others."""
         return np.where(self.diverged, np.nan, values)
-
-    def save(self, states: PyTree, record: Record) -> None:
-        if self.files is None:
-            return
-        if (score := mean(record[EVALUATION_RETURN])) > self.best:
-            self.best = score
-            self.files.improve(self.driver.policies(states), record["iteration"])
-        self.files.save_if_due(states, record["iteration"])
 
     def fetch(self, tree: Any) -> Any:
         """Results on the host. Waits in Python, so that a signal is answered while the device computes."""
@@ -230,8 +254,9 @@ class Session:
     def finish(self, states: PyTree, title: str) -> str:
         """Write what the end leaves, and say in one line how it went."""
         history, steps = self.history.arrays(), self.plan.steps_at(self.iteration)
+        has_results = self.files and self.iteration and history
         took = duration(time.perf_counter() - self.start)
-        if self.files and history:
+        if self.files and has_results:
             subtitle = f"{steps:,} steps per seed in {took}"
             self.files.finish(states, self.plan.warmup_iterations + self.iteration, history, title=title, subtitle=subtitle)
         compilation = f" (compilation {duration(self.compile_seconds)})" if self.compile_seconds else ""
@@ -239,7 +264,7 @@ class Session:
         evaluated = history.get(EVALUATION_RETURN, np.empty(0))
         if known := [row for row in evaluated if not np.isnan(row).all()]:
             parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
-        if self.files and history:
+        if self.files and has_results:
             parts.append(f"results in {self.files.shown_folder}")
             if not self.ended:
                 parts.append(f"resume with: jaxrl train --resume {self.files.shown_folder}")

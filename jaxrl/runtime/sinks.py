@@ -102,12 +102,15 @@ def read_records(folder: Path, last_iteration: int) -> list[Record]:
             ) from None
         if iteration > last_iteration:
             break
-        records.append({key: _array(value) if isinstance(value, list) else value for key, value in data.items()})
+        records.append({key: _with_nan(value) for key, value in data.items()})
     return records
 
 
-def _array(values: list[Any]) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in values])
+def _with_nan(value: Any) -> Any:
+    """The number or the array that ``without_nan`` made plain."""
+    if isinstance(value, list):
+        return np.array([_with_nan(each) for each in value])
+    return np.nan if value is None else value
 
 
 class Csv:

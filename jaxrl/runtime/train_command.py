@@ -87,7 +87,7 @@ class RunOptions:
     out: Annotated[str | None, _chosen_by_us("runs/ALGORITHM-ENV, numbered if it exists", "FOLDER")] = None
     """Folder for the results: new, empty, or of this very run, which then goes on."""
     eval_every: Annotated[Count | None, _chosen_by_us("about 20 evaluations per run", "INT")] = None
-    """Iterations between evaluations; 0: none."""
+    """Iterations between evaluations, which begin before training; 0: none."""
     eval_episodes: Count = 128
     """Greedy episodes per evaluation and seed."""
     chunk_iterations: Annotated[Count | None, _chosen_by_us("about 50 chunks per run", "INT")] = None
