@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -19,14 +21,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl import types
+from jaxrl.names import called_here
 from jaxrl.runtime import cli
+from jaxrl.runtime.logs import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
 from jaxrl.runtime.sweep import expand, read_sweep
-from jaxrl.runtime.train_command import ALGORITHMS, parse
+from jaxrl.runtime.train_command import ALGORITHMS, algorithm_settings, parse
+from tests.agents import cartpole
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -212,6 +218,49 @@ def test_a_line_of_code_is_found_once() -> None:
     for text in ("def no_such_loss(", "return"):
         with pytest.raises(ValueError, match=r"lines of ppo\.py"):
             hooks.code_link("ppo", text)
+
+
+# ------------------------------------------------------------------------------------------ for people from other libraries
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the table below a heading of names.md, as cells; each of ours comes first."""
+    section = PAGES["names.md"].partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
+    assert len(rows) > 5 and all(len(row) == len(rows[0]) for row in rows), heading
+    return rows[2:]
+
+
+@pytest.mark.parametrize("rule", ALGORITHMS)
+def test_settings_in_the_table_of_names_exist(rule: str) -> None:
+    structure, data = algorithm_settings(rule)
+    for ours, *theirs in table(f"Settings of {rule.upper()}"):
+        (name,) = re.findall(r"`(\w+)`", ours)
+        assert name in {*structure, *data}, name
+        for cell in theirs:  # one name in place of another is what an error says too
+            if (other := re.fullmatch(r"`(\w+)`", cell)) and other[1] not in {*structure, *data}:
+                assert (found := called_here(other[1], {*structure, *data})) and found[0] == name, cell
+        assert all(re.search(r"`\w+|^–$|^always$|^a wrapper$", cell) for cell in theirs), theirs
+
+
+def test_functions_in_the_table_of_names_exist() -> None:
+    calls = [call for ours, *_ in table("Functions") for call in re.findall(r"`([^`]+)`", ours)]
+    assert {"make_ppo", "run", "evaluate", "save", "load_policy"} <= {call.partition("(")[0] for call in calls}
+    for call in calls:
+        parsed = ast.parse(call.replace("…", "..."), mode="eval").body
+        assert isinstance(parsed, ast.Call) and isinstance(parsed.func, ast.Name) and parsed.func.id in jaxrl.__all__, call
+        signature = inspect.signature(getattr(jaxrl, parsed.func.id))
+        signature.bind(*parsed.args, **{keyword.arg: keyword.value for keyword in parsed.keywords if keyword.arg})
+        assert {keyword.arg for keyword in parsed.keywords} <= set(signature.parameters), call
+
+
+def test_log_keys_in_the_table_of_names_exist() -> None:
+    keys = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS}
+    for rule in ("ppo", "dqn"):
+        agent = cartpole(rule)
+        keys |= set(jax.eval_shape(lambda key, agent=agent: agent.step(agent.init(key))[1], jax.random.key(0)))
+    listed = [ours.strip("`") for ours, *_ in table("Log keys")]
+    assert len(listed) > 10 and set(listed) <= keys, set(listed) - keys
 
 
 # ------------------------------------------------------------------------------------------------------------ links and names
