@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     scores.add_argument("--force", action="store_true", help="run also what is done, or begun, from the beginning")
     scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
 
-    overhead = commands.add_parser("overhead", help="what checkpoints and logs cost a run")
+    overhead = commands.add_parser("overhead", help="what checkpoints and logs cost a run, and a call of a loaded policy")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
 

@@ -125,6 +125,8 @@ def test_exploring_needs_a_key_and_draws(runs: Any) -> None:
         policy(obs, explore=True)
     assert set(policy(obs, explore=True, key=jax.random.key(0)).tolist()) == {0, 1}
     assert len(set(policy(obs).tolist())) == 1
+    explorer = jaxrl.load_policy(runs["ppo"][0], explore=True, key=jax.random.key(1))
+    assert explorer.explore and set(explorer(obs).tolist()) == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -16,94 +16,25 @@ from gymnasium import spaces
 from jaxrl.config import nearest
 from jaxrl.runtime.checkpoint import latest_step, read_arrays, restore
 from jaxrl.runtime.folder import BEST, CHECKPOINTS, absolute, read_config
+from jaxrl.runtime.loaded import LoadedPolicy
 from jaxrl.runtime.logs import EVALUATION_RETURN
 from jaxrl.runtime.sinks import read_records
 from jaxrl.runtime.transfer import by_path
-from jaxrl.spaces import first_input, realize_space, zeros
+from jaxrl.spaces import realize_space, zeros
 from jaxrl.spec import build
 from jaxrl.types import Agent, Env, Key, Policy, PyTree, TimeStep
 
 WHICH = ("best", "last")
 
 
-class LoadedPolicy:
-    """``policy(obs) -> action``, for one observation or a batch of them.
-
-    A recurrent policy remembers what it saw: call ``reset`` where an episode begins.
-    """
-
-    def __init__(self, agent: Agent, policy: Policy, *, seed: int, step: int) -> None:
-        self.observation_space: spaces.Space = agent.env.observation_space
-        self.action_space: spaces.Space = agent.env.action_space
-        self.policy, self.seed, self.step = policy, seed, step
-        """The parameters; the seed that learnt them; the iteration that they are of."""
-        self._algorithm = agent.algorithm
-        self._act = jax.jit(agent.algorithm.act, static_argnames="explore")
-        self._memory: Any = None
-        self._expected = zeros(self.observation_space)
-
-    def __call__(self, obs: PyTree, *, explore: bool = False, key: Key | None = None, prev_reward: Any = 0.0) -> Any:
-        """The action in the environment's units, as a NumPy array: of one observation, or [B] of a batch.
-
-        Args:
-          obs: as ``observation_space`` has them, or with one more axis in front.
-          explore: act as in training, with ``key``, instead of greedily.
-          prev_reward: what the previous action earned, for policies that look at it (recurrent ones do).
-
-        Raises:
-          ValueError, TypeError: the observation has another structure, shape or type; or a key is missing.
-        """
-        obs, batch = self._checked(obs)
-        if explore and key is None:
-            raise ValueError("explore=True draws actions: give key=jax.random.key(…), another one for each call")
-        single, size = batch is None, batch or 1
-        if single:
-            obs = jax.tree.map(lambda x: x[None], obs)
-        carry, inputs = self._inputs(obs, size, prev_reward)
-        key = jax.random.key(0) if key is None else key
-        carry, action, _ = self._act(self.policy, carry, inputs, jnp.arange(size), key, explore=explore)
-        self._memory = (carry, action)
-        return np.asarray(action[0] if single else action)
-
-    def reset(self) -> None:
-        """Forget: the next observation is the first of an episode (of a batch: of all its episodes)."""
-        self._memory = None
-
-    def _inputs(self, obs: PyTree, size: int, prev_reward: Any) -> Any:
-        first = first_input(obs, self.action_space, size)
-        if self._memory is None or len(self._memory[1]) != size:
-            return self._algorithm.initial_carry(size), first
-        carry, action = self._memory
-        reward = jnp.broadcast_to(jnp.asarray(prev_reward, jnp.float32), (size,))
-        return carry, first._replace(prev_action=action, prev_reward=reward, is_first=jnp.zeros(size, bool))
-
-    def _checked(self, obs: PyTree) -> tuple[PyTree, int | None]:
-        """The observation in JAX's types, and the size of the batch, None for a single one."""
-        if not isinstance(self.observation_space, spaces.Dict | spaces.Tuple) and isinstance(obs, list | tuple):
-            obs = np.asarray(obs)
-        if jax.tree.structure(obs) != jax.tree.structure(self._expected):
-            raise TypeError(f"obs must be structured as {self.observation_space}, not as {jax.tree.structure(obs)}")
-        batches = set()
-
-        def check(path: Any, x: Any, expected: Any) -> Any:
-            x, where = np.asarray(x), f"obs{jax.tree_util.keystr(path)}"
-            extra = x.ndim - expected.ndim
-            if extra not in (0, 1) or x.shape[extra:] != expected.shape:
-                raise ValueError(
-                    f"{where} has shape {x.shape}: it must be {expected.shape}, or (batch, {', '.join(map(str, expected.shape))})"
-                )
-            if not np.can_cast(x.dtype, expected.dtype, "same_kind"):
-                raise TypeError(f"{where} has dtype {x.dtype}, which is no {expected.dtype}: convert it first")
-            batches.add(x.shape[0] if extra else None)
-            return jnp.asarray(x, expected.dtype)
-
-        obs = jax.tree_util.tree_map_with_path(check, obs, self._expected)
-        if len(batches) > 1:
-            raise ValueError("obs has leaves with and without a batch axis, or of different sizes")
-        return obs, batches.pop() if batches else None
-
-
-def load_policy(run: str | os.PathLike[str], *, seed: int | None = None, which: str = "best") -> LoadedPolicy:
+def load_policy(
+    run: str | os.PathLike[str],
+    *,
+    seed: int | None = None,
+    which: str = "best",
+    explore: bool = False,
+    key: Key | None = None,
+) -> LoadedPolicy:
     """The policy that a run learnt.
 
     Args:
@@ -111,6 +42,9 @@ def load_policy(run: str | os.PathLike[str], *, seed: int | None = None, which: 
       seed: one of the run's seeds; default: the one with the highest return in the evaluation at hand. Where several members of a
         run have the same seed (with other hyperparameters), that choice is made among them.
       which: "best", of the best evaluation (mean over seeds), or "last", of the last checkpoint.
+      explore: act as in training, not greedily, unless a call says otherwise: for policies that are worse or stand still when
+        greedy. A run with ``eval_explore`` chose its best so.
+      key: what exploring draws with, a stream of its own; without it every call that explores needs one.
 
     Raises:
       FileNotFoundError: there is no run in the folder, or it has saved nothing yet.
@@ -120,7 +54,7 @@ def load_policy(run: str | os.PathLike[str], *, seed: int | None = None, which: 
     saved = load_policies(run, which=which, seeds=None if seed is None else [seed])
     best = int(np.argmax(_evaluated(absolute(run), saved)))
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
-    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step)
+    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, explore=explore, key=key)
 
 
 class SavedPolicies(NamedTuple):

@@ -1,0 +1,164 @@
+"""A trained policy as a function of observations: NumPy in, one compiled call, NumPy out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.spaces import zero_actions, zeros
+from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
+
+
+class Memory(NamedTuple):
+    """What a policy carries from one observation to the next."""
+
+    carry: PyTree
+    action: Array
+    """[B]"""
+
+
+class Expected(NamedTuple):
+    """What one leaf of an observation must be."""
+
+    where: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class LoadedPolicy:
+    """``policy(obs) -> action``, for one observation or a batch of them.
+
+    A recurrent policy remembers what it saw: call ``reset`` where an episode begins.
+    """
+
+    def __init__(
+        self, agent: Agent, policy: Policy, *, seed: int, step: int, explore: bool = False, key: Key | None = None
+    ) -> None:
+        self.observation_space: spaces.Space = agent.env.observation_space
+        self.action_space: spaces.Space = agent.env.action_space
+        self.policy, self.seed, self.step = policy, seed, step
+        """The parameters; the seed that learnt them; the iteration that they are of."""
+        self.explore = explore
+        """What a call does that does not say."""
+        self._algorithm = agent.algorithm
+        self._act = jax.jit(partial(_act, agent.algorithm.act), static_argnames=("explore", "impl"))
+        self._draws = None if key is None else _plain(key)
+        self._num_draws = 0
+        self._memory: Memory | None = None
+        self._beginnings: dict[int, Memory] = {}
+        leaves, self._structure = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda: zeros(self.observation_space)))
+        self._expected = [Expected(f"obs{jax.tree_util.keystr(path)}", x.shape, np.dtype(x.dtype)) for path, x in leaves]
+
+    def __call__(self, obs: PyTree, *, explore: bool | None = None, key: Key | None = None, prev_reward: Any = 0.0) -> Any:
+        """The action in the environment's units, as a NumPy array: of one observation, or [B] of a batch.
+
+        Args:
+          obs: as ``observation_space`` has them, or with one more axis in front.
+          explore: act as in training instead of greedily; default: as the policy was loaded.
+          key: what exploring draws this call's action with; default: a new one each time, from the key that was given to
+            ``load_policy``.
+          prev_reward: what the previous action earned, for policies that look at it (recurrent ones do).
+
+        Raises:
+          ValueError, TypeError: the observation has another structure, shape or type; or a key is missing.
+        """
+        leaves, batch = self._checked(obs)
+        size = 1 if batch is None else batch
+        explore = self.explore if explore is None else explore
+        draws, impl, number = self._drawing(key) if explore else (None, None, None)
+        memory, is_first = self._memory, False
+        if memory is None or len(memory.action) != size:
+            memory, is_first = self._beginning(size), True
+        inputs = StepInput(
+            self._structure.unflatten([x[None] for x in leaves] if batch is None else leaves),
+            memory.action,
+            np.full(size, 0.0 if is_first else prev_reward, np.float32),  # type: ignore[arg-type]
+            np.full(size, is_first),  # type: ignore[arg-type]
+        )
+        self._memory = self._act(self.policy, memory.carry, inputs, draws, number, explore=explore, impl=impl)
+        action = np.asarray(self._memory.action)
+        return action[0] if batch is None else action
+
+    def reset(self) -> None:
+        """Forget: the next observation is the first of an episode (of a batch: of all its episodes)."""
+        self._memory = None
+
+    def _drawing(self, key: Key | None) -> tuple[np.ndarray, Any, Any]:
+        """Words of a key, its kind, and the number to fold in: None for a key that is of one call only."""
+        if key is not None:
+            return *_plain(key), None
+        if self._draws is None:
+            raise ValueError(
+                "explore=True draws actions: give key=jax.random.key(…) to load_policy, or another one to each call of the policy"
+            )
+        self._num_draws += 1
+        return *self._draws, np.uint32(self._num_draws - 1)
+
+    def _beginning(self, size: int) -> Memory:
+        if size not in self._beginnings:
+            self._beginnings = {size: Memory(self._algorithm.initial_carry(size), zero_actions(self.action_space, size))}
+        return self._beginnings[size]
+
+    def _checked(self, obs: PyTree) -> tuple[list[np.ndarray], int | None]:
+        """The leaves of the observation in JAX's types, and the size of the batch, None for a single one."""
+        leaves = [obs]
+        if not isinstance(obs, np.ndarray):
+            if not isinstance(self.observation_space, spaces.Dict | spaces.Tuple) and isinstance(obs, list | tuple):
+                obs = np.asarray(obs)
+            leaves, structure = jax.tree.flatten(obs)
+            if structure != self._structure:
+                raise TypeError(f"obs must be structured as {self.observation_space}, not as {structure}")
+        elif len(self._expected) != 1 or self._expected[0].where != "obs":
+            raise TypeError(f"obs must be structured as {self.observation_space}, not as one array")
+        leaves = [_as_expected(x, expected) for x, expected in zip(leaves, self._expected, strict=True)]
+        batches = {
+            x.shape[0] if x.ndim > len(expected.shape) else None for x, expected in zip(leaves, self._expected, strict=True)
+        }
+        if len(batches) > 1:
+            raise ValueError("obs has leaves with and without a batch axis, or of different sizes")
+        return leaves, batches.pop() if batches else None
+
+
+def _act(
+    act: Callable[..., Any],
+    policy: Policy,
+    carry: PyTree,
+    inputs: StepInput,
+    draws: Array | None,
+    number: Array | None,
+    *,
+    explore: bool,
+    impl: Any,
+) -> Memory:
+    """One row, in one program: the key is made here too, since typed keys as arguments take JAX's slow path."""
+    key = jax.random.key(0) if draws is None else jax.random.wrap_key_data(draws, impl=impl)
+    if number is not None:
+        key = jax.random.fold_in(key, number)
+    env_id = jnp.arange(inputs.is_first.shape[0], dtype=jnp.int32)
+    carry, action, _ = act(policy, carry, inputs, env_id, key, explore=explore)
+    return Memory(carry, action)
+
+
+def _plain(key: Key) -> tuple[np.ndarray, Any]:
+    """A key's words, and its kind."""
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)) or key.ndim:
+        raise TypeError(f"key must be one typed key, as jax.random.key(0) makes, not {key!r}")
+    return np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
+
+
+def _as_expected(value: Any, expected: Expected) -> np.ndarray:
+    x, (where, shape, dtype) = np.asarray(value), expected
+    extra = x.ndim - len(shape)
+    if extra not in (0, 1) or x.shape[extra:] != shape:
+        raise ValueError(f"{where} has shape {x.shape}: it must be {shape}, or (batch, {', '.join(map(str, shape))})")
+    if x.dtype != dtype:
+        if not np.can_cast(x.dtype, dtype, "same_kind"):
+            raise TypeError(f"{where} has dtype {x.dtype}, which is no {dtype}: convert it first")
+        x = x.astype(dtype)
+    return x
