@@ -15,7 +15,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from jaxrl.algorithms.dqn import make_dqn
     from jaxrl.algorithms.ppo import make_ppo
-    from jaxrl.envs import check_env, list_envs, make_env
+    from jaxrl.envs import list_envs, make_env
+    from jaxrl.runtime.checking import check_env
     from jaxrl.runtime.checkpoint import restore, save
     from jaxrl.runtime.evaluation import evaluate
     from jaxrl.runtime.policy import load_policy
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "make_dqn": "jaxrl.algorithms.dqn",
     "make_ppo": "jaxrl.algorithms.ppo",
-    "check_env": "jaxrl.envs",
+    "check_env": "jaxrl.runtime.checking",
     "list_envs": "jaxrl.envs",
     "make_env": "jaxrl.envs",
     "restore": "jaxrl.runtime.checkpoint",

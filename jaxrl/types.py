@@ -74,7 +74,7 @@ class HostStep(NamedTuple):
 
     obs: PyTree
     reward: Any
-    """f32[B]; 0 on reset rows."""
+    """f32[B], or other real numbers, which become it; 0 on reset rows."""
     terminated: Any
     """bool[B]"""
     truncated: Any
@@ -97,7 +97,7 @@ class HostEnvs(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the environments hold; later calls raise."""
+        """Release what the environments hold. Nothing is called afterwards."""
         ...
 
 

@@ -1,13 +1,17 @@
 """One environment per mistake: each is found, named, and told how to be mended."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import jaxrl
 from jaxrl.envs import EnvError, check_env, make_env, validate_env
 from jaxrl.types import Env, HostEnv, HostStep, TimeStep
 
@@ -375,7 +379,13 @@ HOST = {
         host(reset=lambda self: np.zeros((1, 2), np.float32)),
         r"obs that reset returns is float32\[1, 2\].*float32\[2, 2\]",
     ),
-    "reward": (replaced(reward=lambda row: row.reward.astype(float)), r"reward is float64\[2\].*must be a NumPy array float32"),
+    "obs advice": (replaced(obs=lambda row: row.obs.astype(np.float16)), r"cast it with np\.asarray\(x, dtype\)"),
+    "obs and info": (host(reset=lambda self: (Walk.reset(self), {})), r"of gymnasium's \(obs, info\), return obs alone"),
+    "reward": (replaced(reward=lambda row: row.reward > 0), r"reward is bool\[2\].*must be a NumPy array float32"),
+    "five parts": (
+        host(step=lambda self, action: (*Walk.step(self, action), {})),
+        r"step returned tuple; it must return .*HostStep\(\*row\[:4\]\)",
+    ),
     "flags": (replaced(truncated=lambda row: row.truncated[:, None]), r"truncated is bool\[2, 1\]"),
     "nan": (replaced(reward=lambda row: row.reward * np.float32(np.nan)), "reward is NaN"),
     "no HostStep": (host(step=lambda self, action: tuple(Walk.step(self, action))), "step returned tuple"),
@@ -383,7 +393,6 @@ HOST = {
     "one buffer": (host(observe=same_buffer), "step changes arrays that it returned before: return copies"),
     "open": (host(__init__=refuse), r"open\(2, 0\) raised OSError: no display"),
     "step": (host(step=refuse), "the opened environments raised OSError: no display"),
-    "close": (host(close=lambda self: None), r"after close\(\), reset\(\) still works"),
     "seed": (host(observe=unseeded), "the same seed gave different results"),
     "space": (host(space=spaces.Box(-1, 1, (2,), np.float64)), "observation_space has dtype float64"),
     "action": (host(actions=spaces.Discrete(2, start=1)), "action_space starts at 1"),
@@ -396,6 +405,77 @@ def test_host_environments(case):
     with pytest.raises(EnvError, match=message) as caught:
         check_env(env, steps=8)
     assert len(caught.value.problems) == 1
+
+
+class Slope:
+    """The sum of the actions so far, in episodes of three steps. Rewards are 0, so that they tell nothing."""
+
+    def __init__(self, num_envs, seed, *, same_step):
+        self.same_step, self.height, self.time = same_step, np.zeros((num_envs, 1), np.float32), np.zeros(num_envs, int)
+
+    def reset(self):
+        return self.height.copy()
+
+    def step(self, action):
+        begins = self.time == 3
+        self.height = np.where(begins[:, None], 0, self.height + action[:, None]).astype(np.float32)
+        self.time = np.where(begins, 0, self.time + 1)
+        end, no = self.time == 3, np.zeros(len(action), bool)
+        if self.same_step:
+            self.height[end], self.time[end] = 0, 0
+        return HostStep(self.height.copy(), np.zeros(len(action), np.float32), no, end)
+
+    def close(self):
+        pass
+
+
+class Gymnasium:
+    """gymnasium's own vector environments in the plainest wrapper: rewards are float64, and close() closes little."""
+
+    def __init__(self, num_envs, seed, *, same_step):
+        mode = AutoresetMode.SAME_STEP if same_step else AutoresetMode.NEXT_STEP
+        self.envs, self.seed = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * num_envs, autoreset_mode=mode), seed
+
+    def reset(self):
+        return self.envs.reset(seed=self.seed)[0]
+
+    def step(self, action):
+        return HostStep(*self.envs.step(action)[:4])
+
+    def close(self):
+        self.envs.close()
+
+
+def slope(**settings):
+    return HostEnv(partial(Slope, **settings), spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, ()))
+
+
+def of_gymnasium(**settings):
+    one = gymnasium.make("CartPole-v1")
+    return HostEnv(partial(Gymnasium, **settings), one.observation_space, one.action_space)
+
+
+@pytest.mark.parametrize("make_host", [slope, of_gymnasium])
+def test_ended_environments_reset_at_the_next_step(make_host):
+    check_env(make_host(same_step=False), steps=60)
+    with pytest.raises(EnvError, match=r"\(SAME_STEP\).*autoreset_mode=AutoresetMode\.NEXT_STEP") as caught:
+        check_env(make_host(same_step=True), steps=60)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_check_says_what_it_is_at(monkeypatch, capsys):
+    said = []
+    check_env(host(), steps=2, say=said.append)
+    assert said == ["tracing reset and step", "step 1 of 2", "step 2 of 2", "step 1 of 2", "step 2 of 2"]
+    said.clear()
+    check_env(make(), steps=2, say=said.append)
+    assert said == ["tracing reset and step", "batching reset and step", "compiling and running 2 steps"]
+    jaxrl.check_env(host(), steps=2)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    jaxrl.check_env(host(), steps=2)
+    out, err = capsys.readouterr()
+    assert out == "" and "check_env" in err
 
 
 def test_checked_host_environments_are_closed():

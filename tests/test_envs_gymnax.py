@@ -11,8 +11,9 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.envs import check_env, list_envs, make_env
-from jaxrl.envs.check import COMPILE_FAST, outside, random_action
+from jaxrl.envs.check import COMPILE_FAST, random_action
 from jaxrl.envs.gymnax import NOT_PLAIN, list_names
+from jaxrl.envs.validate import outside
 from jaxrl.spaces import zeros
 from jaxrl.types import Env, TimeStep
 

@@ -16,6 +16,9 @@ from jaxrl.types import Env, HostEnv, PyTree, TimeStep
 OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)
 
+TOLERANCE = 1e-5
+"""Relative: rounding may carry an observation past its bound."""
+
 CONTROL_FLOW = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -202,14 +205,18 @@ def explain(name: str, error: Exception) -> str:
 # ----------------------------------------------------------------------------------------------------------------- comparing
 
 
-def mismatches(what: str, got: PyTree, want: PyTree, source: str) -> list[str]:
-    """Differences in structure, shape and dtype, a sentence each. Weak types are the same as strong ones."""
+def mismatches(what: str, got: PyTree, want: PyTree, source: str, *, numpy: str = "jnp") -> list[str]:
+    """Differences in structure, shape and dtype, a sentence each. Weak types are the same as strong ones.
+
+    Args:
+      numpy: the library that the environment is written in, for advice.
+    """
     if jax.tree.structure(got) != jax.tree.structure(want):
         return [f"{what}: structure {_show(got)} is not {source}'s, {_show(want)}"]
     problems = []
     for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True):
         if (x.shape, x.dtype) != (y.shape, y.dtype):
-            fix = "cast it with jnp.asarray(x, dtype), or change the space" if x.shape == y.shape else "they must agree"
+            fix = f"cast it with {numpy}.asarray(x, dtype), or change the space" if x.shape == y.shape else "they must agree"
             problems.append(f"{what}{jax.tree_util.keystr(path)} is {_show(x)}, but {source} has {_show(y)}: {fix}")
     return problems
 
@@ -228,3 +235,42 @@ class _Short:
 
     def __repr__(self) -> str:
         return self.text
+
+
+# ---------------------------------------------------------------------------------------------------------------------- values
+
+
+def outside(what: str, space: spaces.Space, value: PyTree) -> list[str]:
+    """Problems of values [..., *space.shape] that are not in ``space``."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        return [problem for name, part in parts for problem in outside(f"{what}[{name!r}]", part, value[name])]
+    value = np.asarray(value)
+    if value.dtype.kind == "f" and np.isnan(value).any():
+        return [f"{what} is NaN: guard divisions, logarithms and roots"]
+    low, high = bounds(space)
+    slack = TOLERANCE * np.maximum(1, np.abs(value)) if value.dtype.kind == "f" else 0
+    wrong = (value < low - slack) | (value > high + slack)
+    if not wrong.any():
+        return []
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    element = index[value.ndim - len(space.shape or ()) :]
+    limits = f"[{np.broadcast_to(low, value.shape)[index]}, {np.broadcast_to(high, value.shape)[index]}]"
+    where = f" at element {list(element)}" if element else ""
+    return [f"{what} is {value[index]}{where}, outside observation_space's {limits}: widen the space (infinite bounds are fine)"]
+
+
+def bounds(space: spaces.Space) -> tuple[Any, Any]:
+    """Lowest and highest values of a space with a shape, inclusive."""
+    if isinstance(space, spaces.Box):
+        return space.low.astype(np.float64), space.high.astype(np.float64)
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    count = space.n if isinstance(space, spaces.Discrete) else space.nvec  # type: ignore[attr-defined]
+    return space.start, space.start + count - 1  # type: ignore[attr-defined]
+
+
+def same(a: PyTree, b: PyTree) -> bool:
+    """Bit for bit."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)

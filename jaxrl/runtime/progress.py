@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -155,6 +157,20 @@ class Live:
 
 
 # --------------------------------------------------------------------------------------------------------------------- numbers
+
+
+@contextlib.contextmanager
+def spinner(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr, if that is a terminal; takes a few words on how far ``what`` is."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield lambda text: None
+        return
+    with console.status(Text(what)) as status:
+        yield lambda text: status.update(Text(f"{what}: {text}"))
 
 
 def known(record: Record, key: str) -> np.ndarray:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
@@ -108,6 +106,7 @@ def record(options: RecordOptions) -> str:
     from jaxrl.runtime.folder import read_config
     from jaxrl.runtime.playing import finite, playing_agent
     from jaxrl.runtime.policy import load_policy
+    from jaxrl.runtime.progress import spinner
     from jaxrl.runtime.video import check_film, write_film
     from jaxrl.spec import algorithm_name
 
@@ -123,25 +122,11 @@ def record(options: RecordOptions) -> str:
     enable_compilation_cache()
     play = player(agent, loaded.policy, loaded.seed, options)
     tally: list[str] = []
-    with progress(path) as say:
+    with spinner(path.name) as say:
         write_film(path, film(play, drawn, agent.env.name, fps, options, tally, say), fps)
     who = f"{algorithm_name(agent.spec)} on {agent.env.name}, seed {loaded.seed}"
     who += f", {options.which} policy (iteration {loaded.step})"
     return f"{who}: {'; '.join(tally)}. {out}: {path.stat().st_size / 1e6:.2g} MB at {fps:g} pictures/s"
-
-
-@contextlib.contextmanager
-def progress(path: Path) -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr, if that is a terminal, with the text that it is given."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda text: None
-        return
-    with console.status(Text(path.name)) as status:
-        yield lambda text: status.update(Text(f"{path.name}: {text}"))
 
 
 def film(
