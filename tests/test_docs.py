@@ -77,7 +77,27 @@ def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Mo
         for big, small in SMALLER.items():
             block = block.replace(big, small)
         exec(compile(block, page, "exec"), names)
+        if "jaxrl.save(" in block:  # works twice
+            exec(compile(block, page, "exec"), names)
     assert "jaxrl" in names
+
+
+RUN_FOLDER = re.compile(
+    r"""out="(runs/[^"{]+)"|^jaxrl train (?!--resume).*--out (\S+)|[fF]older = Path\("(\S+)"\)|\.save\("(\S+)",""", re.M
+)
+
+
+def test_different_runs_have_different_folders() -> None:
+    """Somebody who follows the README and then the pages never gives one run's folder to another."""
+    texts = {**PAGES, "README.md": (ROOT / "README.md").read_text()}
+    texts |= {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    homes = [(next(filter(None, found.groups())), page) for page, text in texts.items() for found in RUN_FOLDER.finditer(text)]
+    sweep = re.findall(r"results in (runs/\w+):", PAGES["howto/sweeps.md"])
+    folders = [folder for folder, _ in homes] + sweep
+    assert len(folders) > 20 and sweep
+    assert not (twice := {folder for folder in folders if folders.count(folder) > 1}), [
+        home for home in homes if home[0] in twice
+    ]
 
 
 def test_snippets_are_whole_files_that_tests_run() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cases import DQN, HIDDEN_SIZES, PPO
 from jaxrl.runtime import cli
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -27,10 +28,12 @@ def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names: dict[str, Any] = {}
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), names)
-    assert names["info"].step == 0
+        if "jaxrl.save(" in block:  # goes on where it stopped when it is run again
+            exec(compile(block, "README.md", "exec"), names)
+    assert names["info"].step == 1 and int(names["state"].iteration) == 2
     assert names["rates"].shape == (3,) and names["action"] in (0, 1)
     assert names["shared"].axis_name is not None
-    assert (tmp_path / "runs/dqn-envpool/learning_curve.png").stat().st_size > 0
+    assert (tmp_path / "runs/envpool-dqn/learning_curve.png").stat().st_size > 0
 
 
 COMMANDS = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("jaxrl ")]
@@ -54,6 +57,16 @@ def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             path = tmp_path / left
             assert (path / "progress.csv" if path.is_dir() else path).stat().st_size > 0, command
         assert out, command
+
+
+def test_the_settings_of_the_speed_table_are_those_of_the_benchmark() -> None:
+    said = " ".join(README.partition("Speed on the same machine")[2].partition("|")[0].split())
+    assert "networks of 64×64" in said and HIDDEN_SIZES == (64, 64)
+    assert (
+        f"PPO with {PPO['rollout_length']} rows per environment, {PPO['num_epochs']} epochs and {PPO['num_minibatches']} min"
+        in said
+    )
+    assert f"DQN with {DQN['num_envs']} environment, and {DQN['batch_size']} rows drawn for each update" in said
 
 
 def test_links_of_the_readme_exist() -> None:
