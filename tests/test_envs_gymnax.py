@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from jaxrl.envs import check_env, list_envs, make_env
 from jaxrl.envs.check import COMPILE_FAST, random_action
-from jaxrl.envs.gymnax import NOT_PLAIN, list_names
+from jaxrl.envs.gymnax import HORIZONS, NOT_PLAIN, list_names
 from jaxrl.envs.validate import outside
 from jaxrl.spaces import zeros
 from jaxrl.types import Env, TimeStep
@@ -63,7 +63,9 @@ def test_every_environment(name):
     assert time_step.reward.dtype == jnp.float32 and time_step.reward.shape == (2, NUM_STEPS)
     assert time_step.terminated.dtype == time_step.truncated.dtype == bool
     # Time runs on past the end, since nothing resets by itself.
-    np.testing.assert_array_equal(time_step.truncated, [[False] * NUM_STEPS, [False] + [True] * (NUM_STEPS - 1)])
+    at_limit = time_step.terminated if name.partition(":")[2] in HORIZONS else time_step.truncated
+    np.testing.assert_array_equal(at_limit, [[False] * NUM_STEPS, [False] + [True] * (NUM_STEPS - 1)])
+    assert at_limit is time_step.truncated or not time_step.truncated.any()
     assert np.isfinite(time_step.reward).all()
     assert not outside("obs", env.observation_space, obs) and not outside("obs", env.observation_space, time_step.obs)
 
@@ -87,6 +89,23 @@ def test_termination_holds_no_time_limit():
     state, _ = env.reset(jax.random.key(0), env.params)
     _, time_step = env.step(jax.random.key(0), state, jnp.int32(1), env.params)
     assert time_step.truncated and not time_step.terminated
+
+
+@pytest.mark.parametrize("name", sorted(HORIZONS))
+def test_a_horizon_that_is_the_task_terminates(name):
+    """The observation holds the time, and what lies beyond the last step is worth nothing."""
+    env = make_env(name, max_steps_in_episode=3)
+    obs, time_step = jax.jit(functools.partial(rollout, env))(jax.random.key(0), env.params)
+    assert time_step.terminated.tolist() == [False, False, True, True] and not time_step.truncated.any()
+    assert (np.diff(np.append(obs[-1], time_step.obs[:, -1])) > 0).all()
+
+
+def test_parameters_may_be_closed_over():
+    """They are NumPy's, and Acrobot indexes its torques by the action."""
+    env = make_env("Acrobot-v1")
+    state, _ = env.reset(jax.random.key(0), env.params)
+    step = functools.partial(jax.eval_shape, lambda action: env.step(jax.random.key(0), state, action, env.params))
+    assert step(jnp.int32(1))[1].obs.shape == (6,)
 
 
 def test_parameters_are_data():

@@ -67,6 +67,11 @@ def test_envs_are_described_as_they_are_built(env_id: str) -> None:
     assert observation.endswith({"Pendulum-v1": " float32", "envpool:Pong-v5": " uint8 [0, 255]"}[env_id])
 
 
+def test_limits_that_terminate_are_said() -> None:
+    assert envs_command.describe("DiscountingChain-bsuite")[3] == "100, then it has ended"
+    assert envs_command.describe("MountainCar-v0")[3] == "200"
+
+
 def test_envs_that_cannot_be_built_say_why() -> None:
     named, why, *_ = envs_command.describe("tests.probes:no_such_probe")
     assert named == "tests.probes:no_such_probe" and why.startswith("cannot be built: module tests.probes has no function")

@@ -28,6 +28,9 @@ DOWNLOADS = "MNISTBandit-bsuite"
 LOOSE_BOUNDS = {"MemoryChain-bsuite", "UmbrellaChain-bsuite", "MetaMaze-misc", "GaussianBandit-misc"}
 """Their observations leave the bounds that gymnax declares; here their boxes are unbounded."""
 
+HORIZONS = {"DiscountingChain-bsuite", "BernoulliBandit-misc", "GaussianBandit-misc"}
+"""Their number of steps belongs to the task, and they show the time: as in bsuite, it terminates them, and cuts nothing."""
+
 NOT_PLAIN = {"action_mapping_key"}
 """Constructor arguments that no id can hold (DeepSea: a key)."""
 
@@ -63,7 +66,8 @@ def make(name: str, options: dict[str, Any]) -> Env:
 
     Returns:
       An Env with f32[] rewards. Its time limit is ``params.max_steps_in_episode``, data like the rest, so ``max_episode_steps``
-      is None. Parameters are NumPy arrays of 32 bits. Environments that differ in parameters only share ``reset`` and ``step``.
+      is None; it truncates, and terminates in ``HORIZONS``. Parameters are NumPy arrays of 32 bits. Environments that differ in
+      parameters only share ``reset`` and ``step``.
       No backend is started, but for FourRooms and MetaMaze, whose constructors look at values of JAX arrays.
     """
     label = f"gymnax:{name}"
@@ -134,20 +138,24 @@ def _game(canonical_id: str) -> Game:
 
     # gymnax mixes weak and strong types, and its spaces do not always say what it emits; types are settled here, once.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-        first_obs, env_state = construct().reset_env(key, params)
+        first_obs, env_state = construct().reset_env(key, _arrays(params))
         return _cast(env_state, state), _cast(first_obs, obs)
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
-        env = construct()
+        env, params = construct(), _arrays(params)
         # Not env.step, which resets by itself. Time limits are in is_truncated only: terminated holds natural ends.
         reached, env_state, reward, terminated, _ = env.step_env(key, env_state, action, params)
-        truncated = env.is_truncated(env_state, params)
-        time_step = TimeStep(
-            _cast(reached, obs), jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, bool), jnp.asarray(truncated, bool), {}
-        )
-        return _cast(env_state, state), time_step
+        terminated, at_limit = jnp.asarray(terminated, bool), jnp.asarray(env.is_truncated(env_state, params), bool)
+        if name in HORIZONS:
+            terminated, at_limit = terminated | at_limit, jnp.zeros_like(at_limit)
+        return _cast(env_state, state), TimeStep(_cast(reached, obs), jnp.asarray(reward, jnp.float32), terminated, at_limit, {})
 
     return Game(kind, construct, params, reset, step, obs)
+
+
+def _arrays(params: PyTree) -> PyTree:
+    """Parameters as JAX's arrays: Acrobot and others index their tables by what is traced, and NumPy's cannot be."""
+    return jax.tree.map(jnp.asarray, params)
 
 
 def _cast(tree: PyTree, like: PyTree) -> PyTree:

@@ -102,19 +102,23 @@ def nothing_matches(pattern: str, ids: Sequence[str]) -> ValueError:
 
 
 def describe(env_id: str) -> tuple[str, str, str, str]:
-    """A row of the table. An environment that cannot be built here says why."""
+    """A row of the table. An environment that cannot be built here says why, and one that its limit terminates says so."""
     from jaxrl.envs import make_env
+    from jaxrl.envs.backend import DEFAULT_BACKEND, parse_id
+    from jaxrl.envs.gymnax import HORIZONS
 
     try:
         env: Any = make_env(env_id)
     except Exception as error:  # of any package below, and of any kind
         return env_id, f"cannot be built: {' '.join(str(error).split()) or type(error).__name__}", "", ""
     limit = env.max_episode_steps or getattr(getattr(env, "params", None), "max_steps_in_episode", None)
+    backend, name, _ = parse_id(env.name)
+    ends = ", then it has ended" if backend == DEFAULT_BACKEND and name in HORIZONS else ""
     return (
         env_id,
         space_text(env.observation_space),
         space_text(env.action_space),
-        f"{int(limit):,}" if limit is not None else "none",
+        f"{int(limit):,}{ends}" if limit is not None else "none",
     )
 
 
