@@ -15,7 +15,7 @@ class Experiment(NamedTuple):
     """``make_…`` of jaxrl."""
     env: str
     settings: dict[str, Any]
-    """Keywords of the builder; it gets ``total_steps`` too where ``anneal`` is among them."""
+    """Keywords of the builder."""
     total_steps: int
     """Per seed."""
     num_seeds: int

@@ -79,10 +79,7 @@ def finished(path: Path, experiment: Experiment) -> dict[str, Any] | None:
 
 def build_agent(experiment: Experiment) -> Agent:
     request_cpu_devices()  # building an environment may start JAX's backend
-    settings = dict(experiment.settings)
-    if settings.get("anneal"):
-        settings["total_steps"] = experiment.total_steps
-    return getattr(jaxrl, experiment.builder)(experiment.env, **settings)
+    return getattr(jaxrl, experiment.builder)(experiment.env, **experiment.settings)
 
 
 def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

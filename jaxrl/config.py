@@ -48,6 +48,7 @@ RANGES: dict[str, Range] = {
     "epsilon_start": UNIT,
     "epsilon_end": UNIT,
     "exploration_steps": POSITIVE,
+    "total_steps": NON_NEGATIVE,
 }
 """One range per name, for all algorithms: a name means the same everywhere."""
 

@@ -14,7 +14,7 @@ from jaxrl.config import nearest
 from jaxrl.types import Array, PyTree
 
 Schedule: TypeAlias = Callable[[Array], Array]
-"""iteration (i32[]) -> a factor on a hyperparameter."""
+"""iteration (i32[], the warm-up's included) -> a factor on a hyperparameter."""
 OptimizerFn: TypeAlias = Callable[[Any], optax.GradientTransformation]
 """hyperparams -> optimiser, called inside the trace, so that its scalars are data."""
 
@@ -44,13 +44,12 @@ def packing(optimizer: OptimizerFn, params: PyTree) -> Packing:
     return Packing(lambda tree: ravel_pytree(tree)[0], ravel_pytree(params)[1])
 
 
-def linear_to_zero(iterations: int) -> Schedule:
-    """1 at iteration 0, falling to 0 after ``iterations``."""
-    return lambda iteration: jnp.maximum(1.0 - iteration / iterations, 0.0)
-
-
-def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str, ...]) -> dict[str, Schedule]:
-    """Refuse schedules for hyperparameters that the rule does not have."""
+def check_schedules(
+    schedules: Mapping[str, Schedule] | None, fields: tuple[str, ...], *, anneal: bool = False
+) -> dict[str, Schedule]:
+    """Refuse schedules for hyperparameters that the rule does not have, and a second one for the learning rate."""
+    if anneal and "learning_rate" in (schedules or {}):
+        raise ValueError("anneal=True is a schedule of learning_rate: give either it or schedules['learning_rate'], not both")
     for name, schedule in (schedules or {}).items():
         if name not in fields:
             raise ValueError(f"schedules[{name!r}] names no hyperparameter.{nearest(name, fields)} Allowed: {sorted(fields)}.")
@@ -59,21 +58,25 @@ def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str,
     return dict(schedules or {})
 
 
-def annealed(
-    schedules: Mapping[str, Schedule] | None, *, total_steps: int | None, steps_per_iteration: int
-) -> dict[str, Schedule]:
-    """``schedules`` with a linear fall of the learning rate to 0 at ``total_steps``."""
-    if total_steps is None:
-        raise ValueError("anneal=True needs total_steps=…, the length of the run, in the builder")
-    if "learning_rate" in (schedules or {}):
-        raise ValueError("anneal=True is a schedule of learning_rate: give either it or schedules['learning_rate'], not both")
-    return {**(schedules or {}), "learning_rate": linear_to_zero(-(-total_steps // steps_per_iteration))}
+def scheduled(hyperparams: H, schedules: Mapping[str, Schedule], iteration: Array, *, annealed_rows: int = 0) -> H:
+    """``hyperparams`` with each scheduled one multiplied by its factor.
+
+    Args:
+      iteration: i32[], how many were collected before this one, the warm-up included: so a schedule over
+        total_steps / steps_per_iteration iterations ends with the run.
+      annealed_rows: the rows of an iteration, where the learning rate is annealed; 0 where it is not.
+    """
+    now = {name: getattr(hyperparams, name) * schedule(iteration) for name, schedule in schedules.items()}
+    if annealed_rows:
+        rate: Any = hyperparams
+        now["learning_rate"] = rate.learning_rate * remaining(iteration, annealed_rows, rate.total_steps)
+    return hyperparams._replace(**now)  # type: ignore[attr-defined]
 
 
-def scheduled(hyperparams: H, schedules: Mapping[str, Schedule], iteration: Array) -> H:
-    """``hyperparams`` with each scheduled one multiplied by its factor at ``iteration``."""
-    factors = {name: getattr(hyperparams, name) * schedule(iteration) for name, schedule in schedules.items()}
-    return hyperparams._replace(**factors)  # type: ignore[attr-defined]
+def remaining(iteration: Array, rows: int, total_steps: Array) -> Array:
+    """f32[]: the share of a run that lies ahead of an iteration of so many rows; 1 where the run's length is not known (0)."""
+    share = 1.0 - jnp.asarray(iteration, jnp.float32) * rows / jnp.maximum(total_steps, 1.0)
+    return jnp.where(jnp.asarray(total_steps) > 0, jnp.maximum(share, 0.0), 1.0)
 
 
 # --------------------------------------------------------------------------------------------------------------- over devices

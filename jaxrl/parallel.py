@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxrl.agent import state_shapes
 from jaxrl.rollout import params_axes
 from jaxrl.spec import build
 from jaxrl.training import check_pure
@@ -28,7 +29,7 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
     """
     env = check_pure(agent, "env_axes")
     doubled = build(agent.spec, **{name: 2 * size for name, size in agent.spec["settings"].items() if name in GLOBAL_SIZES})
-    ours, theirs = (jax.eval_shape(a.init, jax.eval_shape(lambda: jax.random.key(0))) for a in (agent, doubled))
+    ours, theirs = state_shapes(agent), state_shapes(doubled)
 
     def axis(one: Any, two: Any) -> int:
         return next((i for i, (m, n) in enumerate(zip(one.shape, two.shape, strict=True)) if m != n), -1)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl.agent import with_length
 from jaxrl.config import check_count
 from jaxrl.metrics import identity, merge
 from jaxrl.rollout import advance, init_actor
@@ -61,16 +62,17 @@ def make_train(
 
     Args:
       agent: on a pure environment; for a HostEnv use ``jaxrl.run``.
-      total_steps: rows per seed (see ``num_iterations``).
+      total_steps: rows per seed (see ``num_iterations``); the hyperparameter of this name, unless ``train`` is given one.
       metrics_every: iterations merged into one entry of the metrics, [ceil(iterations / metrics_every)] each.
       exact_steps: refuse a total that is no whole number of iterations.
     """
     check_pure(agent, "make_train")
     metrics_every = check_count("metrics_every", metrics_every)
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
+    rows = (agent.algorithm.warmup_iterations + iterations) * agent.steps_per_iteration
 
     def train(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> tuple[AgentState, Metrics]:
-        state = agent.init(key, hyperparams, env_params)
+        state = agent.init(key, with_length(agent, hyperparams, rows), env_params)
         if metrics_every == 1:
             return jax.lax.scan(lambda state, _: agent.step(state), state, length=iterations)
         full, rest = divmod(iterations, metrics_every)

@@ -371,6 +371,8 @@ class Agent(NamedTuple):
     num_envs: int
     rollout_length: int
     axis_name: str | None = None
+    hyperparams: Any = ()
+    """The rule's defaults: a NamedTuple of numbers."""
 
     @property
     def steps_per_iteration(self) -> int:

@@ -16,7 +16,6 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime import run as run_module
-from jaxrl.runtime import train_command
 from jaxrl.runtime.cli import main
 from jaxrl.runtime.devices import CACHE_VARIABLE
 from jaxrl.runtime.train_command import ALGORITHMS, RunOptions, field_docs, free_folder, parse, parse_seeds
@@ -71,26 +70,16 @@ def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[s
     missing = {name for name in names if f"--{name.replace('_', '-')}" not in text}
     assert not missing
     agent = getattr(jaxrl, f"make_{algorithm}")("CartPole-v1")
-    assert set(settings) == set(agent.spec["settings"])
-
-
-def test_defaults_are_the_builders_own_but_for_the_length() -> None:
-    options, settings = parse("ppo", ["--env", "x"])
-    own = jaxrl.make_ppo("CartPole-v1").spec["settings"]
-    assert {name for name in settings if settings[name] != own[name]} == {"anneal", "total_steps"}
-    assert settings["anneal"] is True and settings["total_steps"] == options.total_steps == train_command.DEFAULT_TOTAL_STEPS
+    assert settings == {name: value for name, value in agent.spec["settings"].items() if name != "total_steps"}
 
 
 def test_flags_reach_run_and_builder() -> None:
-    args = (
-        "--env a --seeds 3,5 --total-steps 64 --out o --eval-every 7 --exact-steps --quiet --num_envs 3 --no-anneal --gamma 0.5"
-    )
+    args = "--env a --seeds 3,5 --total-steps 64 --out o --eval-every 7 --exact-steps --quiet --num_envs 3 --anneal --gamma 0.5"
     options, settings = parse("dqn", args.split())
     assert options == RunOptions("a", "3,5", 64, "o", 7, exact_steps=True, quiet=True)
-    chosen = {"num_envs": 3, "anneal": False, "gamma": 0.5}
+    chosen = {"num_envs": 3, "anneal": True, "gamma": 0.5}
     assert {name: settings[name] for name in chosen} == chosen
-    assert "total_steps" not in settings  # only a schedule that ends with the run makes its length a part of the agent
-    assert parse("dqn", ["--env", "a", "--total-steps", "64"])[1]["total_steps"] == 64
+    assert "total_steps" not in settings  # a run sets its own
     assert isinstance(settings["num_envs"], int) and isinstance(settings["replay_ratio"], float)
 
 
@@ -191,7 +180,7 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         f"import sys; sys.path.append({str(REPOSITORY)!r})\nfrom tests.probes import action_choice\n"
     )
     args = ["--env", "my_env:action_choice", "--seeds", "1,2", "--total-steps", "60", "--eval-episodes", "2"]
-    assert main(["train", "ppo", *args, *SMALL]) == 0
+    assert main(["train", "ppo", "--anneal", *args, *SMALL]) == 0
     out, err = capsys.readouterr()
     assert err == "" and "total_steps=60 rounded up to 64" in out and "results in runs/ppo-my_env-action_choice" in out
     folder = tmp_path / "runs" / "ppo-my_env-action_choice"

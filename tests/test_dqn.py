@@ -29,7 +29,6 @@ from jaxrl.distributions import MASKED
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
-from jaxrl.optimize import linear_to_zero
 from jaxrl.replay.uniform import Draw, Replay, uniform_replay
 from jaxrl.rollout import collect
 from jaxrl.spaces import first_input
@@ -404,6 +403,16 @@ def test_one_trace_serves_all_hyperparameters() -> None:
     assert step._cache_size() == 1
 
 
+def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
+    """Twenty iterations, eight of which only collect."""
+    agent = small_dqn(probes.truncation(), anneal=True, total_steps=160)
+    assert agent.algorithm.warmup_iterations == 8
+    learner = agent.algorithm.init(KEY(), agent.hyperparams._replace(learning_rate=0.1))
+    learn = jit(agent.algorithm.learn)
+    rates = [learn(learner._replace(version=jnp.int32(version)))[1]["charts/learning_rate"].sum for version in (0, 6, 11, 12)]
+    np.testing.assert_allclose(rates, [0.1 * 12 / 20, 0.1 * 6 / 20, 0.1 / 20, 0.0], atol=1e-8)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -422,10 +431,9 @@ def test_one_trace_serves_all_hyperparameters() -> None:
             r"buffer_size=32 is too small: .*one iteration \(64\)",
         ),
         ({"learning_starts": 248}, "learning_starts=248 must be at most buffer_size=240"),
-        ({"anneal": True}, "anneal=True needs total_steps"),
-        ({"total_steps": -5}, "total_steps=-5 must be an integer >= 1"),
+        ({"total_steps": -5}, "total_steps=-5 is not allowed: it must be a finite number >= 0"),
         (
-            {"schedules": {"epsilon": linear_to_zero(3)}},
+            {"schedules": {"epsilon": optax.linear_schedule(1, 0, 3)}},
             r"schedules\['epsilon'\] names no .* Did you mean 'epsilon_",
         ),
     ],

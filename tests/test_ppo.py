@@ -15,7 +15,8 @@ import pytest
 import scipy.stats
 from gymnasium import spaces
 
-from jaxrl import make_ppo
+from jaxrl import make_ppo, make_train
+from jaxrl.agent import state_shapes
 from jaxrl.algorithms.ppo import (
     Batch,
     PPOConfig,
@@ -28,7 +29,7 @@ from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.normalize import normalize_inputs
-from jaxrl.optimize import annealed, clipped_adam, linear_to_zero, packing, scheduled
+from jaxrl.optimize import clipped_adam, packing, scheduled
 from jaxrl.returns import gae
 from jaxrl.rollout import collect
 from jaxrl.spaces import first_input
@@ -395,12 +396,33 @@ def test_the_loss_of_sequences_is_that_of_their_rows() -> None:
 
 
 def test_annealing_falls_to_zero_at_total_steps() -> None:
-    agent, (state, rollout) = whole_batch(anneal=True, total_steps=5 * 32 - 3), sample()
+    agent, (state, rollout) = whole_batch(anneal=True), sample()
+    known = state.learner._replace(hyperparams=state.learner.hyperparams._replace(total_steps=jnp.float32(5 * 32)))
     update = jit(agent.algorithm.update)
-    for iteration in range(6):
-        learner, metrics = update(state.learner._replace(version=jnp.int32(iteration)), rollout)
+    for iteration in range(7):
+        learner, metrics = update(known._replace(version=jnp.int32(iteration)), rollout)
         assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(max(0.1 * (1 - iteration / 5), 0), abs=1e-7)
     assert_bit_equal(learner.params, state.learner.params)  # at a rate of 0
+    _, metrics = update(state.learner._replace(version=jnp.int32(6)), rollout)
+    assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(0.1)  # traced, and of no known length
+
+
+def test_annealing_without_a_length_is_refused_before_it_begins() -> None:
+    agent = small_ppo(clock(), anneal=True)
+    for given in (None, {"gamma": 0.5}, PPOHyperparams(), {"total_steps": 0}):
+        with pytest.raises(ValueError, match=r"anneal=True needs the length of the run, .* give total_steps=…"):
+            agent.init(KEY(), given)
+    shapes = jax.eval_shape(lambda key, total: agent.init(key, {"total_steps": total}), KEY(), 64.0)
+    assert shapes == state_shapes(agent) == jax.eval_shape(small_ppo(clock(), anneal=True, total_steps=64).init, KEY())
+
+
+def test_schedules_count_the_warm_up() -> None:
+    """So both of these end with the run: at 1/5 of the rate in the last of its five iterations."""
+    for settings in ({"anneal": True}, {"schedules": {"learning_rate": optax.linear_schedule(1, 0, 5)}}):
+        agent = small_ppo(probes.memory(), normalize_observations=True, num_epochs=1, num_minibatches=1, **settings)
+        assert agent.algorithm.warmup_iterations == 1
+        _, metrics = jit(make_train(agent, 5 * 32))(KEY())
+        np.testing.assert_allclose(metrics["charts/learning_rate"].sum, 1e-3 * np.array([0.8, 0.6, 0.4, 0.2]), rtol=1e-5)
 
 
 def twice_at_three(iteration: Any) -> Any:
@@ -420,11 +442,10 @@ def test_schedules_are_factors_by_iteration_and_reach_the_optimiser() -> None:
 
 
 def test_scheduled() -> None:
-    schedules = {"learning_rate": linear_to_zero(4), "ent_coef": lambda i: 2.0 + i}
+    schedules = {"learning_rate": optax.linear_schedule(1, 0, 4), "ent_coef": lambda i: 2.0 + i}
     for i, rate in enumerate([1.0, 0.75, 0.5, 0.25, 0.0, 0.0]):
         now = scheduled(PPOHyperparams(learning_rate=8.0, ent_coef=1.0), schedules, jnp.int32(i))
         assert (float(now.learning_rate), float(now.ent_coef), now.gamma) == (8 * rate, 2 + i, 0.99)
-    assert float(annealed(None, total_steps=33, steps_per_iteration=32)["learning_rate"](jnp.int32(1))) == 0.5
 
 
 def test_the_gradient_is_clipped_by_its_global_norm() -> None:
@@ -476,14 +497,13 @@ def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
         ({"num_epochs": -1}, "num_epochs=-1 must be an integer >= 1"),
         ({"num_envs": 0}, "num_envs=0 must be an integer >= 1"),
         ({"rollout_length": 0}, "rollout_length=0 must be an integer >= 1"),
-        ({"total_steps": 0}, "total_steps=0 must be an integer >= 1"),
-        ({"anneal": True}, r"anneal=True needs total_steps"),
+        ({"total_steps": -1}, "total_steps=-1 is not allowed: it must be a finite number >= 0"),
         (
-            {"anneal": True, "total_steps": 100, "schedules": {"learning_rate": linear_to_zero(3)}},
+            {"anneal": True, "total_steps": 100, "schedules": {"learning_rate": optax.linear_schedule(1, 0, 3)}},
             r"anneal=True is a schedule of learning_rate: give either",
         ),
-        ({"schedules": {"lr": linear_to_zero(3)}}, r"schedules\['lr'\] names no hyperparameter"),
-        ({"schedules": {"learning_rates": linear_to_zero(3)}}, "Did you mean 'learning_rate'"),
+        ({"schedules": {"lr": optax.linear_schedule(1, 0, 3)}}, r"schedules\['lr'\] names no hyperparameter"),
+        ({"schedules": {"learning_rates": optax.linear_schedule(1, 0, 3)}}, "Did you mean 'learning_rate'"),
     ],
 )
 def test_sizes_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

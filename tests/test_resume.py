@@ -145,6 +145,28 @@ def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
         train(cartpole("ppo"), tmp_path, 32 * 8)
 
 
+@pytest.mark.parametrize("kind", ["fused", "host"])
+def test_an_annealed_run_is_made_longer(kind: str, tmp_path: Path) -> None:
+    """Its rate follows the length of the run, not that of the agent; where it is killed on the way makes no difference."""
+    env = probes.truncation(5)
+    settings: dict[str, Any] = {"anneal": True, "num_epochs": 1, "num_minibatches": 1, "normalize_observations": True}
+    agent = small_ppo(hosted(env) if kind == "host" else env, **settings, total_steps=64)
+    one = {"chunk_iterations": 1, "eval_every": 0}
+    _, history = train(agent, tmp_path, 32 * 4, **one)
+    np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 * (1 - np.arange(1, 4) / 4), rtol=1e-5)
+    with pytest.raises(Killed):
+        train(agent, tmp_path, 32 * 8, on_chunk=at(5, kill), checkpoint_every=0, **one)
+    other = small_ppo(hosted(env) if kind == "host" else env, **settings, total_steps=1000)  # neither is the run's
+    states, history = train(other, tmp_path, 32 * 8, **one)
+    longer = 1e-3 * (1 - np.arange(1, 8) / np.array([4, 4, 4, 8, 8, 8, 8]))
+    np.testing.assert_allclose(history["charts/learning_rate"][:, 1], longer, rtol=1e-5)
+    one_state = states[0] if kind == "host" else states
+    assert np.all(np.asarray(one_state.learner.hyperparams.total_steps) == 32 * 8)
+    assert json.loads((tmp_path / "config.json").read_text())["run"]["total_steps"] == 32 * 8
+    _, history = train(agent, None, 32 * 4, hyperparams={"total_steps": 320}, **one)
+    np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 * (1 - np.arange(1, 4) / 10), rtol=1e-5)
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, states, _ = whole("ppo")
     monkeypatch.setattr(saving, "SHARE", 1e9)

@@ -14,7 +14,7 @@ import pytest
 import jaxrl
 from jaxrl import build
 from jaxrl.models import actor_critic
-from jaxrl.optimize import clipped_adam, linear_to_zero
+from jaxrl.optimize import clipped_adam
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.spec import describe, import_object, realize
 from jaxrl.types import Agent, Model, StepInput
@@ -93,7 +93,7 @@ class Instance:
         return iteration
 
 
-@pytest.mark.parametrize("part", [lambda i: i, linear_to_zero(3), Instance(), Instance().__call__, jnp.float32(1)])
+@pytest.mark.parametrize("part", [lambda i: i, optax.linear_schedule(1, 0, 3), Instance(), Instance().__call__, jnp.float32(1)])
 def test_what_cannot_be_imported_is_marked_and_refused(part: Any) -> None:
     data = describe({"optimizer": part})
     json.dumps(data)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl.runtime import sweep as sweep_module
 from jaxrl.runtime import sweep_command
 from jaxrl.runtime.cli import main
@@ -21,6 +22,7 @@ from jaxrl.runtime.devices import CACHE_VARIABLE
 from jaxrl.runtime.plan import check_members, check_seeds
 from jaxrl.runtime.sweep import SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.sweep_command import Result, collect
+from jaxrl.runtime.train_command import parse
 
 REPOSITORY = Path(__file__).parents[1]
 TEXT = """
@@ -112,6 +114,9 @@ def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     assert rows[-2:] == lost  # best first
     config = json.loads((job_folder(out, expand(read_sweep(file))[0]) / "config.json").read_text())
     assert config["run"]["seeds"] == [4, 9] * 3
+    flags = "--env tests.probes:action_choice --rollout-length 4 --num-epochs 1 --num-minibatches 1 --num-envs 2"
+    options, settings = parse("ppo", flags.split())
+    assert jaxrl.make_ppo(options.env, **settings).spec == config["agent"]  # the same words, the same agent
 
     file.write_text(TEXT.replace("gamma = [0.9]", "gamma = [0.8]"))
     assert main(["sweep", str(file), "--out", str(out)]) == 2

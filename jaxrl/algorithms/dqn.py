@@ -22,7 +22,6 @@ from jaxrl.models import q_network, split_mask
 from jaxrl.optimize import (
     OptimizerFn,
     Schedule,
-    annealed,
     check_schedules,
     clipped_adam,
     mean_gradient,
@@ -59,8 +58,6 @@ class DQNConfig:
     """Choose the next action with the online network (van Hasselt et al. 2016)."""
     anneal: bool = False
     """Learning rate to 0, linearly, at ``total_steps``."""
-    total_steps: int | None = None
-    """Rows per seed that the agent will be trained for; ``anneal`` needs it."""
 
     @property
     def steps_per_iteration(self) -> int:
@@ -88,6 +85,8 @@ class DQNHyperparams(NamedTuple):
     """Rows, after the warm-up, over which epsilon falls linearly."""
     max_grad_norm: Any = 10.0
     """Clip the gradient to this global norm."""
+    total_steps: Any = 0.0
+    """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
 
 
 class ReplayRow(NamedTuple):
@@ -191,6 +190,11 @@ def make_algorithm(
     """DQN's learning rule for these spaces, bound to no environment."""
     schedules = dict(schedules or {})
     num_updates = config.updates_per_iteration
+    warmup_iterations = -(-config.learning_starts // config.steps_per_iteration)
+
+    def current(learner: DQNState) -> DQNHyperparams:
+        rows = config.steps_per_iteration if config.anneal else 0
+        return scheduled(learner.hyperparams, schedules, learner.version + warmup_iterations, annealed_rows=rows)
 
     def init(key: Key, hyperparams: DQNHyperparams) -> DQNState:
         model_key, learner_key = jax.random.split(key)
@@ -209,7 +213,7 @@ def make_algorithm(
         )
 
     def epsilon(learner: DQNState) -> Array:
-        hp = scheduled(learner.hyperparams, schedules, learner.version)
+        hp = current(learner)
         done = learner.version.astype(jnp.float32) * config.steps_per_iteration / hp.exploration_steps
         return hp.epsilon_start + (hp.epsilon_end - hp.epsilon_start) * jnp.clip(done, 0.0, 1.0)
 
@@ -229,7 +233,7 @@ def make_algorithm(
         return learner._replace(replay=replay.add(learner.replay, rows))
 
     def learn(learner: DQNState) -> tuple[DQNState, Metrics]:
-        hp = scheduled(learner.hyperparams, schedules, learner.version)
+        hp = current(learner)
         optimise, (pack, unpack) = optimizer(hp), packing(optimizer, learner.params)
         key, batch_size = jax.random.fold_in(learner.key, learner.version), config.batch_size
         if axis_name is not None:
@@ -283,7 +287,7 @@ def make_algorithm(
         observe=observe,
         learn=learn,
         seal=seal,
-        warmup_iterations=-(-config.learning_starts // config.steps_per_iteration),
+        warmup_iterations=warmup_iterations,
     )
 
 
@@ -295,8 +299,6 @@ def check_config(config: DQNConfig) -> None:
     for name in ("num_envs", "rollout_length", "batch_size", "buffer_size", "target_update_interval"):
         check_count(name, getattr(config, name))
     check_count("learning_starts", config.learning_starts, at_least=0)
-    if config.total_steps is not None:
-        check_count("total_steps", config.total_steps)
     ratio = config.replay_ratio
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
         raise ValueError(f"replay_ratio={ratio!r} must be a finite number > 0")
@@ -336,7 +338,7 @@ def make_dqn(
         gives one; default: an MLP of 2×64, ReLU.
       optimizer: hyperparams -> optax transformation; default: clipped Adam.
       replay: (capacity per environment, num_envs, rows_per_add) -> Replay; default: ``uniform_replay``.
-      schedules: hyperparameter name -> function of the iteration that gives a factor on it.
+      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``DQNConfig`` and ``DQNHyperparams``.
 
@@ -359,9 +361,6 @@ def make_dqn(
     if getattr(output := model_output(network, bound), "shape", None) != (1, num_actions):
         raise TypeError(f"model={model!r} must give Q-values f32[batch, {num_actions}]; for a batch of one it gives {output}")
     check_config(config)
-    factors = check_schedules(schedules, DQNHyperparams._fields)
-    if config.anneal:
-        factors = annealed(factors, total_steps=config.total_steps, steps_per_iteration=config.steps_per_iteration)
     capacity = config.buffer_size // config.num_envs
     algorithm = make_algorithm(
         bound.observation_space,
@@ -370,7 +369,7 @@ def make_dqn(
         (replay or uniform_replay)(capacity, config.num_envs, config.rollout_length),
         config,
         optimizer=optimizer or clipped_adam,
-        schedules=factors,
+        schedules=check_schedules(schedules, DQNHyperparams._fields, anneal=config.anneal),
         axis_name=axis_name,
     )
     parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
@@ -380,6 +379,7 @@ def make_dqn(
         num_envs=config.num_envs,
         rollout_length=config.rollout_length,
         hyperparams=hyperparams,
+        needs_length=config.anneal,
         spec=agent_spec(make_dqn, env, config, hyperparams, parts),
         axis_name=axis_name,
     )

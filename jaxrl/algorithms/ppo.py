@@ -24,7 +24,6 @@ from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refre
 from jaxrl.optimize import (
     OptimizerFn,
     Schedule,
-    annealed,
     check_schedules,
     clipped_adam,
     mean_gradient,
@@ -61,8 +60,10 @@ class PPOConfig:
     """Clip the change of the value as the ratio is clipped."""
     anneal: bool = False
     """Learning rate to 0, linearly, at ``total_steps``."""
-    total_steps: int | None = None
-    """Rows per seed that the agent will be trained for; ``anneal`` needs it."""
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.rollout_length
 
 
 class PPOHyperparams(NamedTuple):
@@ -82,6 +83,8 @@ class PPOHyperparams(NamedTuple):
     """Weight of the value loss."""
     max_grad_norm: Any = 0.5
     """Clip the gradient to this global norm."""
+    total_steps: Any = 0.0
+    """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
 
 
 class PPOState(NamedTuple):
@@ -237,7 +240,11 @@ def make_algorithm(
 ) -> Algorithm:
     """PPO's learning rule for these spaces, bound to no environment."""
     schedules = dict(schedules or {})
-    normalizes = config.normalize_observations or config.normalize_rewards
+    warmup_iterations = int(config.normalize_observations or config.normalize_rewards)
+
+    def current(learner: PPOState) -> PPOHyperparams:
+        rows = config.steps_per_iteration if config.anneal else 0
+        return scheduled(learner.hyperparams, schedules, learner.version + warmup_iterations, annealed_rows=rows)
 
     def init(key: Key, hyperparams: PPOHyperparams) -> PPOState:
         model_key, learner_key = jax.random.split(key)
@@ -273,7 +280,7 @@ def make_algorithm(
         return total, metrics
 
     def update(learner: PPOState, rollout: Rollout) -> tuple[PPOState, Metrics]:
-        hp = scheduled(learner.hyperparams, schedules, learner.version)
+        hp = current(learner)
         optimise, (pack, unpack) = optimizer(hp), packing(optimizer, learner.params)
         batch = targets(model, learner, rollout, hp)
         size = batch.valid.shape[0]
@@ -302,7 +309,7 @@ def make_algorithm(
         update,
         model.initial_carry,
         observe=observe,
-        warmup_iterations=1 if normalizes else 0,
+        warmup_iterations=warmup_iterations,
     )
 
 
@@ -328,8 +335,6 @@ def check_config(config: PPOConfig, *, recurrent: bool) -> None:
     """Refuse sizes that do not fit together."""
     for name in ("num_envs", "rollout_length", "num_epochs", "num_minibatches"):
         check_count(name, getattr(config, name))
-    if config.total_steps is not None:
-        check_count("total_steps", config.total_steps)
     what, items = (
         ("num_envs", config.num_envs) if recurrent else ("num_envs * rollout_length", config.num_envs * config.rollout_length)
     )
@@ -355,7 +360,7 @@ def make_ppo(
       model: a Model whose outputs are ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one,
         such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh.
       optimizer: hyperparams -> optax transformation; default: clipped Adam.
-      schedules: hyperparameter name -> function of the iteration that gives a factor on it.
+      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       extra_losses: functions of (params, Batch) -> (loss to add, scalars to log).
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``PPOConfig`` and ``PPOHyperparams``.
@@ -373,17 +378,13 @@ def make_ppo(
     network = resolve_model(model, actor_critic, bound)
     check_output(model, model_output(network, bound), bound.action_space)
     check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
-    factors = check_schedules(schedules, PPOHyperparams._fields)
-    if config.anneal:
-        steps = config.num_envs * config.rollout_length
-        factors = annealed(factors, total_steps=config.total_steps, steps_per_iteration=steps)
     algorithm = make_algorithm(
         bound.observation_space,
         bound.action_space,
         network,
         config,
         optimizer=optimizer or clipped_adam,
-        schedules=factors,
+        schedules=check_schedules(schedules, PPOHyperparams._fields, anneal=config.anneal),
         extra_losses=extra_losses,
         axis_name=axis_name,
     )
@@ -394,6 +395,7 @@ def make_ppo(
         num_envs=config.num_envs,
         rollout_length=config.rollout_length,
         hyperparams=hyperparams,
+        needs_length=config.anneal,
         spec=agent_spec(make_ppo, env, config, hyperparams, parts),
         axis_name=axis_name,
     )

@@ -48,12 +48,15 @@ class RunFolder:
     def check_same(self, spec: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         """Refuse to go on with a run that was asked for otherwise; the message names the first difference.
 
+        The length that the agent was built for is none: a run has its own.
+
         Raises:
           FileExistsError.
         """
         assert self.config is not None
-        for name, here in (("agent", plain(spec)), ("run", plain(asked))):
-            if difference := first_difference(self.config[name], here, name):
+        agents = (without_length(self.config["agent"]), without_length(plain(spec)))
+        for name, there, here in (("agent", *agents), ("run", self.config["run"], plain(asked))):
+            if difference := first_difference(there, here, name):
                 raise FileExistsError(
                     f"out={self._shown!r} holds another run: {difference} here. Name another folder, or ask for the same again "
                     "to resume that run; init_from=… starts a new run from its parameters"
@@ -139,6 +142,11 @@ def _is_at(file: TextIO, path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except OSError:
         return False
+
+
+def without_length(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """An agent's spec without ``total_steps``."""
+    return {**spec, "settings": {name: value for name, value in spec.get("settings", {}).items() if name != "total_steps"}}
 
 
 def first_difference(before: Any, now: Any, path: str = "") -> str | None:

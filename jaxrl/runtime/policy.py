@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.agent import state_shapes, with_length
 from jaxrl.config import nearest
 from jaxrl.runtime.checkpoint import latest_step, read_arrays, restore
 from jaxrl.runtime.folder import BEST, CHECKPOINTS, absolute, read_config
@@ -116,7 +116,7 @@ def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Sp
 
 def _best_policies(agent: Agent, saved: Path, num_seeds: int) -> tuple[Policy, int]:
     def policy(key: Key) -> Policy:
-        return agent.algorithm.policy(agent.init(key).learner)
+        return agent.algorithm.policy(agent.init(key, with_length(agent, None, 1)).learner)
 
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_seeds))
     policies, info = restore(saved, jax.eval_shape(jax.vmap(policy), keys))
@@ -126,7 +126,7 @@ def _best_policies(agent: Agent, saved: Path, num_seeds: int) -> tuple[Policy, i
 def _last_policies(agent: Agent, saved: Path) -> tuple[Policy, int]:
     found, info = read_arrays(saved)
     found = by_path(found)
-    learner = jax.eval_shape(lambda key: agent.init(key).learner, jax.eval_shape(partial(jax.random.key, 0)))
+    learner = state_shapes(agent).learner
     # Keys, and a replay buffer that was left out, are no part of a policy.
     arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
     return agent.algorithm.policy(arrays), info.step

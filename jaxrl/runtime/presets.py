@@ -30,7 +30,7 @@ class Preset(NamedTuple):
     settings: dict[str, Any]
     """Keywords of the builder that differ from its defaults."""
     total_steps: int
-    """Per seed; the builder gets it too where ``anneal`` is set."""
+    """Per seed."""
     num_seeds: int
     score: Score
 

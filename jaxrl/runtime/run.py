@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl.agent import with_length
 from jaxrl.config import whole
 from jaxrl.runtime.devices import enable_compilation_cache, seed_devices
 from jaxrl.runtime.files import Output, RunFiles, check_output
@@ -65,11 +66,12 @@ def run(
 
     A run that was killed goes on from its last checkpoint when it is called again with the same arguments, and ends bit for bit
     as if nothing had happened, its logs too (a host environment begins new episodes instead). A larger ``total_steps`` extends a
-    run, unless its agent was built for a certain one (``anneal``).
+    run; what ``anneal`` schedules then follows the new length.
 
     Args:
       agent: what a builder made; its environment may be pure or on the host.
-      total_steps: rows per seed, the warm-up included, rounded up to whole iterations.
+      total_steps: rows per seed, the warm-up included, rounded up to whole iterations; the hyperparameter of this name, which
+        ``anneal`` ends at, unless ``hyperparams`` has one.
       seeds: how many (0 … n−1), or the seeds themselves. Seed s has the stream of ``jax.random.key(s)``, alone or with others.
         One may occur several times with different hyperparameters.
       out: folder of the run: ``config.json``, ``progress.csv``, ``records.jsonl``, ``tensorboard/``, ``learning_curve.png``,
@@ -154,7 +156,7 @@ def run(
         if advice:
             progress.note(advice)
         with session.interrupt:
-            states = session.train(session.begin(values, init_from))
+            states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from))
             summary = session.finish(states, title)
     if not quiet:
         print(summary, flush=True)
@@ -182,8 +184,12 @@ def resume(out: str | os.PathLike[str], *, on_chunk: OnChunk | None = None, quie
 
 def as_long_as(asked: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """``asked`` as far as it must agree with what an earlier call asked for: a run may be made longer."""
-    longer = asked["total_steps"] > before["total_steps"]
-    return {**asked, **{name: before[name] for name in ("total_steps", "iterations") if longer}}
+    if asked["total_steps"] <= before["total_steps"]:
+        return dict(asked)
+    agreed = {**asked, **{name: before[name] for name in ("total_steps", "iterations")}}
+    if given := (before["hyperparams"] or {}).get("total_steps"):
+        agreed["hyperparams"] = {**(asked["hyperparams"] or {}), "total_steps": given}
+    return agreed
 
 
 def open_driver(agent: Agent, seeds: list[int]) -> tuple[Driver, list[jax.Device], str | None]:

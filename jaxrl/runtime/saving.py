@@ -9,6 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from jaxrl.runtime.checkpoint import begin_save, finish_save, latest_step, save
 from jaxrl.runtime.folder import BEST, CHECKPOINTS
 from jaxrl.types import Agent, AgentState, HostEnv, PyTree
@@ -119,6 +122,17 @@ def check_seal(agent: Agent, *, save_replay: bool) -> None:
             f"out=… makes a run that can be resumed, with new episodes after the rows of its replay, because {why}: give the "
             "Algorithm a function seal (Replay.seal on its buffer), or leave out= out"
         )
+
+
+def made_as_long(states: PyTree, total_steps: Any) -> PyTree:
+    """``states`` of a run of ``total_steps`` rows, one number or [num_seeds]."""
+
+    def one(state: AgentState) -> AgentState:
+        now = state.learner.hyperparams.total_steps
+        length = jax.device_put(np.broadcast_to(np.asarray(total_steps, now.dtype), now.shape).copy(), now.sharding)
+        return state._replace(learner=state.learner._replace(hyperparams=state.learner.hyperparams._replace(total_steps=length)))
+
+    return map_states(one, states)
 
 
 def map_states(function: Callable[..., AgentState], *states: PyTree) -> PyTree:

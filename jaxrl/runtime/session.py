@@ -15,7 +15,7 @@ from jaxrl.runtime.interrupt import Interrupt
 from jaxrl.runtime.logs import EVALUATION_LENGTH, EVALUATION_RETURN, History, Record
 from jaxrl.runtime.plan import Plan
 from jaxrl.runtime.progress import Progress, View, duration, spread
-from jaxrl.runtime.saving import with_replay
+from jaxrl.runtime.saving import made_as_long, with_replay
 from jaxrl.runtime.transfer import take_over
 from jaxrl.types import Metrics, PyTree
 
@@ -111,6 +111,8 @@ class Session:
                     "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to one that was "
                     "never stopped"
                 )
+            if "total_steps" in (hyperparams or {}):
+                states = made_as_long(states, hyperparams["total_steps"])
             self.take_up(step - self.plan.warmup_iterations, records)
             self.progress.note(f"resumed at step {self.plan.steps_at(self.iteration):,}")
             return self.driver.adopt(states, step)

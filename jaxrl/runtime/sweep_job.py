@@ -23,8 +23,6 @@ def main(folder: str, name: str) -> int:
     request_devices_for([sweep.env])
     entry = ALGORITHMS[sweep.algorithm]
     settings: dict[str, Any] = {**sweep.settings, **job.settings}
-    if settings.get("anneal"):
-        settings["total_steps"] = sweep.total_steps
     agent = getattr(importlib.import_module(entry.module), entry.builder)(sweep.env, **settings)
     seeds = check_seeds(sweep.seeds)
     members = [(member, seed) for member in job.members for seed in seeds]

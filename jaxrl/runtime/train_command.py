@@ -11,7 +11,7 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -175,8 +175,13 @@ def algorithm_settings(algorithm: str) -> tuple[list[str], list[str]]:
     """The names of an algorithm's structural settings, and of its hyperparameters."""
     entry = ALGORITHMS[algorithm]
     module = importlib.import_module(entry.module)
-    structure = [field.name for field in dataclasses.fields(getattr(module, entry.config)) if field.name != "total_steps"]
-    return structure, list(getattr(module, entry.hyperparams)._fields)
+    structure = [field.name for field in dataclasses.fields(getattr(module, entry.config))]
+    return structure, list(_without_length(getattr(module, entry.hyperparams)._field_defaults))
+
+
+def _without_length(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The run has the length, and sets it."""
+    return {name: value for name, value in defaults.items() if name != "total_steps"}
 
 
 def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, Any]]:
@@ -185,13 +190,10 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     module = importlib.import_module(entry.module)
     config, hyperparams = getattr(module, entry.config), getattr(module, entry.hyperparams)
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    takes_total = defaults.pop("total_steps", ...) is not ...
-    if "anneal" in defaults:
-        defaults["anneal"] = True  # the length of the run is known here
     preset = _chosen_preset(algorithm, args)
     measured = preset.settings if preset else {}
     defaults |= {name: value for name, value in measured.items() if name in defaults}
-    numbers = {name: measured.get(name, value) for name, value in hyperparams._field_defaults.items()}
+    numbers = {name: measured.get(name, value) for name, value in _without_length(hyperparams._field_defaults).items()}
     structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, defaults)
     data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, numbers)
 
@@ -204,15 +206,13 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
         chosen.__defaults__ = (run, structure(), data())
     if not {"-h", "--help"} & set(args):
         refuse_foreign_flags(args, {*get_type_hints(RunOptions), *defaults, *numbers})
-    options, settings = tyro.cli(
+    return tyro.cli(
         chosen,
         prog=f"jaxrl train {algorithm}",
         description=f"Train {algorithm.upper()}: {entry.help}.",
         args=list(args),
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    # Only a schedule that ends with the run makes its length a part of the agent; a run without one can be made longer.
-    return options, {**settings, "total_steps": options.total_steps} if takes_total and settings.get("anneal") else settings
 
 
 def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
