@@ -26,6 +26,37 @@ def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(hyperparams.max_grad_norm), optax.adam(hyperparams.learning_rate, eps=1e-5))
 
 
+def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> tuple[set[str], Any]:
+    """The hyperparameters that an optimiser looks at, and shapes of what it gives: ``(state, updates, state after)``."""
+    read: set[str] = set()
+
+    class Watched(type(hyperparams)):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+        def __iter__(self) -> Any:  # as _asdict and _replace do
+            read.update(hyperparams._fields)
+            return super().__iter__()
+
+    def once(hyperparams: Any, params: PyTree) -> Any:
+        made = optimizer(Watched(*hyperparams))
+        if not isinstance(made, optax.GradientTransformation):
+            raise TypeError(f"it gave {type(made).__name__}")
+        state = made.init(params)
+        return state, *made.update(params, state, params)
+
+    scalars = type(hyperparams)(*[jax.ShapeDtypeStruct((), jnp.float32)] * len(hyperparams))
+    return read, jax.eval_shape(once, scalars, params)
+
+
+def learning_rate_metric(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> dict[str, Array]:
+    """``charts/learning_rate``; nothing for an optimiser that does not look at it, whose rate is its own matter."""
+    if optimizer is not clipped_adam and "learning_rate" not in settings_read(optimizer, hyperparams, params)[0]:
+        return {}
+    return {"charts/learning_rate": hyperparams.learning_rate}
+
+
 class Packing(NamedTuple):
     """How parameters travel through the updates of an iteration."""
 

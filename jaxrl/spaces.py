@@ -59,6 +59,28 @@ def per_row(x: Array, like: Array) -> Array:
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
 
 
+def show_shapes(tree: PyTree) -> str:
+    """A tree of arrays (or shapes) in short: ``{'a': float32[3]}``."""
+    text = str(jax.tree.map(_Short, tree)) if tree is not None else "nothing"
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def same_shapes(a: PyTree, b: PyTree) -> bool:
+    """Whether two trees of arrays (or shapes) agree in structure, shapes and dtypes."""
+    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)] for tree in (a, b)]
+    return jax.tree.structure(a) == jax.tree.structure(b) and kinds[0] == kinds[1]
+
+
+class _Short:
+    """Prints as ``float32[3]``."""
+
+    def __init__(self, value: Any) -> None:
+        self.text = f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 # --------------------------------------------------------------------------------------------------------------- as plain data
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.spaces import zeros
+from jaxrl.spaces import show_shapes, zeros
 from jaxrl.types import Env, HostEnv, PyTree, TimeStep
 
 OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
@@ -112,7 +112,7 @@ def _function_problems(env: Env) -> list[str]:
     if out is None:
         return problems
     if not isinstance(out, tuple) or len(out) != 2:
-        return [f"reset returned {_show(out)}; it must return (env_state, obs)"]
+        return [f"reset returned {show_shapes(out)}; it must return (env_state, obs)"]
     env_state, obs = out
 
     expected = abstract(env.observation_space)
@@ -130,7 +130,7 @@ def _function_problems(env: Env) -> list[str]:
     if out is None:
         return problems
     if not isinstance(out, tuple) or len(out) != 2 or not isinstance(out[1], TimeStep):
-        problems.append(f"step returned {_show(out)}; it must return (env_state, jaxrl.types.TimeStep(obs, reward, ...))")
+        problems.append(f"step returned {show_shapes(out)}; it must return (env_state, jaxrl.types.TimeStep(obs, reward, ...))")
         return problems
     next_state, time_step = out
     problems += mismatches("the env_state that step returns", next_state, env_state, "the env_state that reset returns")
@@ -144,7 +144,7 @@ def _time_step_problems(time_step: TimeStep) -> list[str]:
     for name, (dtype, written) in wanted.items():
         value = getattr(time_step, name)
         if not hasattr(value, "shape"):
-            problems.append(f"{name} is {_show(value)}; it must be one number")
+            problems.append(f"{name} is {show_shapes(value)}; it must be one number")
             continue
         if value.shape != ():
             problems.append(f"{name} has shape {value.shape}; it must be a scalar: take {name}.squeeze(), or reduce it")
@@ -152,7 +152,7 @@ def _time_step_problems(time_step: TimeStep) -> list[str]:
             problems.append(f"{name} has dtype {value.dtype}; it must be {np.dtype(dtype)}: jnp.asarray({name}, {written})")
     info = time_step.info
     if not isinstance(info, dict) or not all(isinstance(name, str) for name in info):
-        problems.append(f"info is {_show(info)}; it must be a dict from names to arrays, {{}} when there is nothing to tell")
+        problems.append(f"info is {show_shapes(info)}; it must be a dict from names to arrays, {{}} when there is nothing to tell")
     return problems
 
 
@@ -212,29 +212,13 @@ def mismatches(what: str, got: PyTree, want: PyTree, source: str, *, numpy: str 
       numpy: the library that the environment is written in, for advice.
     """
     if jax.tree.structure(got) != jax.tree.structure(want):
-        return [f"{what}: structure {_show(got)} is not {source}'s, {_show(want)}"]
+        return [f"{what}: structure {show_shapes(got)} is not {source}'s, {show_shapes(want)}"]
     problems = []
     for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True):
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             fix = f"cast it with {numpy}.asarray(x, dtype), or change the space" if x.shape == y.shape else "they must agree"
-            problems.append(f"{what}{jax.tree_util.keystr(path)} is {_show(x)}, but {source} has {_show(y)}: {fix}")
+            problems.append(f"{what}{jax.tree_util.keystr(path)} is {show_shapes(x)}, but {source} has {show_shapes(y)}: {fix}")
     return problems
-
-
-def _show(tree: PyTree) -> str:
-    """A tree of abstract values in short: ``{'a': float32[3]}``."""
-    text = str(jax.tree.map(_Short, tree)) if tree is not None else "nothing"
-    return text if len(text) <= 300 else text[:297] + "..."
-
-
-class _Short:
-    """Prints as ``float32[3]``."""
-
-    def __init__(self, value: Any) -> None:
-        self.text = f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 # ---------------------------------------------------------------------------------------------------------------------- values

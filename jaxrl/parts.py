@@ -1,0 +1,222 @@
+"""The parts that a user gives a builder: a model, an optimiser, functions. Each is tried on shapes alone, so that what is wrong with
+it is said where it was given, not inside a trace of ``step``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from gymnasium import spaces
+
+from jaxrl.optimize import OptimizerFn, Schedule, clipped_adam, settings_read
+from jaxrl.spaces import example_input, same_shapes, show_shapes
+from jaxrl.types import Env, HostEnv, Model, PyTree
+
+ModelFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Model]
+
+MODEL = "a jaxrl.Model(init, apply, unroll, initial_carry), or a function of (observation_space, action_space) that gives one"
+OPTIMIZER = (
+    "an optax transformation, or a function of the hyperparameters that gives one: lambda hp: optax.adamw(hp.learning_rate)"
+)
+LOSS = "a function (params, Batch) -> (loss, {name: scalar})"
+
+
+def show(part: Any) -> str:
+    """A part in a few words, for an error."""
+    if isinstance(part, functools.partial):
+        return f"partial({show(part.func)}, …)"
+    text = getattr(part, "__qualname__", None) or repr(part)
+    name = text.rpartition("<locals>.")[2]
+    return f"{type(part).__name__}(…)" if "\n" in name or len(name) > 60 else name
+
+
+def reason(error: Exception) -> str:
+    """What an exception says, in one line."""
+    lines = str(error).strip().splitlines() or [""]
+    text = lines[0] if len(lines[0]) <= 240 else f"{lines[0][:240]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def attempt(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Shapes of what a function of the user's gives for (shapes of) ``args``; nothing is computed."""
+    try:
+        return jax.eval_shape(function, *args)
+    except Exception as error:
+        raise TypeError(f"{what} fails with {reason(error)}") from error
+
+
+# ----------------------------------------------------------------------------------------------------------------------- models
+
+
+def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:
+    """A builder's ``model`` keyword: a Model, a function of (observation_space, action_space) that gives one, or None."""
+    what, both = f"model={show(model)}", (env.observation_space, env.action_space)
+    if _is_flax(model):
+        raise TypeError(
+            f"{what} is a flax module, which has no carry; wrap it, say with net = {show(model).partition('(')[0]}(…) and "
+            "apply = lambda params, carry, inputs: (carry, net.apply(params, inputs)), as "
+            "model=jaxrl.Model(net.init, apply, apply, lambda batch_size: ())"
+        )
+    made: Any = model
+    if not isinstance(model, Model):
+        function: Any = default if model is None else model
+        if not callable(function):
+            raise TypeError(f"{what} must be {MODEL}")
+        if not _takes(function, *both):
+            raise TypeError(f"{what} takes {inspect.signature(function)}, and must be {MODEL}")
+        made = function(*both)
+        if not isinstance(made, Model):
+            raise TypeError(f"{what} gives {show(made)} for the spaces of {env.name}, and must be {MODEL}")
+    for name, value in made._asdict().items():
+        if not callable(value):
+            fix = ": lambda batch_size: () for a model without memory" if name == "initial_carry" else ""
+            raise TypeError(f"{what}: its {name} is {show(value)}, and must be a function{fix}")
+    return made
+
+
+def _is_flax(part: Any) -> bool:
+    return isinstance(part, nn.Module) or (isinstance(part, type) and issubclass(part, nn.Module))
+
+
+def _takes(function: Any, *args: Any) -> bool:
+    """Whether it can be called so, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature, or arguments of a partial that do not fit: the call will say
+        return True
+    return True
+
+
+def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool = False) -> PyTree:
+    """Shapes of what a model gives for a batch of one.
+
+    Args:
+      given: the builder's keyword, for errors.
+      unrolled: the rule uses ``unroll``, so look whether it gives the same over two rows.
+
+    Raises:
+      TypeError: a function of the model fails on this environment's spaces, or gives something else than it has to.
+    """
+    what, on = f"model={show(given)}:", f"on the spaces of {env.name}"
+    inputs = jax.eval_shape(lambda: example_input(env.observation_space, env.action_space))
+    carry = attempt(f"{what} initial_carry(1)", lambda: model.initial_carry(1))
+    params = attempt(f"{what} init(key, inputs) {on}", model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
+    names = ["apply", "unroll"] if unrolled else ["apply"]
+    outputs = []
+    for name, lead in zip(names, [(), (2,)], strict=False):
+        rows = jax.tree.map(lambda x, lead=lead: jax.ShapeDtypeStruct(lead + x.shape, x.dtype), inputs)
+        out = attempt(f"{what} {name}(params, carry, inputs) {on}", getattr(model, name), params, carry, rows)
+        if type(out) is not tuple or len(out) != 2:
+            raise TypeError(f"{what} {name} must return (carry, outputs); it returned {show_shapes(out)}")
+        if not same_shapes(out[0], carry):
+            raise TypeError(
+                f"{what} {name} returned the carry {show_shapes(out[0])}, and initial_carry(1) gives {show_shapes(carry)}: "
+                "they must agree"
+            )
+        outputs.append(out[1])
+    if unrolled:
+        expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), outputs[0])
+        if not same_shapes(outputs[1], expected):
+            raise TypeError(
+                f"{what} unroll over two rows gives {show_shapes(outputs[1])}, and apply {show_shapes(outputs[0])} for one: "
+                "unroll must give the same with the axis of time in front"
+            )
+    return outputs[0]
+
+
+# ------------------------------------------------------------------------------------------------------------------- optimisers
+
+
+def resolve_optimizer(
+    optimizer: OptimizerFn | optax.GradientTransformation | None,
+    model: Model,
+    env: Env | HostEnv,
+    hyperparams: Any,
+    defaults: Any,
+    scheduled: Sequence[str],
+) -> OptimizerFn:
+    """A builder's ``optimizer`` keyword as a function of the hyperparameters, tried on the model's parameters.
+
+    Args:
+      hyperparams: the agent's own, and ``defaults`` the rule's.
+      scheduled: hyperparameters that a schedule changes.
+
+    Raises:
+      TypeError: it is no optimiser, or fails.
+      ValueError: a learning rate, a clip or a schedule was asked for that it does not look at.
+    """
+    if optimizer is None or optimizer is clipped_adam:
+        return clipped_adam
+    what = f"optimizer={show(optimizer)}"
+    function = ready(optimizer) if isinstance(optimizer, optax.GradientTransformation) else optimizer
+    if not callable(function) or not _takes(function, hyperparams):
+        raise TypeError(f"{what} must be {OPTIMIZER}")
+    inputs = jax.eval_shape(lambda: example_input(env.observation_space, env.action_space))
+    params = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
+    try:
+        read, (state, updates, after) = settings_read(function, hyperparams, params)
+    except Exception as error:
+        raise TypeError(f"{what} fails with {reason(error)}: it must be {OPTIMIZER}") from error
+    for name, got, wanted in (("updates", updates, params), ("state", after, state)):
+        if not same_shapes(got, wanted):
+            raise TypeError(f"{what} gives the {name} {show_shapes(got)} for {show_shapes(wanted)}: they must agree")
+    for name in ({"learning_rate", "max_grad_norm"} & {*defaults._fields}) - read:
+        fix = "optax.adamw(hp.learning_rate)"
+        if name == "max_grad_norm":
+            fix = "optax.chain(optax.clip_by_global_norm(hp.max_grad_norm), optax.adamw(hp.learning_rate))"
+        if name in scheduled:
+            raise ValueError(
+                f"{name} has a schedule (anneal is one), and {what} does not look at it: use lambda hp: {fix}, "
+                "or give the transformation a schedule of its own"
+            )
+        if float(getattr(hyperparams, name)) != getattr(defaults, name):
+            raise ValueError(
+                f"{name}={getattr(hyperparams, name):g} has no effect, because {what} does not look at it: leave it out, or use "
+                f"lambda hp: {fix}"
+            )
+    return function
+
+
+def ready(transformation: optax.GradientTransformation) -> OptimizerFn:
+    """A transformation that looks at no hyperparameter."""
+    return lambda hyperparams: transformation
+
+
+# ----------------------------------------------------------------------------------------------------------------------- losses
+
+
+def resolve_losses(extra_losses: Any) -> tuple[Any, ...]:
+    """A builder's ``extra_losses`` keyword: several functions, or one."""
+    if callable(extra_losses):
+        return (extra_losses,)
+    if not isinstance(extra_losses, Sequence) or isinstance(extra_losses, str):
+        raise TypeError(f"extra_losses={show(extra_losses)} must be {LOSS}, or a list of them")
+    for i, loss in enumerate(extra_losses):
+        if not callable(loss):
+            raise TypeError(f"extra_losses[{i}]={show(loss)} must be {LOSS}")
+    return tuple(extra_losses)
+
+
+def check_loss(what: str, out: Any) -> None:
+    """Refuse what a loss of the user's returned, unless it is (a scalar, {name: scalar})."""
+    must = "it must return (loss, {name: scalar to log}), {} where there is nothing to log"
+    if not isinstance(out, tuple | list) or len(out) != 2 or not isinstance(out[1], Mapping):
+        raise TypeError(f"{what} returned {show_shapes(out)}: {must}")
+    for name, value in {"its loss": out[0], **{f"the scalar {name!r}": x for name, x in out[1].items()}}.items():
+        try:
+            shape, kind = jnp.shape(value), jnp.result_type(value)
+        except TypeError:
+            raise TypeError(f"{what}: {name} is {show(value)}: {must}") from None
+        if shape != () or not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
+            raise TypeError(
+                f"{what}: {name} is {show_shapes(value)}, and must be one number: take a mean over rows with batch.valid"
+            )
