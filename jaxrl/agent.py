@@ -8,15 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
 from jaxrl.config import merge_hyperparams
 from jaxrl.metrics import all_reduce
 from jaxrl.rollout import check_env_params, collect, init_actor
-from jaxrl.spaces import example_input
-from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, PyTree
-
-ModelFn = Callable[[spaces.Space, spaces.Space], Model]
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, Metrics, PyTree
 
 
 def resolve_env(env: str | Env | HostEnv) -> Env | HostEnv:
@@ -29,30 +25,6 @@ def resolve_env(env: str | Env | HostEnv) -> Env | HostEnv:
         raise TypeError(f"env must be an id such as 'CartPole-v1', a jaxrl.Env or a jaxrl.HostEnv, not {type(env).__name__}")
     validate_env(env)
     return env
-
-
-def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:
-    """A builder's ``model`` keyword: a Model, a function of (observation_space, action_space) that gives one, or None."""
-    if isinstance(model, Model):
-        return model
-    made: Any = default if model is None else model
-    if callable(made):
-        made = made(env.observation_space, env.action_space)
-    if not isinstance(made, Model):
-        raise TypeError(
-            f"model={model!r} must be a jaxrl.Model or a function of (observation_space, action_space) that gives one"
-        )
-    return made
-
-
-def model_output(model: Model, env: Env | HostEnv) -> PyTree:
-    """Shapes of what a model gives for a batch of one; nothing is computed."""
-
-    def output(key: Key) -> PyTree:
-        inputs = example_input(env.observation_space, env.action_space)
-        return model.apply(model.init(key, inputs), model.initial_carry(1), inputs)[1]
-
-    return jax.eval_shape(output, jax.eval_shape(lambda: jax.random.key(0)))
 
 
 def environment_ids(batch: int, axis_name: str | None) -> Array:
@@ -148,7 +120,7 @@ def _check_key(key: Any) -> None:
         raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap(agent.init)(keys)")
 
 
-def _as_only_device(function: Any, axis_name: str | None) -> Any:
+def as_only_device(function: Any, axis_name: str | None) -> Any:
     """``function`` with its device axis bound to an axis of size one: ``init`` runs outside of any mapping."""
     if axis_name is None:
         return function
@@ -178,7 +150,7 @@ def _pure_functions(
 
         def warm_up(state: AgentState, _: None) -> tuple[AgentState, None]:
             actor, rollout, _ = advance_actor(state, env_id)
-            learner = _as_only_device(algorithm.observe, axis_name)(state.learner, rollout)
+            learner = as_only_device(algorithm.observe, axis_name)(state.learner, rollout)
             return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), None
 
         if algorithm.warmup_iterations:

@@ -17,6 +17,8 @@ Schedule: TypeAlias = Callable[[Array], Array]
 """iteration (i32[], the warm-up's included) -> a factor on a hyperparameter."""
 OptimizerFn: TypeAlias = Callable[[Any], optax.GradientTransformation]
 """hyperparams -> optimiser, called inside the trace, so that its scalars are data."""
+Optimizer: TypeAlias = OptimizerFn | optax.GradientTransformation
+"""What builders take: a transformation itself looks at no hyperparameter."""
 
 H = TypeVar("H")
 
@@ -34,6 +36,10 @@ def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> t
         def __getattribute__(self, name: str) -> Any:
             read.add(name)
             return super().__getattribute__(name)
+
+        def __getattr__(self, name: str) -> Any:
+            fields = hyperparams._fields
+            raise AttributeError(f"there is no hyperparameter {name!r}.{nearest(name, fields)} There are: {', '.join(fields)}")
 
         def __iter__(self) -> Any:  # as _asdict and _replace do
             read.update(hyperparams._fields)

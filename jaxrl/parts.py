@@ -1,5 +1,6 @@
-"""The parts that a user gives a builder: a model, an optimiser, functions. Each is tried on shapes alone, so that what is wrong with
-it is said where it was given, not inside a trace of ``step``.
+"""The parts that a user gives a builder: a model, an optimiser, functions.
+
+Each is tried on shapes alone, so that what is wrong with it is said where it was given, not inside a trace of ``step``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any, TypeAlias
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from gymnasium import spaces
 
-from jaxrl.optimize import OptimizerFn, Schedule, clipped_adam, settings_read
+from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.spaces import example_input, same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree
 
@@ -32,9 +34,10 @@ def show(part: Any) -> str:
     """A part in a few words, for an error."""
     if isinstance(part, functools.partial):
         return f"partial({show(part.func)}, …)"
-    text = getattr(part, "__qualname__", None) or repr(part)
-    name = text.rpartition("<locals>.")[2]
-    return f"{type(part).__name__}(…)" if "\n" in name or len(name) > 60 else name
+    if name := getattr(part, "__qualname__", None):
+        return str(name).rpartition("<locals>.")[2]
+    text = repr(part)
+    return f"{type(part).__name__}(…)" if "\n" in text or " at 0x" in text or len(text) > 60 else text
 
 
 def reason(error: Exception) -> str:
@@ -165,7 +168,7 @@ def resolve_optimizer(
     try:
         read, (state, updates, after) = settings_read(function, hyperparams, params)
     except Exception as error:
-        raise TypeError(f"{what} fails with {reason(error)}: it must be {OPTIMIZER}") from error
+        raise TypeError(f"{what} must be {OPTIMIZER}. This one fails with {reason(error)}") from error
     for name, got, wanted in (("updates", updates, params), ("state", after, state)):
         if not same_shapes(got, wanted):
             raise TypeError(f"{what} gives the {name} {show_shapes(got)} for {show_shapes(wanted)}: they must agree")
@@ -206,17 +209,17 @@ def resolve_losses(extra_losses: Any) -> tuple[Any, ...]:
     return tuple(extra_losses)
 
 
-def check_loss(what: str, out: Any) -> None:
-    """Refuse what a loss of the user's returned, unless it is (a scalar, {name: scalar})."""
-    must = "it must return (loss, {name: scalar to log}), {} where there is nothing to log"
+def check_loss(what: str, loss: Callable[[PyTree, Any], Any], params: PyTree, batch: Any) -> None:
+    """Refuse a loss that fails on a minibatch, or gives something else than (a scalar, {name: scalar}); called on shapes."""
+    must = "it must return (loss, {name: scalar to log}), with {} where there is nothing to log"
+    try:
+        out = loss(params, batch)
+    except Exception as error:
+        raise TypeError(f"{what} must be {LOSS}. This one fails with {reason(error)}") from error
     if not isinstance(out, tuple | list) or len(out) != 2 or not isinstance(out[1], Mapping):
         raise TypeError(f"{what} returned {show_shapes(out)}: {must}")
-    for name, value in {"its loss": out[0], **{f"the scalar {name!r}": x for name, x in out[1].items()}}.items():
-        try:
-            shape, kind = jnp.shape(value), jnp.result_type(value)
-        except TypeError:
-            raise TypeError(f"{what}: {name} is {show(value)}: {must}") from None
-        if shape != () or not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
-            raise TypeError(
-                f"{what}: {name} is {show_shapes(value)}, and must be one number: take a mean over rows with batch.valid"
-            )
+    for name, value in {"the loss": out[0], **{f"the scalar {name!r}": x for name, x in out[1].items()}}.items():
+        number = isinstance(value, int | float | jax.Array | np.ndarray | np.generic) and jnp.result_type(value).kind in "fiu"
+        if not number or jnp.shape(value) != ():
+            fix = ", say a mean over the rows that batch.valid names" if number else f": {must}"
+            raise TypeError(f"{what} returned {show_shapes(value)} as {name}, which must be one number{fix}")

@@ -13,13 +13,14 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from jaxrl.metrics import masked_max, masked_mean, masked_min
-from jaxrl.spaces import first_input, per_row
+from jaxrl.spaces import first_input, per_row, zeros
 from jaxrl.types import (
     ActorState,
     Algorithm,
     Array,
     Env,
     EpisodeStatistics,
+    HostEnv,
     Key,
     Metrics,
     Policy,
@@ -226,6 +227,30 @@ def collect(
         version=policy.version,
     )
     return after, rollout, episode_metrics(rows.episode, rows.terminated | rows.truncated, rows.valid)
+
+
+def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, num_envs: int, num_rows: int) -> Rollout:
+    """What ``collect`` gives, of zeros: for shapes, with no environment."""
+    first = first_input(zeros(env.observation_space, (num_envs,)), env.action_space, num_envs)
+    carry, env_id = algorithm.initial_carry(num_envs), jnp.arange(num_envs, dtype=jnp.int32)
+    _, action, extras = algorithm.act(policy, carry, first, env_id, jax.random.key(0), explore=True)
+
+    def rows(tree: PyTree, length: int = num_rows) -> PyTree:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), tree)
+
+    no = rows(jnp.zeros(num_envs, bool))
+    return Rollout(
+        inputs=rows(first, num_rows + 1),
+        action=rows(action),
+        reward=rows(first.prev_reward),
+        terminated=no,
+        truncated=no,
+        extras=rows(extras),
+        valid=~no,
+        carry=carry,
+        env_id=env_id,
+        version=policy.version,
+    )
 
 
 def episode_metrics(episode: EpisodeStatistics, ended: Array, valid: Array) -> Metrics:

@@ -28,7 +28,7 @@ def describe(part: Any) -> Any:
         return part
     if isinstance(part, Model):
         return {"model": describe(part._asdict())}
-    if isinstance(part, list | tuple):
+    if isinstance(part, list | tuple) and not hasattr(part, "_fields"):  # a NamedTuple would come back as a list
         return [describe(x) for x in part]
     if isinstance(part, Mapping):
         return {str(name): describe(x) for name, x in part.items()}

@@ -14,24 +14,27 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.agent import ModelFn, bind, model_output, resolve_env, resolve_model
+from jaxrl.agent import bind, resolve_env
 from jaxrl.config import check_count, split_settings
 from jaxrl.distributions import pick
 from jaxrl.metrics import scalars
 from jaxrl.models import q_network, split_mask
 from jaxrl.optimize import (
+    Optimizer,
     OptimizerFn,
     Schedule,
     check_schedules,
     clipped_adam,
+    learning_rate_metric,
     mean_gradient,
     packing,
     pmean,
     scheduled,
 )
+from jaxrl.parts import ModelFn, model_output, resolve_model, resolve_optimizer, show
 from jaxrl.replay.uniform import Draw, Replay, ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input, finite, per_row
+from jaxrl.spaces import example_input, finite, per_row, show_shapes
 from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -266,7 +269,7 @@ def make_algorithm(
         now = (jnp.arange(num_updates, dtype=jnp.int32), batches)
         start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
         (packed, target, opt_state), metrics = jax.lax.scan(one, start, now)
-        metrics |= {"charts/epsilon": epsilon(learner), "charts/learning_rate": hp.learning_rate}
+        metrics |= {"charts/epsilon": epsilon(learner), **learning_rate_metric(optimizer, hp, learner.params)}
         learner = learner._replace(
             params=unpack(packed), target_params=unpack(target), opt_state=opt_state, version=learner.version + 1
         )
@@ -324,7 +327,7 @@ def make_dqn(
     env: str | Env | HostEnv,
     *,
     model: Model | ModelFn | None = None,
-    optimizer: OptimizerFn | None = None,
+    optimizer: Optimizer | None = None,
     replay: ReplayFn | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     axis_name: str | None = None,
@@ -336,7 +339,7 @@ def make_dqn(
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
       model: a memoryless Model whose outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that
         gives one; default: an MLP of 2×64, ReLU.
-      optimizer: hyperparams -> optax transformation; default: clipped Adam.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       replay: (capacity per environment, num_envs, rows_per_add) -> Replay; default: ``uniform_replay``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       axis_name: the device axis that ``step`` will run under.
@@ -358,8 +361,10 @@ def make_dqn(
             "DQN with uniform replay learns from single rows, so its model must be memoryless (initial_carry gives ())"
         )
     num_actions = int(bound.action_space.n)
-    if getattr(output := model_output(network, bound), "shape", None) != (1, num_actions):
-        raise TypeError(f"model={model!r} must give Q-values f32[batch, {num_actions}]; for a batch of one it gives {output}")
+    if getattr(output := model_output(model, network, bound), "shape", None) != (1, num_actions):
+        raise TypeError(
+            f"model={show(model)} must give Q-values f32[batch, {num_actions}]; for a batch of one it gives {show_shapes(output)}"
+        )
     check_config(config)
     capacity = config.buffer_size // config.num_envs
     algorithm = make_algorithm(
@@ -368,7 +373,9 @@ def make_dqn(
         network,
         (replay or uniform_replay)(capacity, config.num_envs, config.rollout_length),
         config,
-        optimizer=optimizer or clipped_adam,
+        optimizer=resolve_optimizer(
+            optimizer, network, bound, hyperparams, DQNHyperparams(), [*(schedules or ()), *["learning_rate"] * config.anneal]
+        ),
         schedules=check_schedules(schedules, DQNHyperparams._fields, anneal=config.anneal),
         axis_name=axis_name,
     )

@@ -15,25 +15,28 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.agent import ModelFn, bind, model_output, resolve_env, resolve_model
-from jaxrl.config import check_count, split_settings
+from jaxrl.agent import as_only_device, bind, resolve_env
+from jaxrl.config import check_count, merge_hyperparams, split_settings
 from jaxrl.distributions import Categorical, Normal, sample_each
 from jaxrl.metrics import scalars
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
 from jaxrl.optimize import (
+    Optimizer,
     OptimizerFn,
     Schedule,
     check_schedules,
     clipped_adam,
+    learning_rate_metric,
     mean_gradient,
     packing,
     pmean,
     scheduled,
 )
+from jaxrl.parts import ModelFn, check_loss, model_output, resolve_losses, resolve_model, resolve_optimizer, show
 from jaxrl.returns import gae
-from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input, finite
+from jaxrl.rollout import example_rollout, fold_each
+from jaxrl.spaces import example_input, finite, show_shapes
 from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -298,7 +301,7 @@ def make_algorithm(
 
         (packed, opt_state), metrics = jax.lax.scan(minibatch, (pack(learner.params), learner.opt_state), order)
         metrics["losses/explained_variance"] = explained_variance(batch, axis_name)
-        metrics["charts/learning_rate"] = hp.learning_rate
+        metrics |= learning_rate_metric(optimizer, hp, learner.params)
         learner = learner._replace(params=unpack(packed), opt_state=opt_state, version=learner.version + 1)
         return observe(learner, rollout), scalars(metrics)
 
@@ -319,7 +322,10 @@ def make_algorithm(
 def check_output(model: Any, output: Any, action_space: spaces.Space) -> None:
     """Refuse a model that gives (shapes of) something else than a policy over these actions and a value, for a batch of one."""
     if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
-        raise TypeError(f"model={model!r} must give an ActorCriticOutput(policy, value f32[batch]), not {output}")
+        raise TypeError(
+            f"model={show(model)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
+            f"{show_shapes(output)}"
+        )
     kind: Any = Categorical
     size = getattr(action_space, "n", None)
     if isinstance(action_space, spaces.Box):
@@ -327,8 +333,21 @@ def check_output(model: Any, output: Any, action_space: spaces.Space) -> None:
     built_in = isinstance(output.policy, Categorical | Normal)  # a distribution of the user's own is the user's matter
     if built_in and (not isinstance(output.policy, kind) or output.policy[0].shape != (1, size)):
         raise TypeError(
-            f"model={model!r} must give a {kind.__name__} policy of size {size} for {action_space}, not {output.policy}"
+            f"model={show(model)} must give a {kind.__name__} policy of size {size} for {action_space}; it gives "
+            f"{type(output.policy).__name__} {show_shapes(output.policy[0])}"
         )
+
+
+def check_losses(
+    losses: Sequence[ExtraLoss], model: Model, algorithm: Algorithm, env: Env | HostEnv, config: PPOConfig, hyperparams: Any
+) -> None:
+    """Refuse extra losses that fail on a minibatch, or give something else than they have to; only shapes are computed."""
+    learner = algorithm.init(jax.random.key(0), merge_hyperparams(hyperparams, None))
+    rollout = example_rollout(algorithm, env, algorithm.policy(learner), config.num_envs, config.rollout_length)
+    batch = targets(model, learner, rollout, learner.hyperparams)
+    part = jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
+    for i, loss in enumerate(losses):
+        check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, part)
 
 
 def check_config(config: PPOConfig, *, recurrent: bool) -> None:
@@ -347,9 +366,9 @@ def make_ppo(
     env: str | Env | HostEnv,
     *,
     model: Model | ModelFn | None = None,
-    optimizer: OptimizerFn | None = None,
+    optimizer: Optimizer | None = None,
     schedules: Mapping[str, Schedule] | None = None,
-    extra_losses: Sequence[ExtraLoss] = (),
+    extra_losses: Sequence[ExtraLoss] | ExtraLoss = (),
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
@@ -359,9 +378,9 @@ def make_ppo(
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
       model: a Model whose outputs are ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one,
         such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh.
-      optimizer: hyperparams -> optax transformation; default: clipped Adam.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, Batch) -> (loss to add, scalars to log).
+      extra_losses: functions of (params, Batch) -> (loss to add, scalars to log), or one.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``PPOConfig`` and ``PPOHyperparams``.
 
@@ -375,20 +394,25 @@ def make_ppo(
     bound = resolve_env(env)
     if not isinstance(bound.action_space, spaces.Discrete | spaces.Box):
         raise TypeError(f"PPO needs a Discrete or Box action space; {bound.name} has {bound.action_space}")
-    network = resolve_model(model, actor_critic, bound)
-    check_output(model, model_output(network, bound), bound.action_space)
+    network, losses = resolve_model(model, actor_critic, bound), resolve_losses(extra_losses)
+    check_output(model, model_output(model, network, bound, unrolled=True), bound.action_space)
     check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
     algorithm = make_algorithm(
         bound.observation_space,
         bound.action_space,
         network,
         config,
-        optimizer=optimizer or clipped_adam,
+        optimizer=resolve_optimizer(
+            optimizer, network, bound, hyperparams, PPOHyperparams(), [*(schedules or ()), *["learning_rate"] * config.anneal]
+        ),
         schedules=check_schedules(schedules, PPOHyperparams._fields, anneal=config.anneal),
-        extra_losses=extra_losses,
+        extra_losses=losses,
         axis_name=axis_name,
     )
-    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
+    if losses:
+        check = as_only_device(lambda _: check_losses(losses, network, algorithm, bound, config, hyperparams), axis_name)
+        jax.eval_shape(check, jnp.zeros(()))
+    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": losses, "axis_name": axis_name}
     return bind(
         algorithm,
         bound,

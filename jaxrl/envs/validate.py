@@ -152,7 +152,9 @@ def _time_step_problems(time_step: TimeStep) -> list[str]:
             problems.append(f"{name} has dtype {value.dtype}; it must be {np.dtype(dtype)}: jnp.asarray({name}, {written})")
     info = time_step.info
     if not isinstance(info, dict) or not all(isinstance(name, str) for name in info):
-        problems.append(f"info is {show_shapes(info)}; it must be a dict from names to arrays, {{}} when there is nothing to tell")
+        problems.append(
+            f"info is {show_shapes(info)}; it must be a dict from names to arrays, {{}} when there is nothing to tell"
+        )
     return problems
 
 
