@@ -448,7 +448,7 @@ def test_parts_of_the_wrong_kind() -> None:
         small_dqn(probes.target_action())
     with pytest.raises(TypeError, match=r"its model must be memoryless"):
         small_dqn(probes.truncation(), model=RECURRENT)
-    with pytest.raises(TypeError, match=r"must be a jaxrl\.Model or a function"):
+    with pytest.raises(TypeError, match=r"must be a jaxrl\.Model\(.*\), or a function"):
         small_dqn(probes.truncation(), model=lambda *spaces: None)
 
 

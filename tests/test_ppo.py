@@ -519,7 +519,7 @@ def test_parts_of_the_wrong_kind() -> None:
     for wrong in (3, None, object(), {"env": "CartPole-v1"}):
         with pytest.raises(TypeError, match=r"env must be an id such as 'CartPole-v1', a jaxrl\.Env or a jaxrl\.HostEnv, not"):
             small_ppo(wrong)
-    with pytest.raises(TypeError, match=r"must be a jaxrl\.Model or a function of \(observation_space, action_space\)"):
+    with pytest.raises(TypeError, match=r"must be a jaxrl\.Model\(.*\), or a function of \(observation_space, action_space\)"):
         small_ppo(clock(), model=lambda *spaces: 3)
 
 
