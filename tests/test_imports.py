@@ -63,10 +63,10 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 LAYERS = (
-    ("types",),
+    ("names", "types"),
     ("config", "distributions", "metrics", "normalize", "returns", "spaces"),
     ("envs", "models", "optimize", "replay", "rollout"),
-    ("agent", "spec", "training"),
+    ("agent", "parts", "spec", "training"),
     ("algorithms", "parallel"),
 )
 """Each imports its own layer and those above it in this list."""
