@@ -83,6 +83,7 @@ RUN_ARGUMENTS = (
     "out",
     "eval_every",
     "eval_episodes",
+    "eval_explore",
     "chunk_iterations",
     "exact_steps",
     "stop_at",

@@ -76,7 +76,7 @@ def test_plot_prints_how_curves_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert main(["plot", "runs"]) == 0
     out, err = capsys.readouterr()
     first, ppo, dqn = out.splitlines()
-    assert err == "" and first == "curves.png: greedy evaluation return"
+    assert err == "" and first == "curves.png: evaluation return"
     assert ppo.startswith("  CartPole-v1 · PPO  4 of 5 seeds, 1 diverged     at 200 steps  300.0  [")
     low, high = (float(x) for x in ppo.split("[")[1].rstrip("]").split(", "))
     assert 100 <= low < 300 < high <= 500

@@ -125,6 +125,20 @@ def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, cap
     assert "resumed at step " in out and "done at step 384 of 384" in out
 
 
+def test_a_folder_of_an_older_version_goes_on(whole: Any, tmp_path: Path) -> None:
+    """Its config knows nothing of ``eval_explore``: evaluations were greedy."""
+    folder, states, _ = whole("ppo")
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(8, kill))
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["run"]["eval_explore"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    resumed, _ = resume(tmp_path, quiet=True)
+    assert_bit_equal(resumed, states)
+    assert progress(tmp_path) == progress(folder)
+    assert json.loads((tmp_path / "config.json").read_text())["run"]["eval_explore"] is False
+
+
 def test_a_finished_run_is_only_read(whole: Any, tmp_path: Path) -> None:
     folder, states, history = whole("ppo")
     copy = tmp_path / "copy"

@@ -192,6 +192,30 @@ def test_evaluation_depends_on_seed_and_iteration_alone(agent: Agent, finished: 
     np.testing.assert_allclose(history["evaluation/episodic_length"][-1, 2], np.mean(result.episodic_length))
 
 
+@pytest.mark.parametrize("kind", ["pure", "host"])
+def test_evaluations_explore_where_the_run_says_so(kind: str, tmp_path: Path) -> None:
+    """Greedy returns of a policy on this probe are all −1 or all 1; training's are in between, and decide what is best."""
+    env = probes.action_choice()
+    agent = small_ppo(env if kind == "pure" else hosted(env))
+    ask = {"seeds": [5], "out": tmp_path, "eval_every": 1, "eval_episodes": 64, "tensorboard": False, "quiet": True}
+    states, history = run(agent, 64, eval_explore=True, **ask)
+    state = states[0] if kind == "host" else jax.tree.map(lambda x: x[0], jax.device_get(states))
+    played = jaxrl.evaluate(agent, state, evaluation_key(5, 2), 64, explore=True)
+    returns = history["evaluation/episodic_return"][:, 0]
+    np.testing.assert_allclose(returns[-1], np.mean(played.episodic_return), atol=1e-6)
+    assert (np.abs(returns) < 1).all()
+    assert steps(tmp_path / "best") == [history["iteration"][np.argmax(returns)]]
+
+    assert json.loads((tmp_path / "config.json").read_text())["run"]["eval_explore"] is True
+    with pytest.raises(FileExistsError, match=r"holds another run: run.eval_explore is true there and false here"):
+        run(agent, 64, **ask)
+
+
+def test_eval_explore_is_a_switch(agent: Agent) -> None:
+    with pytest.raises(TypeError, match=r"eval_explore='yes' must be True \(evaluations act as in training\) or False"):
+        run(agent, 64, eval_explore="yes", quiet=True)
+
+
 def test_evaluation_keys_are_none_of_training() -> None:
     data = jax.random.key_data
     evaluation = {tuple(data(evaluation_key(seed, iteration)).tolist()) for seed in (0, 1) for iteration in range(50)}
@@ -388,7 +412,7 @@ class FakeDriver:
     def policies(self, states: Any) -> Any:
         return jax.tree.map(jnp.copy, states)
 
-    def evaluate(self, states: Any, iteration: int, num_episodes: int) -> Any:
+    def evaluate(self, states: Any, iteration: int, num_episodes: int, *, explore: bool) -> Any:
         score = self.scores.get(iteration, 1.0)
         return np.full((self.num_seeds, num_episodes), score), np.ones((self.num_seeds, num_episodes))
 

@@ -31,6 +31,7 @@ env = "tests.probes:action_choice"
 total_steps = 64
 seeds = [4, 9]
 eval_episodes = 2
+eval_explore = true
 
 [settings]
 rollout_length = 4
@@ -113,7 +114,7 @@ def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     assert len(lost) == 2 and {row["diverged"] for row in lost} == {"2"} and {row["mean_return"] for row in lost} == {""}
     assert rows[-2:] == lost  # best first
     config = json.loads((job_folder(out, expand(read_sweep(file))[0]) / "config.json").read_text())
-    assert config["run"]["seeds"] == [4, 9] * 3
+    assert config["run"]["seeds"] == [4, 9] * 3 and config["run"]["eval_explore"] is True
     flags = "--env tests.probes:action_choice --rollout-length 4 --num-epochs 1 --num-minibatches 1 --num-envs 2"
     options, settings = parse("ppo", flags.split())
     assert jaxrl.make_ppo(options.env, **settings).spec == config["agent"]  # the same words, the same agent

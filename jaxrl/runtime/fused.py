@@ -83,14 +83,14 @@ class FusedDriver:
         """``iterations`` steps of every seed, in one call: ``(states, metrics [num_seeds])``. ``states`` is used up."""
         return self.call("advance", self._advance_one, (0, None), states, np.int32(iterations), donate=True)
 
-    def evaluate(self, states: AgentState, iteration: int, num_episodes: int) -> tuple[Array, Array]:
-        """Greedy episodes of every seed: ``(returns, lengths)``, [num_seeds, num_episodes]."""
+    def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
+        """Episodes of every seed, greedy or as in training: ``(returns, lengths)``, [num_seeds, num_episodes]."""
 
         def play(seed: Array, state: AgentState, iteration: Array) -> tuple[Array, Array]:
-            result = evaluate(self._agent, state, evaluation_key(seed, iteration), num_episodes)
+            result = evaluate(self._agent, state, evaluation_key(seed, iteration), num_episodes, explore=explore)
             return result.episodic_return, result.episodic_length
 
-        return self.call(("evaluate", num_episodes), play, (0, 0, None), self._seeds, states, np.int32(iteration))
+        return self.call(("evaluate", num_episodes, explore), play, (0, 0, None), self._seeds, states, np.int32(iteration))
 
     def policies(self, states: AgentState) -> Policy:
         """Copies, which outlive the states."""

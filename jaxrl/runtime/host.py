@@ -178,11 +178,14 @@ class HostDriver:
             collected.append(total)
         return after, _stack(collected)
 
-    def evaluate(self, states: list[AgentState], iteration: int, num_episodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Greedy episodes of every seed: returns and lengths, [num_seeds, num_episodes]."""
+    def evaluate(
+        self, states: list[AgentState], iteration: int, num_episodes: int, *, explore: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
         results = []
         for seed, state in zip(self.seeds, states, strict=True):
-            results.append(evaluate_host(self.agent, state, evaluation_key(seed, iteration), num_episodes))
+            key = evaluation_key(seed, iteration)
+            results.append(evaluate_host(self.agent, state, key, num_episodes, explore=explore))
         return np.stack([r.episodic_return for r in results]), np.stack([r.episodic_length for r in results])
 
     def _open(self, seeds: Sequence[int]) -> None:

@@ -85,6 +85,7 @@ class Plan(NamedTuple):
     eval_episodes: int
     stop_at: float | None
     on_nan: str
+    eval_explore: bool
 
     @property
     def total_steps(self) -> int:
@@ -116,6 +117,7 @@ def make_plan(
     stop_at: float | None = None,
     on_nan: str = "drop",
     *,
+    eval_explore: bool = False,
     exact_steps: bool = False,
     before: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -135,6 +137,8 @@ def make_plan(
         eval_every = chunk_iterations * max(1, -(-iterations // (chunk_iterations * NUM_EVALUATIONS)))
     eval_every = check_count("eval_every", eval_every, at_least=0)
     eval_episodes = check_count("eval_episodes", eval_episodes)
+    if not isinstance(eval_explore, bool):
+        raise TypeError(f"eval_explore={eval_explore!r} must be True (evaluations act as in training) or False (greedily)")
     if on_nan not in ON_NAN:
         raise ValueError(f"on_nan={on_nan!r} is unknown: choose one of {ON_NAN}")
     if stop_at is not None:
@@ -143,4 +147,4 @@ def make_plan(
             raise ValueError(f"stop_at={stop_at} needs evaluations, and eval_every=0 leaves them out")
         stop_at = float(stop_at)
     warmup, rows = agent.algorithm.warmup_iterations, agent.steps_per_iteration
-    return Plan(iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan)
+    return Plan(iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan, eval_explore)

@@ -12,7 +12,7 @@ from jaxrl.runtime.figures import COLOURS, DASHES, FAINT, INK, LINE, PALE, SHADE
 from jaxrl.runtime.logs import EVALUATION_RETURN, TRAINING_RETURN
 from jaxrl.runtime.statistics import seed_interval
 
-AXIS_NAMES = {EVALUATION_RETURN: "greedy evaluation return", TRAINING_RETURN: "return of training episodes"}
+AXIS_NAMES = {EVALUATION_RETURN: "evaluation return", TRAINING_RETURN: "return of training episodes"}
 X_NAME = "environment steps per seed"
 MAX_COLUMNS = 3
 

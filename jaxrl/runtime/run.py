@@ -27,6 +27,19 @@ from jaxrl.runtime.session import Driver, OnChunk, Session
 from jaxrl.spec import algorithm_name, build
 from jaxrl.types import Agent, HostEnv, PyTree
 
+KEPT = (
+    "seeds",
+    "hyperparams",
+    "eval_every",
+    "eval_episodes",
+    "eval_explore",
+    "chunk_iterations",
+    "stop_at",
+    "on_nan",
+    "save_replay",
+)
+"""Arguments of ``run`` that its ``config.json`` holds under ``run``, besides ``total_steps``."""
+
 
 class RunInterrupted(KeyboardInterrupt):
     """A signal ended a run between two chunks, and everything was written; ``states`` and ``history`` are those of its end."""
@@ -44,6 +57,7 @@ def run(
     out: str | os.PathLike[str] | None = None,
     eval_every: int | None = None,
     eval_episodes: int = 128,
+    eval_explore: bool = False,
     chunk_iterations: int | None = None,
     exact_steps: bool = False,
     hyperparams: Mapping[str, Any] | NamedTuple | None = None,
@@ -78,7 +92,9 @@ def run(
         ``checkpoints/`` (whole states) and ``best/`` (the policies of the best evaluation). New, empty, or this run's own.
       eval_every: iterations between evaluations; default: about 20 evaluations per run. The end is evaluated too, and so are the
         policies that training begins with; 0: none at all.
-      eval_episodes: greedy episodes per evaluation and seed. Their keys come from (seed, iteration), apart from training's.
+      eval_episodes: episodes per evaluation and seed. Their keys come from (seed, iteration), apart from training's.
+      eval_explore: in evaluations, act as in training, not greedily: for stochastic policies that stand still or walk in circles
+        when greedy. What is best (``best/``, ``stop_at``) is then decided so.
       chunk_iterations: iterations between two looks at the clock and the logs; default: 50 chunks per run or more. The length of
         chunks changes no state; each chunk is a row of the logs.
       exact_steps: refuse a total that is no whole number of iterations.
@@ -132,6 +148,7 @@ def run(
             chunk_iterations,
             stop_at,
             on_nan,
+            eval_explore=eval_explore,
             exact_steps=exact_steps,
             before=before,
         )
@@ -177,8 +194,7 @@ def resume(out: str | os.PathLike[str], *, on_chunk: OnChunk | None = None, quie
     """
     config = read_config(out)
     asked, agent = config["run"], build(config["agent"])
-    names = ("seeds", "hyperparams", "eval_every", "eval_episodes", "chunk_iterations", "stop_at", "on_nan", "save_replay")
-    settings = {name: asked[name] for name in names}
+    settings = {name: asked[name] for name in KEPT}
     return run(agent, asked["total_steps"], out=out, on_chunk=on_chunk, quiet=quiet, **settings, **config["output"])
 
 

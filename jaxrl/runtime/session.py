@@ -47,8 +47,8 @@ class Driver(Protocol):
         """``iterations`` steps of every seed: ``(states, metrics [num_seeds])``; uses the old states up."""
         ...
 
-    def evaluate(self, states: PyTree, iteration: int, num_episodes: int) -> tuple[Any, Any]:
-        """Greedy episodes of every seed: returns and lengths, [num_seeds, num_episodes]."""
+    def evaluate(self, states: PyTree, iteration: int, num_episodes: int, *, explore: bool) -> tuple[Any, Any]:
+        """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
         ...
 
     def policies(self, states: PyTree) -> PyTree:
@@ -225,7 +225,10 @@ class Session:
         keys = (EVALUATION_RETURN, EVALUATION_LENGTH)
         if not self.plan.evaluates(stop):
             return {key: np.full(len(self.seeds), np.nan) for key in keys}
-        played = self.fetch(self.driver.evaluate(states, self.plan.warmup_iterations + stop, self.plan.eval_episodes))
+        plan = self.plan
+        played = self.fetch(
+            self.driver.evaluate(states, plan.warmup_iterations + stop, plan.eval_episodes, explore=plan.eval_explore)
+        )
         return {key: self.without_diverged(np.asarray(x, np.float64).mean(1)) for key, x in zip(keys, played, strict=True)}
 
     def without_diverged(self, values: np.ndarray) -> np.ndarray:

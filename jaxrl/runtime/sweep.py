@@ -36,6 +36,7 @@ class SweepFile:
     seeds: Any = 1
     """A number of seeds, or a list."""
     eval_episodes: int = 128
+    eval_explore: bool = False
     settings: Mapping[str, Any] = ()  # type: ignore[assignment]
     """The same for all: settings of the algorithm."""
     grid: Mapping[str, Sequence[Any]] = ()  # type: ignore[assignment]
@@ -116,7 +117,7 @@ class Manifest:
         self.done: list[str] = []
         if self.path.exists():
             found = json.loads(self.path.read_text(encoding="utf-8"))
-            if found["sweep"] != self.sweep:
+            if {"eval_explore": False, **found["sweep"]} != self.sweep:  # older ones knew greedy evaluations only
                 raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or give its file again")
             self.done = found["done"]
         elif folder.exists() and any(folder.iterdir()):

@@ -37,6 +37,7 @@ def main(folder: str, name: str) -> int:
         hyperparams=hyperparams,
         out=job_folder(Path(folder), job),
         eval_episodes=sweep.eval_episodes,
+        eval_explore=sweep.eval_explore,
     )
     return 0
 

@@ -89,7 +89,9 @@ class RunOptions:
     eval_every: Annotated[Count | None, _chosen_by_us("about 20 evaluations per run", "INT")] = None
     """Iterations between evaluations, which begin before training; 0: none."""
     eval_episodes: Count = 128
-    """Greedy episodes per evaluation and seed."""
+    """Episodes per evaluation and seed."""
+    eval_explore: Flag = False
+    """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best so."""
     chunk_iterations: Annotated[Count | None, _chosen_by_us("about 50 chunks per run", "INT")] = None
     """Iterations between two updates of the display and the logs. Results do not depend on it."""
     exact_steps: Flag = False
