@@ -298,6 +298,8 @@ def test_links_lead_somewhere(page: str) -> None:
         assert "://" not in target, f"{target}: pages fetch nothing, and name no address that could change"
         file, _, anchor = target.partition("#")
         path = (DOCS / page).parent / file if file else DOCS / page
+        if path.parent == DOCS / hooks.CURVES:  # the build takes them from where the benchmarks leave them
+            path = hooks.SCORES / path.name
         assert path.is_file(), target
         assert not anchor or anchor in slugs(code_free(path.read_text(encoding="utf-8"))), target
 
