@@ -80,10 +80,15 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
         x = _flat(space, x - jnp.asarray(space.start, x.dtype))
         parts = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(space.nvec.ravel())]
         return jnp.concatenate(parts, axis=-1)
-    if isinstance(space, spaces.Dict):
-        return jnp.concatenate([encode_space(part, x[name]) for name, part in space.items() if name != MASK_KEY], axis=-1)
-    if isinstance(space, spaces.Tuple):
-        return jnp.concatenate([encode_space(part, x[i]) for i, part in enumerate(space)], axis=-1)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        entries = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        parts = [encode_space(part, x[name]) for name, part in entries if name != MASK_KEY]
+        if not parts:
+            raise ValueError(
+                f"observation_space {space} has nothing for a network to see, as {MASK_KEY} is applied and not encoded: give it "
+                "another entry (a constant Box(0, 1, (1,)) will do), or pass a model of your own"
+            )
+        return jnp.concatenate(parts, axis=-1)
     raise TypeError(
         f"observation_space {space} cannot be encoded by the built-in networks: pass a model of your own (jaxrl.Model)"
     )

@@ -108,3 +108,9 @@ def _check_devices(agent: Agent, num_devices: int) -> None:
         size = agent.spec["settings"].get(name, num_devices)
         if size % num_devices:
             raise ValueError(f"{name}={size} must be a multiple of the number of devices, {num_devices}")
+    minibatches = agent.spec["settings"].get("num_minibatches", 1)
+    recurrent = bool(jax.tree.leaves(jax.eval_shape(lambda: agent.algorithm.initial_carry(1))))
+    share = agent.num_envs // num_devices * (1 if recurrent else agent.rollout_length)
+    if share % minibatches:
+        what = "num_envs" if recurrent else "num_envs * rollout_length"
+        raise ValueError(f"num_minibatches={minibatches} must divide what each of {num_devices} devices has of {what}, {share}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,6 +80,14 @@ class _Short:
 
     def __repr__(self) -> str:
         return self.text
+
+
+def other_way(action_space: spaces.Space) -> str:
+    """For an error: what to do with actions that a rule does not take."""
+    if isinstance(action_space, spaces.MultiDiscrete):
+        number = math.prod(action_space.nvec.ravel().tolist())
+        return f"let the environment number the combinations, as Discrete({number}), and take them apart in step"
+    return "make_ppo takes Discrete and Box"
 
 
 # --------------------------------------------------------------------------------------------------------------- as plain data

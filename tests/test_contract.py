@@ -297,6 +297,23 @@ def test_data_parallel_is_an_agent(rule: str) -> None:
         assert_close(after.learner.statistics, solo.learner.statistics)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_minibatches": 16}, r"num_minibatches=16 must divide what each of 2 devices has of num_envs \* rollout_length, 24"),
+        ({"model": RECURRENT}, r"num_minibatches=2 must divide what each of 2 devices has of num_envs, 3"),
+    ],
+)
+def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], message: str) -> None:
+    agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, axis_name="d", **settings)
+    with pytest.raises(ValueError, match=message):
+        data_parallel(agent, 2)
+    half = small_ppo("CartPole-v1", num_envs=3, rollout_length=8, **{**settings, "num_minibatches": 1})
+    shares = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.stack([x, x]), half.init(KEY())))
+    with pytest.raises(ValueError, match=r"must divide the \d+ items on each device"):  # whoever maps the step by hand
+        jax.eval_shape(jax.vmap(agent.step, axis_name="d"), shares)
+
+
 # --------------------------------------------------------------------------------------------------- (g) killed and restored
 
 

@@ -256,6 +256,13 @@ def test_other_spaces_are_refused_with_the_way_out() -> None:
         encode_space(spaces.Text(3), jnp.zeros(3))
 
 
+def test_a_mask_alone_is_no_observation() -> None:
+    alone = spaces.Dict({"action_mask": spaces.MultiBinary(4)})
+    for space in (alone, spaces.Dict({"game": alone})):
+        with pytest.raises(ValueError, match=r"has nothing for a network to see, as action_mask is .*another entry"):
+            jax.eval_shape(q_network(space, DISCRETE).init, jax.random.key(0), example_input(space, DISCRETE))
+
+
 # --------------------------------------------------------------------------------------------------------------------- masks
 
 

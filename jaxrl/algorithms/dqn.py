@@ -34,7 +34,7 @@ from jaxrl.optimize import (
 from jaxrl.parts import ModelFn, model_output, resolve_model, resolve_optimizer, show
 from jaxrl.replay.uniform import Draw, Replay, ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input, finite, per_row, show_shapes
+from jaxrl.spaces import example_input, finite, other_way, per_row, show_shapes
 from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -354,7 +354,9 @@ def make_dqn(
     )
     bound = resolve_env(env)
     if not isinstance(bound.action_space, spaces.Discrete):
-        raise TypeError(f"DQN needs a Discrete action space; {bound.name} has {bound.action_space}: make_ppo takes both kinds")
+        raise TypeError(
+            f"DQN needs a Discrete action space; {bound.name} has {bound.action_space}: {other_way(bound.action_space)}"
+        )
     network = resolve_model(model, q_network, bound)
     if jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1))):
         raise TypeError(

@@ -36,7 +36,7 @@ from jaxrl.optimize import (
 from jaxrl.parts import ModelFn, check_loss, model_output, resolve_losses, resolve_model, resolve_optimizer, show
 from jaxrl.returns import gae
 from jaxrl.rollout import example_rollout, fold_each
-from jaxrl.spaces import example_input, finite, show_shapes
+from jaxrl.spaces import example_input, finite, other_way, show_shapes
 from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -287,6 +287,8 @@ def make_algorithm(
         optimise, (pack, unpack) = optimizer(hp), packing(optimizer, learner.params)
         batch = targets(model, learner, rollout, hp)
         size = batch.valid.shape[0]
+        if size % config.num_minibatches:  # the builder knows no devices; this is one's share
+            raise ValueError(f"num_minibatches={config.num_minibatches} must divide the {size} items on each device")
         keys = jax.random.split(jax.random.fold_in(learner.key, learner.version), config.num_epochs)
         order = jax.vmap(lambda key: shuffled_rows(key, size))(keys)
         order = order.reshape(config.num_epochs * config.num_minibatches, size // config.num_minibatches)
@@ -393,7 +395,8 @@ def make_ppo(
     )
     bound = resolve_env(env)
     if not isinstance(bound.action_space, spaces.Discrete | spaces.Box):
-        raise TypeError(f"PPO needs a Discrete or Box action space; {bound.name} has {bound.action_space}")
+        what = f"{bound.name} has {bound.action_space}: {other_way(bound.action_space)}"
+        raise TypeError(f"PPO needs a Discrete or Box action space; {what}")
     network, losses = resolve_model(model, actor_critic, bound), resolve_losses(extra_losses)
     check_output(model, model_output(model, network, bound, unrolled=True), bound.action_space)
     check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
