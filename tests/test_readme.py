@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from benchmarks.cases import DQN, HIDDEN_SIZES, PPO
 from jaxrl.runtime import cli
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 SMALLER = {"500_000": "2_048", "20_000": "2_048", "500000": "2048", "100000": "2048", "--seeds 8": "--seeds 2"}
 
 
@@ -59,6 +61,17 @@ def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert out, command
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results/scores").glob("*.json")), ids=lambda path: path.stem)
+def test_the_scores_of_the_readme_are_those_of_the_benchmarks(path: Path) -> None:
+    result = json.loads(path.read_text())
+    low, high = result["interval"]
+    row = (
+        f"| `{result['name']}` | {result['total_steps']:,} | {len(result['seeds'])} "
+        f"| {result['mean']:.1f} [{low:.1f}, {high:.1f}] |"
+    ).replace("-", "−")
+    assert row in README.replace("-", "−")
+
+
 def test_the_settings_of_the_speed_table_are_those_of_the_benchmark() -> None:
     said = " ".join(README.partition("Speed on the same machine")[2].partition("|")[0].split())
     assert "networks of 64×64" in said and HIDDEN_SIZES == (64, 64)
@@ -70,12 +83,11 @@ def test_the_settings_of_the_speed_table_are_those_of_the_benchmark() -> None:
 
 
 def test_links_of_the_readme_exist() -> None:
-    root = Path(__file__).parents[1]
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (root / target).exists(), target
+        assert (ROOT / target).exists(), target
 
 
 def test_make_targets_of_the_readme_exist() -> None:
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\S+)", README, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
