@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from jaxrl.algorithms import ALGORITHMS
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -25,22 +27,25 @@ if TYPE_CHECKING:
     from jaxrl.training import make_train
     from jaxrl.types import Agent, AgentState, Algorithm, Env, HostEnv, Model, Policy, Rollout, StepInput, TimeStep
 
-_HOMES = {
-    "make_dqn": "jaxrl.algorithms.dqn",
-    "make_ppo": "jaxrl.algorithms.ppo",
-    "check_env": "jaxrl.runtime.checking",
-    "list_envs": "jaxrl.envs",
-    "make_env": "jaxrl.envs",
-    "restore": "jaxrl.runtime.checkpoint",
-    "save": "jaxrl.runtime.checkpoint",
-    "evaluate": "jaxrl.runtime.evaluation",
-    "load_policy": "jaxrl.runtime.policy",
-    "resume": "jaxrl.runtime.run",
-    "run": "jaxrl.runtime.run",
-    "build": "jaxrl.spec",
-    "make_train": "jaxrl.training",
-} | dict.fromkeys(
-    ("Agent", "AgentState", "Algorithm", "Env", "HostEnv", "Model", "Policy", "Rollout", "StepInput", "TimeStep"), "jaxrl.types"
+_HOMES = (
+    {entry.builder: entry.module for entry in ALGORITHMS.values()}
+    | {
+        "check_env": "jaxrl.runtime.checking",
+        "list_envs": "jaxrl.envs",
+        "make_env": "jaxrl.envs",
+        "restore": "jaxrl.runtime.checkpoint",
+        "save": "jaxrl.runtime.checkpoint",
+        "evaluate": "jaxrl.runtime.evaluation",
+        "load_policy": "jaxrl.runtime.policy",
+        "resume": "jaxrl.runtime.run",
+        "run": "jaxrl.runtime.run",
+        "build": "jaxrl.spec",
+        "make_train": "jaxrl.training",
+    }
+    | dict.fromkeys(
+        ("Agent", "AgentState", "Algorithm", "Env", "HostEnv", "Model", "Policy", "Rollout", "StepInput", "TimeStep"),
+        "jaxrl.types",
+    )
 )
 """Where each public name lives; imported on first use, so that ``import jaxrl`` stays light."""
 

@@ -1,25 +1,22 @@
 """``Agent.spec``: plain data that makes the same agent again, in another process or from a checkpoint.
 
 A part (model, optimizer, schedule, environment function) is described by how to import it. One that cannot be imported is marked,
-works in process, and is refused by name where the spec is used.
+works in process, and is refused by name where the spec is used. What a spec may import, ``jaxrl.trust`` says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxrl.config import nearest
+from jaxrl.trust import RESULTS, check_trust, check_trusted, import_object, import_part, is_trusted, remember
 from jaxrl.types import Agent, Env, HostEnv, Model
-
-
-def import_object(path: str) -> Any:
-    """The object at ``module:qualified.name``."""
-    module, _, name = path.partition(":")
-    return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
 def describe(part: Any) -> Any:
@@ -37,44 +34,70 @@ def describe(part: Any) -> Any:
     path = f"{getattr(part, '__module__', None)}:{getattr(part, '__qualname__', '')}"
     try:
         if not path.startswith("__main__:") and import_object(path) is part:
+            remember(path)
             return {"import": path}
     except (ImportError, AttributeError, TypeError, ValueError):
         pass
     return {"unimportable": repr(part)}
 
 
-def realize(data: Any, where: str = "spec") -> Any:
-    """The inverse of ``describe``; ``where`` names the part in the error."""
+def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result: str | None = None) -> Any:
+    """The inverse of ``describe``; ``where`` names the part in the error, ``result`` what it must promise: see ``jaxrl.trust``.
+
+    Raises:
+      ValueError: a part cannot be imported, or must not be.
+    """
+    again = functools.partial(realize, trust=trust)
     if isinstance(data, list):
-        return [realize(x, f"{where}[{i}]") for i, x in enumerate(data)]
+        return [again(x, f"{where}[{i}]") for i, x in enumerate(data)]
     if not isinstance(data, Mapping):
         return data
     if "unimportable" in data:
         raise ValueError(
-            f"{where} cannot be rebuilt from the spec, because {data['unimportable']} cannot be imported: "
-            "define it as a function at the top of a module, and pass that function (or functools.partial of it, with plain "
-            "arguments), or for an environment 'module:function'"
+            f"{where} cannot be rebuilt from the spec, because {data['unimportable']} cannot be imported: give the part again "
+            f"where that is possible ({where.partition('[')[0]}=…), or define it as a function at the top of a module, and pass that "
+            "function (or functools.partial of it, with plain arguments), or for an environment 'module:function'"
         )
     if "model" in data and len(data) == 1:
-        return Model(**realize(data["model"], where))
+        made = again(data["model"], where)
+        if not (isinstance(made, dict) and set(made) == set(Model._fields) and all(map(callable, made.values()))):
+            raise ValueError(f"{where} cannot be rebuilt: a Model is the functions {', '.join(Model._fields)}")
+        return Model(**made)
     if "import" in data:
-        try:
-            return import_object(data["import"])
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"{where} cannot be rebuilt: {data['import']!r} cannot be imported here ({error})") from error
+        return import_part(data["import"], where, trust, result)
     if "partial" in data:
-        function = realize(data["partial"], where)
-        return functools.partial(function, *realize(data["args"], where), **realize(data["kwargs"], where))
-    return {name: realize(x, f"{where}[{name!r}]") for name, x in data.items()}
+        function = realize(data["partial"], where, trust=trust, result=result)
+        args, kwargs = again(data.get("args"), where), again(data.get("kwargs"), where)
+        if not (callable(function) and isinstance(args, list) and isinstance(kwargs, dict)):
+            raise ValueError(f"{where} cannot be rebuilt: a partial is a function, a list of args and a mapping of kwargs")
+        return functools.partial(function, *args, **kwargs)
+    return {name: again(x, f"{where}[{name!r}]") for name, x in data.items()}
 
 
 def describe_env(env: str | Env | HostEnv) -> Any:
     """The id of an environment, or the mark that it has none."""
-    if isinstance(env, str):
-        return env
     from jaxrl.envs import describe_env as id_of
+    from jaxrl.envs import factory_of
 
-    return id_of(env) or {"unimportable": f"the environment object {env.name!r}"}
+    name = env if isinstance(env, str) else id_of(env)
+    if name is None:
+        return {"unimportable": f"the environment object {env.name!r}"}  # type: ignore[union-attr]
+    if factory := factory_of(name):
+        remember(factory)
+    return name
+
+
+def check_env_id(env_id: str, trust: str | Iterable[str] = ()) -> str:
+    """An environment's id that data gives, unless it is the ``module:function`` of a module that nobody trusts.
+
+    Raises:
+      ValueError: it is, or no id.
+    """
+    from jaxrl.envs import factory_of
+
+    if factory := factory_of(env_id):
+        check_trusted(factory, "env", check_trust(trust))
+    return env_id
 
 
 def agent_spec(builder: Any, env: str | Env | HostEnv, config: Any, hyperparams: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,23 +110,114 @@ def agent_spec(builder: Any, env: str | Env | HostEnv, config: Any, hyperparams:
     }
 
 
-def build(spec: Mapping[str, Any], **overrides: Any) -> Agent:
+def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrides: Any) -> Agent:
     """The agent that ``spec`` (an ``Agent.spec``) describes.
+
+    A spec is data, and may be somebody else's: of what it names, only parts of jaxrl are imported, those that were given to a
+    builder in this process, and what is in ``trust``.
 
     Args:
       spec: ``builder``, ``env``, ``settings`` and ``parts``, as plain data.
+      trust: packages or modules whose code may run: ``("my_package",)``.
       overrides: keywords of the builder that replace what the spec says (``num_envs=4``, ``axis_name="d"``, ``env=…``).
 
     Raises:
-      ValueError: a part of the agent cannot be imported, or the spec lacks a field.
+      ValueError: a part of the agent cannot be imported, or is not trusted, or the spec lacks a field.
     """
     missing = [name for name in ("builder", "env", "settings", "parts") if name not in spec]
     if missing:
         raise ValueError(f"this is no agent spec: it lacks {missing}; Agent.spec makes one")
+    if not (isinstance(spec["settings"], Mapping) and isinstance(spec["parts"], Mapping)):
+        raise ValueError("this is no agent spec: its settings and parts must be mappings; Agent.spec makes one")
+    trust = check_trust(trust)
     keywords = {**spec["settings"], **spec["parts"], "env": spec["env"]}
     described = {name: data for name, data in keywords.items() if name not in overrides}
-    builder = realize(spec["builder"], "spec['builder']")
-    return builder(**{name: realize(data, f"{name}") for name, data in described.items()}, **overrides)
+    if isinstance(env := described.get("env"), str):
+        check_env_id(env, trust)
+    builder = _builder(spec["builder"], trust)
+    made = {name: realize(data, name, trust=trust, result=RESULTS.get(name)) for name, data in described.items()}
+    agent = builder(**made, **overrides)
+    if not isinstance(agent, Agent):
+        raise ValueError(f"builder {brief(spec['builder'])} gives {type(agent).__name__}, and no jaxrl.Agent")
+    return agent
+
+
+def _builder(data: Any, trust: Sequence[str]) -> Any:
+    """The builder: one of the registry's, or one of the user's own."""
+    # The registry stands above this module, so it is looked up at the time, as its builders are.
+    algorithms = importlib.import_module("jaxrl.algorithms").ALGORITHMS.values()
+    path = data.get("import") if isinstance(data, Mapping) else None
+    if isinstance(path, str) and path in {f"{entry.module}:{entry.builder}" for entry in algorithms}:
+        return import_object(path)
+    if isinstance(path, str):
+        check_trusted(path, "builder", trust)  # a room of jaxrl's has parts, and no builders
+    builder = realize(data, "builder", trust=trust)
+    if not callable(builder):
+        raise ValueError(f"builder must be a function of jaxrl's or of a trusted module, not {data!r}")
+    return builder
+
+
+def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **parts: Any) -> Agent:
+    """The agent of a run, with parts given again that its spec cannot name (``model=my_function``). Its spec stays what it was.
+
+    Raises:
+      TypeError: a keyword is no part of this agent. Its settings are those of the run.
+    """
+    known = {"env", *(name for name in spec.get("parts", ()) if name != "axis_name")}
+    for name in parts:
+        if name not in known:
+            raise TypeError(
+                f"{name}=… is no part of this agent that can be given again.{nearest(name, known)} It has "
+                f"{', '.join(sorted(known))}; its settings are those of the run"
+            )
+    return build(spec, trust=trust, **parts)._replace(spec=dict(spec))
+
+
+def modules_outside(spec: Any) -> list[str]:
+    """The modules outside jaxrl that ``build(spec)`` would have to import: those to ``trust`` in another process."""
+    modules = {path.partition(":")[0] for path in _paths(spec)}
+    return sorted(module for module in modules if module.partition(".")[0] != "jaxrl")
+
+
+def trusted_modules(spec: Any, trust: str | Iterable[str]) -> list[str]:
+    """Those of them that may be imported."""
+    trust = check_trust(trust)
+    return sorted({path.partition(":")[0] for path in _paths(spec) if is_trusted(path, trust)})
+
+
+def _paths(spec: Any) -> list[str]:
+    """Every ``module:name`` in a spec, that of its environment included."""
+    from jaxrl.envs import factory_of
+
+    found = _imports(spec)
+    if isinstance(spec, Mapping) and isinstance(spec.get("env"), str):
+        with contextlib.suppress(ValueError):  # what is wrong with an id is said where it is used
+            if factory := factory_of(spec["env"]):
+                found.append(factory)
+    return found
+
+
+def _imports(data: Any) -> list[str]:
+    if isinstance(data, list | tuple):
+        return [path for x in data for path in _imports(x)]
+    if not isinstance(data, Mapping):
+        return []
+    here = [data["import"]] if isinstance(data.get("import"), str) else []
+    return here + [path for x in data.values() for path in _imports(x)]
+
+
+def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Keyword of the builder -> what of that part cannot be imported."""
+    parts = {"env": spec.get("env"), **spec.get("parts", {})}
+    return {name: found[0] for name, data in parts.items() if (found := _unimportable(data))}
+
+
+def _unimportable(data: Any) -> list[str]:
+    if isinstance(data, Mapping):
+        if "unimportable" in data:
+            return [brief(data)]
+        data = list(data.values())
+    return [found for x in data for found in _unimportable(x)] if isinstance(data, list | tuple) else []
 
 
 def algorithm_name(spec: Mapping[str, Any]) -> str:

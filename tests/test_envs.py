@@ -56,7 +56,7 @@ def my_envs(tmp_path, monkeypatch):
     (package / "broken.py").write_text("import package_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield "my_package.my_envs"
-    envs._make.cache_clear()
+    envs._MADE.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
         del sys.modules[name]
 
@@ -156,7 +156,7 @@ def test_register_backend(monkeypatch):
         envs.register_backend("mine", lambda name, options: made, lambda: [])
     with pytest.raises(ValueError, match="must be an identifier"):
         envs.register_backend("my:env", lambda name, options: made, lambda: [])
-    envs._make.cache_clear()
+    envs._MADE.clear()
 
 
 # --------------------------------------------------------------------------------------------------------------- users' modules

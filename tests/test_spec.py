@@ -16,7 +16,8 @@ from jaxrl import build
 from jaxrl.models import actor_critic
 from jaxrl.optimize import clipped_adam
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.spec import describe, import_object, realize
+from jaxrl.spec import describe, realize
+from jaxrl.trust import import_object
 from jaxrl.types import Agent, Model, StepInput
 from tests import probes
 from tests.agents import BUILDERS, SMALL_ACTOR_CRITIC, small_dqn, small_ppo

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 from collections.abc import Callable
@@ -52,10 +51,22 @@ def make_env(env_id: str, /, **options: Any) -> Env | HostEnv:
     if not isinstance(env_id, str):
         raise TypeError(f"make_env takes an id such as 'CartPole-v1', not {type(env_id).__name__}; an Env needs no make_env")
     parsed = parse_id(env_id)
-    return _make(format_id(parsed._replace(options={**parsed.options, **options})))
+    canonical_id = format_id(parsed._replace(options={**parsed.options, **options}))
+    if canonical_id not in _MADE:
+        _MADE[canonical_id] = _make(canonical_id)
+    return _MADE[canonical_id]
 
 
-@functools.cache
+_MADE: dict[str, Env | HostEnv] = {}
+"""By canonical id."""
+
+
+def factory_of(env_id: str) -> str | None:
+    """The ``module:function`` that an id names; None where a backend makes the environment."""
+    backend, name, _ = parse_id(env_id)
+    return None if backend in _REGISTERED or backend in _MODULES else f"{backend}:{name}"
+
+
 def _make(canonical_id: str) -> Env | HostEnv:
     backend, name, options = parse_id(canonical_id)
     if backend in _REGISTERED or backend in _MODULES:
@@ -94,10 +105,15 @@ def register_backend(
 
 
 def describe_env(env: Env | HostEnv) -> str | None:
-    """The id from which another process can rebuild ``env``: same functions, equal parameters. None when there is no such id."""
+    """The id from which another process can rebuild ``env``: same functions, equal parameters. None when there is no such id.
+
+    A name is only a name: the ``module:function`` that it says is not called, unless ``make_env`` called it before.
+    """
     if env.name.startswith("__main__:"):
         return None  # another process has another __main__
     try:
+        if env.name not in _MADE and factory_of(env.name):
+            return None
         again = make_env(env.name)
     except Exception:  # whatever keeps the id from being built, a user's own function included, means: not by this id
         return None

@@ -14,10 +14,11 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import tyro
 
+from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.runtime.cli import unknown
 from jaxrl.runtime.presets import PRESETS
 from jaxrl.runtime.tables import show_table
-from jaxrl.runtime.train_command import ALGORITHMS, Entry, field_docs
+from jaxrl.runtime.train_command import field_docs
 
 CITATION = re.compile(r"\(([^()]*\b(?:19|20)\d\d)\)")
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.config import nearest
 from jaxrl.runtime.folder import plain, write_atomically
-from jaxrl.runtime.train_command import ALGORITHMS, algorithm_settings
+from jaxrl.runtime.train_command import algorithm_settings
 
 MANIFEST, JOBS = "sweep.json", "jobs"
 

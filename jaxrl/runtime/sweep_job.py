@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.cli import run_and_exit
 from jaxrl.runtime.devices import request_devices_for
 from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
-from jaxrl.runtime.train_command import ALGORITHMS
 
 
 def main(folder: str, name: str) -> int:

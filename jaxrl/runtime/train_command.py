@@ -13,39 +13,16 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.cli import unknown
 from jaxrl.runtime.flags import Count, Flag, refuse_foreign_flags
 from jaxrl.runtime.presets import Preset, find_preset
 
 DEFAULT_TOTAL_STEPS = 500_000
-
-
-class Entry(NamedTuple):
-    """Where an algorithm's builder and settings are, by name: its module is imported when it is asked for."""
-
-    module: str
-    builder: str
-    config: str
-    hyperparams: str
-    help: str
-
-
-ALGORITHMS = {
-    "ppo": Entry(
-        "jaxrl.algorithms.ppo",
-        "make_ppo",
-        "PPOConfig",
-        "PPOHyperparams",
-        "proximal policy optimisation; Discrete and Box actions",
-    ),
-    "dqn": Entry(
-        "jaxrl.algorithms.dqn", "make_dqn", "DQNConfig", "DQNHyperparams", "deep Q-learning with uniform replay; Discrete actions"
-    ),
-}
 
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
