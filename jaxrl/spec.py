@@ -19,8 +19,11 @@ from jaxrl.trust import RESULTS, check_trust, check_trusted, import_object, impo
 from jaxrl.types import Agent, Env, HostEnv, Model
 
 
-def describe(part: Any) -> Any:
-    """``part`` as plain data (JSON): itself, or a mapping with ``import``, ``partial``, ``model`` or ``unimportable``."""
+def describe(part: Any, role: str = "part") -> Any:
+    """``part`` as plain data (JSON): itself, or a mapping with ``import``, ``partial``, ``model`` or ``unimportable``.
+
+    What can be imported is remembered, in its role, as used by this process: see ``jaxrl.trust``.
+    """
     if part is None or isinstance(part, bool | int | float | str):
         return part
     if isinstance(part, Model):
@@ -34,7 +37,7 @@ def describe(part: Any) -> Any:
     path = f"{getattr(part, '__module__', None)}:{getattr(part, '__qualname__', '')}"
     try:
         if not path.startswith("__main__:") and import_object(path) is part:
-            remember(path)
+            remember(path, role)
             return {"import": path}
     except (ImportError, AttributeError, TypeError, ValueError):
         pass
@@ -55,8 +58,8 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result
     if "unimportable" in data:
         raise ValueError(
             f"{where} cannot be rebuilt from the spec, because {data['unimportable']} cannot be imported: give the part again "
-            f"where that is possible ({where.partition('[')[0]}=…), or define it as a function at the top of a module, and pass that "
-            "function (or functools.partial of it, with plain arguments), or for an environment 'module:function'"
+            f"where that is possible ({where.partition('[')[0]}=…), or define it as a function at the top of a module, "
+            "and pass that function (or functools.partial of it, with plain arguments), or for an environment 'module:function'"
         )
     if "model" in data and len(data) == 1:
         made = again(data["model"], where)
@@ -83,7 +86,7 @@ def describe_env(env: str | Env | HostEnv) -> Any:
     if name is None:
         return {"unimportable": f"the environment object {env.name!r}"}  # type: ignore[union-attr]
     if factory := factory_of(name):
-        remember(factory)
+        remember(factory, "env")
     return name
 
 
@@ -96,14 +99,14 @@ def check_env_id(env_id: str, trust: str | Iterable[str] = ()) -> str:
     from jaxrl.envs import factory_of
 
     if factory := factory_of(env_id):
-        check_trusted(factory, "env", check_trust(trust))
+        check_trusted(factory, "env", check_trust(trust), "env")
     return env_id
 
 
 def agent_spec(builder: Any, env: str | Env | HostEnv, config: Any, hyperparams: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
     """``Agent.spec`` of what ``builder`` makes from a Config (dataclass), Hyperparams (NamedTuple) and parts."""
     return {
-        "builder": describe(builder),
+        "builder": describe(builder, "builder"),
         "env": describe_env(env),
         "settings": describe({**dataclasses.asdict(config), **hyperparams._asdict()}),
         "parts": describe(parts),
@@ -149,12 +152,9 @@ def _builder(data: Any, trust: Sequence[str]) -> Any:
     path = data.get("import") if isinstance(data, Mapping) else None
     if isinstance(path, str) and path in {f"{entry.module}:{entry.builder}" for entry in algorithms}:
         return import_object(path)
-    if isinstance(path, str):
-        check_trusted(path, "builder", trust)  # a room of jaxrl's has parts, and no builders
-    builder = realize(data, "builder", trust=trust)
-    if not callable(builder):
-        raise ValueError(f"builder must be a function of jaxrl's or of a trusted module, not {data!r}")
-    return builder
+    if path is None:
+        raise ValueError(f"builder must be {{'import': 'module:function'}}, and not {brief(data)}")
+    return import_part(path, "builder", trust, role="builder")
 
 
 def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **parts: Any) -> Agent:
@@ -180,9 +180,9 @@ def modules_outside(spec: Any) -> list[str]:
 
 
 def trusted_modules(spec: Any, trust: str | Iterable[str]) -> list[str]:
-    """Those of them that may be imported."""
+    """Those of them that are in ``trust``."""
     trust = check_trust(trust)
-    return sorted({path.partition(":")[0] for path in _paths(spec) if is_trusted(path, trust)})
+    return [module for module in modules_outside(spec) if is_trusted(module, trust)]
 
 
 def _paths(spec: Any) -> list[str]:

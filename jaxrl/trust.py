@@ -21,17 +21,17 @@ RESULTS = {"model": "Model", "optimizer": "GradientTransformation", "replay": "R
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-_OURS: set[str] = set()
-"""``module:name`` of what code of this process has given to a builder: parts, and functions of environments."""
+_OURS: set[tuple[str, str]] = set()
+"""(role, ``module:name``) of what code of this process has used; roles are "builder", "env" and "part"."""
 
 
 class Untrusted(ValueError):
     """Data names something to import that nobody vouches for."""
 
 
-def remember(path: str) -> None:
+def remember(path: str, role: str = "part") -> None:
     """Code of this process uses ``module:name``: data may name it too, so that a script can go on with its own runs."""
-    _OURS.add(path)
+    _OURS.add((role, path))
 
 
 def check_trust(trust: str | Iterable[str]) -> tuple[str, ...]:
@@ -49,18 +49,18 @@ def check_trust(trust: str | Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def is_trusted(path: str, trust: Sequence[str]) -> bool:
+def is_trusted(path: str, trust: Sequence[str], role: str = "part") -> bool:
     """Whether ``module:name`` is the user's own, or of a trusted package; jaxrl cannot be trusted as a whole."""
     module = path.partition(":")[0]
-    return path in _OURS or (_in(module, trust) and not _in(module, ("jaxrl",)))
+    return (role, path) in _OURS or (_in(module, trust) and not _in(module, ("jaxrl",)))
 
 
-def check_trusted(path: str, where: str, trust: Sequence[str]) -> None:
+def check_trusted(path: str, where: str, trust: Sequence[str], role: str = "part") -> None:
     """Refuse ``module:name`` of a module that is not trusted; ``where`` says what of the data it is."""
+    if is_trusted(path, trust, role):
+        return
     module = path.partition(":")[0]
     package = module.partition(".")[0]
-    if is_trusted(path, trust):
-        return
     if package == "jaxrl":
         raise Untrusted(f"{where} is {path!r}, which is no part that an agent can have: it does not come from a run of jaxrl's")
     raise Untrusted(
@@ -75,13 +75,14 @@ def import_object(path: str) -> Any:
     return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
-def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | None = None) -> Any:
+def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | None = None, role: str = "part") -> Any:
     """The function or class at ``module:qualified.name``, if that may be imported.
 
     Args:
       where: which part of an agent it is, for errors.
       trust: packages that the user trusts.
       result: how the type ends that a function of jaxrl's must promise to return.
+      role: "part" or "builder"; rooms hold no builders.
 
     Raises:
       Untrusted: it may not. Nothing was imported, or only the module that may be.
@@ -90,11 +91,11 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
     if not isinstance(path, str) or not PATH.fullmatch(path):
         raise ValueError(f"{where} cannot be rebuilt: {path!r} is no 'module:function'")
     module, _, name = path.partition(":")
-    from_room = _in(module, ROOMS)
+    from_room = role == "part" and _in(module, ROOMS)
     if not from_room:
-        check_trusted(path, where, trust)
+        check_trusted(path, where, trust, role)
     try:
-        if path in _OURS:
+        if not from_room and (role, path) in _OURS:
             return import_object(path)
         found = importlib.import_module(module)
         *classes, last = name.split(".")

@@ -207,7 +207,7 @@ def test_a_host_agent_has_no_pure_step() -> None:
 
 def _child_run(spec: dict[str, Any], num_steps: int, results: Any) -> None:
     jax.config.update("jax_num_cpu_devices", 2)
-    agent = jaxrl.build(spec)
+    agent = jaxrl.build(spec, trust="tests")
     state, _ = run_steps(agent, agent.init(jax.random.key(0)), num_steps)
     results.put(jax.tree.leaves(to_numpy(state)))
 
@@ -318,7 +318,7 @@ def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], mes
 
 
 def _child_saves(spec: dict[str, Any], folder: str, steps: int) -> None:
-    agent = jaxrl.build(spec)
+    agent = jaxrl.build(spec, trust="tests")
     state = agent.init(jax.random.key(0))
     for step in range(1, steps + 1):
         state, _ = jitted(agent.step)(state)

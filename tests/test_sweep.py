@@ -97,13 +97,13 @@ def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     original = sweep_module.run_job
 
     def fail_second(command: list[str]) -> int:
-        started.append(command[-1])
+        started.append(command[-2])
         return original([sys.executable, "-c", "raise SystemExit(3)"] if len(started) == 2 else command)
 
     monkeypatch.setattr(sweep_module, "run_job", fail_second)
-    assert main(["sweep", str(file), "--out", str(out)]) == 2
+    assert main(["sweep", str(file), "--out", str(out), "--trust", "tests"]) == 2
     assert "job 2 of 2: num_envs=4 failed with exit code 3" in capfd.readouterr().err
-    assert main(["sweep", str(file), "--out", str(out)]) == 0
+    assert main(["sweep", str(file), "--out", str(out), "--trust", "tests"]) == 0
     assert started == ["num_envs=2", "num_envs=4", "num_envs=4"]
     assert json.loads((out / "sweep.json").read_text())["done"] == ["num_envs=2", "num_envs=4"]
     assert "job 1 of 2: num_envs=2: done before" in capfd.readouterr().out
@@ -120,7 +120,7 @@ def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     assert jaxrl.make_ppo(options.env, **settings).spec == config["agent"]  # the same words, the same agent
 
     file.write_text(TEXT.replace("gamma = [0.9]", "gamma = [0.8]"))
-    assert main(["sweep", str(file), "--out", str(out)]) == 2
+    assert main(["sweep", str(file), "--out", str(out), "--trust", "tests"]) == 2
     assert "holds another sweep" in capfd.readouterr().err
 
 

@@ -122,5 +122,4 @@ def _dispatch(args: list[str]) -> int:
         return 0
     if args[0] not in COMMANDS:
         raise unknown("command", args[0], list(COMMANDS))
-    sys.path.append(os.getcwd())  # for 'module:function' of the folder that the user is in, as with python -m
     return importlib.import_module(COMMANDS[args[0]].module).main(args[1:])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jaxrl.runtime.flags import Count, Flag, check_eval_seed
+from jaxrl.runtime.flags import Count, Flag, Trust, check_eval_seed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +57,8 @@ class EvalOptions:
     """Act as in training, drawing actions, instead of greedily."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: each run's own)")] = None
     """Play in this environment; it must have the same observations and actions."""
+    trust: Trust = ()
+    """A package or module of yours that the runs use, such as their environment's: its code may run. Again for more of them."""
     eval_seed: Count = 0
     """Another number gives other episodes."""
     max_steps: Annotated[Count | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: the environment's limit)")] = (
@@ -74,17 +76,22 @@ def main(args: Sequence[str]) -> int:
     runs = find_runs(options.runs)
     from jaxrl.runtime.devices import enable_compilation_cache, request_devices_for
     from jaxrl.runtime.playing import Rules, evaluate_run
+    from jaxrl.runtime.user_code import import_env_module, import_trusted
 
-    request_devices_for([options.env] if options.env else map(_env_of, runs))
+    request_devices_for([options.env] if options.env else [str(spec_of(run).get("env")) for run in runs])
+    if options.env:
+        import_env_module(options.env)
     enable_compilation_cache()
     rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
     chosen: dict[str, Any] = {"which": options.which, "seeds": list(dict.fromkeys(options.seed)) or None, "env_id": options.env}
+    chosen["trust"] = options.trust
     results: list[Result] = []
     skipped: dict[str, str] = {}
     try:
         with Display(len(runs)) as display:
             for run, named in runs.items():
                 try:
+                    import_trusted(spec_of(run), options.trust)
                     results.append(evaluate_run(run, rules, **chosen, begin=display.begin, say=display.episode))
                     display.finished()
                 except (ValueError, TypeError, OSError, ImportError) as error:
@@ -134,14 +141,15 @@ def find_runs(folders: Sequence[str]) -> dict[str, bool]:
     return runs
 
 
-def _env_of(run: str) -> str:
-    """The id of a run's environment; nothing where it cannot be read, which is told about later."""
+def spec_of(run: str) -> dict[str, Any]:
+    """The spec of a run's agent; nothing where it cannot be read, which is told about later."""
     from jaxrl.runtime.folder import read_config
 
     try:
-        return str(read_config(run)["agent"].get("env"))
+        spec: dict[str, Any] = read_config(run)["agent"]
     except (OSError, ValueError):
-        return ""
+        return {}
+    return spec
 
 
 # ------------------------------------------------------------------------------------------------------------------------ output
@@ -233,7 +241,7 @@ def as_json(results: Sequence[Result], options: EvalOptions) -> dict[str, Any]:
     """Plain data: settings, versions here, and per run its returns and lengths, [num_seeds][episodes], and their summary."""
     from jaxrl.runtime.manifest import installed_versions
 
-    settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in ("runs", "json")}
+    settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in ("runs", "json", "trust")}
     return {"settings": settings, "versions": installed_versions(), "runs": [_run_as_json(result) for result in results]}
 
 

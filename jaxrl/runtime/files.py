@@ -19,6 +19,7 @@ from jaxrl.runtime.logs import Record
 from jaxrl.runtime.saving import Saver
 from jaxrl.runtime.sinks import Csv, JsonLines, Sink, TensorBoard, WeightsAndBiases, import_wandb, read_records
 from jaxrl.spaces import describe_space
+from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent, PyTree
 
 
@@ -87,6 +88,15 @@ class RunFiles:
     @property
     def shown_folder(self) -> Path:
         return self._folder.shown
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with this run in another process."""
+        if parts := unimportable_parts(self._agent.spec):
+            given = ", ".join(f"{name}=…" for name in parts)
+            return f"jaxrl.resume({os.fspath(self._folder.shown)!r}, {given})"
+        trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self._agent.spec))
+        return " ".join([f"jaxrl train --resume {self._folder.shown}", *(f"--trust {name}" for name in trusted)])
 
     def log(self, record: Record) -> None:
         with self._writing():

@@ -38,6 +38,11 @@ Count = Annotated[
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """False, unless it is given: there is no --no-… beside it."""
 
+Trust = Annotated[
+    tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="PACKAGE", help_behavior_hint="(default: none)")
+]
+"""Packages or modules outside jaxrl that what is loaded may import; the flag may be given several times."""
+
 
 def check_eval_seed(eval_seed: int) -> None:
     """Refuse what is no seed of episodes."""

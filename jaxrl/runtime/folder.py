@@ -201,14 +201,25 @@ def without_nan(data: Any) -> Any:
 
 
 def commit() -> str | None:
-    """The git commit of the current folder, with ``+changes`` where files differ from it; None outside of a repository."""
+    """The git commit of the current folder, with ``+changes`` where files differ from it; None outside of a repository.
+
+    A repository can name programs for git to start when it looks for changes. Somebody else's must not: monitors and hooks are
+    switched off, and where it brings filters of its own, nobody looks.
+    """
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        ask = {"capture_output": True, "text": True, "timeout": 5}
-        head = subprocess.run(["git", "rev-parse", "HEAD"], **ask)  # type: ignore[call-overload]
-        if head.returncode == 0:
-            changes = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **ask)  # type: ignore[call-overload]
-            return str(head.stdout.strip() + ("+changes" if changes.stdout.strip() else ""))
+        if head := _git("rev-parse", "HEAD"):
+            scopes = (_git("config", "--show-scope", "--name-only", "--get-regexp", r"^filter\.") or "").split()
+            if {"local", "worktree"} & set(scopes):
+                return head
+            return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no", "--ignore-submodules") else "")
     return None
+
+
+def _git(*args: str) -> str | None:
+    """What git says of the current folder; None where it fails."""
+    safe = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    done = subprocess.run([*safe, *args], capture_output=True, text=True, timeout=5, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def hardware(devices: Sequence[jax.Device]) -> dict[str, Any]:

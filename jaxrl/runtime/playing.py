@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from jaxrl.runtime.fused import FusedDriver
 from jaxrl.runtime.host import evaluate_host
 from jaxrl.runtime.policy import load_policies
 from jaxrl.spaces import realize_space
-from jaxrl.spec import algorithm_name, build
+from jaxrl.spec import algorithm_name, build_again
 from jaxrl.training import Evaluation
 from jaxrl.types import Agent, Array, HostEnv, Key, Policy
 
@@ -73,6 +73,8 @@ def evaluate_run(
     which: str = "best",
     seeds: Sequence[int] | None = None,
     env_id: str | None = None,
+    trust: str | Iterable[str] = (),
+    parts: Mapping[str, Any] | None = None,
     begin: Say = lambda text: None,
     say: Say = lambda text: None,
 ) -> Result:
@@ -82,17 +84,19 @@ def evaluate_run(
       which: as for ``load_policy``.
       seeds: some of the run's; default: all.
       env_id: another environment than the run's own.
+      trust, parts: as for ``load_policy``, which takes the parts as keywords; the environment is one that it does need.
       begin: called with a line on what is played.
       say: called with a few words on how far it is, where that is known.
 
     Raises:
       FileNotFoundError: there is no run in the folder, or it has saved nothing yet.
-      ValueError: a seed is none of the run's, its policies do not fit the environment, or a part of its agent cannot be imported.
+      ValueError: a seed is none of the run's, its policies do not fit the environment, or a part of its agent cannot be imported
+        or is not trusted.
       CheckpointError: what was saved is damaged.
     """
     config, name = read_config(run), os.fspath(run)
-    saved = load_policies(run, seeds=seeds, which=which)
-    agent = playing_agent(config, env_id)
+    saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
+    agent = playing_agent(config, env_id, trust, parts)
     sound = finite(saved.policies)
     playing = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if fine]
     diverged = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if not fine]
@@ -107,14 +111,20 @@ def evaluate_run(
     )
 
 
-def playing_agent(config: dict[str, Any], env_id: str | None = None) -> Agent:
+def playing_agent(
+    config: dict[str, Any],
+    env_id: str | None = None,
+    trust: str | Iterable[str] = (),
+    parts: Mapping[str, Any] | None = None,
+) -> Agent:
     """The agent of a run on its real environment, or on another one whose spaces its policies fit.
 
     Raises:
-      ValueError: they do not fit; or a part of the agent cannot be imported.
+      ValueError: they do not fit; or a part of the agent cannot be imported or is not trusted.
     """
+    parts = parts or {}
     if env_id is None:
-        return build(config["agent"])
+        return build_again(config["agent"], trust=trust, **parts)
     env = make_env(env_id)
     for name, trained in (config.get("spaces") or {}).items():
         there, here = _kind(realize_space(trained)), _kind(getattr(env, f"{name}_space"))
@@ -123,7 +133,7 @@ def playing_agent(config: dict[str, Any], env_id: str | None = None) -> Agent:
                 f"env={env_id!r} does not fit these policies: its {name}s are {here}, and they were trained on "
                 f"{config['agent']['env']} with {there}"
             )
-    return build(config["agent"], env=env_id)
+    return build_again(config["agent"], trust=trust, **{**parts, "env": env})
 
 
 def _kind(space: spaces.Space) -> str:

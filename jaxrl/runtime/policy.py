@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from jaxrl.runtime.logs import EVALUATION_RETURN
 from jaxrl.runtime.sinks import read_records
 from jaxrl.runtime.transfer import by_path
 from jaxrl.spaces import realize_space, zeros
-from jaxrl.spec import build
+from jaxrl.spec import build_again
 from jaxrl.types import Agent, Env, Key, Policy, PyTree, TimeStep
 
 WHICH = ("best", "last")
@@ -34,6 +34,8 @@ def load_policy(
     which: str = "best",
     explore: bool = False,
     key: Key | None = None,
+    trust: str | Iterable[str] = (),
+    **parts: Any,
 ) -> LoadedPolicy:
     """The policy that a run learnt.
 
@@ -45,13 +47,17 @@ def load_policy(
       explore: act as in training, not greedily, unless a call says otherwise: for policies that are worse or stand still when
         greedy. A run with ``eval_explore`` chose its best so.
       key: what exploring draws with, a stream of its own; without it every call that explores needs one.
+      trust: packages or modules that the run uses, whose code may run: ``("my_package",)``. Without it only parts of jaxrl are
+        imported, and those that this process gave to a builder. The environment is not needed.
+      parts: parts of the agent that no other process can import, given again: ``model=my_function``.
 
     Raises:
       FileNotFoundError: there is no run in the folder, or it has saved nothing yet.
-      ValueError: the seed is none of the run's; ``which`` is unknown; a part of the agent cannot be imported.
+      ValueError: the seed is none of the run's; ``which`` is unknown; a part of the agent cannot be imported or is not trusted.
+      TypeError: a keyword is no part of the agent.
       CheckpointError: what was saved is damaged.
     """
-    saved = load_policies(run, which=which, seeds=None if seed is None else [seed])
+    saved = load_policies(run, which=which, seeds=None if seed is None else [seed], trust=trust, parts=parts)
     best = int(np.argmax(_evaluated(absolute(run), saved)))
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
     return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, explore=explore, key=key)
@@ -71,7 +77,14 @@ class SavedPolicies(NamedTuple):
     """The iteration that they are of."""
 
 
-def load_policies(run: str | os.PathLike[str], *, seeds: Sequence[int] | None = None, which: str = "best") -> SavedPolicies:
+def load_policies(
+    run: str | os.PathLike[str],
+    *,
+    seeds: Sequence[int] | None = None,
+    which: str = "best",
+    trust: str | Iterable[str] = (),
+    parts: Mapping[str, Any] | None = None,
+) -> SavedPolicies:
     """The policies of all members of a run, or of those with the seeds asked for, in the run's order; see ``load_policy``."""
     if which not in WHICH:
         raise ValueError(f"which={which!r} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
@@ -85,20 +98,20 @@ def load_policies(run: str | os.PathLike[str], *, seeds: Sequence[int] | None = 
         there = which == "best" and latest_step(folder / CHECKPOINTS) is not None
         hint = "; which='last' takes its last checkpoint" if there else ""
         raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated{hint}")
-    agent = rebuild(config)
+    agent = rebuild(config, trust, parts or {})
     policies, step = _best_policies(agent, saved, len(trained)) if which == "best" else _last_policies(agent, saved)
     rows = [row for row, seed in enumerate(trained) if seeds is None or seed in seeds]
     policies = jax.tree.map(lambda x: np.asarray(x)[np.array(rows)], policies)
     return SavedPolicies(agent, policies, rows, [trained[row] for row in rows], step)
 
 
-def rebuild(config: dict[str, Any]) -> Agent:
+def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[str, Any]) -> Agent:
     """The agent of a run, on an environment that only has its spaces, if they are known."""
     described = config.get("spaces")
-    if described is None:
-        return build(config["agent"])
-    space = {name: realize_space(data) for name, data in described.items()}
-    return build(config["agent"], env=stand_in(str(config["agent"]["env"]), space["observation"], space["action"]))
+    if described is not None and "env" not in parts:
+        space = {name: realize_space(data) for name, data in described.items()}
+        parts = {**parts, "env": stand_in(str(config["agent"].get("env")), space["observation"], space["action"])}
+    return build_again(config["agent"], trust=trust, **parts)
 
 
 def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Space) -> Env:

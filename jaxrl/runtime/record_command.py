@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from jaxrl.runtime.flags import Count, Flag, check_eval_seed
+from jaxrl.runtime.flags import Count, Flag, Trust, check_eval_seed
 
 if TYPE_CHECKING:
     from jaxrl.runtime.drawing import Drawing
@@ -58,6 +58,8 @@ class RecordOptions:
     """Act as in training, drawing actions, instead of greedily."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: the run's own)")] = None
     """Play in this environment; it must have the same observations and actions."""
+    trust: Trust = ()
+    """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
     eval_seed: Count = 0
     """Another number gives other episodes. On gymnax they are the first ones of jaxrl eval with the same number."""
     fps: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: real time)")] = None
@@ -107,14 +109,18 @@ def record(options: RecordOptions) -> str:
     from jaxrl.runtime.playing import finite, playing_agent
     from jaxrl.runtime.policy import load_policy
     from jaxrl.runtime.progress import spinner
+    from jaxrl.runtime.user_code import import_env_module, import_trusted
     from jaxrl.runtime.video import check_film, write_film
     from jaxrl.spec import algorithm_name
 
     config = read_config(options.run)
-    loaded = load_policy(options.run, seed=options.seed, which=options.which)
+    import_trusted(config["agent"], options.trust)
+    if options.env:
+        import_env_module(options.env)
+    loaded = load_policy(options.run, seed=options.seed, which=options.which, trust=options.trust)
     if not finite(jax.tree.map(lambda x: x[None], loaded.policy)).all():
         raise ValueError(f"seed={loaded.seed} of {options.run!r} diverged: its parameters are not finite. Choose another one")
-    agent = playing_agent(config, options.env)
+    agent = playing_agent(config, options.env, options.trust)
     drawn = drawing(agent.env)
     fps = drawn.fps if options.fps is None else options.fps
     out = options.out or os.path.join(options.run, f"{options.which}-seed-{loaded.seed}.gif")

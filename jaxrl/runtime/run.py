@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ from jaxrl.runtime.plan import check_hyperparams, check_members, check_seeds, ma
 from jaxrl.runtime.progress import Header, make_progress
 from jaxrl.runtime.saving import check_seal
 from jaxrl.runtime.session import Driver, OnChunk, Session
-from jaxrl.spec import algorithm_name, build
+from jaxrl.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.types import Agent, HostEnv, PyTree
 
 KEPT = (
@@ -172,6 +172,12 @@ def run(
             progress.note(f"total_steps={whole(total_steps)} rounded up to {plan.total_steps}: whole iterations of {rows} rows")
         if advice:
             progress.note(advice)
+        if out is not None:
+            for name, what in unimportable_parts(agent.spec).items():
+                progress.note(
+                    f"no other process can import {name}={what}: to resume or load this run there, give it again, as in "
+                    f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top of a module of its own"
+                )
         with session.interrupt:
             states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from))
             summary = session.finish(states, title)
@@ -182,20 +188,34 @@ def run(
     return states, session.history.arrays()
 
 
-def resume(out: str | os.PathLike[str], *, on_chunk: OnChunk | None = None, quiet: bool = False) -> tuple[PyTree, dict[str, Any]]:
+def resume(
+    out: str | os.PathLike[str],
+    *,
+    on_chunk: OnChunk | None = None,
+    quiet: bool = False,
+    trust: str | Iterable[str] = (),
+    **parts: Any,
+) -> tuple[PyTree, dict[str, Any]]:
     """Go on with the run in a folder, as ``run`` called again with the same arguments does; they are in its ``config.json``.
+
+    The folder may be somebody else's: only parts of jaxrl are imported, those that this process gave to a builder, and what is in
+    ``trust``.
 
     Args:
       on_chunk: the same as in the run; functions are not recorded.
+      trust: packages or modules that the run uses, whose code may run: ``("my_package",)``.
+      parts: parts of the agent that no other process can import, given again: ``model=my_function``, ``env=my_env``.
 
     Raises:
       FileNotFoundError: there is no run in the folder.
-      ValueError: its agent has a part that cannot be imported (the message names it): call ``run`` with the agent instead.
+      ValueError: its agent has a part that cannot be imported or is not trusted; the message names it.
+      TypeError: a keyword is no part of the agent.
     """
     config = read_config(out)
-    asked, agent = config["run"], build(config["agent"])
+    asked, agent = config["run"], build_again(config["agent"], trust=trust, **parts)
     settings = {name: asked[name] for name in KEPT}
-    return run(agent, asked["total_steps"], out=out, on_chunk=on_chunk, quiet=quiet, **settings, **config["output"])
+    output = {name: value for name, value in config["output"].items() if name in Output._fields}
+    return run(agent, asked["total_steps"], out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
 
 
 def as_long_as(asked: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

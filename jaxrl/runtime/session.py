@@ -272,7 +272,7 @@ class Session:
         if self.files and has_results:
             parts.append(f"results in {self.files.shown_folder}")
             if not self.ended:
-                parts.append(f"resume with: jaxrl train --resume {self.files.shown_folder}")
+                parts.append(f"resume with: {self.files.resume_command}")
         return "; ".join(parts)
 
     @property

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.config import nearest
 from jaxrl.runtime.folder import plain, write_atomically
+from jaxrl.runtime.interpreter import python_command
 from jaxrl.runtime.train_command import algorithm_settings
 
 MANIFEST, JOBS = "sweep.json", "jobs"
@@ -138,8 +138,11 @@ def job_folder(folder: Path, job: Job) -> Path:
     return folder / JOBS / job.name.replace(" ", ",").replace("/", "-")
 
 
-def run_sweep(sweep: SweepFile, out: Path, *, say: Callable[[str], None]) -> list[Job]:
+def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None]) -> list[Job]:
     """Run what is not done yet, a process per job, one after the other: each uses all devices.
+
+    Args:
+      trust: packages that the environment may be of, if it is a ``module:function``.
 
     Raises:
       ChildProcessError: a job failed; what is done stays done.
@@ -152,7 +155,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, say: Callable[[str], None]) -> lis
             say(f"{what}: done before")
             continue
         say(what)
-        code = run_job([sys.executable, "-m", "jaxrl.runtime.sweep_job", str(out), job.name])
+        code = run_job(python_command("jaxrl.runtime.sweep_job", str(out), job.name, *trust))
         if code in (130, 143):
             raise KeyboardInterrupt
         if code:

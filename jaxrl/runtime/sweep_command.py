@@ -11,10 +11,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import tyro
 
-from jaxrl.runtime.flags import Flag
+from jaxrl.runtime.flags import Flag, Trust
 from jaxrl.runtime.logs import EVALUATION_RETURN, TRAINING_RETURN
 from jaxrl.runtime.sweep import Job, SweepFile, expand, job_folder, read_sweep, run_sweep
-from jaxrl.spec import brief
+from jaxrl.spec import brief, check_env_id
 
 HELP = """\
 Run a grid over settings and seeds.
@@ -47,6 +47,8 @@ class SweepOptions:
     """Folder for the jobs, results.csv and results.png."""
     show: Flag = False
     """Only list the jobs; run nothing."""
+    trust: Trust = ()
+    """A package or module of yours that the file's environment is of ('module:function'): its code may run. Again for more."""
 
 
 class Result(NamedTuple):
@@ -65,7 +67,8 @@ def main(args: Sequence[str]) -> int:
         for job in expand(sweep):
             print(f"{job.name}: {len(job.members)} combinations of hyperparameters in one program")
         return 0
-    jobs = run_sweep(sweep, out, say=lambda text: print(text, flush=True))
+    check_env_id(sweep.env, options.trust)
+    jobs = run_sweep(sweep, out, trust=options.trust, say=lambda text: print(text, flush=True))
     results = sorted(collect(sweep, jobs, out), key=lambda result: -_mean(result.returns))
     write_table(results, out / "results.csv")
     draw(results, sweep, out / "results.png")

@@ -1,4 +1,4 @@
-"""One job of a sweep, in a process of its own: ``python -m jaxrl.runtime.sweep_job FOLDER NAME``."""
+"""One job of a sweep, in a process of its own: ``python -P -m jaxrl.runtime.sweep_job FOLDER NAME [TRUSTED …]``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.cli import run_and_exit
 from jaxrl.runtime.devices import request_devices_for
 from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
+from jaxrl.runtime.user_code import import_env_module
+from jaxrl.spec import check_env_id
 
 
-def main(folder: str, name: str) -> int:
+def main(folder: str, name: str, *trust: str) -> int:
     from jaxrl.runtime.plan import check_seeds
 
     sweep = SweepFile(**json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["sweep"])
     job = next(job for job in expand(sweep) if job.name == name)
-    request_devices_for([sweep.env])
+    request_devices_for([check_env_id(sweep.env, trust)])
+    import_env_module(sweep.env)
     entry = ALGORITHMS[sweep.algorithm]
     settings: dict[str, Any] = {**sweep.settings, **job.settings}
     agent = getattr(importlib.import_module(entry.module), entry.builder)(sweep.env, **settings)

@@ -19,15 +19,16 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.cli import unknown
-from jaxrl.runtime.flags import Count, Flag, refuse_foreign_flags
+from jaxrl.runtime.flags import Count, Flag, Trust, refuse_foreign_flags
 from jaxrl.runtime.presets import Preset, find_preset
+from jaxrl.runtime.user_code import import_env_module, import_trusted
 
 DEFAULT_TOTAL_STEPS = 500_000
 
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
        jaxrl train ALGORITHM --preset NAME [OPTIONS]
-       jaxrl train --resume FOLDER [--quiet]
+       jaxrl train --resume FOLDER [--trust PACKAGE] [--quiet]
 
 Train over seeds, evaluate on the way, and leave logs, learning curve, checkpoints and the best policies in a folder. A run that
 was stopped or killed goes on from its last checkpoint with --resume, as if nothing had happened.
@@ -116,6 +117,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     from jaxrl.runtime.devices import request_devices_for
 
     request_devices_for([options.env])
+    import_env_module(options.env)
     agent = getattr(module, entry.builder)(options.env, **settings)
     from jaxrl.runtime.run import run
 
@@ -132,6 +134,8 @@ class ResumeOptions:
 
     resume: Annotated[str, tyro.conf.arg(metavar="FOLDER")]
     """Folder of the run."""
+    trust: Trust = ()
+    """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
     quiet: Flag = False
     """Show nothing but errors."""
 
@@ -142,8 +146,10 @@ def resume(args: Sequence[str]) -> int:
     from jaxrl.runtime.folder import read_config
     from jaxrl.runtime.run import resume as go_on
 
-    request_devices_for([str(read_config(options.resume)["agent"].get("env"))])
-    go_on(options.resume, quiet=options.quiet)
+    spec = read_config(options.resume)["agent"]
+    request_devices_for([str(spec.get("env"))])
+    import_trusted(spec, options.trust)
+    go_on(options.resume, trust=options.trust, quiet=options.quiet)
     return 0
 
 

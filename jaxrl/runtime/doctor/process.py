@@ -6,18 +6,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import jaxrl
-
-BOOT = """
-import sys
-sys.path[:] = eval(sys.argv.pop(1))
-from jaxrl.runtime.doctor.probe import main
-main(*sys.argv[1:])
-"""
+from jaxrl.runtime.interpreter import python_command
 
 NO_REASON = ("File ", "Fatal Python error", "Current thread", "Extension modules", "Thread 0x", "<no Python frame>")
 """How lines of a crash report begin that do not say why."""
@@ -38,10 +29,8 @@ class Answer(NamedTuple):
 
 def ask(probe: str, *args: str, timeout: float) -> Answer:
     """Run a probe of ``doctor.probe`` in a process that finds modules where this one does, for ``timeout`` seconds at most."""
-    root = str(Path(jaxrl.__file__).resolve().parents[1])
-    path = [*sys.path, *([] if root in sys.path else [root])]
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ  # a training may hold most of the GPU's memory
-    command = [sys.executable, "-P", "-c", BOOT, repr(path), probe, *args]
+    command = python_command("jaxrl.runtime.doctor.probe", probe, *args)
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout, env=environment, check=False)
     except subprocess.TimeoutExpired as error:
