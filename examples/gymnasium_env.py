@@ -20,28 +20,18 @@ class Running:
     """A batch of environments that run, as ``HostEnv.open`` returns it."""
 
     def __init__(self, envs: gymnasium.vector.VectorEnv, seeds: list[int]) -> None:
-        self.envs: gymnasium.vector.VectorEnv | None = envs
+        self.envs, self.close = envs, envs.close
         self.seeds: list[int] | None = seeds
 
     def reset(self) -> Any:
-        obs, _ = self._open().reset(seed=self.seeds)
+        obs, _ = self.envs.reset(seed=self.seeds)
         self.seeds = None  # a second reset goes on with the same streams, instead of repeating their first episodes
         return narrow_arrays(obs)
 
     def step(self, action: Any) -> HostStep:
         # An environment that ended one step before resets now: it ignores its action and gives reward 0 and no end.
-        obs, reward, terminated, truncated, _ = self._open().step(action)
-        return HostStep(narrow_arrays(obs), reward.astype(np.float32), terminated, truncated)
-
-    def close(self) -> None:
-        if self.envs is not None:
-            self.envs.close()
-        self.envs = None
-
-    def _open(self) -> gymnasium.vector.VectorEnv:
-        if self.envs is None:
-            raise RuntimeError("these environments are closed; open() gives new ones")
-        return self.envs
+        obs, reward, terminated, truncated, _ = self.envs.step(action)
+        return HostStep(narrow_arrays(obs), reward, terminated, truncated)
 
 
 def narrow_arrays(obs: Any) -> Any:

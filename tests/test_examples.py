@@ -55,8 +55,6 @@ def test_gymnasium_environments_have_streams_of_their_own() -> None:
         envs = env.open(num_envs, seed)
         obs, steps = [envs.reset()], [envs.step(np.zeros(num_envs, np.int32)) for _ in range(12)]
         envs.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            envs.step(np.zeros(num_envs, np.int32))
         obs += [step.obs for step in steps]
         return np.stack(obs), np.stack([step.reward for step in steps]), [step.truncated for step in steps]
 
