@@ -66,6 +66,7 @@ _NOTES = {
     "replay_ratio": "rows drawn per row collected: batch_size * updates per row",
     "target_update_interval": "it counts updates, not environment steps",
     "exploration_steps": "rows over which epsilon falls, not a share of the run",
+    "tau": "the share by which the target moves: 1 - polyak",
     "anneal": "True lets the learning rate fall to 0 at the end",
     "seeds": "8 are the seeds 0 to 7, and a list names them",
     "model": "functools.partial(jaxrl.models.actor_critic, hidden_sizes=(64, 64)), say",

@@ -66,6 +66,8 @@ def test_a_builder_says_what_a_keyword_is_called_here(build: Builder, name: str,
 def test_what_differs_is_said() -> None:
     with pytest.raises(TypeError, match=r"'exploration_steps' here \(rows over which epsilon falls, not a share of the run\)\."):
         small_dqn(ENV, exploration_fraction=0.5)
+    with pytest.raises(TypeError, match=r"'tau' here \(the share by which the target moves: 1 - polyak\)"):
+        small_dqn(ENV, polyak=0.99)
     with pytest.raises(TypeError, match=r"It is called 'num_minibatches' here\. Config"):  # the same unit: nothing to add
         small_ppo(ENV, n_minibatches=2)
 
