@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl.config import nearest
-from jaxrl.envs.backend import EnvId, check_known, format_id, parse_id
+from jaxrl.envs.backend import EnvId, UnknownName, check_known, format_id, parse_id, shortest
 from jaxrl.envs.check import check_env
 from jaxrl.envs.validate import EnvError, validate_env
 from jaxrl.types import Env, HostEnv, PyTree
@@ -70,7 +71,11 @@ def factory_of(env_id: str) -> str | None:
 def _make(canonical_id: str) -> Env | HostEnv:
     backend, name, options = parse_id(canonical_id)
     if backend in _REGISTERED or backend in _MODULES:
-        env = _backend(backend).make(name, options)
+        try:
+            env = _backend(backend).make(name, options)
+        except UnknownName as error:
+            there = _elsewhere(name)
+            raise (ValueError(f"{backend} has no environment {name!r}: {there}") if there else error) from None
     else:
         env = _call_factory(EnvId(backend, name, options))
     if not isinstance(env, Env | HostEnv):
@@ -139,6 +144,17 @@ def _equal(a: PyTree, b: PyTree) -> bool:
     )
 
 
+def _elsewhere(name: str) -> str:
+    """For an error: which ids have this name; a namespace before it, as in ALE/Pong-v5, is another library's."""
+    names = dict.fromkeys((name, name.rpartition("/")[2]))
+    found = []
+    for backend in _backends():
+        with contextlib.suppress(Exception):  # a package that is absent or broken offers nothing
+            known = set(_backend(backend).list_names())
+            found += [shortest(f"{backend}:{each}") for each in names if each in known]
+    return f"write {' or '.join(map(repr, found))}" if found else ""
+
+
 def _backends() -> list[str]:
     return sorted({*_MODULES, *_REGISTERED})
 
@@ -157,7 +173,9 @@ def _call_factory(env_id: EnvId) -> Any:
         f"unknown backend {module_name!r} in the environment id '{module_name}:{function_name}'."
         f"{nearest(module_name, _backends())} Backends: {', '.join(_backends())}; or name an importable module and its function."
     )
-    if not all(part.isidentifier() for part in module_name.split(".")):
+    if not function_name.isidentifier() and (there := _elsewhere(function_name)):
+        raise ValueError(f"unknown backend {module_name!r}: {there}. Backends: {', '.join(_backends())}")
+    if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
         raise ValueError(unknown)
     try:
         module = importlib.import_module(module_name)

@@ -55,6 +55,11 @@ def format_id(env_id: EnvId) -> str:
     return f"{env_id.backend}:{env_id.name}" + ("?" + "&".join(options) if options else "")
 
 
+def shortest(env_id: str) -> str:
+    """Without the backend that a bare name has."""
+    return env_id.removeprefix(f"{DEFAULT_BACKEND}:")
+
+
 def _parse_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text.strip())
@@ -133,10 +138,14 @@ def import_package(package: str, env: str, install: str) -> ModuleType:
         raise ModuleNotFoundError(message, name=package) from None
 
 
+class UnknownName(ValueError):
+    """A backend has no environment of a name."""
+
+
 def check_name(backend: str, name: str, known: Iterable[str]) -> None:
     """Refuse a name that the backend does not have, suggesting the nearest."""
     known = list(known)
     if name not in known:
-        raise ValueError(
+        raise UnknownName(
             f"{backend} has no environment {name!r}.{nearest(name, known)} jaxrl.list_envs({backend!r}) lists all {len(known)}."
         )

@@ -85,8 +85,8 @@ def make(name: str, options: dict[str, Any]) -> Env:
 
 def _import_gymnax(needed_by: str) -> ModuleType:
     """The package. Its array at import becomes NumPy's, since JAX's would start a backend."""
-    if "gymnax" in sys.modules:
-        return sys.modules["gymnax"]
+    if imported := sys.modules.get("gymnax"):
+        return imported
     sys.meta_path.insert(0, finder := _Finder())
     try:
         return import_package("gymnax", needed_by, "gymnax")

@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
@@ -65,23 +65,17 @@ def main(args: Sequence[str]) -> int:
 def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
     """``(backend -> ids, what kept others from being listed)``. Ids of the default backend are without its name."""
     from jaxrl.envs import _backends, list_envs
-    from jaxrl.envs.backend import DEFAULT_BACKEND
+    from jaxrl.envs.backend import DEFAULT_BACKEND, shortest
 
     if backend is not None:
-        return {backend: shortest(list_envs(backend))}, []
+        return {backend: [shortest(env_id) for env_id in list_envs(backend)]}, []
     known, failures = {}, []
     for each in sorted(_backends(), key=lambda name: (name != DEFAULT_BACKEND, name)):
         try:
-            known[each] = shortest(list_envs(each))
+            known[each] = [shortest(env_id) for env_id in list_envs(each)]
         except Exception as error:  # a package that is broken in whatever way must not hide the others
             failures.append(f"{each} cannot be used: {' '.join(str(error).split()) or type(error).__name__}")
     return known, failures
-
-
-def shortest(ids: Iterable[str]) -> list[str]:
-    from jaxrl.envs.backend import DEFAULT_BACKEND
-
-    return [env_id.removeprefix(f"{DEFAULT_BACKEND}:") for env_id in ids]
 
 
 def matches(env_id: str, pattern: str | None) -> bool:
