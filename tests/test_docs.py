@@ -88,16 +88,24 @@ RUN_FOLDER = re.compile(
 
 
 def test_different_runs_have_different_folders() -> None:
-    """Somebody who follows the README and then the pages never gives one run's folder to another."""
+    """Who follows the README and then the pages never gives one run's folder to another, and finds those that commands read."""
     texts = {**PAGES, "README.md": (ROOT / "README.md").read_text()}
     texts |= {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
-    homes = [(next(filter(None, found.groups())), page) for page, text in texts.items() for found in RUN_FOLDER.finditer(text)]
-    sweep = re.findall(r"results in (runs/\w+):", PAGES["howto/sweeps.md"])
-    folders = [folder for folder, _ in homes] + sweep
-    assert len(folders) > 20 and sweep
-    assert not (twice := {folder for folder in folders if folders.count(folder) > 1}), [
-        home for home in homes if home[0] in twice
-    ]
+    sweeps = PAGES["howto/sweeps.md"]
+    made: dict[str, set[tuple[str, str]]] = {
+        folder: {("sweep", folder)} for folder in re.findall(r"results in (runs/\w+):", sweeps)
+    }
+    for page, text in texts.items():
+        for line in text.splitlines():
+            for found in RUN_FOLDER.finditer(line):  # a run that is made longer is the same one
+                folder = next(filter(None, found.groups()))
+                made.setdefault(folder, set()).add((page, re.sub(r"total_steps=\w+", "", line)))
+    assert len(made) > 20 and not {folder: runs for folder, runs in made.items() if len(runs) > 1}
+    for page, text in texts.items():
+        lines = re.findall(r"jaxrl (?:plot|eval|record|train --resume) ([^\n`]*)", text)
+        read = [word for line in lines for word in line.partition(" --")[0].split() if word.startswith("runs/")]
+        read += re.findall(r"""(?:load_policy\(|init_from=|\.resume\()"(runs/[^"]+)""", text)
+        assert set(read) <= set(made), page
 
 
 def test_snippets_are_whole_files_that_tests_run() -> None:
