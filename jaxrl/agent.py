@@ -60,7 +60,7 @@ def bind(
     defaults = hyperparams
 
     def init_agent(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
-        _check_key(key)
+        check_key(key)
         if env_params is None:
             env_params = env.params if isinstance(env, Env) else ()
         elif isinstance(env, Env):
@@ -111,13 +111,25 @@ def refuse_env_params(env: HostEnv) -> None:
     raise ValueError(f"env_params are for pure environments; {env.name} runs on the host and takes options in make_env")
 
 
-def _check_key(key: Any) -> None:
+def check_key(key: Any, *, vmapped: str = "agent.init") -> None:
+    """Refuse what is no typed key, and a batch of them.
+
+    Args:
+      vmapped: what takes several keys under ``jax.vmap``, for the error.
+    """
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise TypeError(
-            f"key must be a typed key, as jax.random.key(0) makes, not {type(key).__name__} {getattr(key, 'dtype', '')}"
-        )
+        kind = f"{type(key).__name__} {getattr(key, 'dtype', '')}".strip()
+        raise TypeError(f"key must be a typed key, as jax.random.key(0) makes, not {kind}")
     if key.ndim:
-        raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap(agent.init)(keys)")
+        raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap({vmapped})(keys)")
+
+
+def check_state(state: Any) -> None:
+    """Refuse what is no AgentState of one seed."""
+    if not isinstance(state, AgentState):
+        raise TypeError(f"state must be an AgentState, as agent.init(key) and agent.step give, not {type(state).__name__}")
+    if lead := jnp.shape(state.iteration):
+        raise ValueError(f"state holds {lead[0]} states, on the leading axis of every leaf: use jax.vmap(agent.step)(states)")
 
 
 def as_only_device(function: Any, axis_name: str | None) -> Any:
@@ -158,6 +170,7 @@ def _pure_functions(
         return state
 
     def step(state: AgentState) -> tuple[AgentState, Metrics]:
+        check_state(state)
         env_id = environment_ids(state.actor.done.shape[0], axis_name)
         actor, rollout, episodes = advance_actor(state, env_id)
         learner, losses = algorithm.update(state.learner, rollout)

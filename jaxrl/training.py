@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.agent import with_length
-from jaxrl.config import check_count
+from jaxrl.agent import check_key, with_length
+from jaxrl.config import check_count, merge_hyperparams
 from jaxrl.metrics import identity, merge
 from jaxrl.rollout import advance, init_actor
+from jaxrl.spaces import same_shapes, show_shapes
 from jaxrl.types import Agent, AgentState, Array, Env, Key, Metrics, Policy, PyTree
 
 EVALUATION_LIMIT = 100_000
@@ -133,11 +134,11 @@ def evaluate(
     """
     env = check_pure(agent, "training.evaluate")
     num_episodes, max_steps = check_episodes(num_episodes, max_steps)
-    algorithm = agent.algorithm
-    if isinstance(policy, AgentState):
-        if env_params is None:
-            env_params = _shared_params(env, policy.env_params)
-        policy = algorithm.policy(policy.learner)
+    check_key(key, vmapped="lambda key: evaluate(agent, state, key)")
+    algorithm, given = agent.algorithm, policy
+    policy = policy_of(agent, given)
+    if isinstance(given, AgentState) and env_params is None:
+        env_params = _shared_params(env, given.env_params)
     if env_params is None:
         env_params = env.params
     limit = max_steps or env.max_episode_steps or EVALUATION_LIMIT
@@ -162,6 +163,41 @@ def evaluate(
     nothing = Evaluation(*actor.episode, jnp.zeros(num_episodes, bool))
     start = _Progress(actor, nothing, jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(lambda p: (~p.result.finished).any() & (p.time < limit), body, start).result
+
+
+def policy_of(agent: Agent, given: Any) -> Policy:
+    """The policy to play with: ``given``, or that of an AgentState.
+
+    Raises:
+      TypeError: it is neither.
+      ValueError: it holds several seeds, or is another agent's.
+    """
+    if not isinstance(given, AgentState | Policy):
+        several = isinstance(given, list | tuple) and any(isinstance(x, AgentState) for x in given)
+        fix = ": states is the first of the two that run returns" if several and isinstance(given, tuple) else ""
+        fix = fix or (": pick one, states[0]" if several else "")
+        raise TypeError(
+            f"policy must be an AgentState or a Policy (agent.algorithm.policy(state.learner)), not {_kind(given)}{fix}"
+        )
+    if lead := jnp.shape(given.iteration if isinstance(given, AgentState) else given.version):
+        raise ValueError(
+            f"policy holds {lead[0]} seeds, on the leading axis of every leaf: pick one, jax.tree.map(lambda x: x[0], states), or "
+            "take all, jax.vmap(lambda state: jaxrl.evaluate(agent, state, key))(states)"
+        )
+    policy = agent.algorithm.policy(given.learner) if isinstance(given, AgentState) else given
+    hyperparams = merge_hyperparams(agent.hyperparams, None)
+    expected = jax.eval_shape(lambda: agent.algorithm.init(jax.random.key(0), hyperparams).params)
+    if not same_shapes(policy.params, expected):
+        raise ValueError(
+            f"policy is of another agent than this one on {agent.env.name}: its parameters are {show_shapes(policy.params)}, "
+            f"and this one's {show_shapes(expected)}"
+        )
+    return policy
+
+
+def _kind(given: Any) -> str:
+    """What something is, for an error."""
+    return f"a {type(given).__name__}" if not isinstance(given, dict) or "params" not in given else "bare parameters"
 
 
 def _shared_params(env: Env, env_params: PyTree) -> PyTree:

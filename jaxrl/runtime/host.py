@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.agent import check_key
 from jaxrl.metrics import identity, merge
 from jaxrl.rollout import episode_metrics
 from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.runtime.saving import seal
 from jaxrl.runtime.stepping import Stepper
-from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes
+from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, policy_of
 from jaxrl.types import (
     Agent,
     AgentState,
@@ -215,8 +216,8 @@ def evaluate_host(
     """
     num_episodes, max_steps = check_episodes(num_episodes, max_steps)
     env, algorithm = _host_env(agent), agent.algorithm
-    if isinstance(policy, AgentState):
-        policy = algorithm.policy(policy.learner)
+    check_key(key, vmapped="agent.init")
+    policy = policy_of(agent, policy)
     act = jax.jit(partial(algorithm.act, explore=explore))
     env_id = jnp.arange(num_episodes, dtype=jnp.int32)
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
