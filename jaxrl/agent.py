@@ -124,6 +124,13 @@ def check_key(key: Any, *, vmapped: str = "agent.init") -> None:
         raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap({vmapped})(keys)")
 
 
+def check_agent(agent: Any) -> None:
+    """Refuse what no builder made."""
+    if not isinstance(agent, Agent):
+        kind = f"{agent!r}" if isinstance(agent, str) else f"a {type(agent).__name__}"
+        raise TypeError(f"agent must be what a builder makes, as jaxrl.make_ppo('CartPole-v1') does, not {kind}")
+
+
 def check_state(state: Any) -> None:
     """Refuse what is no AgentState of one seed."""
     if not isinstance(state, AgentState):

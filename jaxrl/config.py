@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +66,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 C = TypeVar("C")
+F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H")
 
 
@@ -84,10 +87,8 @@ def split_settings(
                 f"{builder}() got an unknown keyword {name!r}.{hint} Config: {sorted(structure)}."
                 f" Hyperparameters: {sorted(data)}."
             )
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = settings.get(field.name, False)
-        if field.type in (bool, "bool") and not isinstance(value, bool | np.bool_):
-            raise TypeError(f"{field.name}={value!r} must be True or False")
+    switches = [field.name for field in dataclasses.fields(config) if field.type in (bool, "bool")]  # type: ignore[arg-type]
+    check_switches(**{name: settings[name] for name in switches if name in settings})
     for name, value in settings.items():
         if name in data:
             check_hyperparam(name, value)
@@ -96,6 +97,31 @@ def split_settings(
     plain |= {name: whole(value) for name, value in plain.items() if name in counts}
     chosen = hyperparams(**{name: float(value) for name, value in plain.items() if name in data})
     return config(**{name: value for name, value in plain.items() if name in structure}), chosen
+
+
+def says_keywords(function: F) -> F:
+    """``function``, which says of a keyword that it does not know what it is called, or where it belongs."""
+    allowed = list(inspect.signature(function).parameters)
+
+    def hint(name: str) -> str:
+        setting = called_here(name, RANGES)
+        if setting and not called_here(name, allowed):
+            return (
+                f" {setting[0]} is a setting of the algorithm: give it to the builder, or in hyperparams={{{setting[0]!r}: …}}."
+            )
+        elsewhere = " Settings of the algorithm belong to its builder." if "hyperparams" in allowed else ""
+        return nearest(name, allowed) or elsewhere
+
+    @functools.wraps(function)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name not in allowed:
+                raise TypeError(
+                    f"{function.__name__}() got an unknown keyword {name!r}.{hint(name)} It takes: {', '.join(allowed)}."
+                )
+        return function(*args, **keywords)
+
+    return cast(F, checked)
 
 
 def check_hyperparam(name: str, value: Any) -> None:
@@ -127,6 +153,13 @@ def check_count(name: str, value: Any, *, at_least: int = 1) -> int:
     return int(count)
 
 
+def check_switches(**switches: Any) -> None:
+    """Refuse anything but True and False."""
+    for name, value in switches.items():
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(f"{name}={value!r} must be True or False")
+
+
 def merge_hyperparams(defaults: H, given: Any) -> H:
     """``defaults`` (Python floats) with ``given`` on top, as f32 arrays.
 
@@ -142,7 +175,8 @@ def merge_hyperparams(defaults: H, given: Any) -> H:
     fields = defaults._fields  # type: ignore[attr-defined]
     for name, value in given.items():
         if name not in fields:
-            raise TypeError(f"unknown hyperparameter {name!r}.{nearest(name, fields)} Allowed: {sorted(fields)}.")
+            hint = nearest(name, fields) or " Sizes and switches belong to the builder."
+            raise TypeError(f"unknown hyperparameter {name!r}.{hint} Allowed: {sorted(fields)}.")
         check_hyperparam(name, value)
     merged: PyTree = {**defaults._asdict(), **given}  # type: ignore[attr-defined]
     return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})

@@ -85,6 +85,7 @@ RUN_ARGUMENTS = (
     "eval_every",
     "eval_episodes",
     "eval_explore",
+    "eval_explore",
     "chunk_iterations",
     "exact_steps",
     "stop_at",

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 
 from jaxrl.metrics import masked_max, masked_mean, masked_min
-from jaxrl.spaces import first_input, per_row, zeros
+from jaxrl.spaces import first_input, per_row, show_shapes, zeros
 from jaxrl.types import (
     ActorState,
     Algorithm,
@@ -53,9 +54,12 @@ def params_axes(env: Env, env_params: PyTree) -> PyTree:
     """``in_axes`` for environment parameters: 0 where a leaf has one value per environment, None where all share it."""
     defaults, structure = jax.tree.flatten(env.params)
     if jax.tree.structure(env_params) != structure:
+        own = type(env.params).__name__
+        way = next((way for way in ("replace", "_replace") if hasattr(env.params, way)), None)
+        fix = f"agent.env.params.{way}(name=value)" if way else "a copy of agent.env.params"
         raise ValueError(
-            f"env_params must have the structure of the environment's own params, {structure}, "
-            f"not {jax.tree.structure(env_params)}"
+            f"env_params must have the structure of the environment's own params, a {own} like {show_shapes(env.params)}, not "
+            f"{show_shapes(env_params)}: use {fix}"
         )
     return structure.unflatten(
         [
@@ -71,6 +75,8 @@ def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
     defaults = jax.tree.leaves(env.params)
     for default, (path, leaf) in zip(defaults, jax.tree.leaves_with_path(env_params), strict=True):
         shape = jnp.shape(default)
+        if not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array):
+            raise TypeError(f"env_params{jax.tree_util.keystr(path)}={leaf!r} must be a number or an array")
         if jnp.shape(leaf) not in (shape, (num_envs, *shape)):
             raise ValueError(
                 f"env_params{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}: give one value of shape {shape} for all "

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.agent import check_key, with_length
-from jaxrl.config import check_count, merge_hyperparams
+from jaxrl.agent import check_agent, check_key, with_length
+from jaxrl.config import check_count, merge_hyperparams, says_keywords
 from jaxrl.metrics import identity, merge
 from jaxrl.rollout import advance, init_actor
-from jaxrl.spaces import same_shapes, show_shapes
+from jaxrl.spaces import same_shapes
 from jaxrl.types import Agent, AgentState, Array, Env, Key, Metrics, Policy, PyTree
 
 EVALUATION_LIMIT = 100_000
@@ -56,6 +56,7 @@ def run_iterations(agent: Agent, state: AgentState, iterations: Array | int) -> 
     return jax.lax.fori_loop(0, iterations, body, (state, empty))
 
 
+@says_keywords
 def make_train(
     agent: Agent, total_steps: int, *, metrics_every: int = 1, exact_steps: bool = False
 ) -> Callable[..., tuple[AgentState, Metrics]]:
@@ -85,6 +86,7 @@ def make_train(
 
 def check_pure(agent: Agent, what: str) -> Env:
     """The agent's environment, if it is a pure one."""
+    check_agent(agent)
     if not isinstance(agent.env, Env):
         raise TypeError(
             f"{what} needs a pure environment, and {agent.env.name} runs on the host: use jaxrl.run or jaxrl.evaluate"
@@ -181,17 +183,17 @@ def policy_of(agent: Agent, given: Any) -> Policy:
         )
     if lead := jnp.shape(given.iteration if isinstance(given, AgentState) else given.version):
         raise ValueError(
-            f"policy holds {lead[0]} seeds, on the leading axis of every leaf: pick one, jax.tree.map(lambda x: x[0], states), or "
-            "take all, jax.vmap(lambda state: jaxrl.evaluate(agent, state, key))(states)"
+            f"policy holds {lead[0]} seeds, on the leading axis of every leaf: pick one, jax.tree.map(lambda x: x[0], states), "
+            "or take all, jax.vmap(lambda state: jaxrl.evaluate(agent, state, key))(states)"
         )
     policy = agent.algorithm.policy(given.learner) if isinstance(given, AgentState) else given
     hyperparams = merge_hyperparams(agent.hyperparams, None)
     expected = jax.eval_shape(lambda: agent.algorithm.init(jax.random.key(0), hyperparams).params)
     if not same_shapes(policy.params, expected):
-        raise ValueError(
-            f"policy is of another agent than this one on {agent.env.name}: its parameters are {show_shapes(policy.params)}, "
-            f"and this one's {show_shapes(expected)}"
-        )
+        from jaxrl.envs.validate import mismatches
+
+        which = mismatches("its params", jax.eval_shape(lambda: policy.params), expected, f"the agent on {agent.env.name}")
+        raise ValueError(f"policy is of another agent: {which[0]}")
     return policy
 
 

@@ -78,6 +78,40 @@ def test_a_builder_sends_arguments_of_run_there(name: str, here: str) -> None:
         small_ppo(ENV, **{name: 1})
 
 
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (
+            lambda agent: jaxrl.run(agent, total_timesteps=64),
+            r"^run\(\) got an unknown keyword 'total_timesteps'. It is called 'total_steps'",
+        ),
+        (
+            lambda agent: jaxrl.run(agent, 64, seed=3),
+            r"'seed'. It is called 'seeds' here \(8 are the seeds 0 to 7, and a list names them\)",
+        ),
+        (lambda agent: jaxrl.run(agent, 64, eval_evry=3), r"Did you mean 'eval_every'\?"),
+        (
+            lambda agent: jaxrl.run(agent, 64, lr=3),
+            "learning_rate is a setting of the algorithm: give it to the builder, or in hyperparams=",
+        ),
+        (
+            lambda agent: jaxrl.run(agent, 64, num_minibatches=3),
+            "Settings of the algorithm belong to its builder. It takes: agent, total",
+        ),
+        (
+            lambda agent: jaxrl.evaluate(agent, None, None, n_eval_episodes=3),
+            r"^evaluate\(\) got.*It is called 'num_episodes' here",
+        ),
+        (lambda agent: jaxrl.make_train(agent, total_timesteps=3), "It is called 'total_steps' here"),
+        (lambda agent: jaxrl.load_policy("x", sed=3), r"Did you mean 'seed'\?"),
+    ],
+)
+def test_functions_say_it_too(call: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words) as caught:
+        call(small_ppo(ENV))
+    assert "\n" not in str(caught.value)
+
+
 def test_mappings_of_hyperparameters_and_schedules_too() -> None:
     with pytest.raises(TypeError, match=r"unknown hyperparameter 'lr'\. It is called 'learning_rate' here"):
         small_ppo(ENV).init(jax.random.key(0), {"lr": 1e-3})

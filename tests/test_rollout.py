@@ -393,8 +393,13 @@ def test_params_axes() -> None:
 def test_parameters_of_another_structure_are_refused() -> None:
     agent = small_ppo(probes.truncation())
     for wrong in ({"every": 3}, 3, (3,), probes.Cut((1, 2))):
-        with pytest.raises(ValueError, match="env_params must have the structure of the environment's own params"):
+        with pytest.raises(
+            ValueError, match="env_params must have the structure of the environment's own params, a Cut like"
+        ) as caught:
             agent.init(KEY(), None, wrong)
+        assert str(caught.value).endswith(": use agent.env.params._replace(name=value)") and "PyTreeDef" not in str(caught.value)
+    with pytest.raises(TypeError, match=r"^env_params\.every='a' must be a number or an array"):
+        agent.init(KEY(), None, probes.Cut("a"))
 
 
 def test_parameters_for_another_number_of_environments_are_refused() -> None:

@@ -511,7 +511,7 @@ def test_a_foreign_handler_of_ctrl_c_is_kept(agent: Agent, monkeypatch: pytest.M
     [
         (0, ValueError, "seeds=0 must be at least 1"),
         (True, TypeError, "seeds=True must be a number of seeds"),
-        (2.0, TypeError, "seeds=2.0 must be"),
+        (2.5, TypeError, r"seeds=2\.5 must be"),
         ("8", TypeError, "seeds='8' must be"),
         ([], TypeError, r"seeds=\[\] must be"),
         ([1, 2.5], TypeError, "must be a number of seeds or a list of integers"),
@@ -546,10 +546,14 @@ def test_good_seeds() -> None:
             TypeError,
             "unknown hyperparameter 'learning_rat'. Did you mean 'learning_rate'",
         ),
-        ({"hyperparams": {"num_envs": 8}}, TypeError, "unknown hyperparameter 'num_envs'"),
+        ({"hyperparams": {"num_envs": 8}}, TypeError, "'num_envs'. Sizes and switches belong to the builder"),
         ({"hyperparams": {"gamma": 1.5}}, ValueError, "gamma=1.5 is not allowed"),
         ({"hyperparams": {"gamma": [0.9, 0.8, 0.7]}}, ValueError, r"shape \(3,\): it must be one number, or one per seed \(2,\)"),
         ({"hyperparams": 3}, TypeError, "hyperparams must be a mapping"),
+        ({"on_chunk": 3}, TypeError, "on_chunk=3 must be a function of a Chunk"),
+        ({"save_replay": "no"}, TypeError, "save_replay='no' must be True or False"),
+        ({"tensorboard": None}, TypeError, "tensorboard=None must be True or False"),
+        ({"out": 3}, TypeError, "3 is no path of a folder or file: give a string"),
     ],
 )
 def test_bad_settings(agent: Agent, settings: dict[str, Any], error: type[Exception], words: str) -> None:

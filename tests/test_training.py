@@ -141,7 +141,7 @@ def test_exact_steps_refuses_to_round() -> None:
         make_train(agent(), 5, exact_steps=True)
 
 
-@pytest.mark.parametrize("total", [0, -1, 1e6, "1000", None, True])
+@pytest.mark.parametrize("total", [0, -1, 1e6 + 0.5, "1000", None, True])
 def test_totals_that_are_none(total: Any) -> None:
     with pytest.raises(ValueError, match=r"total_steps=.* must be an integer >= 1"):
         make_train(agent(), total)

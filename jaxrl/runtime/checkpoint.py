@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxrl.config import check_count
 from jaxrl.runtime import leaves, manifest
+from jaxrl.runtime.folder import absolute
 from jaxrl.runtime.manifest import CheckpointError, Damage, Manifest, step_folders
 from jaxrl.types import PyTree
 
@@ -89,7 +90,7 @@ def begin_save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec
     step, keep = check_count("step", step, at_least=0), check_count("keep", keep)
     spec = _plain(spec)
     structure, arrays = leaves.encode(state)
-    folder = _absolute(folder)
+    folder = absolute(folder)
     _make_way(folder, int(step))
     unfinished = _open_for_writing(folder)
     resources = contextlib.ExitStack()
@@ -139,10 +140,6 @@ def _plain(spec: Any) -> Any:
         return json.loads(json.dumps(spec))
     except (TypeError, ValueError) as error:
         raise TypeError(f"spec must be plain JSON data (dicts, lists, strings, numbers, booleans, None): {error}") from None
-
-
-def _absolute(folder: str | os.PathLike[str]) -> Path:
-    return Path(folder).expanduser().absolute()
 
 
 def _open_for_writing(folder: Path) -> Path:
@@ -202,7 +199,7 @@ def restore(folder: str | os.PathLike[str], target: PyTree, *, step: int | None 
       ValueError: the checkpoint does not fit the target; the message names the first leaf that differs.
     """
     wanted = leaves.describe(target)
-    folder = _absolute(folder)
+    folder = absolute(folder)
     found = _newest_whole(folder, step)
     if difference := leaves.first_difference(found.structure, wanted):
         raise ValueError(
@@ -224,7 +221,7 @@ def read_arrays(folder: str | os.PathLike[str], *, step: int | None = None) -> t
 
     Keys come as their data; Python numbers as arrays. Errors and warnings as in ``restore``.
     """
-    folder = _absolute(folder)
+    folder = absolute(folder)
     found = _newest_whole(folder, step)
     arrays = _read_arrays(folder, found, leaves.host_targets(found.structure))
     return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, _info(found)
@@ -248,12 +245,12 @@ def _read_arrays(folder: Path, found: Manifest, asked: dict[str, Any]) -> dict[s
 
 def read_info(folder: str | os.PathLike[str], *, step: int | None = None) -> CheckpointInfo:
     """Step, spec and versions of the newest step, or of ``step``, without its state; errors and warnings as in ``restore``."""
-    return _info(_newest_whole(_absolute(folder), step))
+    return _info(_newest_whole(absolute(folder), step))
 
 
 def steps(folder: str | os.PathLike[str]) -> list[int]:
     """The steps in a folder, going up, by their manifests; their files are not checked. Empty if there is no such folder."""
-    return sorted(step for step, path in step_folders(_absolute(folder)) if (path / manifest.NAME).is_file())
+    return sorted(step for step, path in step_folders(absolute(folder)) if (path / manifest.NAME).is_file())
 
 
 def latest_step(folder: str | os.PathLike[str]) -> int | None:

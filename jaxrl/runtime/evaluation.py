@@ -7,7 +7,8 @@ from typing import Any
 import jax
 
 from jaxrl import training
-from jaxrl.agent import refuse_env_params
+from jaxrl.agent import check_agent, refuse_env_params
+from jaxrl.config import says_keywords
 from jaxrl.training import Evaluation
 from jaxrl.types import Agent, AgentState, Array, HostEnv, Key, Policy, PyTree
 
@@ -20,6 +21,7 @@ def evaluation_key(seed: Array | int, iteration: Array | int) -> Key:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), iteration)
 
 
+@says_keywords
 def evaluate(
     agent: Agent,
     policy: Policy | AgentState,
@@ -46,6 +48,7 @@ def evaluate(
     Raises:
       ValueError: ``num_episodes`` or ``max_steps`` below 1, or ``env_params`` for a host environment.
     """
+    check_agent(agent)
     if not isinstance(agent.env, HostEnv):
         return training.evaluate(agent, policy, key, num_episodes, explore=explore, env_params=env_params, max_steps=max_steps)
     if env_params is not None:

@@ -170,6 +170,8 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{path!r} is no path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
     return Path(path).expanduser().absolute()
 
 

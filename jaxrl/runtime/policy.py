@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.agent import state_shapes, with_length
-from jaxrl.config import nearest
+from jaxrl.config import nearest, says_keywords
 from jaxrl.runtime.checkpoint import latest_step, read_arrays, restore
 from jaxrl.runtime.folder import BEST, CHECKPOINTS, absolute, read_config
 from jaxrl.runtime.loaded import LoadedPolicy
@@ -27,6 +27,7 @@ from jaxrl.types import Agent, Env, Key, Policy, PyTree, TimeStep
 WHICH = ("best", "last")
 
 
+@says_keywords
 def load_policy(
     run: str | os.PathLike[str],
     *,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.agent import with_length
-from jaxrl.config import whole
+from jaxrl.agent import check_agent, with_length
+from jaxrl.config import check_switches, says_keywords, whole
 from jaxrl.runtime.devices import enable_compilation_cache, seed_devices
 from jaxrl.runtime.files import Output, RunFiles, check_output
 from jaxrl.runtime.folder import RunFolder, read_config
@@ -49,6 +49,7 @@ class RunInterrupted(KeyboardInterrupt):
         self.states, self.history, self.signal = states, history, number
 
 
+@says_keywords
 def run(
     agent: Agent,
     total_steps: int,
@@ -129,6 +130,10 @@ def run(
       CheckpointError: saving failed, say on a full disk; earlier checkpoints are untouched.
       RunInterrupted: Ctrl-C or SIGTERM. The chunk under way was finished and everything saved; a second one does not wait.
     """
+    check_agent(agent)
+    check_switches(exact_steps=exact_steps, save_replay=save_replay, tensorboard=tensorboard, quiet=quiet)
+    if on_chunk is not None and not callable(on_chunk):
+        raise TypeError(f"on_chunk={on_chunk!r} must be a function of a Chunk")
     if agent.axis_name is not None:
         raise ValueError(f"axis_name={agent.axis_name!r}: run shards seeds by itself; build the agent without axis_name")
     seeds = check_seeds(seeds, repeated=hyperparams is not None)
