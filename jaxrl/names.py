@@ -92,6 +92,7 @@ RUN_ARGUMENTS = (
     "on_nan",
     "on_chunk",
     "init_from",
+    "init_which",
     "checkpoint_every",
     "keep_checkpoints",
     "save_replay",

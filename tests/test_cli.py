@@ -94,8 +94,9 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path: Path, capsys: pyt
     train = ["train", "ppo", "--env", ENV, *SMALL, "--eval-every", "0"]
     assert main([*train, "--total-steps", "16", "--out", str(tmp_path / "first")]) == 0
     capsys.readouterr()
-    assert main([*train, "--total-steps", "8", "--out", str(tmp_path / "second"), "--init-from", str(tmp_path / "first")]) == 0
-    assert re.search(r"init_from='.*first': took (\d+) of \1 arrays", capsys.readouterr().out)
+    begin = [*train, "--total-steps", "8", "--out", str(tmp_path / "second"), "--init-from", str(tmp_path / "first")]
+    assert main([*begin, "--init-which", "last"]) == 0
+    assert re.search(r"init_from='.*first' \(last checkpoint, iteration \d+\): took (\d+) of \1 arrays", capsys.readouterr().out)
     assert main([*train, "--out", str(tmp_path / "third"), "--init-from", str(tmp_path / "none")]) == 2
     assert "no checkpoint to restore" in capsys.readouterr().err
 

@@ -15,9 +15,10 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.runtime import devices
 from jaxrl.runtime.checkpoint import CheckpointWarning, steps
+from jaxrl.runtime.fused import FusedDriver
 from jaxrl.runtime.policy import load_policies
 from jaxrl.runtime.run import run
-from jaxrl.runtime.transfer import take_over
+from jaxrl.runtime.transfer import read_source, take_over
 from jaxrl.spaces import describe_space, example_input, realize_space
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_bit_equal, cartpole, small_dqn, small_ppo
@@ -211,9 +212,44 @@ def test_a_run_begins_with_what_another_learnt(runs: Any, tmp_path: Path, capsys
         seen.append(jax.device_get(chunk.states.learner.params))
 
     agent = small_ppo("CartPole-v1", learning_rate=1e-30)
-    run(agent, 32, seeds=[4, 2], init_from=folder, on_chunk=look, eval_every=0)
+    ask = {"seeds": [4, 2], "init_from": folder, "on_chunk": look, "eval_every": 0}
+    run(agent, 32, **ask, init_which="last")
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), seen[0], jax.device_get(states.learner.params))
-    assert "ppo': took 8 of 8 arrays\n" in capsys.readouterr().out
+    last = steps(folder / "checkpoints")[-1]
+    assert f"ppo' (last checkpoint, iteration {last}): took 8 of 8 arrays\n" in capsys.readouterr().out
+
+    run(agent, 32, **ask)
+    best = load_policies(folder)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), seen[1], best.policies.params)
+    assert f"ppo' (best policies, iteration {best.step}): took 8 of 8 arrays\n" in capsys.readouterr().out
+
+
+def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
+    """Three seeds from a run of two. The best are policies, without target networks; whole states have theirs."""
+    folder, states = runs["dqn"]
+    fresh = jax.vmap(cartpole("dqn").init)(jax.random.split(jax.random.key(0), 3))
+    taken, report = take_over(fresh, read_source(folder))
+    there = load_policies(folder)
+    assert "(2 members for 3 seeds: seed i, from 0, takes member i % 2)" in report and "new ones" not in report
+    for learnt in (taken.learner.params, taken.learner.target_params):
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[[0, 1, 0]]), learnt, there.policies.params)
+
+    states = jax.device_get(states._replace(actor=(), key=()))
+    other = jax.tree.map(lambda x: x + 1, states.learner.target_params)
+    taken, _ = take_over(fresh, read_source(states._replace(learner=states.learner._replace(target_params=other))))
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[[0, 1, 0]]), taken.learner.target_params, other)
+
+
+def test_a_wrong_source_is_named_before_anything_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = cartpole("ppo")
+    run(agent, 32, out=tmp_path / "unseen", eval_every=0, quiet=True, tensorboard=False)
+    monkeypatch.setattr(FusedDriver, "init", lambda *_: pytest.fail("compiled"))
+    with pytest.raises(ValueError, match=r"init_which='bets' is unknown. Did you mean 'best'\?"):
+        run(agent, 32, init_from=tmp_path / "unseen", init_which="bets", quiet=True)
+    with pytest.raises(FileNotFoundError, match=r"unseen' has no best/ yet: .*; init_which='last' takes its last checkpoint"):
+        run(agent, 32, init_from=tmp_path / "unseen", quiet=True)
+    with pytest.raises(FileNotFoundError, match="no checkpoint to restore"):
+        run(agent, 32, init_from=tmp_path / "none", quiet=True)
 
 
 def test_what_does_not_fit_is_new_and_named(runs: Any) -> None:
@@ -221,7 +257,7 @@ def test_what_does_not_fit_is_new_and_named(runs: Any) -> None:
     _, states = runs["ppo"]
     agent = small_ppo("Acrobot-v1", model=SMALL_ACTOR_CRITIC)
     fresh = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
-    taken, report = take_over(fresh, states)
+    taken, report = take_over(fresh, read_source(states))
     there, here = states.learner.params["params"], taken.learner.params["params"]
     np.testing.assert_array_equal(here["value"]["kernel"], there["value"]["kernel"][np.array([0, 1, 0])])
     np.testing.assert_array_equal(
@@ -235,7 +271,7 @@ def test_nothing_that_fits_is_an_error(runs: Any) -> None:
     _, states = runs["dqn"]
     fresh = jax.vmap(cartpole("ppo").init)(jax.random.split(jax.random.key(0), 2))
     with pytest.raises(ValueError, match=r"init_from=the given states: nothing in it fits this agent. Here new: .learner.params"):
-        take_over(fresh, states)
+        take_over(fresh, read_source(states))
 
 
 # ----------------------------------------------------------------------------------------------------------------------- spaces

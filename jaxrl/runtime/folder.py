@@ -15,12 +15,16 @@ from typing import Any, TextIO
 import jax
 import numpy as np
 
+from jaxrl.config import nearest
+from jaxrl.runtime.checkpoint import latest_step
 from jaxrl.runtime.devices import usable_cores
 from jaxrl.runtime.manifest import installed_versions
 
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best", "tensorboard"
 LOCK = ".lock"
+WHICH = ("best", "last")
+"""Of what a run saved: the policies of its best evaluation, or its last checkpoint."""
 
 
 class RunFolder:
@@ -121,6 +125,27 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} is not what a run writes: it lacks 'agent' and 'run'")
     config["run"].setdefault("eval_explore", False)  # older runs knew greedy evaluations only
     return config
+
+
+def check_which(name: str, which: str) -> None:
+    """``name`` is the argument that chooses."""
+    if which not in WHICH:
+        raise ValueError(f"{name}={which!r} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
+
+
+def saved_folder(run: str | os.PathLike[str], which: str, name: str = "which") -> Path:
+    """Where a run saved its best policies, or its last states.
+
+    Raises:
+      FileNotFoundError: it saved none; says so if the other choice is there.
+    """
+    folder = absolute(run)
+    saved = folder / (BEST if which == "best" else CHECKPOINTS)
+    if latest_step(saved) is None:
+        there = which == "best" and latest_step(folder / CHECKPOINTS) is not None
+        hint = f"; {name}='last' takes its last checkpoint" if there else ""
+        raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated{hint}")
+    return saved
 
 
 def _lock_file(file: TextIO) -> bool:

@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.agent import state_shapes, with_length
-from jaxrl.config import nearest, says_keywords
-from jaxrl.runtime.checkpoint import latest_step, read_arrays, restore
-from jaxrl.runtime.folder import BEST, CHECKPOINTS, absolute, read_config
+from jaxrl.config import says_keywords
+from jaxrl.runtime.checkpoint import read_arrays, restore
+from jaxrl.runtime.folder import absolute, check_which, read_config, saved_folder
 from jaxrl.runtime.loaded import LoadedPolicy
 from jaxrl.runtime.logs import EVALUATION_RETURN
 from jaxrl.runtime.sinks import read_records
@@ -23,8 +23,6 @@ from jaxrl.runtime.transfer import by_path
 from jaxrl.spaces import realize_space, zeros
 from jaxrl.spec import build_again
 from jaxrl.types import Agent, Env, Key, Policy, PyTree, TimeStep
-
-WHICH = ("best", "last")
 
 
 @says_keywords
@@ -87,18 +85,13 @@ def load_policies(
     parts: Mapping[str, Any] | None = None,
 ) -> SavedPolicies:
     """The policies of all members of a run, or of those with the seeds asked for, in the run's order; see ``load_policy``."""
-    if which not in WHICH:
-        raise ValueError(f"which={which!r} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
-    config, folder = read_config(run), absolute(run)
+    check_which("which", which)
+    config = read_config(run)
     trained = config["run"]["seeds"]
     for seed in seeds or ():
         if seed not in trained:
             raise ValueError(f"seed={seed} was not trained in {os.fspath(run)!r}: it has the seeds {trained}")
-    saved = folder / (BEST if which == "best" else CHECKPOINTS)
-    if latest_step(saved) is None:
-        there = which == "best" and latest_step(folder / CHECKPOINTS) is not None
-        hint = "; which='last' takes its last checkpoint" if there else ""
-        raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated{hint}")
+    saved = saved_folder(run, which)
     agent = rebuild(config, trust, parts or {})
     policies, step = _best_policies(agent, saved, len(trained)) if which == "best" else _last_policies(agent, saved)
     rows = [row for row, seed in enumerate(trained) if seeds is None or seed in seeds]

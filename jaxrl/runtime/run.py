@@ -19,7 +19,7 @@ from jaxrl.agent import check_agent, with_length
 from jaxrl.config import check_switches, says_keywords, whole
 from jaxrl.runtime.devices import enable_compilation_cache, seed_devices
 from jaxrl.runtime.files import Output, RunFiles, check_output
-from jaxrl.runtime.folder import RunFolder, read_config
+from jaxrl.runtime.folder import RunFolder, check_which, read_config
 from jaxrl.runtime.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.progress import Header, make_progress
 from jaxrl.runtime.saving import check_seal
@@ -66,6 +66,7 @@ def run(
     on_nan: str = "drop",
     on_chunk: OnChunk | None = None,
     init_from: Any = None,
+    init_which: str = "best",
     checkpoint_every: float = 60.0,
     keep_checkpoints: int = 3,
     save_replay: bool = True,
@@ -106,7 +107,10 @@ def run(
       on_chunk: called with a ``Chunk`` (iteration, total_steps, states, record) after each; returns None, or the states to go on
         with. It must depend on nothing but its argument, if resumed runs are to be the same.
       init_from: begin with what was learnt in this folder of a run, or by these states: parameters, target parameters and
-        statistics, where name, shape and dtype agree; what was taken is said.
+        statistics, where name, shape and dtype agree; what was taken is said. Seed i, by its place in ``seeds``, takes those of
+        that run's i-th member; where it has fewer, they serve in turn.
+      init_which: of the run in that folder, the "best" policies, as ``load_policy`` and ``jaxrl eval`` take them, or its "last"
+        checkpoint. Policies have no target parameters: those of the new run are then its parameters.
       checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.
       keep_checkpoints: how many to keep.
       save_replay: False leaves the replay buffer out of checkpoints. A resumed run then fills a new one by a warm-up, and is
@@ -139,6 +143,7 @@ def run(
     seeds = check_seeds(seeds, repeated=hyperparams is not None)
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
+    check_which("init_which", init_which)
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
     if out is not None:
         check_seal(agent, save_replay=save_replay)
@@ -184,7 +189,7 @@ def run(
                     f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top of a module of its own"
                 )
         with session.interrupt:
-            states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from))
+            states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
             summary = session.finish(states, title)
     if not quiet:
         print(summary, flush=True)

@@ -16,7 +16,7 @@ from jaxrl.runtime.logs import EVALUATION_LENGTH, EVALUATION_RETURN, History, Re
 from jaxrl.runtime.plan import Plan
 from jaxrl.runtime.progress import Progress, View, duration, spread
 from jaxrl.runtime.saving import made_as_long, with_replay
-from jaxrl.runtime.transfer import take_over
+from jaxrl.runtime.transfer import read_source, take_over
 from jaxrl.types import Metrics, PyTree
 
 
@@ -99,7 +99,7 @@ class Session:
         self.best = -np.inf
         self.start = time.perf_counter()
 
-    def begin(self, hyperparams: Any, init_from: Any) -> PyTree:
+    def begin(self, hyperparams: Any, init_from: Any, init_which: str = "best") -> PyTree:
         """The states to go on from: those of the last checkpoint in the folder, or new ones."""
         if self.files and self.files.can_resume:
             target = self.driver.shapes(hyperparams)
@@ -116,9 +116,10 @@ class Session:
             self.take_up(step - self.plan.warmup_iterations, records)
             self.progress.note(f"resumed at step {self.plan.steps_at(self.iteration):,}")
             return self.driver.adopt(states, step)
+        source = None if init_from is None else read_source(init_from, init_which)
         states = self.driver.init(hyperparams)
-        if init_from is not None:
-            states, report = take_over(states, init_from)
+        if source is not None:
+            states, report = take_over(states, source)
             self.progress.note(report)
         return states
 

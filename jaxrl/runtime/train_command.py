@@ -80,6 +80,8 @@ class RunOptions:
     """When a seed's losses are NaN or infinite: leave the seed out of all means, or end the run."""
     init_from: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Begin with the parameters of another run, as far as they fit."""
+    init_which: Literal["best", "last"] = "best"
+    """Of that run: the policies of its best evaluation, or its last checkpoint."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
     keep_checkpoints: Count = 3

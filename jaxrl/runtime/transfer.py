@@ -4,39 +4,76 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.runtime.checkpoint import read_arrays
-from jaxrl.runtime.folder import CHECKPOINTS, absolute
+from jaxrl.runtime.folder import CHECKPOINTS, CONFIG, absolute, saved_folder
 from jaxrl.types import PyTree
 
 TAKEN = ("params", "target_params", "statistics")
 """Of a LearnerState: what was learnt, without the state of the optimiser, the replay buffer and the keys."""
 
+PARAMS, TARGET = ".learner.params", ".learner.target_params"
+
+POLICY = (".params", ".statistics")
+"""How paths begin where policies are saved and not whole states."""
+
 SHOWN = 4
 """Differences that the report names."""
 
 
-def take_over(states: PyTree, source: str | os.PathLike[str] | PyTree) -> tuple[PyTree, str]:
-    """States of all seeds with the learnt arrays of ``source`` where name, shape and dtype agree, and a report.
+class Source(NamedTuple):
+    """What somebody learnt."""
+
+    name: str
+    """For reports."""
+    arrays: dict[str, np.ndarray]
+    """By their paths in an AgentState; every one [num_seeds, ...]."""
+
+
+def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") -> Source:
+    """What is learnt in a folder, or by given states.
 
     Args:
-      states: new ones, every leaf [num_seeds, ...], or a list with one per seed.
-      source: the folder of a run or of checkpoints, or states as ``run`` returns them. Seed i takes those of its seed i; where it
-        has fewer, they serve in turn.
+      source: the folder of a run or of checkpoints, or states as ``run`` returns them.
+      which: of a run, the "best" policies or the "last" checkpoint. The best have no target parameters: theirs follow.
 
     Raises:
       FileNotFoundError, CheckpointError: there is no checkpoint, or none is whole.
+    """
+    if isinstance(source, str | os.PathLike):
+        folder, name = absolute(source), repr(os.fspath(source))
+        what = "checkpoint"
+        if (folder / CONFIG).exists() or (folder / CHECKPOINTS).is_dir():
+            folder, what = saved_folder(source, which, "init_which"), f"{which} {'policies' if which == 'best' else 'checkpoint'}"
+        given, info = read_arrays(folder)
+        name = f"{name} ({what}, iteration {info.step})"
+    else:
+        name = "the given states"
+        given = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
+    arrays = by_path({f".learner{path}" if path.startswith(POLICY) else path: leaf for path, leaf in given.items()})
+    if not any(path.startswith(TARGET) for path in arrays):
+        arrays |= {TARGET + path.removeprefix(PARAMS): leaf for path, leaf in arrays.items() if path.startswith(PARAMS)}
+    return Source(name, arrays)
+
+
+def take_over(states: PyTree, source: Source) -> tuple[PyTree, str]:
+    """States of all seeds with the learnt arrays of ``source`` where name, shape and dtype agree, and a report.
+
+    Args:
+      states: new ones, every leaf [num_seeds, ...], or a list with one per seed. Seed i, by its place, takes the arrays of the
+        source's seed i; where that has fewer, they serve in turn.
+
+    Raises:
       ValueError: nothing fits.
     """
-    name, arrays = _read(source)
-    found = by_path(arrays)
+    name, found = source
     leaves, structure = jax.tree_util.tree_flatten_with_path(states)
-    taken, left, new = 0, [], []
+    taken, left, new, members = 0, [], [], 0
     for path, leaf in leaves:
         seed, where = _split_seed(jax.tree_util.keystr(path))
         if not where.startswith(tuple(f".learner.{part}" for part in TAKEN)):
@@ -46,25 +83,20 @@ def take_over(states: PyTree, source: str | os.PathLike[str] | PyTree) -> tuple[
         if value is None:
             there = found.get(where)
             left.append(f"{where} {_shape(leaf, seed)} ({'not there' if there is None else f'there {_shape(there, None)}'})")
-        taken += value is not None
+        else:
+            taken, members = taken + 1, len(found[where])
         new.append(leaf if value is None else jax.device_put(value, leaf.sharding))
     if not taken:
         raise ValueError(f"init_from={name}: nothing in it fits this agent. Here new: {'; '.join(left[:SHOWN])}")
     report = f"init_from={name}: took {taken} of {taken + len(left)} arrays"
+    num_seeds = len(states) if isinstance(states, list) else len(leaves[0][1])
+    if num_seeds != members:
+        report += f" ({members} member{'s' * (members > 1)} for {num_seeds} seed{'s' * (num_seeds > 1)}: seed i, from 0, takes "
+        report += f"member i % {members})"
     if left:
         more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         report += f"; new ones for {'; '.join(left[:SHOWN])}{more}"
     return structure.unflatten(new), report
-
-
-def _read(source: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(source, str | os.PathLike):
-        folder = absolute(source)
-        inside = folder / CHECKPOINTS
-        arrays, _ = read_arrays(inside if inside.is_dir() else folder)
-        return repr(os.fspath(source)), arrays
-    leaves = jax.tree_util.tree_leaves_with_path(source)
-    return "the given states", {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
 def by_path(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
