@@ -49,10 +49,24 @@ def test_envs_of_several_backends(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_all_envs_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envs_command, "describe", lambda env_id: (env_id, "", "", ""))
-    lines = output(capsys, "envs").splitlines()
+    lines = output(capsys, "envs", "--all").splitlines()
     names = {line.strip() for line in lines}
     every = {env_id.removeprefix("gymnax:") for env_id in jaxrl.list_envs()}
     assert every <= names and f"{len(every):,} environments: " in lines[-1] and "jaxrl envs CartPole" in lines[-1]
+
+
+def test_without_a_filter_families_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    heading, *rows, empty, total = output(capsys, "envs").splitlines()
+    assert heading.split("  ")[0] == "backend" and empty == "" and len(rows) < 40
+    cells = [[part for part in row.split("  ") if part] for row in rows]
+    every = [env_id.removeprefix("gymnax:") for env_id in jaxrl.list_envs()]
+    assert sum(int(number.replace(",", "")) for _, _, number, _ in cells) == len(every)
+    assert f"{len(every):,} environments: " in total and "--all" in total
+    assert all(set(such.strip().split(", ")) <= set(every) for *_, such in cells)
+    for backend, family, number, such in cells[:2] + [row for row in cells if row[1].strip() == "atari"]:
+        lines = output(capsys, "envs", family.strip().upper()).splitlines()
+        assert lines[-1].startswith(f"{number.strip()} environment") and f"of {backend.strip()}" in lines[-1]
+        assert any(line.startswith(such.split(",")[0].strip()) for line in lines)
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "envpool:Pong-v5"])

@@ -26,9 +26,11 @@ class Backend(NamedTuple):
     make: Callable[[str, dict[str, Any]], Env | HostEnv]
     """(name, options) -> environment. It need not set ``name``: ``make_env`` does."""
     list_names: Callable[[], list[str]]
+    family: Callable[[str], str] = lambda name: "all"
+    """Which of the backend's kinds a name belongs to, for summaries."""
 
 
-# Imported on first use: each has `make` and `list_names`.
+# Imported on first use: each has `make`, `list_names` and `family`.
 _MODULES = {"gymnax": "jaxrl.envs.gymnax", "envpool": "jaxrl.envs.envpool"}
 _REGISTERED: dict[str, Backend] = {}
 
@@ -98,6 +100,12 @@ def list_envs(backend: str | None = None) -> list[str]:
     return ids
 
 
+def family_of(env_id: str) -> str:
+    """Which of its backend's kinds of environments this one is: "MinAtar", "atari", ..."""
+    backend, name, _ = parse_id(env_id)
+    return _backend(backend).family(name)
+
+
 def register_backend(
     name: str, make: Callable[[str, dict[str, Any]], Env | HostEnv], list_names: Callable[[], list[str]]
 ) -> None:
@@ -162,7 +170,7 @@ def _backends() -> list[str]:
 def _backend(name: str) -> Backend:
     if name not in _REGISTERED:
         module = importlib.import_module(_MODULES[name])
-        _REGISTERED[name] = Backend(module.make, module.list_names)
+        _REGISTERED[name] = Backend(module.make, module.list_names, module.family)
     return _REGISTERED[name]
 
 

@@ -33,6 +33,13 @@ def list_names() -> list[str]:
     return list(import_package("envpool", "the backend envpool", "envpool").list_all_envs())
 
 
+def family(name: str) -> str:
+    """The module of envpool that has it: atari, mujoco.gym, ..."""
+    from envpool.registration import registry
+
+    return str(registry.specs[name][0]).removeprefix("envpool.")
+
+
 def make(name: str, options: dict[str, Any]) -> HostEnv:
     """An envpool environment; nothing starts before ``open(num_envs, seed)``.
 

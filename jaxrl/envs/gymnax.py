@@ -57,6 +57,11 @@ def list_names() -> list[str]:
     return [name for name in gymnax.registered_envs if name != DOWNLOADS]
 
 
+def family(name: str) -> str:
+    ending = name.rpartition("-")[2]
+    return "classic" if ending[:1] == "v" and ending[1:].isdigit() else ending
+
+
 def make(name: str, options: dict[str, Any]) -> Env:
     """A gymnax environment.
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from jaxrl.runtime.flags import Flag
 from jaxrl.runtime.tables import show_table, terminal
 
 MOST_DESCRIBED = 40
@@ -18,8 +19,9 @@ MOST_DESCRIBED = 40
 
 
 HELP = """\
-List the environments that jaxrl train --env takes: ids and, of up to 40 per
-backend, spaces and time limits.
+List the environments that jaxrl train --env takes: how many there are of each
+kind, or, of those that are asked for, ids and (up to 40 per backend) spaces and
+time limits.
 
 An id is NAME (gymnax: in JAX, where the learning is) or BACKEND:NAME (envpool:
 in C++ on the CPU). Options may follow: 'CartPole-v1?gravity=5.0'. An
@@ -27,6 +29,7 @@ environment of your own is MODULE:FUNCTION.
 
 try:
   jaxrl envs pong
+  jaxrl envs atari
   jaxrl envs 'Half*-v4'
   jaxrl envs --backend gymnax
 """
@@ -35,9 +38,11 @@ try:
 @dataclasses.dataclass(frozen=True)
 class Options:
     filter: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[FILTER]", help_behavior_hint="")] = None
-    """Only ids that contain this, in capitals or not; with * it is a pattern for the whole name."""
+    """Only ids that contain this, in capitals or not; with * a pattern for the whole name. A family means all of its members."""
     backend: Annotated[str | None, tyro.conf.arg(metavar="BACKEND", help_behavior_hint="(default: all)")] = None
     """Only the environments of this backend: gymnax or envpool."""
+    all: Flag = False
+    """Every id, where neither a filter nor a backend is given."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -45,9 +50,35 @@ def main(args: Sequence[str]) -> int:
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"  # a list needs no accelerator, and must not take the memory of one
     known, failures = list_ids(options.backend)
-    chosen = {backend: [name for name in ids if matches(name, options.filter)] for backend, ids in known.items()}
-    if known and not any(chosen.values()):
-        raise nothing_matches(options.filter or "", [name for ids in known.values() for name in ids])
+    if known and options == Options():
+        summarise(known)
+    elif known:
+        show(known, options.filter)
+    for failure in failures:
+        print(f"jaxrl: {failure}; jaxrl doctor says more", file=sys.stderr)
+    return 0 if known else 2
+
+
+def summarise(known: dict[str, list[str]]) -> None:
+    """A line for each family, the largest of a backend first."""
+    from jaxrl.envs import family_of
+
+    rows = []
+    for backend, ids in known.items():
+        families: dict[str, list[str]] = {}
+        for env_id in ids:
+            families.setdefault(family_of(env_id), []).append(env_id)
+        for family, members in sorted(families.items(), key=lambda item: -len(item[1])):
+            rows.append((backend, family, f"{len(members):,}", ", ".join(members[:2])))
+    show_table(("backend", "family", "environments", "such as"), rows, fixed=(0, 1))
+    print(f"\n{counted(known)}. More: jaxrl envs FAMILY or a part of an id, --backend, --all")
+
+
+def show(known: dict[str, list[str]], wanted: str | None) -> None:
+    """The environments that a filter chooses."""
+    chosen = choose(known, wanted)
+    if not any(chosen.values()):
+        raise nothing_matches(wanted or "", [name for ids in known.values() for name in ids])
     for backend, ids in sorted(chosen.items(), key=lambda item: -len(item[1])):  # on a terminal, the end is what one sees
         if len(ids) > MOST_DESCRIBED:
             list_plainly(backend, ids)
@@ -55,11 +86,19 @@ def main(args: Sequence[str]) -> int:
             show_table(("id", "observation", "action", "max steps"), [describe(env_id) for env_id in ids])
         if ids:
             print()
-    if known:
-        print(summary(chosen))
-    for failure in failures:
-        print(f"jaxrl: {failure}; jaxrl doctor says more", file=sys.stderr)
-    return 0 if known else 2
+    long = any(len(ids) > MOST_DESCRIBED for ids in chosen.values())
+    print(counted(chosen) + (". A part of the id shows spaces and time limits: jaxrl envs CartPole" if long else ""))
+
+
+def choose(known: dict[str, list[str]], wanted: str | None) -> dict[str, list[str]]:
+    """The ids that match, or those of the family that is called so."""
+    from jaxrl.envs import family_of
+
+    if wanted is not None:
+        kin = {b: [env_id for env_id in ids if family_of(env_id).lower() == wanted.lower()] for b, ids in known.items()}
+        if any(kin.values()):
+            return kin
+    return {backend: [name for name in ids if matches(name, wanted)] for backend, ids in known.items()}
 
 
 def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
@@ -92,7 +131,7 @@ def nothing_matches(pattern: str, ids: Sequence[str]) -> ValueError:
 
     by_name = {name.partition(":")[2] or name: name for name in reversed(ids)}
     near = nearest(pattern, by_name)
-    return ValueError(f"no environment matches {pattern!r}.{near} jaxrl envs lists all {len(ids):,}.")
+    return ValueError(f"no environment matches {pattern!r}.{near} jaxrl envs --all lists all {len(ids):,}.")
 
 
 def describe(env_id: str) -> tuple[str, str, str, str]:
@@ -146,9 +185,7 @@ def list_plainly(backend: str, ids: Sequence[str]) -> None:
     console.print(Text("  ".join(names)))
 
 
-def summary(chosen: dict[str, list[str]]) -> str:
+def counted(chosen: dict[str, list[str]]) -> str:
     parts = ", ".join(f"{len(ids):,} of {backend}" for backend, ids in chosen.items() if ids)
     number = sum(map(len, chosen.values()))
-    total = f"{number:,} environment{'s' if number > 1 else ''}: {parts}"
-    long = any(len(ids) > MOST_DESCRIBED for ids in chosen.values())
-    return total + (". A part of the id shows spaces and time limits: jaxrl envs CartPole" if long else "")
+    return f"{number:,} environment{'s' if number > 1 else ''}: {parts}"
