@@ -21,8 +21,7 @@ import numpy as np
 
 from jaxrl.config import check_count
 from jaxrl.runtime import leaves, manifest
-from jaxrl.runtime.folder import absolute
-from jaxrl.runtime.manifest import CheckpointError, Damage, Manifest, step_folders
+from jaxrl.runtime.manifest import CheckpointError, Damage, Manifest, absolute, step_folders
 from jaxrl.types import PyTree
 
 UNFINISHED = "unfinished"

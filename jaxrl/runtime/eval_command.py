@@ -111,7 +111,7 @@ def main(args: Sequence[str]) -> int:
 def check(options: EvalOptions) -> None:
     """Refuse what cannot be done before anything is loaded."""
     from jaxrl.config import check_count
-    from jaxrl.runtime.folder import absolute
+    from jaxrl.runtime.manifest import absolute
 
     if not options.runs:
         raise ValueError("name at least one folder of a run: jaxrl eval RUN")
@@ -191,7 +191,8 @@ class Display:
 
 def report(results: Sequence[Result], options: EvalOptions) -> None:
     """Print the table, or write the JSON to where it is asked for; both unless that is the standard output."""
-    from jaxrl.runtime.folder import absolute, write_atomically
+    from jaxrl.runtime.folder import write_atomically
+    from jaxrl.runtime.manifest import absolute
     from jaxrl.runtime.tables import show_table
 
     text = json.dumps(as_json(results, options), indent=1, allow_nan=False) + "\n"

@@ -18,7 +18,7 @@ import numpy as np
 from jaxrl.config import nearest
 from jaxrl.runtime.checkpoint import latest_step
 from jaxrl.runtime.devices import usable_cores
-from jaxrl.runtime.manifest import installed_versions
+from jaxrl.runtime.manifest import absolute, installed_versions
 
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best", "tensorboard"
@@ -192,12 +192,6 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------------------------------ files
-
-
-def absolute(path: str | os.PathLike[str]) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{path!r} is no path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
-    return Path(path).expanduser().absolute()
 
 
 def write_atomically(path: Path, text: str) -> None:

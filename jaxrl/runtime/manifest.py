@@ -108,6 +108,12 @@ def read_whole(folder: Path, step: int) -> Manifest:
     return manifest
 
 
+def absolute(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{path!r} is no path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
+    return Path(path).expanduser().absolute()
+
+
 def step_folders(folder: Path) -> list[tuple[int, Path]]:
     """(step, path) of every folder that is named like a step or like orbax's temporary folder of one, newest first."""
     if not os.path.isdir(folder):

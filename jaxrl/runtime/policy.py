@@ -15,9 +15,10 @@ from gymnasium import spaces
 from jaxrl.agent import state_shapes, with_length
 from jaxrl.config import says_keywords
 from jaxrl.runtime.checkpoint import read_arrays, restore
-from jaxrl.runtime.folder import absolute, check_which, read_config, saved_folder
+from jaxrl.runtime.folder import check_which, read_config, saved_folder
 from jaxrl.runtime.loaded import LoadedPolicy
 from jaxrl.runtime.logs import EVALUATION_RETURN
+from jaxrl.runtime.manifest import absolute
 from jaxrl.runtime.sinks import read_records
 from jaxrl.runtime.transfer import by_path
 from jaxrl.spaces import realize_space, zeros

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.runtime.checkpoint import read_arrays
-from jaxrl.runtime.folder import CHECKPOINTS, CONFIG, absolute, saved_folder
+from jaxrl.runtime.folder import CHECKPOINTS, CONFIG, saved_folder
+from jaxrl.runtime.manifest import absolute
 from jaxrl.types import PyTree
 
 TAKEN = ("params", "target_params", "statistics")
