@@ -44,7 +44,7 @@ def _is_metric(x: Any) -> bool:
     return isinstance(x, Mean | Min | Max)
 
 
-def identity(metrics: Metrics) -> Metrics:
+def identity(metrics: Mapping[str, Mean | Min | Max]) -> Metrics:
     """The neutral element of ``merge`` for metrics of this structure (arrays or ``jax.eval_shape`` results)."""
 
     def empty(metric: Mean | Min | Max) -> Mean | Min | Max:
@@ -56,14 +56,25 @@ def identity(metrics: Metrics) -> Metrics:
 
 
 def merge(a: Metrics, b: Metrics) -> Metrics:
-    """Combine metrics of two chunks, elementwise over any leading axes."""
+    """Combine metrics of two chunks, elementwise over any leading axes. What NumPy holds keeps its wider types."""
 
     def pair(x: Any, y: Any) -> Any:
         if isinstance(x, Mean):
             return Mean(x.sum + y.sum, x.count + y.count)
-        return type(x)((jnp.minimum if isinstance(x, Min) else jnp.maximum)(x.value, y.value))
+        numpy: Any = np if isinstance(x.value, np.ndarray | np.generic) else jnp
+        return type(x)((numpy.minimum if isinstance(x, Min) else numpy.maximum)(x.value, y.value))
 
     return jax.tree.map(pair, a, b, is_leaf=_is_metric)
+
+
+def widened(metrics: Metrics) -> Metrics:
+    """On the host, as f64 and i64: what many calls of a program count together need not fit into 32 bits."""
+    return jax.tree.map(lambda x: np.asarray(x, np.int64 if np.issubdtype(x.dtype, np.integer) else np.float64), metrics)
+
+
+def only_if(condition: Array | bool, metrics: Mapping[str, Mean | Min | Max]) -> Metrics:
+    """``metrics`` if the condition (bool[]) holds, else the neutral element of ``merge``."""
+    return jax.tree.map(lambda x, nothing: jnp.where(condition, x, nothing), metrics, identity(metrics))
 
 
 def reduce(metrics: Metrics, axis: int | tuple[int, ...] | None = 0) -> Metrics:

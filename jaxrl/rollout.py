@@ -23,6 +23,7 @@ from jaxrl.types import (
     EpisodeStatistics,
     HostEnv,
     Key,
+    Mean,
     Metrics,
     Policy,
     PyTree,
@@ -266,7 +267,5 @@ def episode_metrics(episode: EpisodeStatistics, ended: Array, valid: Array) -> M
         "charts/episodic_length": masked_mean(episode.episodic_length, ended),
         "charts/episodic_return_min": masked_min(episode.episodic_return, ended),
         "charts/episodic_return_max": masked_max(episode.episodic_return, ended),
-        "charts/valid_rows": masked_mean(jnp.ones_like(episode.episodic_return), valid)._replace(
-            count=jnp.full((), valid.size, jnp.int32)
-        ),
+        "charts/valid_rows": Mean(valid.sum(dtype=jnp.int32), jnp.full((), valid.size, jnp.int32)),  # exact, as integers
     }

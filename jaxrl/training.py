@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 from jaxrl.agent import check_agent, check_key, with_length
 from jaxrl.config import check_count, merge_hyperparams, says_keywords
-from jaxrl.metrics import identity, merge
+from jaxrl.metrics import identity, merge, only_if
 from jaxrl.rollout import advance, init_actor
 from jaxrl.spaces import same_shapes
-from jaxrl.types import Agent, AgentState, Array, Env, Key, Metrics, Policy, PyTree
+from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Policy, PyTree
 
 EVALUATION_LIMIT = 100_000
 """Rows after which ``evaluate`` gives an episode up, for environments without a limit of their own."""
@@ -44,16 +44,51 @@ def num_iterations(agent: Agent, total_steps: int, *, exact_steps: bool = False)
     return iterations
 
 
-def run_iterations(agent: Agent, state: AgentState, iterations: Array | int) -> tuple[AgentState, Metrics]:
+def run_iterations(agent: Agent, state: Any, iterations: Array | int) -> tuple[Any, Metrics]:
     """``iterations`` steps in one loop, their metrics merged. ``iterations`` may be traced: one compile serves any length."""
 
-    def body(_: Array, carry: tuple[AgentState, Metrics]) -> tuple[AgentState, Metrics]:
+    def body(_: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
         state, metrics = carry
         state, new = agent.step(state)
         return state, merge(metrics, new)
 
     empty = identity(jax.eval_shape(agent.step, state)[1])
     return jax.lax.fori_loop(0, iterations, body, (state, empty))
+
+
+def freezing(agent: Agent) -> Agent:
+    """An agent whose ``step`` takes and gives ``(AgentState, alive)``, alive bool[]: a state that breaks stays as it was before.
+
+    It breaks in an iteration whose losses, or parameters after it, are NaN or infinite. That iteration's losses are among the
+    metrics, so that they show it; beyond them, and ever after, nothing is counted and nothing moves. Only the arrays within
+    ``learner.replay`` are as the last iteration left them: keeping them would copy the buffer, and as nothing else moves, the
+    same rows are written to the same places again.
+    """
+
+    def step(carry: tuple[AgentState, Array]) -> tuple[tuple[AgentState, Array], Metrics]:
+        before, alive = carry
+        after, metrics = agent.step(before)
+        goes_on = alive & is_finite(after, metrics)
+
+        def keep(path: Any, new: Array, old: Array) -> Array:
+            in_replay = jax.tree_util.keystr(path).startswith(".learner.replay")
+            return new if new is old or (in_replay and new.ndim) else jnp.where(goes_on, new, old)
+
+        state = jax.tree_util.tree_map_with_path(keep, after, before)
+        return (state, goes_on), only_if(goes_on, metrics) | only_if(alive, losses(metrics))
+
+    return agent._replace(step=step)  # type: ignore[arg-type]
+
+
+def losses(metrics: Metrics) -> dict[str, Mean]:
+    return {name: x for name, x in metrics.items() if name.startswith("losses/") and isinstance(x, Mean)}
+
+
+def is_finite(state: AgentState, metrics: Metrics) -> Array:
+    """bool[]: whether an iteration that gave these has finite losses, and leaves finite parameters."""
+    checked = [x.sum for x in losses(metrics).values()] + jax.tree.leaves(state.learner.params)
+    finite = [jnp.isfinite(x).all() for x in checked if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return jnp.stack([jnp.array(True), *finite]).all()
 
 
 @says_keywords
@@ -65,13 +100,19 @@ def make_train(
     Args:
       agent: on a pure environment; for a HostEnv use ``jaxrl.run``.
       total_steps: rows per seed (see ``num_iterations``); the hyperparameter of this name, unless ``train`` is given one.
-      metrics_every: iterations merged into one entry of the metrics, [ceil(iterations / metrics_every)] each.
+      metrics_every: iterations merged into one entry of the metrics, [ceil(iterations / metrics_every)] each. Rows are counted
+        in 32 bits, so an entry holds less than 2**31.
       exact_steps: refuse a total that is no whole number of iterations.
     """
     check_pure(agent, "make_train")
     metrics_every = check_count("metrics_every", metrics_every)
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
     rows = (agent.algorithm.warmup_iterations + iterations) * agent.steps_per_iteration
+    if (entry := min(metrics_every, iterations) * agent.steps_per_iteration) >= 2**31:
+        raise ValueError(
+            f"metrics_every={metrics_every} merges {entry} rows into one entry, which are counted in 32 bits: use at most "
+            f"{(2**31 - 1) // agent.steps_per_iteration}"
+        )
 
     def train(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> tuple[AgentState, Metrics]:
         state = agent.init(key, with_length(agent, hyperparams, rows), env_params)

@@ -196,14 +196,18 @@ def test_episodes_that_were_cut_are_said(runs: Path, capsys: pytest.CaptureFixtu
     assert "6 of 6 episodes were given up at the step limit" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("broken", [[0], [0, 1]])
 def test_seeds_that_diverged_are_left_out(
-    broken: list[int], runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    broken: list[int], frozen: bool, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     true = playing.load_policies
 
     def with_nan(*args: Any, **settings: Any) -> Any:
         saved = true(*args, **settings)
+        assert not saved.diverged.any()
+        if frozen:  # a seed that diverged keeps finite parameters, and the log says it
+            return saved._replace(diverged=np.isin(np.arange(2), broken))
 
         def spoil(x: np.ndarray) -> np.ndarray:
             x = x.copy()

@@ -22,6 +22,7 @@ from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime import devices, saving
 from jaxrl.runtime.checkpoint import CheckpointWarning, steps
 from jaxrl.runtime.folder import RunFolder
+from jaxrl.runtime.host import HostDriver
 from jaxrl.runtime.run import RunInterrupted, resume, run
 from jaxrl.runtime.session import Chunk
 from jaxrl.types import Agent
@@ -417,6 +418,53 @@ def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys
     assert history["iteration"][-1] < 12
     out = capsys.readouterr().out
     assert "stopped, since a seed diverged, at step" in out and "stopped, since all seeds diverged, at step" in out
+
+
+def test_a_seed_that_diverges_is_frozen(tmp_path: Path) -> None:
+    """And stays so over chunks and a kill; the other seed is what it is beside a sane one."""
+    agent = cartpole("dqn")
+    rates: Any = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
+    states, history = train(agent, None, rows("dqn"), hyperparams=rates)
+    assert not history["diverged"][:, 0].any() and history["diverged"][-1, 1]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((states.learner.params, states.learner.target_params)))
+    assert int(states.iteration[1]) < int(states.iteration[0]) == agent.algorithm.warmup_iterations + 12
+    other, _ = train(agent, None, rows("dqn"), hyperparams={"learning_rate": [1e-3, 2e-3]}, chunk_iterations=3)
+    first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
+    assert_bit_equal(first(states), first(other))
+    with pytest.raises(Killed):
+        train(agent, tmp_path, rows("dqn"), hyperparams=rates, on_chunk=at(agent.algorithm.warmup_iterations + 8, kill))
+    again, resumed = train(agent, tmp_path, rows("dqn"), hyperparams=rates)
+    assert_bit_equal(again, states)
+    assert_same_history(resumed, history)
+
+
+def test_a_frozen_seed_that_is_given_something_else_goes_on() -> None:
+    def calm(chunk: Chunk) -> Any:
+        if chunk.iteration != 6:
+            return None
+        learner = chunk.states.learner
+        rates = np.full(2, 1e-3, np.float32)
+        return chunk.states._replace(learner=learner._replace(hyperparams=learner.hyperparams._replace(learning_rate=rates)))
+
+    states, history = train(cartpole("ppo"), None, hyperparams={"learning_rate": [1e-3, 1e38]}, on_chunk=calm)
+    assert history["diverged"][:, 1].tolist() == [False, True, True, False, False, False, False]
+    assert np.isfinite(history["losses/value_loss"][4:, 1]).all() and int(states.iteration[1]) == 6
+
+
+def test_a_seed_on_the_host_is_frozen() -> None:
+    agent = small_ppo(hosted(probes.truncation(5)))
+    driver = HostDriver(agent, [3, 5])
+    sane, wild = driver.init()
+    hyperparams = wild.learner.hyperparams._replace(learning_rate=np.float32(1e38))
+    wild = wild._replace(learner=wild.learner._replace(hyperparams=hyperparams))
+    states, metrics, alive = driver.advance([sane, wild], 2)
+    assert alive.tolist() == [True, False]
+    assert_bit_equal(states[1], wild)
+    states, metrics, alive = driver.advance(states, 2, alive)
+    assert alive.tolist() == [True, False] and metrics["charts/valid_rows"].count.tolist() == [64, 0]
+    assert_bit_equal(states[1], wild)
+    assert int(states[0].iteration) == 4
+    driver.close()
 
 
 def test_on_chunk_may_change_the_states() -> None:

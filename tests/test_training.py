@@ -16,7 +16,7 @@ from jaxrl.agent import bind
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import masked_max, masked_mean, merge, scalar, to_floats
 from jaxrl.rollout import fold_each
-from jaxrl.training import Evaluation, evaluate, num_iterations, run_iterations
+from jaxrl.training import Evaluation, evaluate, freezing, num_iterations, run_iterations
 from jaxrl.types import Agent, AgentState, Algorithm, Env, Policy, Rollout, StepInput, TimeStep
 from tests import probes
 from tests.agents import assert_bit_equal, run_steps, small_ppo
@@ -197,6 +197,47 @@ def test_one_compile_serves_any_number_of_iterations() -> None:
     states = jax.tree.map(lambda x: jnp.stack([x, x]), initial())
     both, _ = jit(jax.vmap(partial(run_iterations, agent()), in_axes=(0, None)))(states, 2)
     assert both.iteration.tolist() == [2, 2]
+
+
+def test_a_state_that_breaks_stays_what_it_was() -> None:
+    """Two seeds side by side, of which one breaks in its fourth iteration: by its parameters, or by its losses alone."""
+    base = agent()
+
+    def step(state: AgentState) -> Any:
+        after, metrics = base.step(state)
+        broken = jnp.where((state.iteration == 3) & (state.learner.hyperparams.gamma == 0), jnp.nan, 0.0)
+        by_losses = state.learner.hyperparams.learning_rate == 0
+        params = after.learner.params + jnp.where(by_losses, 0.0, broken)
+        gain = metrics["losses/gain"]
+        metrics |= {"losses/gain": gain._replace(sum=gain.sum + jnp.where(by_losses, broken, 0.0))}
+        return after._replace(learner=after.learner._replace(params=params)), metrics
+
+    breaking = freezing(base._replace(step=step))
+    advance = jit(jax.vmap(lambda carry, n: run_iterations(breaking, carry, n), in_axes=(0, None)))
+    plain = jit(jax.vmap(lambda state, n: run_iterations(base, state, n)[0], in_axes=(0, None)))
+    hyperparams = Rates(jnp.array([0.5, 0.5, 0.0]), jnp.array([0.9, 0.0, 0.0]))
+    start = jax.vmap(lambda hp: base.init(KEY(), hp))(hyperparams)
+
+    (whole, alive), metrics = advance((start, jnp.ones(3, bool)), 7)
+    assert alive.tolist() == [True, False, False]
+    three, seven_ = plain(start, 3), plain(start, 7)
+    expected = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b[1:]]), seven_, three)
+    assert_bit_equal(whole, expected)
+    assert metrics["charts/valid_rows"].count.tolist() == [7 * 32, 3 * 32, 3 * 32]
+    assert np.isfinite(metrics["losses/gain"].sum).tolist() == [True, True, False]
+
+    carry = (start, jnp.ones(3, bool))
+    for n in (2, 1, 3, 1):
+        carry, metrics = advance(carry, n)
+    assert_bit_equal(carry[0], whole)
+    assert metrics["charts/valid_rows"].count.tolist() == [32, 0, 0] and metrics["losses/gain"].count.tolist() == [1, 0, 0]
+
+
+def test_entries_of_metrics_that_32_bits_cannot_count_are_refused() -> None:
+    large = agent()._replace(num_envs=2**16, rollout_length=2**10)
+    make_train(large, 2**40, metrics_every=31)
+    with pytest.raises(ValueError, match=r"metrics_every=32 merges 2147483648 rows into one entry, .* use at most 31"):
+        make_train(large, 2**40, metrics_every=32)
 
 
 def test_train_takes_hyperparameters_and_environment_parameters() -> None:

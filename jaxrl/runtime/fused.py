@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.runtime.saving import seal
-from jaxrl.training import evaluate, run_iterations
+from jaxrl.training import evaluate, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
 
 SEEDS = "seeds"
@@ -57,7 +57,8 @@ class FusedDriver:
             with ThreadPoolExecutor(1) as background:  # XLA compiles one while Python traces the other
                 compiled = background.submit(init.compile, self._compiler_options)
                 states = self._sharded(init.out_info)
-                advance = self._lower(self._advance_one, (0, None), states, np.int32(0), donate=True)
+                alive = np.ones(self._seeds.shape, bool)
+                advance = self._lower(self._advance_one, (0, None, 0), states, np.int32(0), alive, donate=True)
                 self.programs["advance"] = advance.compile(self._compiler_options)
                 self.programs["init"] = compiled.result()
             self.compile_seconds += time.perf_counter() - start
@@ -79,9 +80,13 @@ class FusedDriver:
         """In shards again, wherever the caller's functions left them."""
         return jax.device_put(states, NamedSharding(self._mesh, P(SEEDS)))
 
-    def advance(self, states: AgentState, iterations: int) -> tuple[AgentState, Metrics]:
-        """``iterations`` steps of every seed, in one call: ``(states, metrics [num_seeds])``. ``states`` is used up."""
-        return self.call("advance", self._advance_one, (0, None), states, np.int32(iterations), donate=True)
+    def advance(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, Array]:
+        """``iterations`` steps of every seed that is alive, in one call: ``(states, metrics, alive)``. ``states`` is used up.
+
+        What makes a seed stand still, and how, is in ``training.freezing``.
+        """
+        alive = np.broadcast_to(np.asarray(alive, bool), self._seeds.shape)
+        return self.call("advance", self._advance_one, (0, None, 0), states, np.int32(iterations), alive, donate=True)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
         """Episodes of every seed, greedy or as in training: ``(returns, lengths)``, [num_seeds, num_episodes]."""
@@ -103,8 +108,9 @@ class FusedDriver:
     def _init_one(self, seed: Array, hyperparams: PyTree) -> AgentState:
         return self._agent.init(jax.random.key(seed), hyperparams)
 
-    def _advance_one(self, state: AgentState, iterations: Array) -> tuple[AgentState, Metrics]:
-        return run_iterations(self._agent, state, iterations)
+    def _advance_one(self, state: AgentState, iterations: Array, alive: Array) -> tuple[AgentState, Metrics, Array]:
+        (state, alive), metrics = run_iterations(freezing(self._agent), (state, alive), iterations)
+        return state, metrics, alive
 
     def _per_seed(self, hyperparams: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
         return {name: np.broadcast_to(np.float32(x), self._seeds.shape) for name, x in (hyperparams or {}).items()}

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.agent import check_key
-from jaxrl.metrics import identity, merge
+from jaxrl.metrics import identity, merge, only_if
 from jaxrl.rollout import episode_metrics
 from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.runtime.saving import seal
 from jaxrl.runtime.stepping import Stepper
-from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, policy_of
+from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, is_finite, losses, policy_of
 from jaxrl.types import (
     Agent,
     AgentState,
@@ -138,6 +138,7 @@ class HostDriver:
     def __init__(self, agent: Agent, seeds: Sequence[int]) -> None:
         self.agent, self.seeds = agent, list(seeds)
         self.learners: list[HostLearner] = []
+        self.is_finite = jax.jit(is_finite)
 
     def init(self, hyperparams: Any = None) -> list[AgentState]:
         """New states, and environments that stand where they begin."""
@@ -167,17 +168,26 @@ class HostDriver:
         """Of all seeds, [num_seeds, ...]."""
         return _stack([self.agent.algorithm.policy(state.learner) for state in states])
 
-    def advance(self, states: list[AgentState], iterations: int) -> tuple[list[AgentState], Metrics]:
-        """``iterations`` steps of every seed; metrics [num_seeds]."""
-        after, collected = [], []
-        for learner, state in zip(self.learners, states, strict=True):
+    def advance(
+        self, states: list[AgentState], iterations: int, alive: Any = True
+    ) -> tuple[list[AgentState], Metrics, np.ndarray]:
+        """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``."""
+        after, collected, alive = [], [], np.array(np.broadcast_to(alive, len(states)))
+        for i, (learner, state) in enumerate(zip(self.learners, states, strict=True)):
             total: Metrics | None = None
-            for _ in range(iterations):
-                state, metrics = learner.step(state)
+            for _ in range(iterations if alive[i] else 0):
+                new, metrics = learner.step(state)
+                if not (goes_on := bool(self.is_finite(new, metrics))):
+                    metrics = only_if(False, metrics) | losses(metrics)
                 total = merge(total or identity(metrics), metrics)
+                if not goes_on:
+                    alive[i] = False
+                    break
+                state = new
             after.append(state)
             collected.append(total)
-        return after, _stack(collected)
+        nothing = identity(next(metrics for metrics in collected if metrics))
+        return after, _stack([metrics or nothing for metrics in collected]), alive
 
     def evaluate(
         self, states: list[AgentState], iteration: int, num_episodes: int, *, explore: bool = False

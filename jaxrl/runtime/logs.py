@@ -32,13 +32,6 @@ def close_per_seed(metrics: Metrics) -> dict[str, np.ndarray]:
     return {name: close(metric) for name, metric in metrics.items()}
 
 
-def diverged_seeds(metrics: Metrics) -> np.ndarray:
-    """bool[num_seeds]: seeds of which some loss is no longer a finite number."""
-    losses = [metric for name, metric in metrics.items() if name.startswith("losses/") and isinstance(metric, Mean)]
-    broken = np.zeros(np.shape(jax.tree.leaves(metrics)[0]), bool)
-    return np.any([broken, *(~np.isfinite(np.asarray(metric.sum)) for metric in losses)], axis=0)
-
-
 def env_steps(metrics: Metrics, num_rows: int) -> np.ndarray:
     """i64[num_seeds]: the valid rows among ``num_rows``; all of them for a rule that does not count."""
     if (counted := metrics.get("charts/valid_rows")) is not None and isinstance(counted, Mean):

@@ -17,6 +17,9 @@ NUM_CHUNKS, NUM_EVALUATIONS = 50, 20
 MAX_CHUNK_ROWS = 250_000
 """Per seed, unless told otherwise: a signal is answered at the end of a chunk."""
 
+MAX_CALL_ROWS = 2**24
+"""Per seed: metrics are summed in 32 bits while a program runs, and in 64 between its calls."""
+
 ON_NAN = ("drop", "stop")
 
 
@@ -90,6 +93,11 @@ class Plan(NamedTuple):
     @property
     def total_steps(self) -> int:
         return self.steps_at(self.iterations)
+
+    @property
+    def call_iterations(self) -> int:
+        """At most so many in one call of the driver; a chunk may be several."""
+        return max(1, MAX_CALL_ROWS // self.rows_per_iteration)
 
     def steps_at(self, iteration: int) -> int:
         return (self.warmup_iterations + iteration) * self.rows_per_iteration

@@ -51,7 +51,7 @@ class Result(NamedTuple):
     played: Evaluation
     """NumPy arrays [num_seeds, episodes]."""
     diverged: list[int]
-    """Seeds that were left out, because their parameters are not finite."""
+    """Seeds that were left out, because they had diverged."""
     versions: dict[str, str]
     """Those that the run was trained with."""
 
@@ -97,11 +97,11 @@ def evaluate_run(
     config, name = read_config(run), os.fspath(run)
     saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
     agent = playing_agent(config, env_id, trust, parts)
-    sound = finite(saved.policies)
+    sound = finite(saved.policies) & ~saved.diverged
     playing = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if fine]
     diverged = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if not fine]
     if not playing:
-        raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged, to parameters that are NaN")
+        raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged")
     policies = jax.tree.map(lambda x: x[sound], saved.policies)
     begin(f"{name}: {len(playing)} seed{'s' * (len(playing) > 1)} × {rules.episodes} episodes")
     play = _play_on_host if isinstance(agent.env, HostEnv) else _play_fused

@@ -75,6 +75,8 @@ class SavedPolicies(NamedTuple):
     seeds: list[int]
     step: int
     """The iteration that they are of."""
+    diverged: np.ndarray
+    """bool[num_members]: who had diverged by then, and is frozen as before that."""
 
 
 def load_policies(
@@ -97,7 +99,9 @@ def load_policies(
     policies, step = _best_policies(agent, saved, len(trained)) if which == "best" else _last_policies(agent, saved)
     rows = [row for row, seed in enumerate(trained) if seeds is None or seed in seeds]
     policies = jax.tree.map(lambda x: np.asarray(x)[np.array(rows)], policies)
-    return SavedPolicies(agent, policies, rows, [trained[row] for row in rows], step)
+    records = read_records(absolute(run), step)
+    diverged = np.asarray(records[-1]["diverged"], bool)[rows] if records else np.zeros(len(rows), bool)
+    return SavedPolicies(agent, policies, rows, [trained[row] for row in rows], step, diverged)
 
 
 def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[str, Any]) -> Agent:

@@ -102,8 +102,9 @@ def run(
       exact_steps: refuse a total that is no whole number of iterations.
       hyperparams: the ones to change, one value for all seeds or [num_seeds] each.
       stop_at: end the run when the mean evaluation return over seeds reaches this; what training begins with does not count.
-      on_nan: what happens when losses of a seed are NaN or infinite: "drop" leaves the seed out of all means from there on, and
-        ends the run when none is left; "stop" ends it at once.
+      on_nan: what happens when losses or parameters of a seed are NaN or infinite: "drop" freezes the seed in its state from
+        before that iteration, leaves it out of all means from there on, and ends the run when none is left; "stop" ends it at
+        once. A frozen seed to which ``on_chunk`` gives other parameters or hyperparameters goes on.
       on_chunk: called with a ``Chunk`` (iteration, total_steps, states, record) after each; returns None, or the states to go on
         with. It must depend on nothing but its argument, if resumed runs are to be the same.
       init_from: begin with what was learnt in this folder of a run, or by these states: parameters, target parameters and

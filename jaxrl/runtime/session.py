@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from jaxrl.metrics import merge, widened
 from jaxrl.runtime import logs
 from jaxrl.runtime.files import RunFiles
 from jaxrl.runtime.interrupt import Interrupt
@@ -43,8 +45,11 @@ class Driver(Protocol):
         """States that were changed by a function of the user's, where ``advance`` wants them."""
         ...
 
-    def advance(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
-        """``iterations`` steps of every seed: ``(states, metrics [num_seeds])``; uses the old states up."""
+    def advance(self, states: PyTree, iterations: int, alive: np.ndarray, /) -> tuple[PyTree, Metrics, Any]:
+        """``iterations`` steps of every seed that is alive: ``(states, metrics, alive)``, [num_seeds]; uses the old states up.
+
+        A seed whose losses or parameters are no longer finite keeps its state from before that iteration, and is not alive.
+        """
         ...
 
     def evaluate(self, states: PyTree, iteration: int, num_episodes: int, *, explore: bool) -> tuple[Any, Any]:
@@ -179,12 +184,12 @@ class Session:
     def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
         """Advance to iteration ``stop``, evaluate if it is due, log, and save if it is time."""
         begin, compiled = time.perf_counter(), self.compile_seconds
-        states, metrics = self.driver.advance(states, stop - self.iteration)
-        metrics = self.fetch(metrics)
+        before = self.diverged
+        states, metrics = self.advance(states, stop - self.iteration)
         seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
         valid = logs.env_steps(metrics, (stop - self.iteration) * self.plan.rows_per_iteration)
         self.iteration, self.env_steps = stop, self.env_steps + valid
-        self.report_diverged(metrics)
+        self.report_diverged(self.diverged & ~before)
 
         record: Record = {
             "iteration": self.plan.warmup_iterations + stop,
@@ -198,9 +203,23 @@ class Session:
         }
         if self.on_chunk:
             given = self.on_chunk(Chunk(record["iteration"], record["total_steps"], states, record))
-            states = states if given is None else self.driver.place(given)
+            if given is not None:
+                if self.diverged.any():  # what was frozen and is given something else goes on
+                    self.diverged = record["diverged"] = self.diverged & ~changed(states, given)
+                states = self.driver.place(given)
         self.keep(states, record)
         return states, record
+
+    def advance(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
+        """``iterations`` steps, in calls that can be counted in 32 bits; metrics on the host."""
+        parts = []
+        while iterations:
+            now = min(iterations, self.plan.call_iterations)
+            states, metrics, alive = self.driver.advance(states, now, ~self.diverged)
+            metrics, alive = self.fetch((metrics, alive))
+            parts.append(widened(metrics))
+            self.diverged, iterations = ~alive, iterations - now
+        return states, functools.reduce(merge, parts)
 
     def keep(self, states: PyTree, record: Record) -> None:
         """Log a record, remember policies that are the best so far, and save if it is time."""
@@ -246,16 +265,14 @@ class Session:
             time.sleep(0.002)
         return jax.device_get(tree)
 
-    def report_diverged(self, metrics: Metrics) -> None:
-        now = logs.diverged_seeds(metrics)
-        if (new := now & ~self.diverged).any():
+    def report_diverged(self, new: np.ndarray) -> None:
+        if new.any():
             which = ", ".join(str(seed) for seed, is_new in zip(self.seeds, new, strict=True) if is_new)
             steps = self.plan.steps_at(self.iteration)
             self.progress.note(
-                f"seed {which}: losses are NaN or infinite by step {steps:,}, and left out from here on; a smaller learning_rate "
-                "may help"
+                f"seed {which}: losses or parameters are NaN or infinite by step {steps:,}: frozen as before that, and left out "
+                "from here on; a smaller learning_rate may help"
             )
-        self.diverged = self.diverged | now
 
     def finish(self, states: PyTree, title: str) -> str:
         """Write what the end leaves, and say in one line how it went."""
@@ -283,6 +300,15 @@ class Session:
     def close(self) -> None:
         if close := getattr(self.driver, "close", None):
             close()
+
+
+def changed(before: PyTree, after: PyTree, *, lead: int = 1) -> Any:
+    """bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
+    if isinstance(before, list):
+        return np.array([changed(one, other, lead=0) for one, other in zip(before, after, strict=True)])
+    learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
+    differ = [np.asarray(x) != np.asarray(y) for x, y in zip(*learnt, strict=True)]
+    return np.logical_or.reduce([x.any(axis=tuple(range(lead, x.ndim))) for x in differ])
 
 
 def mean(values: np.ndarray) -> float:

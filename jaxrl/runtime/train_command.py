@@ -77,7 +77,7 @@ class RunOptions:
     stop_at: float | None = None
     """End when the mean evaluation return over seeds reaches this."""
     on_nan: Literal["drop", "stop"] = "drop"
-    """When a seed's losses are NaN or infinite: leave the seed out of all means, or end the run."""
+    """When a seed's losses are NaN or infinite: freeze it and leave it out of all means, or end the run."""
     init_from: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Begin with the parameters of another run, as far as they fit."""
     init_which: Literal["best", "last"] = "best"
