@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
@@ -29,11 +30,12 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 PURE = {name: path for name, path in MODULES.items() if not name.startswith("jaxrl.runtime") and name not in SHELL}
 
 
-def imported_by(name: str, path: Path) -> set[str]:
-    """All modules that a file imports: anywhere, inside functions and under TYPE_CHECKING too."""
+def imported_by(name: str, path: Path, *, at_once: bool = False) -> set[str]:
+    """All modules that a file imports: anywhere, inside functions and under TYPE_CHECKING too, or only while it is imported."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -80,6 +82,13 @@ def test_arrows_point_down_only(name: str) -> None:
     assert not above
     if name == "jaxrl.types":
         assert not parts
+
+
+def test_no_circles() -> None:
+    """Whichever module is imported first, the runtime's too."""
+    graph = {name: imported_by(name, path, at_once=True) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
+    assert "jaxrl.runtime.session" in graph["jaxrl.runtime.run"]
+    graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
