@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,9 +23,21 @@ def resolve_env(env: str | Env | HostEnv) -> Env | HostEnv:
     if isinstance(env, str):
         env = make_env(env)
     if not isinstance(env, Env | HostEnv):
-        raise TypeError(f"env must be an id such as 'CartPole-v1', a jaxrl.Env or a jaxrl.HostEnv, not {type(env).__name__}")
+        raise TypeError(f"env must be an id such as 'CartPole-v1', a jaxrl.Env or a jaxrl.HostEnv, not {_foreign_env(env)}")
     validate_env(env)
     return env
+
+
+def _foreign_env(env: Any) -> str:
+    """What was given for an environment, and what to do with it."""
+    one = env[0] if isinstance(env, tuple) and env else env
+    library, kind = type(one).__module__.partition(".")[0], type(one).__name__
+    if library == "gymnax":
+        return f"gymnax's {kind}: give its id"
+    if isinstance(one, gymnasium.Env | gymnasium.vector.VectorEnv):
+        return f"gymnasium's {kind}: give the id of a backend, or wrap it in a HostEnv, as docs/howto/host.md does"
+    name = getattr(env, "__name__", None)
+    return f"{name}: call it, or give its id 'module:{name}'" if callable(env) and name else type(env).__name__
 
 
 def environment_ids(batch: int, axis_name: str | None) -> Array:

@@ -11,6 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxrl.config import nearest
+from jaxrl.spaces import show_shapes
 from jaxrl.types import Array, PyTree
 
 Schedule: TypeAlias = Callable[[Array], Array]
@@ -84,7 +85,9 @@ def packing(optimizer: OptimizerFn, params: PyTree) -> Packing:
 def check_schedules(
     schedules: Mapping[str, Schedule] | None, fields: tuple[str, ...], *, anneal: bool = False
 ) -> dict[str, Schedule]:
-    """Refuse schedules for hyperparameters that the rule does not have, and a second one for the learning rate."""
+    """Refuse schedules for hyperparameters that the rule does not have, or that give no number, and two of the learning rate."""
+    if not isinstance(schedules, Mapping | None):
+        raise TypeError(f"schedules={schedules!r} must map names of hyperparameters to functions: {{'learning_rate': …}}")
     if anneal and "learning_rate" in (schedules or {}):
         raise ValueError("anneal=True is a schedule of learning_rate: give either it or schedules['learning_rate'], not both")
     for name, schedule in (schedules or {}).items():
@@ -92,7 +95,19 @@ def check_schedules(
             raise ValueError(f"schedules[{name!r}] names no hyperparameter.{nearest(name, fields)} Allowed: {sorted(fields)}.")
         if not callable(schedule):
             raise TypeError(f"schedules[{name!r}]={schedule!r} must be a function of the iteration that gives a factor")
+        _check_schedule(f"schedules[{name!r}]", schedule)
     return dict(schedules or {})
+
+
+def _check_schedule(what: str, schedule: Schedule) -> None:
+    must = "it must give one number, a factor on the hyperparameter, for an iteration (i32[], traced)"
+    try:
+        factor = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        raise TypeError(f"{what} fails with {type(error).__name__}: {lines[0]}. {must[0].upper()}{must[1:]}") from error
+    if getattr(factor, "shape", None) != () or factor.dtype.kind not in "iuf":
+        raise TypeError(f"{what} gives {show_shapes(factor)}: {must}")
 
 
 def scheduled(hyperparams: H, schedules: Mapping[str, Schedule], iteration: Array, *, annealed_rows: int = 0) -> H:

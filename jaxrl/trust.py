@@ -105,7 +105,9 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
                 raise Untrusted(f"{where} is {path!r}, which leads out of {module!r}: {each} is no class")
         found = getattr(found, last)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"{where} cannot be rebuilt: {path!r} cannot be imported here ({error})") from error
+        lost = isinstance(error, ModuleNotFoundError)
+        fix = ": work in the folder that holds it, or put that folder on PYTHONPATH" if lost else ""
+        raise ValueError(f"{where} cannot be rebuilt: {path!r} cannot be imported here ({error}){fix}") from error
     home = getattr(found, "__module__", None)
     if not isinstance(home, str) or not (_in(home, ROOMS) or (not from_room and is_trusted(f"{home}:{last}", trust))):
         raise Untrusted(f"{where} is {path!r}, which {module!r} does not define itself: it comes from {home!r}")

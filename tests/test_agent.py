@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import gymnasium
+import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,3 +118,21 @@ def test_host_environments_say_the_same() -> None:
     with pytest.raises(TypeError, match=r"not a list: pick one, states\[0\]$"):
         jaxrl.evaluate(agent, [agent.init(KEY())], KEY(), 2)  # type: ignore[arg-type]
     assert policy_of(agent, agent.init(KEY())).version == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------- environments
+
+
+def test_environments_of_other_libraries_are_recognised() -> None:
+    cartpole = gymnasium.make("CartPole-v1")
+    for wrong, words in (
+        (cartpole, "gymnasium's TimeLimit: give the id of a backend, or wrap it in a HostEnv, as docs/howto/host.md does"),
+        (gymnax.make("CartPole-v1"), "gymnax's CartPole: give its id"),
+        (gymnax.make("CartPole-v1")[0], "gymnax's CartPole: give its id"),
+        (probes.constant_reward, "constant_reward: call it, or give its id 'module:constant_reward'"),
+        (None, "NoneType"),
+    ):
+        with pytest.raises(
+            TypeError, match=f"^env must be an id such as 'CartPole-v1', a jaxrl.Env or a jaxrl.HostEnv, not {words}$"
+        ):
+            jaxrl.make_ppo(wrong)

@@ -123,6 +123,8 @@ def test_help_texts_come_from_the_fields() -> None:
         (["train", "ppoo"], "unknown algorithm 'ppoo'. Did you mean 'ppo'?"),
         (["train", "ppo", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
         (["train", "ppo", "--env", "nowhere:CartPole"], "unknown backend 'nowhere'"),
+        (["train", "ppo", "--env", "nowhere:make"], f"no module 'nowhere' was found in {os.getcwd()!r}"),
+        (["train", "ppo", "--env", "./nowhere.py:make"], "without a folder and without .py: 'nowhere:make'"),
         (["train", "ppo", "--env", ENV, "--seeds", "many"], "--seeds 'many' must be a number of seeds"),
         (["train", "ppo", "--env", ENV, "--num-minibatches", "3"], "num_minibatches=3 must divide"),
         (["train", "ppo", "--env", ENV, "--learning-rate", "nan"], "learning_rate=nan is not allowed"),

@@ -100,7 +100,13 @@ def test_an_id_is_canonical():
         ("HalfCheetah-v4", "gymnax has no environment 'HalfCheetah-v4': write 'envpool:HalfCheetah-v4'$"),
         ("ALE/Pong-v5", "gymnax has no environment 'ALE/Pong-v5': write 'envpool:Pong-v5'$"),
         ("envpool:Catch-bsuite", "envpool has no environment 'Catch-bsuite': write 'Catch-bsuite'$"),
-        ("no.such.module:chain", "unknown backend 'no.such.module'"),
+        (
+            "no.such.module:chain",
+            "unknown backend 'no.such.module'.*no module 'no.such.module' was found in '.*or put that folder on",
+        ),
+        ("./my_env.py:make", "name a module as Python imports it, without a folder and without .py: 'my_env:make'$"),
+        ("my_env.py:make", "without a folder and without .py: 'my_env:make'$"),
+        ("my-env:make", "unknown backend 'my-env'.*or name a module and its function as Python imports them$"),
         ("CartPole", "no environment 'CartPole'. Did you mean 'CartPole-v1'"),
     ],
 )

@@ -103,6 +103,33 @@ def test_a_ready_transformation_is_refused_by_name_where_a_spec_is_needed() -> N
     assert jaxrl.build(spec, optimizer=adamw).num_envs == 4
 
 
+# -------------------------------------------------------------------------------------------------------------------- schedules
+
+
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize(
+    "schedules, words",
+    [
+        (lambda i: 1.0, "must map names of hyperparameters to functions: {'learning_rate': …}"),
+        ([("learning_rate", lambda i: 1.0)], "must map names of hyperparameters to functions"),
+        ({"learning_rate": 0.5}, "schedules['learning_rate']=0.5 must be a function of the iteration that gives a factor"),
+        ({"learning_rate": lambda i: i.value}, "schedules['learning_rate'] fails with AttributeError"),
+        ({"learning_rate": lambda i: 1.0 if i < 5 else 0.5}, "schedules['learning_rate'] fails with TracerBoolConversionError"),
+        ({"learning_rate": lambda: 1.0}, "schedules['learning_rate'] fails with TypeError"),
+        (
+            {"learning_rate": lambda i: jnp.ones(3)},
+            "schedules['learning_rate'] gives float32[3]: it must give one number, a factor",
+        ),
+        ({"learning_rate": lambda i: None}, "schedules['learning_rate'] gives nothing: it must give one number"),
+    ],
+)
+def test_a_schedule_that_gives_no_factor_is_refused(build: Builder, schedules: Any, words: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        build(ENV, schedules=schedules)
+    text = str(caught.value)
+    assert words in text and "\n" not in text and len(text) < 400
+
+
 # ----------------------------------------------------------------------------------------------------------------------- models
 
 

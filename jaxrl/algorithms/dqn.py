@@ -369,16 +369,16 @@ def make_dqn(
         )
     check_config(config)
     capacity = config.buffer_size // config.num_envs
+    factors = check_schedules(schedules, DQNHyperparams._fields, anneal=config.anneal)
+    scheduled_names = [*factors, *["learning_rate"] * config.anneal]
     algorithm = make_algorithm(
         bound.observation_space,
         bound.action_space,
         network,
         (replay or uniform_replay)(capacity, config.num_envs, config.rollout_length),
         config,
-        optimizer=resolve_optimizer(
-            optimizer, network, bound, hyperparams, DQNHyperparams(), [*(schedules or ()), *["learning_rate"] * config.anneal]
-        ),
-        schedules=check_schedules(schedules, DQNHyperparams._fields, anneal=config.anneal),
+        optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, DQNHyperparams(), scheduled_names),
+        schedules=factors,
         axis_name=axis_name,
     )
     parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}

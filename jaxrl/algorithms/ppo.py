@@ -400,15 +400,15 @@ def make_ppo(
     network, losses = resolve_model(model, actor_critic, bound), resolve_losses(extra_losses)
     check_output(model, model_output(model, network, bound, unrolled=True), bound.action_space)
     check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
+    factors = check_schedules(schedules, PPOHyperparams._fields, anneal=config.anneal)
+    scheduled_names = [*factors, *["learning_rate"] * config.anneal]
     algorithm = make_algorithm(
         bound.observation_space,
         bound.action_space,
         network,
         config,
-        optimizer=resolve_optimizer(
-            optimizer, network, bound, hyperparams, PPOHyperparams(), [*(schedules or ()), *["learning_rate"] * config.anneal]
-        ),
-        schedules=check_schedules(schedules, PPOHyperparams._fields, anneal=config.anneal),
+        optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, PPOHyperparams(), scheduled_names),
+        schedules=factors,
         extra_losses=losses,
         axis_name=axis_name,
     )

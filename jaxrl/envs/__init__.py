@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -174,23 +175,40 @@ def _backend(name: str) -> Backend:
     return _REGISTERED[name]
 
 
+def unknown_module(module: str, function: str, folder: str | None = None) -> ValueError:
+    """The error for ``module:function`` where there is neither such a backend nor such a module.
+
+    Args:
+      folder: where the module was looked for, besides the installed packages; None: its name can be none.
+    """
+    hint, plain = nearest(module, _backends()), module.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    if plain != module:
+        hint, fix = "", f"or name a module as Python imports it, without a folder and without .py: '{plain}:{function}'"
+    elif folder is None:
+        fix = "or name a module and its function as Python imports them"
+    else:
+        fix = (
+            f"and no module {module!r} was found in {folder!r} or among the installed packages: work in the folder that holds "
+            "it, or put that folder on PYTHONPATH"
+        )
+    return ValueError(
+        f"unknown backend {module!r} in the environment id '{module}:{function}'.{hint} Backends: {', '.join(_backends())}; {fix}"
+    )
+
+
 def _call_factory(env_id: EnvId) -> Any:
     """Call the function ``module:function`` with the id's options."""
     module_name, function_name, options = env_id
-    unknown = (
-        f"unknown backend {module_name!r} in the environment id '{module_name}:{function_name}'."
-        f"{nearest(module_name, _backends())} Backends: {', '.join(_backends())}; or name an importable module and its function."
-    )
     if not function_name.isidentifier() and (there := _elsewhere(function_name)):
         raise ValueError(f"unknown backend {module_name!r}: {there}. Backends: {', '.join(_backends())}")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
-        raise ValueError(unknown)
+        raise unknown_module(module_name, function_name)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there, and imports something that is not
-        raise ValueError(unknown) from None
+        raise unknown_module(module_name, function_name, sys.path[0] or "the current folder") from None
     factory = getattr(module, function_name, None)
     if not callable(factory):
         functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]

@@ -12,10 +12,15 @@ from typing import Any
 
 def import_env_module(env_id: str) -> None:
     """Import the module of a ``module:function`` that the user wrote; nothing for an environment of a backend's."""
-    from jaxrl.envs import factory_of
+    from jaxrl.envs import factory_of, unknown_module
 
     if factory := factory_of(env_id):
-        import_modules([factory.partition(":")[0]])
+        module, _, function = factory.partition(":")
+        if not all(part.isidentifier() for part in module.split(".")):
+            return  # make_env says what is wrong with it
+        import_modules([module])
+        if module not in sys.modules and function.isidentifier():
+            raise unknown_module(module, function, os.getcwd())
 
 
 def import_trusted(spec: Mapping[str, Any], trust: Iterable[str]) -> None:
