@@ -103,7 +103,6 @@ def test_a_builder_sends_arguments_of_run_there(name: str, here: str) -> None:
             r"^evaluate\(\) got.*It is called 'num_episodes' here",
         ),
         (lambda agent: jaxrl.make_train(agent, total_timesteps=3), "It is called 'total_steps' here"),
-        (lambda agent: jaxrl.load_policy("x", sed=3), r"Did you mean 'seed'\?"),
     ],
 )
 def test_functions_say_it_too(call: Any, words: str) -> None:

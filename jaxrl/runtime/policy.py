@@ -13,7 +13,6 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.agent import state_shapes, with_length
-from jaxrl.config import says_keywords
 from jaxrl.runtime.checkpoint import read_arrays, restore
 from jaxrl.runtime.folder import check_which, read_config, saved_folder
 from jaxrl.runtime.loaded import LoadedPolicy
@@ -26,7 +25,6 @@ from jaxrl.spec import build_again
 from jaxrl.types import Agent, Env, Key, Policy, PyTree, TimeStep
 
 
-@says_keywords
 def load_policy(
     run: str | os.PathLike[str],
     *,
