@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -152,6 +154,29 @@ def check_state(state: Any) -> None:
         raise ValueError(f"state holds {lead[0]} states, on the leading axis of every leaf: use jax.vmap(agent.step)(states)")
 
 
+class EagerStepWarning(UserWarning):
+    """``agent.step`` was called outside of ``jit``; said once per process."""
+
+
+def warn_if_eager(state: AgentState) -> None:
+    """Tell the caller of a step that nothing compiles it."""
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(state))
+    # A state that a traced function closes over has no tracers, but what is computed from it there is one.
+    traced = traced or isinstance(state.iteration + 1, jax.core.Tracer)
+    if not traced and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        _warn_of_eager_step()
+
+
+@functools.cache
+def _warn_of_eager_step() -> None:
+    warnings.warn(
+        "agent.step runs outside of jit, operation by operation, which takes hundreds of times as long: compile it once, "
+        "step = jax.jit(agent.step), and call state, metrics = step(state)",
+        EagerStepWarning,
+        stacklevel=4,  # whoever called the step
+    )
+
+
 def as_only_device(function: Any, axis_name: str | None) -> Any:
     """``function`` with its device axis bound to an axis of size one: ``init`` runs outside of any mapping."""
     if axis_name is None:
@@ -191,6 +216,7 @@ def _pure_functions(
 
     def step(state: AgentState) -> tuple[AgentState, Metrics]:
         check_state(state)
+        warn_if_eager(state)
         env_id = environment_ids(state.actor.done.shape[0], axis_name)
         actor, rollout, episodes = advance_actor(state, env_id)
         learner, losses = algorithm.update(state.learner, rollout)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxrl.agent import state_shapes
+from jaxrl.agent import state_shapes, warn_if_eager
 from jaxrl.rollout import params_axes
 from jaxrl.spec import build
 from jaxrl.training import check_pure
@@ -86,6 +86,7 @@ def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
         return jax.tree.map(jax.device_put, state, _shardings(mesh, partition_specs(shared, state)))
 
     def step(state: AgentState) -> Any:
+        warn_if_eager(state)
         specs = partition_specs(shared, state)
         return jax.shard_map(shared.step, mesh=mesh, in_specs=(specs,), out_specs=(specs, PartitionSpec()))(state)
 

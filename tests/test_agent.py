@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.agent import check_key
+from jaxrl.agent import EagerStepWarning, _warn_of_eager_step, bind, check_key, warn_if_eager
+from jaxrl.parallel import data_parallel
 from jaxrl.training import make_train, policy_of
 from jaxrl.types import HostEnv
 from tests import probes
@@ -41,6 +43,37 @@ def test_a_step_takes_one_state() -> None:
     ):
         agent.step(KEY())
     jax.eval_shape(jax.vmap(agent.step), batch(agent))
+
+
+def test_a_step_outside_of_jit_warns_once() -> None:
+    whole = small_ppo(probes.constant_reward())
+    quick = whole.algorithm._replace(update=lambda learner, rollout: (learner, {}))  # eager, it would take seconds
+    agent = bind(quick, whole.env, num_envs=4, rollout_length=1, hyperparams=whole.hyperparams)
+    state = jax.tree.map(lambda x: x[0], batch(agent))
+    _warn_of_eager_step.cache_clear()
+    with pytest.warns(EagerStepWarning, match=r"step = jax.jit\(agent.step\)") as told:
+        state, _ = agent.step(state)
+    assert [warning.filename for warning in told] == [__file__]
+    with warnings.catch_warnings(action="error"):
+        warn_if_eager(state)
+
+
+def test_a_traced_step_does_not_warn() -> None:
+    agent = small_ppo(probes.constant_reward())
+    states = batch(agent)
+    state = jax.tree.map(lambda x: x[0], states)
+    with warnings.catch_warnings(action="error"):
+        _warn_of_eager_step.cache_clear()
+        jax.eval_shape(agent.step, state)
+        jax.eval_shape(lambda: agent.step(state))  # closed over
+        jax.eval_shape(jax.vmap(agent.step), states)
+        jax.eval_shape(lambda s: jax.lax.scan(lambda s, _: agent.step(s), s, length=2), state)
+        shared = data_parallel(small_ppo("tests.probes:constant_reward"), 2)
+        jax.eval_shape(shared.step, state)
+        with pytest.raises(EagerStepWarning):
+            shared.step(state)
+        warnings.simplefilter("ignore", EagerStepWarning)
+        warn_if_eager(state)
 
 
 def test_a_key_is_one_typed_key() -> None:
