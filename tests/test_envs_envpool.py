@@ -145,7 +145,7 @@ def test_open_and_close_are_guarded():
     for call in (envs.reset, lambda: envs.step(np.zeros(2, int))):
         with pytest.raises(RuntimeError, match="are closed"):
             call()
-    for num_envs, seed in ((0, 0), (2.0, 0), (2, -1)):
+    for num_envs, seed in ((0, 0), (2.5, 0), (2, -1)):
         with pytest.raises(ValueError, match="must be an integer"):
             env.open(num_envs, seed)
 

@@ -136,7 +136,7 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
     own = getattr(jaxrl, f"make_{name}")("CartPole-v1").spec["settings"]
     for setting, default in own.items():
         assert shown[setting].split()[1] == str(default), setting
-    assert "a finite number > 0" in shown["learning_rate"] and "Adam's step size." in shown["learning_rate"]
+    assert "a finite number >= 0" in shown["learning_rate"] and "Adam's step size;" in shown["learning_rate"]
     assert f"jaxrl train {name} --env ENV" in out and f"jaxrl.make_{name}(env, *, model=None" in out
 
 

@@ -66,7 +66,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     limit = int(spec.config.max_episode_steps)
 
     def open(num_envs: int, seed: int, *, options: Mapping[str, Any] = options) -> HostEnvs:
-        check_count("num_envs", num_envs)
+        num_envs = check_count("num_envs", num_envs)
         with _quiet():
             try:
                 pool = envpool.make_gymnasium(name, num_envs=num_envs, env_seed=env_seeds(seed, num_envs), **options)
@@ -88,7 +88,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
 
 def env_seeds(seed: int, num_envs: int) -> list[int]:
     """int31 seeds for ``num_envs`` environments: a hash of (seed, i) for environment i."""
-    check_count("seed", seed, at_least=0)
+    seed = check_count("seed", seed, at_least=0)
     return [int(np.random.SeedSequence([seed, i]).generate_state(1)[0] >> 1) for i in range(num_envs)]
 
 
