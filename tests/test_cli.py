@@ -33,8 +33,8 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
-    command = [sys.executable, *args]
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)
+    given = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
+    return subprocess.Popen([sys.executable, *args], **given)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- help

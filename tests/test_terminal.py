@@ -78,7 +78,7 @@ class Terminal:
         os.close(self.here)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_run_cleanly_and_the_command_it_names_goes_on(number: int, code: int, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     progress = folder / "progress.csv"

@@ -9,11 +9,13 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TextIO, cast
 
 import jaxrl
+from jaxrl.runtime.interrupt import leave_while_loading
+from jaxrl.runtime.streams import Screen, discard
 
-USAGE_ERROR = 2
+BROKEN_PIPE, USAGE_ERROR = 1, 2
 DEBUG_VARIABLE = "JAXRL_DEBUG"
 
 
@@ -60,7 +62,7 @@ programs are kept (default: ~/.cache/jaxrl/xla; empty: nowhere).
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: exit code 0, 2 for a wrong or impossible request, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run the command line: exit code 0, 2 for a wrong or impossible request, 128 + its number after a signal (Ctrl-C: 130)."""
     return guarded(partial(_dispatch, list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -73,8 +75,8 @@ def guarded(command: Callable[[], int]) -> int:
             complain("interrupted")
         return 128 + getattr(interrupt, "signal", signal.SIGINT)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it flushes at the end
-        return 1
+        discard(sys.stdout)
+        return BROKEN_PIPE
     except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
@@ -85,12 +87,33 @@ def guarded(command: Callable[[], int]) -> int:
 def run_and_exit(command: Callable[[], int] | None = None) -> None:
     """A whole process: of the command line, or of another command."""
     warnings.formatwarning = lambda message, *_, **__: f"jaxrl: {message}\n"  # for readers, who did not write the line of code
-    code = guarded(command) if command else main()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave_while_loading)
+    try:
+        code = guarded(command) if command else main()
+    except SystemExit as end:  # tyro's, after it has shown help or what is wrong with a flag
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if signal.getsignal(signal.SIGINT) is leave_while_loading:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left is Python's own end
+    code = _flushed(code)
     if code >= 128:  # a signal: Python's own way out would wait for what the devices still compute
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _flushed(code: int) -> int:
+    """The exit code once everything is written; output that cannot be is a failure, if there was none before."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError as error:
+            discard(stream)
+            is_pipe = isinstance(error, BrokenPipeError)
+            if not is_pipe:
+                complain(str(error))
+            code = code or (BROKEN_PIPE if is_pipe else USAGE_ERROR)
+    return code
 
 
 def complain(message: str) -> None:
@@ -98,7 +121,8 @@ def complain(message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True, highlight=False).print(Text(f"jaxrl: {message}", style="red"), soft_wrap=True)
+    console = Console(file=cast(TextIO, Screen(sys.stderr)), highlight=False)
+    console.print(Text(f"jaxrl: {message}", style="red"), soft_wrap=True)
 
 
 def unknown(kind: str, name: str, allowed: Sequence[str]) -> ValueError:

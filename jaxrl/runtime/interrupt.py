@@ -1,20 +1,47 @@
-"""Ctrl-C and SIGTERM as a wish to stop at the next clean point."""
+"""Signals: Ctrl-C while modules load, and Ctrl-C, SIGTERM and SIGHUP as a wish to stop at the next clean point."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL)
-"""Any other handler belongs to somebody (a notebook, a server, jax.distributed), whose way of stopping is kept."""
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)  # Windows has no SIGHUP
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended what was under way; the exit code of a command is then 128 + ``signal``."""
+
+    def __init__(self, message: str = "", number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+def leave_while_loading(number: int, frame: FrameType | None) -> None:
+    """A handler of Ctrl-C for a process of our own: as Python's, but while a module is imported it ends the process at once.
+
+    A KeyboardInterrupt there is swallowed by some libraries, turned into another error by others, and leaves half of a module.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, b"jaxrl: interrupted\n")
+            os._exit(128 + number)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL, leave_while_loading)
+"""Any other handler belongs to somebody (a notebook, a server, jax.distributed, nohup), whose way of stopping is kept."""
 
 
 class Interrupt:
-    """While it is entered, the first signal only sets ``requested``; a second one raises KeyboardInterrupt.
+    """While it is entered, the first signal only sets ``requested``; a Ctrl-C after it raises KeyboardInterrupt.
 
+    Further SIGTERMs and SIGHUPs change nothing: a shell, the kernel and a batch system may each send one for the same end.
     Python delivers signals to the main thread alone, so elsewhere this does nothing.
     """
 
@@ -35,6 +62,7 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.requested = number  # and nothing else: whatever it interrupts may hold a lock, or be half way through a line
+        # And nothing else: whatever this interrupts may hold a lock, or be half way through a line.
+        self.requested = self.requested or number

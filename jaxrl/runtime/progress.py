@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TextIO, cast
 
 import numpy as np
 
 from jaxrl.runtime.logs import EVALUATION_RETURN, TRAINING_RETURN, Record
+from jaxrl.runtime.streams import Screen, screen
 
 SHOWN_LOSSES = 8
 """In the live panel."""
@@ -34,7 +35,7 @@ class View(NamedTuple):
 
 class Progress(Protocol):
     def note(self, text: str) -> None:
-        """One line that stays."""
+        """One line that stays; after ``close``, too."""
         ...
 
     def update(self, view: View) -> None:
@@ -46,12 +47,13 @@ class Progress(Protocol):
 
 def make_progress(header: Header, *, quiet: bool) -> Progress:
     """The display that fits where the output goes."""
-    if quiet:
+    out = screen()
+    if quiet or out.is_gone:
         return Silent()
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return Live(header, console) if console.is_terminal and not console.is_dumb_terminal else Lines(header)
+    console = Console(file=cast(TextIO, out), highlight=False)
+    return Live(header, console) if console.is_terminal and not console.is_dumb_terminal else Lines(header, out)
 
 
 class Silent:
@@ -67,13 +69,13 @@ class Silent:
 class Lines:
     """A line per chunk, for logs and pipes."""
 
-    def __init__(self, header: Header) -> None:
-        self._header = header
+    def __init__(self, header: Header, out: Screen) -> None:
+        self._header, self._out = header, out
         self._compile_seconds = 0.0
         self.note(header.title)
 
     def note(self, text: str) -> None:
-        print(text, flush=True)
+        print(text, file=self._out, flush=True)
 
     def update(self, view: View) -> None:
         record, total = view.record, self._header.total_steps

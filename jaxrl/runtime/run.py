@@ -20,6 +20,7 @@ from jaxrl.config import check_switches, says_keywords, whole
 from jaxrl.runtime.devices import enable_compilation_cache, seed_devices
 from jaxrl.runtime.files import Output, RunFiles, check_output
 from jaxrl.runtime.folder import RunFolder, check_which, read_config
+from jaxrl.runtime.interrupt import Interrupted
 from jaxrl.runtime.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.progress import Header, make_progress
 from jaxrl.runtime.saving import check_seal
@@ -41,12 +42,12 @@ KEPT = (
 """Arguments of ``run`` that its ``config.json`` holds under ``run``, besides ``total_steps``."""
 
 
-class RunInterrupted(KeyboardInterrupt):
+class RunInterrupted(Interrupted):
     """A signal ended a run between two chunks, and everything was written; ``states`` and ``history`` are those of its end."""
 
     def __init__(self, message: str, states: PyTree, history: dict[str, np.ndarray], number: int = signal.SIGINT) -> None:
-        super().__init__(message)
-        self.states, self.history, self.signal = states, history, number
+        super().__init__(message, number)
+        self.states, self.history = states, history
 
 
 @says_keywords
@@ -118,7 +119,7 @@ def run(
         **not** bit-equal to one that was never stopped.
       tensorboard: write event files.
       wandb: W&B project to log to; needs ``pip install "jaxrl[wandb]"``.
-      quiet: show nothing.
+      quiet: show nothing. Where stdout goes away (a pipe without a reader, a closed terminal), the run goes on without a display.
 
     Returns:
       ``(states, history)``. States have the leading axis [num_seeds] (for a host environment: a list). History maps
@@ -133,7 +134,8 @@ def run(
       FileExistsError: ``out`` holds something else, or another process is running there.
       OSError: ``out`` cannot be written to.
       CheckpointError: saving failed, say on a full disk; earlier checkpoints are untouched.
-      RunInterrupted: Ctrl-C or SIGTERM. The chunk under way was finished and everything saved; a second one does not wait.
+      RunInterrupted: Ctrl-C, SIGTERM or SIGHUP. The chunk under way was finished and everything saved; a second Ctrl-C does not
+        wait. Handlers of your own, and signals that are ignored (``nohup``), are left alone.
     """
     check_agent(agent)
     check_switches(exact_steps=exact_steps, save_replay=save_replay, tensorboard=tensorboard, quiet=quiet)
@@ -192,8 +194,7 @@ def run(
         with session.interrupt:
             states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
             summary = session.finish(states, title)
-    if not quiet:
-        print(summary, flush=True)
+    progress.note(summary)
     if number := session.interrupt.requested:
         raise RunInterrupted(summary, states, session.history.arrays(), number)
     return states, session.history.arrays()

@@ -6,7 +6,6 @@ a program each: their combinations are jobs, each a run of its own in a process 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -22,6 +21,7 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.config import nearest
 from jaxrl.runtime.folder import plain, write_atomically
 from jaxrl.runtime.interpreter import python_command
+from jaxrl.runtime.interrupt import SIGNALS, UNTOUCHED, Interrupted
 from jaxrl.runtime.train_command import algorithm_settings
 
 MANIFEST, JOBS = "sweep.json", "jobs"
@@ -146,7 +146,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
 
     Raises:
       ChildProcessError: a job failed; what is done stays done.
-      KeyboardInterrupt: Ctrl-C; the job under way saved itself, and the same call goes on.
+      Interrupted: Ctrl-C, SIGTERM or SIGHUP; the job under way saved itself, and the same call goes on.
     """
     jobs, manifest = expand(sweep), Manifest(out, sweep)
     for number, job in enumerate(jobs, 1):
@@ -155,24 +155,46 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
             say(f"{what}: done before")
             continue
         say(what)
-        code = run_job(python_command("jaxrl.runtime.sweep_job", str(out), job.name, *trust))
-        if code in (130, 143):
-            raise KeyboardInterrupt
-        if code:
+        ended = run_job(python_command("jaxrl.runtime.sweep_job", str(out), job.name, *trust))
+        if not ended.code:
+            manifest.finish(job)
+        if ended.signal:
+            raise Interrupted(number=ended.signal)
+        if ended.code:
             raise ChildProcessError(
-                f"{what} failed with exit code {code}, as said above. Mend it and give the same command again"
+                f"{what} failed with exit code {ended.code}, as said above. Mend it and give the same command again"
             )
-        manifest.finish(job)
     return jobs
 
 
-def run_job(command: Sequence[str]) -> int:
-    """The exit code of a process that is left to end by itself: Ctrl-C reaches it too, and it has to save before it goes."""
-    process = subprocess.Popen(command)
-    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # which reaches this process alone
+class Ended(NamedTuple):
+    """How a job came to its end."""
+
+    code: int
+    """Exit code, as a shell gives it: 128 and more after a signal."""
+    signal: int
+    """The one that this process or the job was stopped with; 0: none."""
+
+
+def run_job(command: Sequence[str]) -> Ended:
+    """Run a process, and leave it to end by itself: a signal reaches it too, and it has to save before it goes."""
+    came: list[int] = []
+
+    def hand_on(number: int, _: Any) -> None:
+        came.append(number)
+        if process and number != signal.SIGINT:  # which the terminal sends to all of its processes
+            process.send_signal(number)
+
+    process: subprocess.Popen[bytes] | None = None
+    mine = [number for number in SIGNALS if signal.getsignal(number) in UNTOUCHED]
+    before = {number: signal.signal(number, hand_on) for number in mine}
     try:
-        while True:
-            with contextlib.suppress(KeyboardInterrupt):
-                return process.wait()
+        process = subprocess.Popen(command)
+        for number in list(came):  # when there was nobody yet to hand it on to
+            process.send_signal(number)
+        code = process.wait()
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    code = 128 - code if code < 0 else code
+    return Ended(code, came[0] if came else code - 128 if code - 128 in SIGNALS else 0)

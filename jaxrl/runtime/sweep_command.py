@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TextIO, cast
 
 import numpy as np
 import tyro
 
 from jaxrl.runtime.flags import Flag, Trust
 from jaxrl.runtime.logs import EVALUATION_RETURN, TRAINING_RETURN
+from jaxrl.runtime.streams import screen
 from jaxrl.runtime.sweep import Job, SweepFile, expand, job_folder, read_sweep, run_sweep
 from jaxrl.spec import brief, check_env_id
 
@@ -61,6 +63,11 @@ class Result(NamedTuple):
 
 def main(args: Sequence[str]) -> int:
     options = tyro.cli(SweepOptions, prog="jaxrl sweep", description=HELP, args=list(args), config=(tyro.conf.OmitArgPrefixes,))
+    with contextlib.redirect_stdout(cast(TextIO, screen())):
+        return run(options)
+
+
+def run(options: SweepOptions) -> int:
     sweep = read_sweep(options.file)
     out = options.out or Path("runs") / options.file.stem
     if options.show:

@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxrl.algorithms import ALGORITHMS
-from jaxrl.runtime.cli import run_and_exit
-from jaxrl.runtime.devices import request_devices_for
-from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
-from jaxrl.runtime.user_code import import_env_module
-from jaxrl.spec import check_env_id
+from jaxrl.runtime.cli import run_and_exit  # and no more: it says what a Ctrl-C does while the rest loads
 
 
 def main(folder: str, name: str, *trust: str) -> int:
+    from jaxrl.algorithms import ALGORITHMS
+    from jaxrl.runtime.devices import request_devices_for
     from jaxrl.runtime.plan import check_seeds
+    from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
+    from jaxrl.runtime.user_code import import_env_module
+    from jaxrl.spec import check_env_id
 
     sweep = SweepFile(**json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["sweep"])
     job = next(job for job in expand(sweep) if job.name == name)

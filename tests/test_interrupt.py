@@ -1,0 +1,122 @@
+"""Signals in real processes: Ctrl-C while modules load, a terminal that closes, sweeps that wait for their job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl.runtime.interrupt import Interrupt
+from tests.test_cli import ENV, SMALL, start
+
+REPOSITORY = Path(__file__).parents[1]
+LOADED = "import time:"
+"""So begins the line that ``-X importtime`` writes after each module."""
+
+JOB = """
+import sys, time
+from pathlib import Path
+from jaxrl.runtime.interrupt import Interrupt
+with Interrupt() as interrupt:
+    Path("ready").touch()
+    while not interrupt.requested:
+        time.sleep(0.01)
+    time.sleep(0.5)
+Path("saved").touch()
+sys.exit(128 + interrupt.requested)
+"""
+"""Stands for a run: it saves when it is asked to end."""
+
+SWEEP = f"""
+import sys
+from jaxrl.runtime import sweep
+from jaxrl.runtime.cli import main, run_and_exit
+run_job = sweep.run_job
+sweep.run_job = lambda command: run_job([sys.executable, "-c", {JOB!r}])
+run_and_exit(lambda: main(["sweep", "grid.toml", "--out", "out"]))
+"""
+
+
+def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
+    until = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("command", "moments"),
+    [
+        (["jaxrl", "train", "ppo", "--env", ENV, "--total-steps", "10", *SMALL], (1, 30, 75, 120, 200, 350, 500, 700, 900, 1100)),
+        (["jaxrl.runtime.sweep_job", "folder", "job"], (3, 150)),
+    ],
+)
+def test_ctrl_c_while_modules_load_is_one_line(command: list[str], moments: tuple[int, ...], tmp_path: Path) -> None:
+    """Moments are counted in modules that were loaded since the first line of ours, not in seconds."""
+    for moment in moments:
+        process = start("-X", "importtime", "-m", *command, cwd=tmp_path)
+        assert process.stderr
+        loaded, said = None, []
+        for line in process.stderr:
+            if not line.startswith(LOADED):
+                said.append(line)
+            elif loaded is not None:
+                loaded += 1
+                if loaded == moment:
+                    process.send_signal(signal.SIGINT)
+            elif line.rstrip().endswith(" jaxrl.runtime.cli"):
+                loaded = 0
+        assert process.wait(60) == 130 and said == ["jaxrl: interrupted\n"], (moment, loaded, said)
+
+
+def test_signals_that_come_several_times_are_one_wish_but_a_second_ctrl_c_is_impatience() -> None:
+    with Interrupt() as interrupt:
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(number)
+        assert interrupt.requested == signal.SIGHUP
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_under_nohup_a_closing_terminal_is_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupt.requested and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "to_all", "code"),
+    [(signal.SIGTERM, False, 143), (signal.SIGHUP, False, 129), (signal.SIGTERM, True, 143), (signal.SIGINT, True, 130)],
+)
+def test_a_sweep_ends_with_the_code_of_its_signal_after_its_job_saved(
+    number: int, to_all: bool, code: int, tmp_path: Path
+) -> None:
+    """A terminal and a batch system send it to the job as well, so that the job gets some twice."""
+    text = 'algorithm = "ppo"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\nnum_envs = [2, 4]\n'
+    (tmp_path / "grid.toml").write_text(text)
+    process = start("-c", SWEEP, cwd=tmp_path, start_new_session=True)
+    wait_for(tmp_path / "ready", process)
+    (os.killpg if to_all else os.kill)(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, "jaxrl: interrupted\n") and (tmp_path / "saved").exists()
+    assert out.splitlines() == ["job 1 of 2: num_envs=2"]
+
+
+def test_a_job_that_is_killed_while_it_loads_ends_its_sweep_as_the_signal_does(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys; from jaxrl.runtime.sweep import run_job;"
+        "print(run_job([sys.executable, '-c', 'import os; os.kill(os.getpid(), 15)']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "Ended(code=143, signal=15)", done.stderr
