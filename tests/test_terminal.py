@@ -108,7 +108,7 @@ def test_a_signal_ends_a_run_cleanly_and_the_command_it_names_goes_on(number: in
     assert steps(folder / "checkpoints")[-1] == int(rows()[-1]["iteration"])
 
     before = rows()
-    again = Terminal(*stopped[2].split())
+    again = Terminal(*stopped[2].split(), "--trust", "tests")
     try:
         again.wait_for(lambda: len(rows()) >= len(before) + 4)
         again.press(b"\x03")
