@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from jaxrl.runtime import sweep_command
 from jaxrl.runtime.cli import main
 from jaxrl.runtime.devices import CACHE_VARIABLE
 from jaxrl.runtime.plan import check_members, check_seeds
-from jaxrl.runtime.sweep import SweepFile, expand, job_folder, read_sweep
+from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.sweep_command import Result, collect
 from jaxrl.runtime.train_command import parse
 
@@ -72,12 +73,46 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
         ("gamma = [0.9]", "gamma = []", r"gamma = \[\] must be a list of values"),
         ("gamma = [0.9]", "num_epochs = [1]", r"num_epochs is in \[settings\] and in \[grid\]"),
         ("seeds = [4, 9]", "seeds = [4,", "is not TOML"),
+        ("total_steps = 64", "total_steps = 64.5", r"grid.toml: total_steps=64\.5 must be an integer >= 1"),
+        ("total_steps = 64", 'total_steps = "64"', "total_steps='64' must be an integer >= 1"),
+        ("seeds = [4, 9]", "seeds = 0", "seeds=0 must be at least 1"),
+        ("seeds = [4, 9]", "seeds = [4, 4]", "4 occurs twice"),
+        ("eval_episodes = 2", "eval_episodes = 0", "eval_episodes=0 must be an integer >= 1"),
+        ("num_envs = [2, 4]", "num_envs = [2, 4.5]", "job 'num_envs=4.5' cannot be built: num_envs=4.5 must be an integer >= 1"),
+        ("num_minibatches = 1", "num_minibatches = 3", "job 'num_envs=2' cannot be built: num_minibatches=3 must divide"),
+        ("gamma = [0.9]", "gamma = [1.9]", r"gamma=1\.9 is not allowed: it must be a number in \[0, 1\]"),
+        ("gamma = [0.9]", 'gamma = ["a"]', "gamma='a' must be a number in"),
+        ("gamma = [0.9]", "gamma = [0.9, 0.9]", r"\[grid\] gamma = \[0.9, 0.9\] holds 0.9 twice"),
+        ("gamma = [0.9]", 'anneal = ["yes"]', "anneal='yes' must be True or False"),
+        ('env = "tests.probes:action_choice"', "env = 3", "env = 3 must be an id"),
     ],
 )
 def test_a_wrong_file_is_named(old: str, new: str, message: str, file: Path) -> None:
     file.write_text(TEXT.replace(old, new, 1))
     with pytest.raises(ValueError, match=message):
         read_sweep(file)
+
+
+def test_whole_numbers_may_be_written_as_people_do(file: Path) -> None:
+    """1e5 is an integer, and a learning rate of 0 a control, as everywhere."""
+    text = TEXT.replace("= 64", "= 6.4e1", 1).replace("[2, 4]", "[2.0, 4e0]").replace("= 4\n", "= 4.0\n").replace("1e-2,", "0,")
+    file.write_text(text)
+    sweep = read_sweep(file)
+    assert (sweep.total_steps, sweep.grid["num_envs"], sweep.settings["rollout_length"]) == (64, [2, 4], 4)
+    assert all(type(x) is int for x in (sweep.total_steps, *sweep.grid["num_envs"], sweep.settings["rollout_length"]))
+    assert [job.name for job in expand(sweep)] == ["num_envs=2", "num_envs=4"]
+    assert sweep.grid["learning_rate"][1] == 0
+
+
+def test_a_file_that_is_mended_before_anything_ran_is_no_other_sweep(file: Path, tmp_path: Path) -> None:
+    out, wrong = tmp_path / "sweep", read_sweep(file)
+    mended = dataclasses.replace(wrong, env="tests.probes:memory")
+    Manifest(out, wrong)
+    assert Manifest(out, mended).done == []
+    assert json.loads((out / "sweep.json").read_text())["sweep"]["env"] == "tests.probes:memory"
+    (out / "jobs").mkdir()
+    with pytest.raises(FileExistsError, match="holds another sweep"):
+        Manifest(out, wrong)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -352,7 +352,7 @@ def check_losses(
         check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, part)
 
 
-def check_config(config: PPOConfig, *, recurrent: bool) -> None:
+def check_config(config: PPOConfig, *, recurrent: bool = False) -> None:
     """Refuse sizes that do not fit together."""
     for name in ("num_envs", "rollout_length", "num_epochs", "num_minibatches"):
         check_count(name, getattr(config, name))

@@ -6,6 +6,7 @@ a program each: their combinations are jobs, each a run of its own in a process 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -13,12 +14,12 @@ import signal
 import subprocess
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.config import nearest
+from jaxrl.config import check_count, check_switches, nearest, split_settings
 from jaxrl.runtime.folder import plain, write_atomically
 from jaxrl.runtime.interpreter import python_command
 from jaxrl.runtime.interrupt import SIGNALS, UNTOUCHED, Interrupted
@@ -81,7 +82,46 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepFile:
     for name, values in given["grid"].items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{shown}, [grid]: {name} = {values!r} must be a list of values, such as [1, 2]")
-    return SweepFile(**{"settings": {}, **given})
+    try:
+        return _checked(SweepFile(**{"settings": {}, **given}))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{shown}: {error}") from error
+
+
+def _checked(sweep: SweepFile) -> SweepFile:
+    """A sweep whose every combination has been looked at, whole numbers as integers.
+
+    Raises:
+      TypeError, ValueError: one of them could not be built, whatever the environment.
+    """
+    from jaxrl.runtime.plan import check_seeds
+
+    entry = ALGORITHMS[sweep.algorithm]
+    module = importlib.import_module(entry.module)
+    config, hyperparams = getattr(module, entry.config), getattr(module, entry.hyperparams)
+    structure, _ = algorithm_settings(sweep.algorithm)
+
+    def value(name: str, given: Any) -> Any:
+        alone, _ = split_settings(entry.builder, config, hyperparams, {name: given})
+        return getattr(alone, name) if name in structure else given
+
+    settings = {name: value(name, given) for name, given in sweep.settings.items()}
+    grid = {name: [value(name, each) for each in values] for name, values in sweep.grid.items()}
+    for name, values in grid.items():
+        if twice := [each for each in values if values.count(each) > 1]:
+            raise ValueError(f"[grid] {name} = {values!r} holds {twice[0]!r} twice")
+    check_seeds(sweep.seeds)
+    check_switches(eval_explore=sweep.eval_explore)
+    if not isinstance(sweep.env, str):
+        raise TypeError(f'env = {sweep.env!r} must be an id, such as "CartPole-v1"')
+    total_steps, episodes = check_count("total_steps", sweep.total_steps), check_count("eval_episodes", sweep.eval_episodes)
+    checked = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
+    for job in expand(checked):
+        try:
+            module.check_config(split_settings(entry.builder, config, hyperparams, {**settings, **job.settings})[0])
+        except ValueError as error:
+            raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
+    return checked
 
 
 def _refuse_unknown(where: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
@@ -118,7 +158,8 @@ class Manifest:
         self.done: list[str] = []
         if self.path.exists():
             found = json.loads(self.path.read_text(encoding="utf-8"))
-            if {"eval_explore": False, **found["sweep"]} != self.sweep:  # older ones knew greedy evaluations only
+            another = {"eval_explore": False, **found["sweep"]} != self.sweep  # older ones knew greedy evaluations only
+            if another and (found["done"] or (folder / JOBS).exists()):  # mended before anything ran, it is no other
                 raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or give its file again")
             self.done = found["done"]
         elif folder.exists() and any(folder.iterdir()):
