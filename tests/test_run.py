@@ -22,6 +22,7 @@ import pytest
 import jaxrl
 from jaxrl.runtime import devices, plots
 from jaxrl.runtime import run as run_module
+from jaxrl.runtime import session as session_module
 from jaxrl.runtime.checkpoint import restore, steps
 from jaxrl.runtime.evaluation import evaluation_key
 from jaxrl.runtime.folder import commit
@@ -449,6 +450,8 @@ def press_ctrl_c() -> None:
 def faked(monkeypatch: pytest.MonkeyPatch, during: dict[int, Callable[[], None]]) -> FakeDriver:
     driver = FakeDriver(2, during)
     monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds: (driver, jax.devices()[:1], None))
+    # Its states have no learner whose length could be set.
+    monkeypatch.setattr(session_module, "made_as_long", lambda states, total_steps: states)
     return driver
 
 
