@@ -80,26 +80,26 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result
 def describe_env(env: str | Env | HostEnv) -> Any:
     """The id of an environment, or the mark that it has none."""
     from jaxrl.envs import describe_env as id_of
-    from jaxrl.envs import factory_of
+    from jaxrl.envs import reach_of
 
     name = env if isinstance(env, str) else id_of(env)
     if name is None:
         return {"unimportable": f"the environment object {env.name!r}"}  # type: ignore[union-attr]
-    if factory := factory_of(name):
-        remember(factory, "env")
+    if reach := reach_of(name):
+        remember(reach, "env")
     return name
 
 
 def check_env_id(env_id: str, trust: str | Iterable[str] = ()) -> str:
-    """An environment's id that data gives, unless it is the ``module:function`` of a module that nobody trusts.
+    """An environment's id that data gives, unless it runs or reads something that nobody trusts: see ``envs.reach_of``.
 
     Raises:
       ValueError: it is, or no id.
     """
-    from jaxrl.envs import factory_of
+    from jaxrl.envs import reach_of
 
-    if factory := factory_of(env_id):
-        check_trusted(factory, "env", check_trust(trust), "env")
+    if reach := reach_of(env_id):
+        check_trusted(reach, "env", check_trust(trust), "env")
     return env_id
 
 
@@ -174,7 +174,7 @@ def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **p
 
 
 def modules_outside(spec: Any) -> list[str]:
-    """The modules outside jaxrl that ``build(spec)`` would have to import: those to ``trust`` in another process."""
+    """The modules outside jaxrl that ``build(spec)`` would have to ``trust`` in another process."""
     modules = {path.partition(":")[0] for path in _paths(spec)}
     return sorted(module for module in modules if module.partition(".")[0] != "jaxrl")
 
@@ -187,13 +187,13 @@ def trusted_modules(spec: Any, trust: str | Iterable[str]) -> list[str]:
 
 def _paths(spec: Any) -> list[str]:
     """Every ``module:name`` in a spec, that of its environment included."""
-    from jaxrl.envs import factory_of
+    from jaxrl.envs import reach_of
 
     found = _imports(spec)
     if isinstance(spec, Mapping) and isinstance(spec.get("env"), str):
         with contextlib.suppress(ValueError):  # what is wrong with an id is said where it is used
-            if factory := factory_of(spec["env"]):
-                found.append(factory)
+            if reach := reach_of(spec["env"]):
+                found.append(reach)
     return found
 
 

@@ -64,7 +64,7 @@ def check_trusted(path: str, where: str, trust: Sequence[str], role: str = "part
     if package == "jaxrl":
         raise Untrusted(f"{where} is {path!r}, which is no part that an agent can have: it does not come from a run of jaxrl's")
     raise Untrusted(
-        f"{where} is {path!r}, and importing it runs code of {module!r}, which is outside jaxrl. If you know and trust it, say "
+        f"{where} is {path!r}, and that can run code of {module!r}, which is outside jaxrl. If you know and trust it, say "
         f"so: trust=({package!r},), or --trust {package} on the command line"
     )
 

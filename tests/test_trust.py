@@ -28,7 +28,7 @@ from jaxrl.runtime.devices import CACHE_VARIABLE
 from jaxrl.runtime.files import Output, RunFiles
 from jaxrl.runtime.folder import RunFolder, commit
 from jaxrl.runtime.playing import Rules, evaluate_run
-from jaxrl.runtime.user_code import current_folder, import_modules
+from jaxrl.runtime.user_code import import_modules
 from jaxrl.spec import build_again, check_env_id, modules_outside, trusted_modules
 from jaxrl.trust import ROOMS, Untrusted, check_trust, import_part
 from tests.agents import SMALL_ACTOR_CRITIC, cartpole, small_ppo
@@ -103,6 +103,8 @@ ATTACKS: dict[str, Attack] = {
     "env in a submodule": env(lambda mark: f"trap:net?x={mark}"),
     "env of jaxrl": env(lambda mark: f"jaxrl.runtime.sweep:run_job?command={touch(mark)}"),
     "env that imports": env(lambda mark: "jaxrl.envs.backend:import_package?package=trap&env=x&install=x"),
+    "env with a program": env(lambda mark: f"envpool:D1Basic-v1?vzd_path={mark.with_name('program')}"),
+    "env with arguments": env(lambda mark: f"envpool:D1Basic-v1?game_args=+logfile {mark}"),
     "env, import": env(lambda mark: TRAP),
     "env, partial": env(lambda mark: call("os:system", f"touch {mark}")),
     "model": part("model", lambda mark: TRAP),
@@ -176,6 +178,10 @@ def test_a_run_folder_runs_nothing(name: str, mark: Path, trained: Path, capsys:
 
 
 def test_the_refusal_is_one_line_with_the_module_and_the_flag(mark: Path) -> None:
+    vizdoom = "envpool:D1Basic-v1?vzd_path='/x'"
+    with pytest.raises(Untrusted, match=r"^env is .*vzd_path='/x'.*--trust envpool"):
+        check_env_id(vizdoom)
+    assert check_env_id(vizdoom, "envpool") == vizdoom and check_env_id("envpool:D1Basic-v1?frame_skip=2")
     for change, where in (
         ({"builder": {"import": "trap:net"}}, "builder"),
         ({"env": "trap:net"}, "env"),
@@ -372,6 +378,17 @@ def commands(**codes: int) -> str:
     return "\n".join(["from jaxrl.runtime.cli import main", *lines])
 
 
+MY_ENV = """
+import jax.numpy as jnp
+import tensorboardX.record_writer  # which looks for boto3
+ONE = jnp.ones(())  # which starts a backend, and looks for its plugins
+
+def action_choice():
+    import my_helper
+    return my_helper.action_choice()
+"""
+
+
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files that are named like modules which libraries look for, and an environment of the user's."""
@@ -404,8 +421,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text(trap)
         (folder / name / "plugin.py").write_text(trap)
-    (folder / "my_env.py").write_text("import my_helper\nfrom tests.probes import action_choice\n")
-    (folder / "my_helper.py").touch()
+    (folder / "evil-1.dist-info").mkdir()
+    (folder / "evil-1.dist-info" / "METADATA").write_text("Name: evil\nVersion: 1\n")
+    (folder / "evil-1.dist-info" / "entry_points.txt").write_text(
+        "[jax_plugins]\nevil = psutil\n[gymnasium.envs]\n__root__ = psutil\n"
+    )
+    (folder / "my_env.py").write_text(MY_ENV)
+    (folder / "my_helper.py").write_text("from tests.probes import action_choice\n")
     return folder
 
 
@@ -420,7 +442,7 @@ def test_no_command_imports_from_the_current_folder(hostile: Path, trained: Path
 
 
 def test_a_module_of_the_users_is_found_in_the_current_folder(hostile: Path) -> None:
-    """And nothing else is: TensorBoard's writer, for one, looks for boto3."""
+    """And nothing else is."""
     train = ("train", "ppo", "--env", "my_env:action_choice", "--total-steps", "64", "--out", "mine")
     assert "step 64 of 64" in python_in(hostile, "-m", "jaxrl", *train, *SMALL)
     given = {"train --resume mine": 2, "eval mine --episodes 2": 2, "train --resume mine --trust my_env": 0}
@@ -429,18 +451,20 @@ def test_a_module_of_the_users_is_found_in_the_current_folder(hostile: Path) -> 
     assert said.count("--trust my_env on the command line") == 2
 
 
-def test_the_current_folder_leaves_the_path_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_users_modules_find_others_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])  # the user's own entry stays
-    before = [*sys.path]
-    with current_folder():
-        assert sys.path == [*before, str(tmp_path)]
-    assert sys.path == before
-    import_modules(["no_such_module", "no_such_package.module"])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    path = [*sys.path]
+    (tmp_path / "module_of_mine.py").write_text("def more():\n    import helper_of_mine\n    return helper_of_mine.number\n")
+    (tmp_path / "helper_of_mine.py").write_text("number = 3")
     (tmp_path / "broken_module_of_mine.py").write_text("import package_that_is_not_there")
+    import_modules(["module_of_mine", "no_such_module", "no_such_package.module"])
+    with pytest.raises(ModuleNotFoundError):
+        import_module("helper_of_mine")
+    assert import_module("module_of_mine").more() == 3
     with pytest.raises(ModuleNotFoundError, match="package_that_is_not_there"):
         import_modules(["broken_module_of_mine"])
-    assert sys.path == before
+    assert sys.path == path
 
 
 # --------------------------------------------------------------------------------------------------- parts that cannot be named

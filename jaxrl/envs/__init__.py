@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -65,10 +66,20 @@ _MADE: dict[str, Env | HostEnv] = {}
 """By canonical id."""
 
 
+REACHING = re.compile(r"(.*_)?(path|file|dir|args)")
+"""Options that name files, and even programs: VizDoom starts the one at ``vzd_path``."""
+
+
 def factory_of(env_id: str) -> str | None:
     """The ``module:function`` that an id names; None where a backend makes the environment."""
     backend, name, _ = parse_id(env_id)
     return None if backend in _REGISTERED or backend in _MODULES else f"{backend}:{name}"
+
+
+def reach_of(env_id: str) -> str | None:
+    """What somebody has to vouch for before an id from data is used: ``module:function``, or an id whose options name files."""
+    parsed = parse_id(env_id)
+    return factory_of(env_id) or (format_id(parsed) if any(map(REACHING.fullmatch, parsed.options)) else None)
 
 
 def _make(canonical_id: str) -> Env | HostEnv:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 
@@ -32,30 +33,49 @@ def import_trusted(spec: Mapping[str, Any], trust: Iterable[str]) -> None:
 
 def import_modules(modules: Iterable[str]) -> None:
     """Import modules, from the current folder too; one that is not there is left to whoever uses it to tell of."""
-    import jax  # noqa: F401 - it and what it looks for (jax_plugins) come from where packages are installed
-
-    with current_folder():
-        for module in modules:
-            try:
-                importlib.import_module(module)
-            except ModuleNotFoundError as error:
-                if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                    raise  # the module is there, and imports something that is not
+    for module in modules:
+        _look_in_current_folder()
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module is there, and imports something that is not
 
 
-@contextlib.contextmanager
-def current_folder() -> Iterator[None]:
-    """The current folder at the end of ``sys.path``, and off it again.
+class FolderFinder:
+    """Finds modules in a folder for this module, and for those that it has found; nobody else gets any from there.
 
-    Were it to stay, any library that looks for an optional package (boto3, say) would run a file of that name in there.
+    Were the folder on ``sys.path``, a library that looks for an optional package (boto3, jax_plugins) would run a file of that
+    name in there.
     """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._served = {__name__}
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        importer = _importer()
+        if path is not None or not {importer, importer.partition(".")[0]} & self._served:
+            return None
+        found = PathFinder.find_spec(name, [self.folder])
+        if found is not None:
+            self._served.add(name)
+        return found
+
+
+def _importer() -> str:
+    """The module whose code is importing: above Python's own machinery."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("importlib", "_frozen_importlib"):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _look_in_current_folder() -> None:
+    """After everywhere else."""
     try:
         here = os.getcwd()
     except OSError:  # it was deleted
-        yield
         return
-    sys.path.append(here)
-    try:
-        yield
-    finally:
-        sys.path[:] = [entry for entry in sys.path if entry is not here]  # not an equal one, which is the user's
+    if not any(isinstance(finder, FolderFinder) and finder.folder == here for finder in sys.meta_path):
+        sys.meta_path.append(FolderFinder(here))
