@@ -114,6 +114,20 @@ def test_another_environment(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert host["episodic_length"] == host["episodic_return"] and min(host["episodic_length"][0]) >= 8
 
 
+@pytest.mark.parametrize("explore", [False, True])
+def test_greedy_play_of_a_run_that_explored_is_told(
+    explore: bool, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(runs / "ppo", tmp_path / "ppo")
+    config = json.loads((tmp_path / "ppo" / "config.json").read_text())
+    config["run"]["eval_explore"] = True
+    (tmp_path / "ppo" / "config.json").write_text(json.dumps(config))
+    args = [str(tmp_path / "ppo"), "--episodes", "1", "--env", "envpool:CartPole-v1", "--seed", "2"]
+    assert main(["eval", *args, *["--explore"] * explore]) == 0
+    told = "evaluations of this run explored, and chose its best policies so; --explore plays as they did"
+    assert (told in capsys.readouterr().out) == (not explore)
+
+
 # ------------------------------------------------------------------------------------------------------------------ many runs
 
 

@@ -203,6 +203,8 @@ def report(results: Sequence[Result], options: EvalOptions) -> None:
     print(f"{options.episodes} {how} episodes per seed, {options.which} policies\n")
     show_table(COLUMNS, [_row(result) for result in results])
     for result in results:
+        if result.eval_explore and not options.explore:
+            print(f"{result.run}: evaluations of this run explored, and chose its best policies so; --explore plays as they did")
         if result.diverged:
             print(f"{result.run}: left out, since they diverged, are the seeds {', '.join(map(str, result.diverged))}")
         if cut := int((~result.played.finished).sum()):

@@ -54,6 +54,8 @@ class Result(NamedTuple):
     """Seeds that were left out, because they had diverged."""
     versions: dict[str, str]
     """Those that the run was trained with."""
+    eval_explore: bool = False
+    """Whether the evaluations that chose the run's best policies explored."""
 
     @property
     def returns(self) -> np.ndarray:
@@ -106,9 +108,8 @@ def evaluate_run(
     begin(f"{name}: {len(playing)} seed{'s' * (len(playing) > 1)} × {rules.episodes} episodes")
     play = _play_on_host if isinstance(agent.env, HostEnv) else _play_fused
     played = jax.tree.map(np.asarray, play(agent, policies, playing, rules, say))
-    return Result(
-        name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged, config.get("versions", {})
-    )
+    found = (name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged)
+    return Result(*found, config.get("versions", {}), config["run"]["eval_explore"])
 
 
 def playing_agent(
