@@ -12,8 +12,8 @@ import json
 import logging
 import os
 import shutil
+import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +54,7 @@ class PendingSave(NamedTuple):
     structure: list[leaves.LeafSpec]
     keep: int
     resources: contextlib.ExitStack
+    quiet: _Quiet
 
 
 def save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3) -> Path:
@@ -93,7 +94,7 @@ def begin_save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec
     _make_way(folder, int(step))
     unfinished = _open_for_writing(folder)
     resources = contextlib.ExitStack()
-    resources.enter_context(_quiet())
+    quiet = resources.enter_context(_Quiet())
     try:
         options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
         manager = ocp.CheckpointManager(unfinished, options=options)
@@ -101,8 +102,8 @@ def begin_save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec
         if not manager.save(int(step), args=ocp.args.StandardSave(arrays), force=True):
             raise RuntimeError("orbax-checkpoint refused to save it")
     except Exception as error:
-        raise _give_up(folder, int(step), resources, error) from error
-    return PendingSave(manager, folder, int(step), spec, structure, int(keep), resources)
+        raise _give_up(folder, int(step), resources, quiet, error) from error
+    return PendingSave(manager, folder, int(step), spec, structure, int(keep), resources, quiet)
 
 
 def finish_save(pending: PendingSave) -> Path:
@@ -115,7 +116,7 @@ def finish_save(pending: PendingSave) -> Path:
         os.replace(unfinished / str(step), folder / str(step))
         manifest.sync_folder(folder)
     except Exception as error:  # orbax's threads report here, in exceptions of any type
-        raise _give_up(folder, step, pending.resources, error) from error
+        raise _give_up(folder, step, pending.resources, pending.quiet, error) from error
     pending.resources.close()
     for old in steps(folder)[: -pending.keep]:
         os.replace(folder / str(old), unfinished / f"{old}.old")  # at once: a reader never meets a step that is half gone
@@ -123,8 +124,9 @@ def finish_save(pending: PendingSave) -> Path:
     return folder / str(step)
 
 
-def _give_up(folder: Path, step: int, resources: contextlib.ExitStack, error: Exception) -> CheckpointError:
+def _give_up(folder: Path, step: int, resources: contextlib.ExitStack, quiet: _Quiet, error: Exception) -> CheckpointError:
     """Clear away what a save left, so that a full disk is no fuller for it, and say what happened."""
+    quiet.stays = True
     with contextlib.suppress(Exception):  # closing reports the same failure again
         resources.close()
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
@@ -230,7 +232,7 @@ def _read_arrays(folder: Path, found: Manifest, asked: dict[str, Any]) -> dict[s
     import orbax.checkpoint as ocp
 
     try:
-        with _quiet():
+        with _Quiet():
             options = ocp.CheckpointManagerOptions(read_only=True, lightweight_initialize=True)  # not a glance at other steps
             with ocp.CheckpointManager(folder, options=options) as manager:
                 return dict(manager.restore(found.step, args=ocp.args.StandardRestore(asked)))
@@ -302,16 +304,32 @@ def _warn(message: str, stacklevel: int = 3) -> None:
     warnings.warn(message, CheckpointWarning, stacklevel=stacklevel)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without orbax's log: it notes what it does anyway, and prints every error several times over before it raises it."""
-    logger = logging.getLogger("absl")
+class _Quiet:
+    """Without what orbax and tensorstore print: every error several times over, and it is raised anyway.
 
-    def not_from_orbax(record: logging.LogRecord) -> bool:
+    Threads of theirs are still at work when a save has failed, so after that it stays quiet.
+    """
+
+    def __init__(self) -> None:
+        self.stays = False
+
+    def __enter__(self) -> _Quiet:
+        self._before = sys.unraisablehook
+        logging.getLogger("absl").addFilter(self._is_not_from_orbax)
+        sys.unraisablehook = self._hook
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.stays:
+            logging.getLogger("absl").removeFilter(self._is_not_from_orbax)
+            if sys.unraisablehook == self._hook:
+                sys.unraisablehook = self._before
+
+    def _is_not_from_orbax(self, record: logging.LogRecord) -> bool:
         return "orbax" not in record.pathname
 
-    logger.addFilter(not_from_orbax)
-    try:
-        yield
-    finally:
-        logger.removeFilter(not_from_orbax)
+    def _hook(self, unraisable: Any) -> None:
+        """tensorstore tells an event loop of each write that fails, and orbax has closed that loop after the first."""
+        error = unraisable.exc_value
+        if not (unraisable.object is None and isinstance(error, RuntimeError) and "Event loop is closed" in str(error)):
+            self._before(unraisable)
