@@ -50,10 +50,15 @@ class Categorical(NamedTuple):
         return jnp.argmax(self.logits, -1).astype(jnp.int32)
 
     def quantile(self, u: Array) -> Array:
-        """i32[...]: the first action whose cumulative probability exceeds u, f32[...] in [0, 1): a sample if u is uniform."""
-        cumulative = jnp.cumsum(jax.nn.softmax(self.logits), -1)
-        # Of the sum that rounding left, not of 1: so the last action with any probability is the last that can be drawn.
-        return (cumulative <= (u * cumulative[..., -1])[..., None]).sum(-1, dtype=jnp.int32)
+        """i32[...]: the first action whose cumulative probability exceeds u, f32[...] in [0, 1): a sample if u is uniform.
+
+        Never one of probability 0.
+        """
+        weight = jnp.exp(self.logits - self.logits.max(-1, keepdims=True))
+        # A sum of thousands of numbers that XLA takes in parts may fall by rounding from one entry to the next, and so first
+        # exceed u where nothing is added. The largest sum of an entry with a weight is exceeded by no u below 1.
+        cumulative = jnp.where(weight > 0, jnp.cumsum(weight, -1), 0.0)
+        return jnp.argmax(cumulative > (u * cumulative.max(-1))[..., None], -1).astype(jnp.int32)
 
 
 MASKED = -1e9

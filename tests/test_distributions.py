@@ -163,6 +163,30 @@ def test_quantiles_are_the_inverse_of_the_cumulative_distribution() -> None:
     np.testing.assert_array_equal(jax.vmap(d.quantile)(u), [0, 0, 1, 1, 2, 2])
 
 
+@pytest.mark.parametrize("n", [362, 4672], ids=["go 19x19", "chess"])
+def test_no_masked_action_is_drawn_from_thousands(n: int) -> None:
+    """Where rounded sums fall from one entry to the next, and everywhere else; and the others as often as they should be."""
+    rng = np.random.default_rng(0)
+    allowed = rng.random((4, n)) < 0.02
+    logits = jnp.where(allowed, rng.normal(size=(4, n)).astype(np.float32), MASKED)
+    quantiles = jax.jit(jax.vmap(lambda logits, u: jax.vmap(Categorical(logits).quantile)(u)))
+
+    sums = jnp.cumsum(jax.nn.softmax(logits), -1)
+    falls = jnp.concatenate([sums[:, :1] > 1, sums[:, 1:] < sums[:, :-1]], -1)
+    around = [sums / sums[:, -1:] + i * 2.0**-24 for i in (-1, 0, 1)]
+    u = jnp.clip(jnp.concatenate([*around, jnp.full((4, 1), 0.6135876), jnp.zeros((4, 1))], -1), 0.0, 1 - 2.0**-23)
+    drawn = quantiles(logits, u)
+    assert np.take_along_axis(allowed, np.asarray(drawn), 1).all()
+    assert n < 1000 or falls.any()
+
+    u = np.tile((np.arange(2**13) / 2**13).astype(np.float32), (4, 1))
+    drawn = np.asarray(quantiles(logits, u))
+    expected = np.cumsum(np.exp(np.where(allowed, np.float64(logits), -np.inf)), -1)
+    expected /= expected[:, -1:]
+    counted = np.stack([np.cumsum(np.bincount(row, minlength=n)) for row in drawn]) / 2**13
+    np.testing.assert_allclose(counted, expected, atol=1.01 / 2**13)
+
+
 def test_the_largest_uniform_number_draws_no_masked_action() -> None:
     """Rounding can leave the sum of the probabilities below or above 1."""
     rng, u = np.random.default_rng(0), jnp.float32(1 - 2.0**-23)
