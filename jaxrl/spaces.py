@@ -44,6 +44,13 @@ def example_input(observation_space: spaces.Space, action_space: spaces.Space) -
     return first_input(zeros(observation_space, (1,)), action_space, 1)
 
 
+def bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """f32 bounds within those of a Box, whose own type may be finer."""
+    low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
+    low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+    return low, np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+
+
 def finite(tree: PyTree, valid: Array) -> PyTree:
     """``tree`` with 0 for what is not finite in invalid rows: 0 times that would be no 0 in a gradient. Valid rows stay."""
 

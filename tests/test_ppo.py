@@ -28,7 +28,7 @@ from jaxrl.algorithms.ppo import (
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
-from jaxrl.normalize import normalize_inputs
+from jaxrl.normalize import init_statistics, normalize_inputs
 from jaxrl.optimize import clipped_adam, packing, scheduled
 from jaxrl.returns import gae
 from jaxrl.rollout import collect
@@ -305,6 +305,21 @@ def test_the_warm_up_seeds_the_statistics_with_valid_rows() -> None:
     assert float(rewards.moments.variance) == pytest.approx(np.var(returns), rel=1e-2)
     np.testing.assert_allclose(rewards.returns, np.zeros(4))  # the last row was a reset
     assert (int(state.learner.version), int(state.iteration)) == (0, 1)
+
+
+def test_return_statistics_use_the_gamma_that_learning_uses() -> None:
+    halved_then_off = {"gamma": lambda iteration: jnp.where(iteration < 2, 0.5, 0.0)}
+    sizes = {"num_epochs": 1, "num_minibatches": 1, "gamma": 0.5}
+    agent = small_ppo(clock(), normalize_rewards=True, schedules=halved_then_off, **sizes)
+    state = jit(agent.init)(KEY())
+    returns = [1, 4 + 0.25, 9 + 0.25 * 4.25]  # γ = ½ · ½
+    assert float(state.learner.statistics.rewards.moments.mean) == pytest.approx(np.mean(returns), rel=1e-3)
+    rollout, update = one_rollout(agent)(state), jit(agent.algorithm.update)
+    for version, gamma in ((0, 0.25), (1, 0.0)):
+        learner = state.learner._replace(version=jnp.int32(version), statistics=init_statistics(None, 4))
+        moments = update(learner, rollout)[0].statistics.rewards.moments
+        returns = [1, 4 + gamma, 9 + gamma * (4 + gamma)]
+        assert float(moments.mean) == pytest.approx(np.mean(returns), rel=1e-3)
 
 
 SHIFTING = probes.Cut(5)

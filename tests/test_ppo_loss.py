@@ -191,6 +191,21 @@ def test_boxes_are_scaled_and_clipped() -> None:
     np.testing.assert_array_equal(to_environment(spaces.Discrete(3), actions), actions)
 
 
+def test_actions_stay_within_any_bounds() -> None:
+    """Also by the strict eyes of gymnasium: by rounding, an affine map alone gives -0.79999995 in [-3, -0.8]."""
+    rng = np.random.default_rng(0)
+    ends = rng.normal(size=(2, 2000)) * 10.0 ** rng.integers(-6, 7, (2, 2000))
+    ends[:, 0], ends[:, 1] = (-3.0, -0.8), (-3e38, 3e38)
+    units = jnp.concatenate([jnp.array([-1.0, 1.0, 0.0, 3.0, 1 - 2.0**-24]), jnp.asarray(rng.normal(size=20), jnp.float32)])
+    for dtype in (np.float32, np.float64):
+        low, high = np.sort(ends.astype(dtype), axis=0)
+        box = spaces.Box(low, high, dtype=dtype)
+        actions = np.asarray(jit(partial(to_environment, box))(jnp.broadcast_to(units[:, None], (25, 2000))))
+        assert all(box.contains(action) for action in actions)
+        np.testing.assert_allclose(actions[0], low, rtol=1e-6)
+        np.testing.assert_allclose(actions[1], high, rtol=1e-6)
+
+
 def test_half_bounded_boxes_are_respected() -> None:
     half = spaces.Box(np.float32(0), np.float32(np.inf), (1,), np.float32)
     assert float(to_environment(half, jnp.array([[-3.0]]))[0, 0]) >= 0

@@ -36,7 +36,7 @@ from jaxrl.optimize import (
 from jaxrl.parts import ModelFn, check_loss, model_output, resolve_losses, resolve_model, resolve_optimizer, show
 from jaxrl.returns import gae
 from jaxrl.rollout import example_rollout, fold_each
-from jaxrl.spaces import example_input, finite, other_way, show_shapes
+from jaxrl.spaces import bounds, example_input, finite, other_way, show_shapes
 from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -132,10 +132,11 @@ def to_environment(action_space: spaces.Space, action: Array) -> Array:
         return action
     assert isinstance(action_space, spaces.Box)
     action = action.reshape(action.shape[:-1] + action_space.shape)
-    low, high = jnp.asarray(action_space.low, jnp.float32), jnp.asarray(action_space.high, jnp.float32)
-    if not action_space.is_bounded():
-        return jnp.clip(action, low, high)
-    return low + (high - low) * 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
+    low, high = bounds(action_space)
+    if action_space.is_bounded():
+        share = 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
+        action = low * (1.0 - share) + high * share
+    return jnp.clip(action, low, high)  # after the mapping as well, which rounds
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
@@ -271,8 +272,7 @@ def make_algorithm(
         return carry, to_environment(action_space, drawn), extras
 
     def observe(learner: PPOState, rollout: Rollout) -> PPOState:
-        statistics = refresh(learner.statistics, rollout, learner.hyperparams.gamma, axis_name)
-        return learner._replace(statistics=statistics)
+        return learner._replace(statistics=refresh(learner.statistics, rollout, current(learner).gamma, axis_name))
 
     def loss(params: PyTree, hp: PPOHyperparams, batch: Batch) -> tuple[Array, dict[str, Array]]:
         total, metrics = ppo_loss(model, config, hp, params, batch, axis_name)
@@ -304,8 +304,9 @@ def make_algorithm(
         (packed, opt_state), metrics = jax.lax.scan(minibatch, (pack(learner.params), learner.opt_state), order)
         metrics["losses/explained_variance"] = explained_variance(batch, axis_name)
         metrics |= learning_rate_metric(optimizer, hp, learner.params)
-        learner = learner._replace(params=unpack(packed), opt_state=opt_state, version=learner.version + 1)
-        return observe(learner, rollout), scalars(metrics)
+        statistics = refresh(learner.statistics, rollout, hp.gamma, axis_name)
+        learner = learner._replace(params=unpack(packed), opt_state=opt_state, statistics=statistics, version=learner.version + 1)
+        return learner, scalars(metrics)
 
     return Algorithm(
         init,
