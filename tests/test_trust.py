@@ -137,8 +137,9 @@ ATTACKS: dict[str, Attack] = {
 
 
 def altered(spec: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """The spec with the attack in it; settings and parts are merged."""
-    merged = {name: {**spec[name], **change[name]} for name in ("settings", "parts") if change.get(name)}
+    """The spec with the attack in it; settings and parts are merged, unless they are for another builder."""
+    whole = ("settings", "parts") if "builder" not in change else ()
+    merged = {name: {**spec[name], **change[name]} for name in whole if name in change}
     return {**spec, **change, **merged}
 
 
