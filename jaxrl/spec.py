@@ -208,7 +208,9 @@ def _imports(data: Any) -> list[str]:
 
 def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
     """Keyword of the builder -> what of that part cannot be imported."""
-    parts = {"env": spec.get("env"), **spec.get("parts", {})}
+    env = spec.get("env")
+    of_script = isinstance(env, str) and env.startswith("__main__:")  # another process has another __main__
+    parts = {"env": {"unimportable": env} if of_script else env, **spec.get("parts", {})}
     return {name: found[0] for name, data in parts.items() if (found := _unimportable(data))}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -28,12 +27,10 @@ from jaxrl.runtime.devices import CACHE_VARIABLE
 from jaxrl.runtime.files import Output, RunFiles
 from jaxrl.runtime.folder import RunFolder, commit
 from jaxrl.runtime.playing import Rules, evaluate_run
-from jaxrl.runtime.user_code import import_modules
-from jaxrl.spec import build_again, check_env_id, modules_outside, trusted_modules
+from jaxrl.spec import build_again, check_env_id, modules_outside, trusted_modules, unimportable_parts
 from jaxrl.trust import ROOMS, Untrusted, check_trust, import_part
 from tests.agents import SMALL_ACTOR_CRITIC, cartpole, small_ppo
 
-REPOSITORY = Path(__file__).parents[1]
 SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}
 
 Attack = Callable[[Path], dict[str, Any]]
@@ -360,114 +357,6 @@ def test_an_environment_object_is_not_looked_for_by_its_name(mark: Path) -> None
     assert "unimportable" in small_ppo(found).spec["env"] and not mark.exists()
 
 
-# ------------------------------------------------------------------------------------------------------- the current folder
-
-
-def python_in(folder: Path, *args: str) -> str:
-    """What Python says in a folder that is on no path."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
-    command = [sys.executable, *args]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert not (folder / "mark").exists(), (folder / "mark").read_text()
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
-def commands(**codes: int) -> str:
-    """Python that gives command lines, as the console script does, and expects their exit codes."""
-    lines = [f"assert main({line.split()!r}) == {code}" for line, code in codes.items()]
-    return "\n".join(["from jaxrl.runtime.cli import main", *lines])
-
-
-MY_ENV = """
-import jax.numpy as jnp
-import tensorboardX.record_writer  # which looks for boto3
-ONE = jnp.ones(())  # which starts a backend, and looks for its plugins
-
-def action_choice():
-    import my_helper
-    return my_helper.action_choice()
-"""
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with files that are named like modules which libraries look for, and an environment of the user's."""
-    folder = tmp_path_factory.mktemp("hostile")
-    trap = f"open({str(folder / 'mark')!r}, 'a').write(__name__ + chr(10))\n"
-    names = (
-        "boto3",
-        "botocore",
-        "jax_plugins",
-        "prometheus_client",
-        "IPython",
-        "sitecustomize",
-        "usercustomize",
-        "tensorflow",
-        "six",
-    )
-    for name in (
-        *names,
-        "rich",
-        "tyro",
-        "optax",
-        "colorama",
-        "pygame",
-        "ml_collections",
-        "cloudpickle",
-        "google",
-        "libtpu",
-        "psutil",
-    ):
-        (folder / name).mkdir()
-        (folder / name / "__init__.py").write_text(trap)
-        (folder / name / "plugin.py").write_text(trap)
-    (folder / "evil-1.dist-info").mkdir()
-    (folder / "evil-1.dist-info" / "METADATA").write_text("Name: evil\nVersion: 1\n")
-    (folder / "evil-1.dist-info" / "entry_points.txt").write_text(
-        "[jax_plugins]\nevil = psutil\n[gymnasium.envs]\n__root__ = psutil\n"
-    )
-    (folder / "my_env.py").write_text(MY_ENV)
-    (folder / "my_helper.py").write_text("from tests.probes import action_choice\n")
-    return folder
-
-
-SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1", "--eval-episodes", "2")
-
-
-def test_no_command_imports_from_the_current_folder(hostile: Path, trained: Path) -> None:
-    shutil.copytree(trained, hostile / "run")
-    given = {"plot run": 0, "eval run --episodes 2": 0, "envs --backend gymnax CartPole": 0, "train --resume run --quiet": 0}
-    python_in(hostile, "-P", "-c", commands(**given))
-    python_in(hostile, "-m", "jaxrl", "plot", "run")
-
-
-def test_a_module_of_the_users_is_found_in_the_current_folder(hostile: Path) -> None:
-    """And nothing else is."""
-    train = ("train", "ppo", "--env", "my_env:action_choice", "--total-steps", "64", "--out", "mine")
-    assert "step 64 of 64" in python_in(hostile, "-m", "jaxrl", *train, *SMALL)
-    given = {"train --resume mine": 2, "eval mine --episodes 2": 2, "train --resume mine --trust my_env": 0}
-    given |= {"eval mine --episodes 2 --trust my_env --trust nothing": 0}
-    said = python_in(hostile, "-P", "-c", commands(**given))
-    assert said.count("--trust my_env on the command line") == 2
-
-
-def test_only_the_users_modules_find_others_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    path = [*sys.path]
-    (tmp_path / "module_of_mine.py").write_text("def more():\n    import helper_of_mine\n    return helper_of_mine.number\n")
-    (tmp_path / "helper_of_mine.py").write_text("number = 3")
-    (tmp_path / "broken_module_of_mine.py").write_text("import package_that_is_not_there")
-    import_modules(["module_of_mine", "no_such_module", "no_such_package.module"])
-    with pytest.raises(ModuleNotFoundError):
-        import_module("helper_of_mine")
-    assert import_module("module_of_mine").more() == 3
-    with pytest.raises(ModuleNotFoundError, match="package_that_is_not_there"):
-        import_modules(["broken_module_of_mine"])
-    assert sys.path == path
-
-
 # --------------------------------------------------------------------------------------------------- parts that cannot be named
 
 
@@ -490,6 +379,13 @@ def test_parts_of_a_script_are_given_again(tmp_path: Path, capsys: pytest.Captur
     assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), states.learner.params, resumed.learner.params))
     played = evaluate_run(out, Rules(episodes=2), parts={"model": again})
     assert played.returns.shape == (2,) and played.seeds == [4, 2]
+
+
+def test_an_environment_of_the_script_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "make_mine", lambda: jaxrl.make_env("CartPole-v1"), raising=False)
+    spec = small_ppo("__main__:make_mine").spec
+    assert unimportable_parts(spec) == {"env": "__main__:make_mine"} and unimportable_parts(cartpole("ppo").spec) == {}
+    assert jaxrl.build(spec).spec == spec  # in this process it is there
 
 
 def test_only_parts_are_given_again() -> None:
