@@ -7,6 +7,7 @@ states, metrics = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'jaxrl' has no attribute {name!r}. Public names: {', '.join(__all__)}")
+        near = [make for make in (f"make_{name.lower()}", *difflib.get_close_matches(name, __all__, 1)) if make in __all__]
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"module 'jaxrl' has no attribute {name!r}.{hint} Public names: {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

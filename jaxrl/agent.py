@@ -67,6 +67,8 @@ def bind(
       axis_name: the device axis that ``step`` runs under (pmap, shard_map), each device holding its share of environments.
       needs_length: ``init`` refuses a ``total_steps`` of 0 among the hyperparameters: a schedule of the rule ends with the run.
     """
+    if not isinstance(axis_name, str | None):
+        raise TypeError(f"axis_name={axis_name!r} must be the name of a mapped axis, such as 'd', or None")
     if isinstance(env, HostEnv):
         init, step = _host_functions(algorithm, env)
     else:
@@ -133,10 +135,21 @@ def check_key(key: Any, *, vmapped: str = "agent.init") -> None:
       vmapped: what takes several keys under ``jax.vmap``, for the error.
     """
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        kind = f"{type(key).__name__} {getattr(key, 'dtype', '')}".strip()
+        kind = f"an array of {key.dtype}" if hasattr(key, "dtype") else type(key).__name__
         raise TypeError(f"key must be a typed key, as jax.random.key(0) makes, not {kind}")
     if key.ndim:
         raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap({vmapped})(keys)")
+
+
+def check_axis(axis_name: str) -> None:
+    """Refuse to run outside of the mapped axis that an agent was built for."""
+    try:
+        jax.lax.axis_size(axis_name)
+    except NameError:
+        raise ValueError(
+            f"axis_name={axis_name!r}: step must run under a mapped axis of that name, as in jax.pmap(agent.step, "
+            f"axis_name={axis_name!r}), or the agent be built without axis_name"
+        ) from None
 
 
 def check_agent(agent: Any) -> None:
@@ -216,6 +229,8 @@ def _pure_functions(
 
     def step(state: AgentState) -> tuple[AgentState, Metrics]:
         check_state(state)
+        if axis_name is not None:
+            check_axis(axis_name)
         warn_if_eager(state)
         env_id = environment_ids(state.actor.done.shape[0], axis_name)
         actor, rollout, episodes = advance_actor(state, env_id)

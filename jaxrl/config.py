@@ -24,15 +24,18 @@ class Range(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
+    integral: bool = False
+    """Without a fraction."""
 
     def contains(self, x: float) -> bool:
-        return math.isfinite(x) and x <= self.high and (x > self.low if self.open_low else x >= self.low)
+        in_range = math.isfinite(x) and x <= self.high and (x > self.low if self.open_low else x >= self.low)
+        return in_range and not (self.integral and x != int(x))
 
     def __str__(self) -> str:
         if self.low == -math.inf:
             return "a finite number"
         if self.high == math.inf:
-            return f"a finite number {'>' if self.open_low else '>='} {self.low:g}"
+            return f"{'an integer' if self.integral else 'a finite number'} {'>' if self.open_low else '>='} {self.low:g}"
         return f"a number in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
 
 
@@ -50,7 +53,7 @@ RANGES: dict[str, Range] = {
     "epsilon_start": UNIT,
     "epsilon_end": UNIT,
     "exploration_steps": POSITIVE,
-    "total_steps": NON_NEGATIVE,
+    "total_steps": Range(0, integral=True),
 }
 """One range per name, for all algorithms: a name means the same everywhere."""
 

@@ -18,6 +18,7 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
+from jaxrl.replay.uniform import Replay
 from jaxrl.spaces import example_input, same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree
 
@@ -192,6 +193,21 @@ def resolve_optimizer(
 def ready(transformation: optax.GradientTransformation) -> OptimizerFn:
     """A transformation that looks at no hyperparameter."""
     return lambda hyperparams: transformation
+
+
+# ----------------------------------------------------------------------------------------------------------------------- replay
+
+
+def resolve_replay(replay: Any, default: Callable[..., Replay], *sizes: int) -> Replay:
+    """A builder's ``replay`` keyword: a function of (capacity per environment, num_envs, rows_per_add), called with ``sizes``."""
+    must = f"must be a function (capacity per environment, num_envs, rows_per_add) -> Replay, such as {default.__name__}"
+    function = default if replay is None else replay
+    if not callable(function) or not _takes(function, *sizes):
+        raise TypeError(f"replay={show(replay)} {must}")
+    made = function(*sizes)
+    if not isinstance(made, Replay):
+        raise TypeError(f"replay={show(replay)} gives {show(made)}, and {must}")
+    return made
 
 
 # ----------------------------------------------------------------------------------------------------------------------- losses

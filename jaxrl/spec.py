@@ -127,6 +127,9 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     Raises:
       ValueError: a part of the agent cannot be imported, or is not trusted, or the spec lacks a field.
     """
+    if not isinstance(spec, Mapping):
+        fix = ": give its spec, agent.spec" if isinstance(spec, Agent) else ""
+        raise TypeError(f"spec must be the mapping that Agent.spec is, not a {type(spec).__name__}{fix}")
     missing = [name for name in ("builder", "env", "settings", "parts") if name not in spec]
     if missing:
         raise ValueError(f"this is no agent spec: it lacks {missing}; Agent.spec makes one")

@@ -79,7 +79,7 @@ def test_a_traced_step_does_not_warn() -> None:
 def test_a_key_is_one_typed_key() -> None:
     for wrong, words in (
         (0, "not int$"),
-        (np.zeros(2, np.uint32), "not ndarray uint32$"),
+        (np.zeros(2, np.uint32), "not an array of uint32$"),
         (jax.random.split(KEY(), 3), "not a batch of shape"),
     ):
         with pytest.raises(TypeError, match=f"^key must be .*{words}"):

@@ -120,6 +120,12 @@ def test_help_texts_come_from_the_fields() -> None:
     ("args", "words"),
     [
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+        (["train", "--env", "x"], "name the algorithm first: jaxrl train ppo --env x. There are: ppo, dqn"),
+        (
+            ["train", "ppo", "--env", "x", "--anneal", "false"],
+            "--anneal is a switch, and takes no 'false': write --anneal or --no-",
+        ),
+        (["train", "ppo", "--env", "x", "--normalize_rewards=True"], "write --normalize-rewards or --no-normalize-rewards"),
         (["train", "ppoo"], "unknown algorithm 'ppoo'. Did you mean 'ppo'?"),
         (["train", "ppo", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
         (["train", "ppo", "--env", "nowhere:CartPole"], "unknown backend 'nowhere'"),
@@ -163,7 +169,7 @@ def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_seeds_as_text() -> None:
-    assert [parse_seeds(text) for text in ("8", "3,5,7", "3,", " 4 ")] == [8, [3, 5, 7], [3], 4]
+    assert [parse_seeds(text) for text in ("8", "3,5,7", "3,", " 4 ", "1e1")] == [8, [3, 5, 7], [3], 4, 10]
 
 
 def test_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from jaxrl.optimize import (
     pmean,
     scheduled,
 )
-from jaxrl.parts import ModelFn, model_output, resolve_model, resolve_optimizer, show
+from jaxrl.parts import ModelFn, model_output, resolve_model, resolve_optimizer, resolve_replay, show
 from jaxrl.replay.uniform import Draw, Replay, ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
 from jaxrl.spaces import example_input, finite, other_way, per_row, show_shapes
@@ -375,7 +375,7 @@ def make_dqn(
         bound.observation_space,
         bound.action_space,
         network,
-        (replay or uniform_replay)(capacity, config.num_envs, config.rollout_length),
+        resolve_replay(replay, uniform_replay, capacity, config.num_envs, config.rollout_length),
         config,
         optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, DQNHyperparams(), scheduled_names),
         schedules=factors,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from jaxrl.names import called_here
 
 
-def _parse_count(text: str) -> int:
+def parse_count(text: str) -> int:
     """``"1e5"`` and ``"100_000"`` are integers too; ``"1.5"`` is none."""
     from jaxrl.config import whole
 
@@ -28,7 +29,7 @@ Count = Annotated[
     PrimitiveConstructorSpec(
         nargs=1,
         metavar="INT",
-        instance_from_str=lambda words: _parse_count(words[0]),
+        instance_from_str=lambda words: parse_count(words[0]),
         is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
         str_from_instance=lambda value: [str(value)],
     ),
@@ -48,6 +49,17 @@ def check_eval_seed(eval_seed: int) -> None:
     """Refuse what is no seed of episodes."""
     if not 0 <= eval_seed < 2**32:
         raise ValueError(f"eval_seed={eval_seed} is outside 0 … 2**32 - 1")
+
+
+def refuse_switch_values(args: Sequence[str], switches: Collection[str]) -> None:
+    """Say how a switch is given, where it has a value, as in ``--anneal false``; ``switches`` are names as in Python."""
+    for arg, value in itertools.pairwise([*args, ""]):
+        flag, equals, joined = arg.partition("=")
+        if flag.startswith("--") and flag[2:].replace("-", "_").removeprefix("no_") in switches:
+            given = (joined if equals else value).lower()
+            if given in ("true", "false", "yes", "no", "1", "0", "on", "off") or equals:
+                name = flag[2:].replace("_", "-").removeprefix("no-")
+                raise ValueError(f"--{name} is a switch, and takes no {given!r}: write --{name} or --no-{name}")
 
 
 def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:

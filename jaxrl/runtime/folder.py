@@ -116,8 +116,9 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = absolute(folder) / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        what = f"it has no {CONFIG}" if path.parent.is_dir() else "there is no such folder"
+    except (FileNotFoundError, NotADirectoryError):
+        absent = "it is a file" if path.parent.exists() else "there is no such folder"
+        what = f"it has no {CONFIG}" if path.parent.is_dir() else absent
         raise FileNotFoundError(f"{os.fspath(folder)!r} is not the folder of a run: {what}") from None
     except ValueError as error:
         raise ValueError(f"{path} cannot be read ({error}): put it back from a copy") from None

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.spaces import zero_actions, zeros
+from jaxrl.spaces import show_shapes, zero_actions, zeros
 from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
 
 
@@ -105,17 +105,21 @@ class LoadedPolicy:
             self._beginnings = {size: Memory(self._algorithm.initial_carry(size), zero_actions(self.action_space, size))}
         return self._beginnings[size]
 
+    @property
+    def _wanted(self) -> str:
+        return f"structured as {show_shapes(jax.eval_shape(lambda: zeros(self.observation_space)))}"
+
     def _checked(self, obs: PyTree) -> tuple[list[np.ndarray], int | None]:
         """The leaves of the observation in JAX's types, and the size of the batch, None for a single one."""
         leaves = [obs]
         if not isinstance(obs, np.ndarray):
             if not isinstance(self.observation_space, spaces.Dict | spaces.Tuple) and isinstance(obs, list | tuple):
-                obs = np.asarray(obs)
+                obs = _as_array(obs)
             leaves, structure = jax.tree.flatten(obs)
             if structure != self._structure:
-                raise TypeError(f"obs must be structured as {self.observation_space}, not as {structure}")
+                raise TypeError(f"obs must be {self._wanted}, not {show_shapes(obs)}")
         elif len(self._expected) != 1 or self._expected[0].where != "obs":
-            raise TypeError(f"obs must be structured as {self.observation_space}, not as one array")
+            raise TypeError(f"obs must be {self._wanted}, not one array")
         leaves = [_as_expected(x, expected) for x, expected in zip(leaves, self._expected, strict=True)]
         batches = {
             x.shape[0] if x.ndim > len(expected.shape) else None for x, expected in zip(leaves, self._expected, strict=True)
@@ -150,6 +154,15 @@ def _plain(key: Key) -> tuple[np.ndarray, Any]:
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)) or key.ndim:
         raise TypeError(f"key must be one typed key, as jax.random.key(0) makes, not {key!r}")
     return np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
+
+
+def _as_array(obs: list[Any] | tuple[Any, ...]) -> np.ndarray:
+    try:
+        return np.asarray(obs)
+    except ValueError:  # its parts have several shapes
+        gymnasium = len(obs) == 2 and isinstance(obs[1], dict)
+        fix = "it is what reset returns: give its first part" if gymnasium else "its parts have different shapes"
+        raise TypeError(f"obs is a {type(obs).__name__} of {len(obs)} that makes no array: {fix}") from None
 
 
 def _as_expected(value: Any, expected: Expected) -> np.ndarray:

@@ -110,7 +110,8 @@ def read_whole(folder: Path, step: int) -> Manifest:
 
 def absolute(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{path!r} is no path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
+        shown = repr(path) if len(repr(path)) < 60 else f"a {type(path).__name__}"
+        raise TypeError(f"{shown} is no path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
     return Path(path).expanduser().absolute()
 
 

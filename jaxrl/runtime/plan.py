@@ -54,7 +54,7 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
     checked: dict[str, Any] = {}
     for name, value in given.items():
         if name in RANGES:  # a name that the rule does not know is refused where the rule merges it with its own
-            for one in np.ravel(value):
+            for one in np.ravel(value).tolist():
                 check_hyperparam(name, one)
         array = np.asarray(value, np.float32)
         if array.shape not in ((), (num_seeds,)):

@@ -19,7 +19,7 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.cli import unknown
-from jaxrl.runtime.flags import Count, Flag, Trust, refuse_foreign_flags
+from jaxrl.runtime.flags import Count, Flag, Trust, parse_count, refuse_foreign_flags, refuse_switch_values
 from jaxrl.runtime.presets import Preset, find_preset
 from jaxrl.runtime.user_code import import_env_module, import_trusted
 
@@ -106,6 +106,8 @@ def main(args: Sequence[str]) -> int:
         return 0 if args else 2
     if args[0] == "--resume":
         return resume(args)
+    if args[0].startswith("-"):
+        raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
     if args[0] not in ALGORITHMS:
         raise unknown("algorithm", args[0], list(ALGORITHMS))
     return train(args[0], args[1:])
@@ -193,6 +195,7 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
         chosen.__defaults__ = (run, structure(), data())
     if not {"-h", "--help"} & set(args):
         refuse_foreign_flags(args, {*get_type_hints(RunOptions), *defaults, *numbers})
+        refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
     return tyro.cli(
         chosen,
         prog=f"jaxrl train {algorithm}",
@@ -246,7 +249,7 @@ def field_docs(source: type) -> dict[str, str]:
 def parse_seeds(text: str) -> int | list[int]:
     """``"8"`` is eight seeds, ``"3,5"`` are two, ``"3,"`` is one."""
     try:
-        return [int(part) for part in text.split(",") if part.strip()] if "," in text else int(text)
+        return [int(part) for part in text.split(",") if part.strip()] if "," in text else parse_count(text)
     except ValueError:
         raise ValueError(f"--seeds {text!r} must be a number of seeds (8), or seeds with commas (3,5,7)") from None
 
