@@ -79,7 +79,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        near = [make for make in (f"make_{name.lower()}", *difflib.get_close_matches(name, __all__, 1)) if make in __all__]
+        near = [make for make in (f"make_{name.lower()}", *difflib.get_close_matches(name, __all__, 1, 0.75)) if make in __all__]
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise AttributeError(f"module 'jaxrl' has no attribute {name!r}.{hint} Public names: {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -100,6 +100,16 @@ def test_an_agent_is_what_a_builder_makes(wrong: Any, words: str) -> None:
             call()
 
 
+def test_a_step_for_a_device_axis_runs_under_it() -> None:
+    agent = small_ppo(probes.constant_reward(), axis_name="d")
+    state = jax.tree.map(lambda x: x[0], batch(agent))
+    with pytest.raises(ValueError, match=r"^axis_name='d': step must run under a mapped axis of that name, as in jax.pmap\("):
+        jax.eval_shape(agent.step, state)
+    jax.eval_shape(jax.vmap(agent.step, axis_name="d"), batch(agent, 1))
+    with pytest.raises(TypeError, match=r"^axis_name=3 must be the name of a mapped axis"):
+        small_ppo(probes.constant_reward(), axis_name=3)
+
+
 # ------------------------------------------------------------------------------------------------------------ what evaluate plays
 
 

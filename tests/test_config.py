@@ -225,6 +225,12 @@ def test_a_whole_float_is_a_count(build: Builder, value: Any) -> None:
 
 
 @pytest.mark.parametrize("build", SMALL)
+def test_a_length_has_no_fraction(build: Builder) -> None:
+    with pytest.raises(ValueError, match=r"^total_steps=100.5 is not allowed: it must be an integer >= 0"):
+        build(ENV, total_steps=100.5)
+
+
+@pytest.mark.parametrize("build", SMALL)
 def test_a_learning_rate_of_zero_is_a_control(build: Builder) -> None:
     """Taken everywhere alike; parameters then stay as they are."""
     agent = build(ENV, learning_rate=0)

@@ -118,7 +118,7 @@ def test_parts_of_an_observation_are_checked(recurrent: Any) -> None:
     x, y = np.zeros(2, np.float32), np.zeros(1, np.uint8)
     with pytest.raises(TypeError, match=r"obs must be structured as Dict.*, not as one array"):
         policy(x)
-    with pytest.raises(TypeError, match="obs must be structured as Dict"):
+    with pytest.raises(TypeError, match=r"obs must be structured as Dict \{'x': float32\[2\].*, not "):
         policy({"x": x})
     with pytest.raises(TypeError, match=r"obs\['y'\] has dtype float64, which is no uint8"):
         policy({"x": x, "y": np.zeros(1)})

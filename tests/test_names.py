@@ -152,6 +152,16 @@ def test_sweep_files_too(old: str, new: str, words: str, tmp_path: Path) -> None
         read_sweep(path)
 
 
+@pytest.mark.parametrize(
+    "name, near", [("PPO", "make_ppo"), ("DQN", "make_dqn"), ("train", "make_train"), ("evalute", "evaluate")]
+)
+def test_the_face_says_it_too(name: str, near: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean '{near}'"):
+        getattr(jaxrl, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'make_sac'\. Public names"):
+        _ = jaxrl.make_sac
+
+
 # --------------------------------------------------------------------------------------------------------------- the table itself
 
 

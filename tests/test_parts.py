@@ -15,6 +15,7 @@ import pytest
 import jaxrl
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
 from jaxrl.parts import ready, show
+from jaxrl.replay.uniform import uniform_replay
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, SMALL_Q_NETWORK, small_dqn, small_ppo
@@ -217,6 +218,24 @@ def test_built_in_models_keep_the_contract() -> None:
     for model in (RECURRENT, actor_critic, SMALL_ACTOR_CRITIC):
         small_ppo(ENV, model=model)
     small_dqn(ENV, model=SMALL_Q_NETWORK)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- replay
+
+
+@pytest.mark.parametrize(
+    "replay, words",
+    [
+        ("uniform", "replay='uniform' must be a function (capacity per environment, num_envs, rows_per_add) -> Replay"),
+        (uniform_replay(60, 4, 2), "replay=Replay(…) must be a function"),
+        (lambda capacity: uniform_replay(capacity, 4, 2), "replay=<lambda> must be a function"),
+        (lambda *sizes: None, "replay=<lambda> gives None, and must be a function"),
+    ],
+)
+def test_what_is_no_replay(replay: Any, words: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        small_dqn(ENV, replay=replay)
+    assert words in one_line(caught) and "such as uniform_replay" in one_line(caught)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- losses

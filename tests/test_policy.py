@@ -137,7 +137,9 @@ def test_exploring_needs_a_key_and_draws(runs: Any) -> None:
         (np.zeros((2, 2, 4), np.float32), ValueError, r"obs has shape \(2, 2, 4\)"),
         (np.zeros(4, np.complex64), TypeError, "obs has dtype complex64, which is no float32"),
         (np.array(["a"] * 4), TypeError, "obs has dtype <U1"),
-        ({"x": np.zeros(4)}, TypeError, "obs must be structured as Box"),
+        ({"x": np.zeros(4)}, TypeError, r"obs must be structured as Box float32\[4\], not as \{'x': float64\[4\]\}"),
+        ((np.zeros(4), {}), TypeError, "obs is a tuple of 2 that makes no array: it is what reset returns: give its first part"),
+        ([[1.0, 2.0], [3.0]], TypeError, "obs is a list of 2 that makes no array: its parts have different shapes"),
     ],
 )
 def test_a_wrong_observation_is_named(obs: Any, error: type[Exception], message: str, runs: Any) -> None:

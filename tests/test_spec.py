@@ -234,6 +234,13 @@ def test_a_spec_with_holes_is_refused() -> None:
         build({"env": ENV, "settings": {}})
 
 
+def test_what_is_no_spec_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^spec must be the mapping that Agent\.spec is, not a str$"):
+        build("CartPole-v1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"not a Agent: give its spec, agent\.spec$"):
+        build(small_ppo(ENV))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("path", ["no_such_module:f", "jaxrl.models:no_such_function", "tests.probes"])
 def test_what_is_gone_is_named(path: str) -> None:
     """A checkpoint outlives the module that defined its network."""

@@ -107,7 +107,8 @@ class LoadedPolicy:
 
     @property
     def _wanted(self) -> str:
-        return f"structured as {show_shapes(jax.eval_shape(lambda: zeros(self.observation_space)))}"
+        shapes = show_shapes(jax.eval_shape(lambda: zeros(self.observation_space)))
+        return f"structured as {type(self.observation_space).__name__} {shapes}"
 
     def _checked(self, obs: PyTree) -> tuple[list[np.ndarray], int | None]:
         """The leaves of the observation in JAX's types, and the size of the batch, None for a single one."""
@@ -117,9 +118,9 @@ class LoadedPolicy:
                 obs = _as_array(obs)
             leaves, structure = jax.tree.flatten(obs)
             if structure != self._structure:
-                raise TypeError(f"obs must be {self._wanted}, not {show_shapes(obs)}")
+                raise TypeError(f"obs must be {self._wanted}, not as {show_shapes(obs)}")
         elif len(self._expected) != 1 or self._expected[0].where != "obs":
-            raise TypeError(f"obs must be {self._wanted}, not one array")
+            raise TypeError(f"obs must be {self._wanted}, not as one array")
         leaves = [_as_expected(x, expected) for x, expected in zip(leaves, self._expected, strict=True)]
         batches = {
             x.shape[0] if x.ndim > len(expected.shape) else None for x, expected in zip(leaves, self._expected, strict=True)
