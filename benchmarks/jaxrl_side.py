@@ -100,7 +100,7 @@ class FusedProgram:
         states, metrics, _ = jax.block_until_ready(driver.advance(driver.init(), self._iterations))
         valid = to_floats({"valid": metrics["charts/valid_rows"]})["valid"] or 0.0
         trained_rows = self.total_steps - self._warmup_steps
-        return states, round((valid * trained_rows + self._warmup_steps) * self._case.num_seeds)
+        return states, round(valid * trained_rows * self._case.num_seeds) + int(np.sum(states.warmup_rows))
 
     def policies(self, states: Any) -> Policy:
         return jax.vmap(self._agent.algorithm.policy)(states.learner)

@@ -216,12 +216,13 @@ def _pure_functions(
         env_id, env_params = environment_ids(num_envs, None), _strong(env_params)
         actor = init_actor(algorithm, env, actor_key, env_id, env_params)
         learner = algorithm.init(learner_key, hyperparams)
-        state = AgentState(learner, actor, env_params, key, jnp.zeros((), jnp.int32))
+        state = AgentState(learner, actor, env_params, key, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
         def warm_up(state: AgentState, _: None) -> tuple[AgentState, None]:
             actor, rollout, _ = advance_actor(state, env_id)
             learner = as_only_device(algorithm.observe, axis_name)(state.learner, rollout)
-            return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), None
+            rows = state.warmup_rows + rollout.valid.sum(dtype=jnp.int32)
+            return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1, warmup_rows=rows), None
 
         if algorithm.warmup_iterations:
             state, _ = jax.lax.scan(warm_up, state, length=algorithm.warmup_iterations)
@@ -236,7 +237,7 @@ def _pure_functions(
         actor, rollout, episodes = advance_actor(state, env_id)
         learner, losses = algorithm.update(state.learner, rollout)
         metrics = all_reduce(episodes | losses, axis_name)
-        return AgentState(learner, actor, state.env_params, state.key, state.iteration + 1), metrics
+        return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), metrics
 
     return init, step
 
@@ -246,7 +247,7 @@ def _host_functions(algorithm: Algorithm, env: HostEnv) -> tuple[Callable[..., A
     def init(key: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
         learner_key, _, key = jax.random.split(key, 3)
         learner = algorithm.init(learner_key, hyperparams)
-        return AgentState(learner, (), env_params, key, jnp.zeros((), jnp.int32))  # type: ignore[arg-type]
+        return AgentState(learner, (), env_params, key, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))  # type: ignore[arg-type]
 
     def step(state: AgentState) -> tuple[AgentState, Metrics]:
         raise RuntimeError(

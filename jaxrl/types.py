@@ -345,6 +345,8 @@ class AgentState(NamedTuple):
     """Constant: iteration n of environment i draws from (key, n, i)."""
     iteration: Array
     """i32[]: rollouts collected so far, the warm-up included."""
+    warmup_rows: Array
+    """i32[]: valid rows that the warm-up collected, over all environments."""
 
 
 class InitAgentFn(Protocol):

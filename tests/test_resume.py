@@ -102,6 +102,7 @@ def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path,
     assert_bit_equal(resumed_states, states)
     assert_same_history(resumed_history, history)
     assert progress(out) == progress(folder)
+    np.testing.assert_array_equal(history["env_steps"][0], states.warmup_rows)
     assert (np.diff(resumed_history["seconds"]) > 0).all()
 
 

@@ -122,6 +122,7 @@ def test_environments_on_the_host_share_the_loop(tmp_path: Path, capsys: pytest.
     assert len(states) == 2 and history["charts/episodic_length"].shape == (3, 2)
     assert history["iteration"].tolist() == [8, 9, 10] and history["total_steps"].tolist() == [64, 72, 80]
     np.testing.assert_array_equal(history["evaluation/episodic_return"], [[5.0] * 2, [np.nan] * 2, [5.0] * 2])
+    assert history["env_steps"][0].tolist() == [4 * 14] * 2  # of 16 rows in each environment two are resets
     assert {path.name for path in tmp_path.iterdir()} == {
         "config.json",
         "progress.csv",

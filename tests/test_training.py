@@ -124,7 +124,7 @@ def test_the_warm_up_collects_and_observes_and_learns_nothing() -> None:
     state = warmed().init(KEY())
     assert (int(state.iteration), int(state.learner.version)) == (2, 0)
     assert float(state.learner.params) == float(initial().learner.params)
-    assert int(state.learner.observed) == 4 * 14  # of 16 rows in each environment two are resets: rows 5 and 11
+    assert int(state.learner.observed) == int(state.warmup_rows) == 4 * 14  # of 16 rows each, 5 and 11 are resets
     # And the environments have moved on: the first iteration takes up where the warm-up ended.
     without, _ = run_steps(agent(), initial(), 2)
     assert_bit_equal(state.actor, without.actor)

@@ -111,7 +111,9 @@ class HostLearner:
         for _ in range(self.agent.algorithm.warmup_iterations):
             rollout, _ = self._collect(state)
             assert self.observe is not None
-            state = state._replace(learner=self.observe(state.learner, rollout), iteration=state.iteration + 1)
+            rows = state.warmup_rows + np.sum(rollout.valid, dtype=np.int32)
+            learner = self.observe(state.learner, rollout)
+            state = state._replace(learner=learner, iteration=state.iteration + 1, warmup_rows=rows)
         return state
 
     def step(self, state: AgentState) -> tuple[AgentState, Metrics]:

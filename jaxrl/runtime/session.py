@@ -99,7 +99,7 @@ class Session:
         self.told_of_interrupt = False
         self.iteration = 0
         """Of training: the warm-up is not counted."""
-        self.env_steps = np.full(len(seeds), plan.steps_at(0))
+        self.env_steps = np.zeros(len(seeds), np.int64)
         self.diverged = np.zeros(len(seeds), bool)
         self.best = -np.inf
         self.start = time.perf_counter()
@@ -123,6 +123,9 @@ class Session:
             return self.driver.adopt(states, step)
         source = None if init_from is None else read_source(init_from, init_which)
         states = self.driver.init(hyperparams)
+        if self.plan.warmup_iterations:
+            rows = [state.warmup_rows for state in states] if isinstance(states, list) else states.warmup_rows
+            self.env_steps = np.asarray(self.fetch(rows), np.int64)
         if source is not None:
             states, report = take_over(states, source)
             self.progress.note(report)
