@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import jaxrl
@@ -199,6 +200,27 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert [row["iteration"] for row in rows[:4]] == ["0", "0", "1", "1"] and rows[0]["charts/learning_rate"] == ""
     assert float(rows[-1]["charts/learning_rate"]) < float(rows[2]["charts/learning_rate"])
     assert jaxrl.build(config["agent"]).num_envs == 2
+
+
+def test_a_run_is_made_longer_and_nothing_else_of_it_is_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "ppo", "--anneal", "--env", ENV, "--eval-every", "0", *SMALL]
+    folder = str(tmp_path / "run")
+    assert main([*words, "--out", folder, "--total-steps", "16"]) == 0
+    assert main([*words, "--out", folder, "--total-steps", "24"]) == 0
+    assert main(["train", "--resume", folder, "--total-steps", "32", "--trust", "tests"]) == 0
+    assert "resumed at step 24" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "run" / "progress.csv").read_text().splitlines()))
+    rates = [float(row["charts/learning_rate"]) for row in rows]
+    np.testing.assert_allclose(rates, 1e-3 * np.array([1, 1 / 2, 1 / 3, 1 / 4]), rtol=1e-5)
+    for flags in (["--learning-rate", "0.1"], ["--seeds=3"], ["--no-anneal"]):
+        assert main(["train", "--resume", folder, *flags]) == 2
+        message = capsys.readouterr().err
+        assert f"{flags[0].partition('=')[0]} cannot be given where a run goes on" in message and message.count("\n") == 1
+        assert "--resume goes with --total-steps, --trust, --quiet." in message and "--init-from FOLDER" in message
+    assert main(["train", "ppo", "--resume", folder]) == 2
+    assert "ppo cannot be given where a run goes on" in capsys.readouterr().err
+    assert main(["train", "--resume", folder, "--total-steps", "8", "--trust", "tests"]) == 2
+    assert "run.total_steps is 32 there and 8 here" in capsys.readouterr().err
 
 
 def test_interrupted_training_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -203,6 +203,7 @@ def run(
 def resume(
     out: str | os.PathLike[str],
     *,
+    total_steps: int | None = None,
     on_chunk: OnChunk | None = None,
     quiet: bool = False,
     trust: str | Iterable[str] = (),
@@ -214,6 +215,7 @@ def resume(
     ``trust``.
 
     Args:
+      total_steps: rows per seed in all, to make the run longer, also when it has ended; default: its own.
       on_chunk: the same as in the run; functions are not recorded.
       trust: packages or modules that the run uses, whose code may run: ``("my_package",)``.
       parts: parts of the agent that no other process can import, given again: ``model=my_function``, ``env=my_env``.
@@ -227,7 +229,8 @@ def resume(
     asked, agent = config["run"], build_again(config["agent"], trust=trust, **parts)
     settings = {name: asked[name] for name in KEPT}
     output = {name: value for name, value in config["output"].items() if name in Output._fields}
-    return run(agent, asked["total_steps"], out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
+    length = asked["total_steps"] if total_steps is None else total_steps
+    return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
 
 
 def as_long_as(asked: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

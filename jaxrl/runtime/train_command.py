@@ -28,7 +28,7 @@ DEFAULT_TOTAL_STEPS = 500_000
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
        jaxrl train ALGORITHM --preset NAME [OPTIONS]
-       jaxrl train --resume FOLDER [--trust PACKAGE] [--quiet]
+       jaxrl train --resume FOLDER [--total-steps N] [--trust PACKAGE] [--quiet]
 
 Train over seeds, evaluate on the way, and leave logs, learning curve, checkpoints and the best policies in a folder. A run that
 was stopped or killed goes on from its last checkpoint with --resume, as if nothing had happened.
@@ -104,7 +104,7 @@ def main(args: Sequence[str]) -> int:
         rows = (f"  {name:<6} {entry.help}" for name, entry in ALGORITHMS.items())
         print(HELP.format(algorithms="\n".join(rows)), end="")
         return 0 if args else 2
-    if args[0] == "--resume":
+    if any(_is_resume(arg) for arg in args):
         return resume(args)
     if args[0].startswith("-"):
         raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
@@ -138,13 +138,34 @@ class ResumeOptions:
 
     resume: Annotated[str, tyro.conf.arg(metavar="FOLDER")]
     """Folder of the run."""
+    total_steps: Annotated[Count | None, _chosen_by_us("the run's own", "INT")] = None
+    """More than the run's own make it longer, also when it has ended: rows per seed in all."""
     trust: Trust = ()
     """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
     quiet: Flag = False
     """Show nothing but errors."""
 
 
+def _is_resume(arg: str) -> bool:
+    return arg.partition("=")[0] == "--resume"
+
+
+def refuse_other_settings(args: Sequence[str]) -> None:
+    """Say what can be changed where a run goes on: its length, and nothing that it learns with."""
+    allowed = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ResumeOptions)]
+    given = [arg.partition("=")[0] for arg in args if arg.startswith("--") or arg in ALGORITHMS]
+    folders = [after for arg, after in itertools.pairwise(args) if arg == "--resume"]
+    for word in given:
+        if word.replace("_", "-") not in [*allowed, "--help", *folders]:
+            raise ValueError(
+                f"{word} cannot be given where a run goes on, which takes its settings from its folder: --resume goes with "
+                f"{', '.join(allowed[1:])}. To train with other settings from what it learnt: jaxrl train ALGORITHM --env ENV … "
+                "--init-from FOLDER"
+            )
+
+
 def resume(args: Sequence[str]) -> int:
+    refuse_other_settings(args)
     options = tyro.cli(ResumeOptions, prog="jaxrl train", args=list(args))
     from jaxrl.runtime.devices import request_devices_for
     from jaxrl.runtime.folder import read_config
@@ -153,7 +174,7 @@ def resume(args: Sequence[str]) -> int:
     spec = read_config(options.resume)["agent"]
     request_devices_for([str(spec.get("env"))])
     import_trusted(spec, options.trust)
-    go_on(options.resume, trust=options.trust, quiet=options.quiet)
+    go_on(options.resume, total_steps=options.total_steps, trust=options.trust, quiet=options.quiet)
     return 0
 
 
