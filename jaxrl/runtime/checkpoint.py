@@ -51,13 +51,16 @@ class PendingSave(NamedTuple):
     folder: Path
     step: int
     spec: Any
+    run: str | None
     structure: list[leaves.LeafSpec]
     keep: int
     resources: contextlib.ExitStack
     quiet: _Quiet
 
 
-def save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3) -> Path:
+def save(
+    folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3, run: str | None = None
+) -> Path:
     """Save a state as ``folder/<step>`` and delete all but the last ``keep`` steps.
 
     Args:
@@ -67,6 +70,7 @@ def save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any 
         ``<step>.damaged``.
       spec: plain JSON data to keep with it, such as ``agent.spec``.
       keep: how many steps to keep, at least 1.
+      run: the id of the run that saves, by which ``restore`` tells its steps from those of another one.
 
     Returns:
       The folder of the step.
@@ -77,10 +81,12 @@ def save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any 
       OSError: the folder cannot be written to.
       CheckpointError: writing failed, say on a full disk. Earlier steps are untouched.
     """
-    return finish_save(begin_save(folder, state, step, spec=spec, keep=keep))
+    return finish_save(begin_save(folder, state, step, spec=spec, keep=keep, run=run))
 
 
-def begin_save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3) -> PendingSave:
+def begin_save(
+    folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3, run: str | None = None
+) -> PendingSave:
     """The first half of ``save``: check everything and hand the state to orbax, which goes on writing in the background.
 
     Nothing counts as saved before ``finish_save``, and the next save in this folder must not begin before it.
@@ -91,7 +97,7 @@ def begin_save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec
     spec = _plain(spec)
     structure, arrays = leaves.encode(state)
     folder = absolute(folder)
-    _make_way(folder, int(step))
+    _make_way(folder, int(step), run)
     unfinished = _open_for_writing(folder)
     resources = contextlib.ExitStack()
     quiet = resources.enter_context(_Quiet())
@@ -103,7 +109,7 @@ def begin_save(folder: str | os.PathLike[str], state: PyTree, step: int, *, spec
             raise RuntimeError("orbax-checkpoint refused to save it")
     except Exception as error:
         raise _give_up(folder, int(step), resources, quiet, error) from error
-    return PendingSave(manager, folder, int(step), spec, structure, int(keep), resources, quiet)
+    return PendingSave(manager, folder, int(step), spec, run, structure, int(keep), resources, quiet)
 
 
 def finish_save(pending: PendingSave) -> Path:
@@ -112,7 +118,7 @@ def finish_save(pending: PendingSave) -> Path:
     unfinished = folder / UNFINISHED
     try:
         pending.manager.wait_until_finished()
-        manifest.write(unfinished / str(step), step, pending.spec, pending.structure)
+        manifest.write(unfinished / str(step), step, pending.spec, pending.structure, pending.run)
         os.replace(unfinished / str(step), folder / str(step))
         manifest.sync_folder(folder)
     except Exception as error:  # orbax's threads report here, in exceptions of any type
@@ -157,18 +163,18 @@ def _open_for_writing(folder: Path) -> Path:
     return unfinished
 
 
-def _make_way(folder: Path, step: int) -> None:
-    """Refuse to go back behind a whole step; set aside what is not whole, from ``step`` on."""
+def _make_way(folder: Path, step: int, run: str | None) -> None:
+    """Refuse to go back behind a whole step; set aside what is not whole, or another run's, from ``step`` on."""
     for found, path in step_folders(folder):
         if found < step:
             break
         try:
-            manifest.read_whole(path, found)
+            manifest.read_whole(path, found, run)
         except Damage as damage:
             aside = path.with_name(f"{found}.damaged")
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(path, aside)
-            _warn(f"step {found} ({path}) is not whole: {damage}. It is set aside as {aside.name}", stacklevel=5)
+            _warn(f"step {found} ({path}) {damage}. It is set aside as {aside.name}", stacklevel=5)
         else:
             raise CheckpointError(
                 f"step={step} cannot be saved in {folder}, which holds step {found}: steps go up. Save to another folder, or move"
@@ -179,10 +185,13 @@ def _make_way(folder: Path, step: int) -> None:
 # ------------------------------------------------------------------------------------------------------------------- restoring
 
 
-def restore(folder: str | os.PathLike[str], target: PyTree, *, step: int | None = None) -> tuple[PyTree, CheckpointInfo]:
+def restore(
+    folder: str | os.PathLike[str], target: PyTree, *, step: int | None = None, run: str | None = None
+) -> tuple[PyTree, CheckpointInfo]:
     """Restore the newest whole step, or ``step``, bit for bit.
 
-    A newer step that was cut short, truncated or altered is named in a CheckpointWarning, and the step before it is used.
+    A newer step that was cut short, truncated or altered, or that another run than ``run`` wrote, is named in a
+    CheckpointWarning, and the step before it is used.
 
     Args:
       folder: as given to ``save``.
@@ -190,6 +199,7 @@ def restore(folder: str | os.PathLike[str], target: PyTree, *, step: int | None 
         (jax, NumPy or Python) and on the target's sharding; where the target is abstract without a sharding, as it was saved and
         on the default device. Weak types come back strong.
       step: this step and no other.
+      run: the id that was given to ``save``; None: that of any.
 
     Returns:
       (state, info).
@@ -201,7 +211,7 @@ def restore(folder: str | os.PathLike[str], target: PyTree, *, step: int | None 
     """
     wanted = leaves.describe(target)
     folder = absolute(folder)
-    found = _newest_whole(folder, step)
+    found = _newest_whole(folder, step, run)
     if difference := leaves.first_difference(found.structure, wanted):
         raise ValueError(
             f"step {found.step} in {folder} does not fit the agent: {difference}. Another algorithm, network or setting saved it:"
@@ -263,16 +273,26 @@ def _info(found: Manifest) -> CheckpointInfo:
     return CheckpointInfo(found.step, found.spec, found.versions)
 
 
-def _newest_whole(folder: Path, step: int | None) -> Manifest:
+def why_unusable(folder: str | os.PathLike[str], run: str | None = None) -> str | None:
+    """Why there is nothing to restore; None where there is, though it may not be the newest step."""
+    try:
+        with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
+            _newest_whole(absolute(folder), None, run)
+    except (CheckpointError, FileNotFoundError) as error:
+        return str(error)
+    return None
+
+
+def _newest_whole(folder: Path, step: int | None, run: str | None = None) -> Manifest:
     """The manifest of the step to use, after a warning for every newer one that is not whole."""
     problems = []
     for number, path in _candidates(folder, step):
         try:
             if path.parent != folder:
                 raise Damage("its save was cut short, or is still going on")
-            found = manifest.read_whole(path, number)
+            found = manifest.read_whole(path, number, run)
         except Damage as damage:
-            problems.append(f"step {number} ({path}) is not whole: {damage}")
+            problems.append(f"step {number} ({path}) {damage}")
             continue
         for problem in problems:
             _warn(f"{problem}. Using step {number} instead", stacklevel=4)

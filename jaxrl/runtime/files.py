@@ -14,10 +14,10 @@ import numpy as np
 
 from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint import latest_step, restore
-from jaxrl.runtime.folder import CHECKPOINTS, CURVE, RunFolder
+from jaxrl.runtime.folder import CHECKPOINTS, CURVE, PROGRESS, TENSORBOARD, RunFolder
 from jaxrl.runtime.logs import Record
 from jaxrl.runtime.saving import Saver
-from jaxrl.runtime.sinks import Csv, JsonLines, Sink, TensorBoard, WeightsAndBiases, import_wandb, read_records
+from jaxrl.runtime.sinks import Csv, JsonLines, Sink, Spare, TensorBoard, WeightsAndBiases, import_wandb, read_records, sparing
 from jaxrl.spaces import describe_space
 from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent, PyTree
@@ -64,6 +64,7 @@ class RunFiles:
         self._saver = Saver(
             folder.path,
             agent.spec,
+            run=folder.id,
             every=output.checkpoint_every,
             keep=output.keep_checkpoints,
             save_replay=asked["save_replay"],
@@ -81,7 +82,8 @@ class RunFiles:
         Args:
           target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
         """
-        states, info = restore(self._folder.path / CHECKPOINTS, self._saver.slimmed(target))
+        states, info = restore(self._folder.path / CHECKPOINTS, self._saver.slimmed(target), run=self._folder.id)
+        self._saver.saved = info.step
         self._records = read_records(self._folder.path, info.step)
         return states, info.step, self._records
 
@@ -111,6 +113,10 @@ class RunFiles:
             self._flush()  # a checkpoint never knows more than the logs
             self._saver.begin(states, step)
 
+    def has_best(self) -> bool:
+        """Whether the best policies so far are there; a warning says why not."""
+        return self._saver.has_best()
+
     def improve(self, policies: PyTree, step: int) -> None:
         """These are the best policies so far."""
         self._saver.improve(policies, step)
@@ -121,13 +127,18 @@ class RunFiles:
 
         self._flush()
         self._saver.finish(states, step)
-        with self._writing():
+        with sparing(CURVE):
             learning_curve(history, self._folder.path / CURVE, title=title, subtitle=subtitle)
 
     def close(self) -> None:
-        with self._writing(), contextlib.ExitStack() as resources:
+        with self._explaining(), contextlib.ExitStack() as resources:
+            resources.callback(self._clear_away)
             for part in (self._saver, *(self._sinks or ())):
                 resources.callback(part.close)
+
+    def _clear_away(self) -> None:
+        if not self._folder.is_there:
+            self._saver.clear_away()
 
     def _flush(self) -> None:
         with self._writing():
@@ -136,6 +147,13 @@ class RunFiles:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
+        """Before anything is written, see that the folder is there."""
+        with self._explaining():
+            self._folder.check_there()
+            yield
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
         """Say of what the system refuses (a full disk, say) where that was, and how to go on."""
         try:
             yield
@@ -156,9 +174,9 @@ class RunFiles:
             run=self._asked,
             output=self._output._asdict(),
         )
-        sinks: list[Sink] = [JsonLines(folder, records), Csv(folder, seeds, records)]
+        sinks: list[Sink] = [JsonLines(folder, records), Spare(PROGRESS, lambda: Csv(folder, seeds, records))]
         if self._output.tensorboard:
-            sinks.append(TensorBoard(folder, seeds, records))
+            sinks.append(Spare(TENSORBOARD, lambda: TensorBoard(folder, seeds, records)))
         if self._output.wandb is not None:
             sinks.append(WeightsAndBiases(folder, self._output.wandb, self._folder.config or {}, seeds))
         return sinks

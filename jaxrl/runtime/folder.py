@@ -42,6 +42,8 @@ class RunFolder:
         self._lock = self._claim()
         self.config = self._read_config()
         """Of the run that is in there; None in a new folder."""
+        self.id: str | None = os.urandom(6).hex() if self.config is None else self.config.get("id")
+        """Stands in each checkpoint of the run, and in none of another one; None for a run of a time before there were ids."""
 
     @property
     def shown(self) -> Path:
@@ -69,6 +71,7 @@ class RunFolder:
     def write_config(self, devices: Sequence[jax.Device], **parts: Mapping[str, Any] | None) -> None:
         """``config.json``: all that it takes to make the run again."""
         config = {
+            **({"id": self.id} if self.id else {}),
             **plain(parts),
             "versions": installed_versions(),
             "commit": commit(),
@@ -77,9 +80,27 @@ class RunFolder:
         write_atomically(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
         self.config = config
 
+    def check_there(self) -> None:
+        """Refuse to go on where the folder is no longer the one that was claimed: parts of a run are not made anew.
+
+        Raises:
+          FileNotFoundError.
+        """
+        if not self.is_there:
+            raise FileNotFoundError(
+                f"out={self._shown!r} was deleted, moved or replaced while the run was going on: it ends here, and nothing more "
+                "is written. If the folder was moved, the same call with its new name resumes the run"
+            )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its path still leads to the folder that was claimed."""
+        return _is_at(self._lock, self.path / LOCK)
+
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            (self.path / LOCK).unlink()
+        if self.is_there:
+            with contextlib.suppress(OSError):
+                (self.path / LOCK).unlink()
         self._lock.close()  # which gives the claim up
 
     def _claim(self) -> TextIO:

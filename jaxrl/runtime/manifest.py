@@ -30,6 +30,16 @@ class CheckpointError(ValueError):
 class Damage(Exception):
     """A step is not whole; the text says why. Never leaves ``checkpoint.py``, which goes back to the step before."""
 
+    def __str__(self) -> str:
+        return f"is not whole: {self.args[0]}"
+
+
+class Foreign(Damage):
+    """A step is whole, and another run wrote it."""
+
+    def __str__(self) -> str:
+        return "was written by another run"
+
 
 class Manifest(NamedTuple):
     """What one step holds."""
@@ -37,6 +47,8 @@ class Manifest(NamedTuple):
     step: int
     spec: Any
     """Plain JSON data as ``save`` got it (tuples come back as lists), or None."""
+    run: str | None
+    """The id of the run that wrote it, if one did."""
     versions: dict[str, str]
     """Of jaxrl, Python and the libraries that wrote the step."""
     structure: list[LeafSpec]
@@ -67,12 +79,13 @@ def digest_files(folder: Path, *, sync: bool = False) -> dict[str, tuple[int, st
     }
 
 
-def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec]) -> None:
+def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: str | None = None) -> None:
     """Digest the files of a step folder and describe them in ``manifest.json``; both are on the disk when this returns."""
     body = {
         "format": FORMAT,
         "step": step,
         "spec": spec,
+        "run": run,
         "versions": installed_versions(),
         "structure": [leaf._asdict() for leaf in structure],
         "files": {name: {"size": size, "sha256": digest} for name, (size, digest) in digest_files(folder, sync=True).items()},
@@ -86,14 +99,17 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec]) -> None
     sync_folder(folder)
 
 
-def read_whole(folder: Path, step: int) -> Manifest:
+def read_whole(folder: Path, step: int, run: str | None = None) -> Manifest:
     """The manifest of a step folder, after checking every file against it.
 
     Raises:
+      Foreign: another run than ``run`` wrote it.
       Damage: something is missing, cut or altered; the text names the file.
       CheckpointError: the step has a format that this version does not read.
     """
     manifest = _read(folder, step)
+    if run is not None and manifest.run != run:
+        raise Foreign
     for name, (size, digest) in manifest.files.items():
         try:
             found = (folder / name).stat().st_size
@@ -157,6 +173,7 @@ def _read(folder: Path, step: int) -> Manifest:
     return Manifest(
         step=step,
         spec=body["spec"],
+        run=body.get("run"),
         versions=body["versions"],
         structure=[LeafSpec(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in body["structure"]],
         files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},

@@ -132,7 +132,7 @@ def run(
     Raises:
       TypeError, ValueError: an argument that is not allowed; the message says what is.
       FileExistsError: ``out`` holds something else, or another process is running there.
-      OSError: ``out`` cannot be written to.
+      OSError: ``out`` cannot be written to, or was deleted or moved meanwhile.
       CheckpointError: saving failed, say on a full disk; earlier checkpoints are untouched.
       RunInterrupted: Ctrl-C, SIGTERM or SIGHUP. The chunk under way was finished and everything saved; a second Ctrl-C does not
         wait. Handlers of your own, and signals that are ignored (``nohup``), are left alone.

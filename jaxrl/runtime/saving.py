@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +16,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.runtime.checkpoint import begin_save, finish_save, latest_step, save
-from jaxrl.runtime.folder import BEST, CHECKPOINTS
+from jaxrl.runtime.checkpoint import (
+    UNFINISHED,
+    CheckpointWarning,
+    begin_save,
+    finish_save,
+    latest_step,
+    save,
+    why_unusable,
+)
+from jaxrl.runtime.folder import BEST, CHECKPOINTS, CONFIG
+from jaxrl.runtime.manifest import Damage, read_whole, step_folders
 from jaxrl.types import Agent, AgentState, HostEnv, PyTree
 
 SHARE = 0.03
@@ -24,9 +37,21 @@ class Saver:
     """Writes ``checkpoints/`` and ``best/`` of a run."""
 
     def __init__(
-        self, folder: Path, spec: Mapping[str, Any], *, every: float, keep: int, save_replay: bool, note: Callable[[str], None]
+        self,
+        folder: Path,
+        spec: Mapping[str, Any],
+        *,
+        run: str | None,
+        every: float,
+        keep: int,
+        save_replay: bool,
+        note: Callable[[str], None],
     ) -> None:
-        """``every``: seconds between checkpoints; 0: only at the end."""
+        """``run``: its id. ``every``: seconds between checkpoints; 0: only at the end."""
+        self._run = run
+        self.saved: int | None = None
+        """The last step that was saved, or restored."""
+        self._best_is_lost = False
         self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
         self._spec, self._keep, self._save_replay, self._note = spec, keep, save_replay, note
         self._every = self._asked = every or math.inf
@@ -49,7 +74,7 @@ class Saver:
         """Hand a checkpoint to the background, once ``is_due``."""
         begin = time.perf_counter()
         self._write_best()
-        under_way = begin_save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep)
+        under_way = begin_save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep, run=self._run)
         blocked = time.perf_counter() - begin
 
         def finish() -> float:
@@ -58,21 +83,37 @@ class Saver:
             return blocked + time.perf_counter() - start
 
         self._pending = self._thread.submit(finish)
+        self.saved = step
         self._last = time.perf_counter()
 
     def finish(self, states: PyTree, step: int) -> None:
         """The last checkpoint; everything is on the disk when this returns."""
         self._collect()
         self._write_best()
-        if latest_step(self._checkpoints) != step:
-            save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep)
+        if self.saved != step:
+            save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep, run=self._run)
 
     def slimmed(self, states: PyTree) -> PyTree:
         """What a checkpoint holds of the states: everything, or all but the replay buffer."""
         return states if self._save_replay else without_replay(states)
 
     def close(self) -> None:
+        """Wait for the save under way."""
         self._thread.shutdown()
+
+    def clear_away(self) -> None:
+        """Once closed: what saves left where the run's folder was deleted or moved away under them."""
+        top = self._checkpoints.parent
+        if (top / CONFIG).exists():  # another run has come to that place
+            return
+        for folder in (self._checkpoints, self._best):
+            for step, path in step_folders(folder):
+                with contextlib.suppress(Damage):
+                    if self._run and read_whole(path, step, self._run):
+                        shutil.rmtree(path, ignore_errors=True)
+            for empty in (folder / UNFINISHED, folder, top):
+                with contextlib.suppress(OSError):
+                    empty.rmdir()
 
     def _collect(self) -> None:
         """Wait for the save under way; if saving takes too much of the time, do it less often, and say so."""
@@ -92,8 +133,27 @@ class Saver:
             return
         (policies, step), self._better = self._better, None
         last = latest_step(self._best)
-        if last is None or step > last:  # a resumed run may come by again
-            save(self._best, policies, step, spec=self._spec, keep=1)
+        if self._best_is_lost or last is None or step > last:  # a resumed run may come by again
+            self._make_way_for_best()
+            save(self._best, policies, step, spec=self._spec, keep=1, run=self._run)
+
+    def has_best(self) -> bool:
+        """Whether the best policies can be restored; if not, that is said, and the next ones take their place."""
+        if problem := why_unusable(self._best, self._run):
+            self._best_is_lost = True
+            text = f"the best policies are lost: {problem.rstrip('.')}. Those of the next evaluation take their place"
+            warnings.warn(text, CheckpointWarning, stacklevel=2)
+        return not self._best_is_lost
+
+    def _make_way_for_best(self) -> None:
+        """Set aside what is no folder, or cannot be restored."""
+        if self._best_is_lost or not self._best.is_dir():
+            if os.path.lexists(self._best):
+                aside = self._best.with_name(f"{BEST}.damaged")
+                if aside.is_dir() and not aside.is_symlink():
+                    shutil.rmtree(aside)
+                os.replace(self._best, aside)
+            self._best_is_lost = False
 
 
 def without_replay(states: PyTree) -> PyTree:

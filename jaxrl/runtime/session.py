@@ -140,6 +140,8 @@ class Session:
             self.diverged = np.asarray(records[-1]["diverged"], bool)
             self.start -= records[-1]["seconds"]
             self.best = max(map(self.standing, records))
+            if self.best > -np.inf and self.files and not self.files.has_best():
+                self.best = -np.inf
 
     def train(self, states: PyTree) -> PyTree:
         """Advance to the end of the plan, or to a reason to stop before."""

@@ -6,12 +6,14 @@ to its checkpoint, so that each row appears once.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +44,45 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Spare:
+    """A sink that a run can do without: where it cannot be written to, that is said once, and the run goes on."""
+
+    def __init__(self, name: str, make: Callable[[], Sink]) -> None:
+        """``name``: of its file or folder."""
+        self._name = name
+        self._sink: Sink | None = None
+        with sparing(name):
+            self._sink = make()
+
+    def log(self, record: Record) -> None:
+        self._attempt("log", record)
+
+    def flush(self) -> None:
+        self._attempt("flush")
+
+    def close(self) -> None:
+        if self._sink:
+            with contextlib.suppress(OSError):  # what was flushed is there, and what was not has been told of
+                self._sink.close()
+
+    def _attempt(self, method: str, *args: Any) -> None:
+        if (sink := self._sink) is not None:
+            self._sink = None
+            with sparing(self._name):
+                getattr(sink, method)(*args)
+                self._sink = sink
+
+
+@contextlib.contextmanager
+def sparing(name: str) -> Iterator[None]:
+    """Where a file that only shows what the records hold cannot be written, warn."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{name} cannot be written ({error.strerror or error}), and is left out; {RECORDS} has all that it would show"
+        warnings.warn(message, stacklevel=4)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- files

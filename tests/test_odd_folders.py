@@ -1,0 +1,134 @@
+"""Folders of runs that somebody or something changed: what a resume says of it, and what a run does without."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxrl
+from jaxrl.runtime import saving
+from jaxrl.runtime.checkpoint import CheckpointError, CheckpointWarning, steps, why_unusable
+from jaxrl.runtime.folder import read_config
+from tests.agents import assert_bit_equal, cartpole
+from tests.chaos import progress
+from tests.test_resume import at, train
+
+SHORT, LONG = 32 * 8, 32 * 12
+
+
+@pytest.fixture(autouse=True)
+def save_as_often_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "SHARE", 1e9)
+
+
+def flip(best: Path) -> None:
+    (data,) = best.glob("*/manifest.json")
+    data.write_bytes(data.read_bytes().replace(b"sha256", b"sha255", 1))
+
+
+def replace_by_a_file(best: Path) -> None:
+    shutil.rmtree(best)
+    best.write_text("mine")
+
+
+@pytest.mark.parametrize("damage", [flip, shutil.rmtree, replace_by_a_file])
+def test_lost_best_policies_are_told_and_replaced_by_the_next(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    train(cartpole("ppo"), tmp_path, SHORT)
+    damage(tmp_path / "best")
+    with pytest.warns(
+        CheckpointWarning, match="the best policies are lost: .*/best.* Those of the next evaluation take their place"
+    ):
+        _, history = train(cartpole("ppo"), tmp_path, LONG)
+    assert history["iteration"][-1] == 12 and steps(tmp_path / "best") == [12] and why_unusable(tmp_path / "best") is None
+    assert jaxrl.load_policy(tmp_path).step == 12
+    if damage is replace_by_a_file:
+        assert (tmp_path / "best.damaged").read_text() == "mine"
+
+
+def test_a_file_in_the_place_of_best_does_not_end_a_run(tmp_path: Path) -> None:
+    block = at(2, lambda: (tmp_path / "best").write_text("mine"))
+    train(cartpole("ppo"), tmp_path, SHORT, on_chunk=block, checkpoint_every=0)
+    assert steps(tmp_path / "best") and (tmp_path / "best.damaged").read_text() == "mine"
+
+
+def test_a_checkpoint_of_another_run_is_told_and_not_taken(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    whole, _ = train(cartpole("ppo"), tmp_path / "whole", LONG)
+    train(cartpole("ppo"), mine, SHORT)
+    train(cartpole("ppo"), other, LONG, seeds=[8, 9])
+    assert read_config(mine)["id"] != read_config(other)["id"]
+    shutil.copytree(other / "checkpoints" / "12", mine / "checkpoints" / "12")
+    with pytest.warns(CheckpointWarning) as told:
+        states, _ = train(cartpole("ppo"), mine, LONG)
+    said = " ".join(str(warning.message) for warning in told)
+    assert "was written by another run. Using step 8 instead" in said and "is set aside as 12.damaged" in said
+    assert_bit_equal(states, whole)
+    assert progress(mine) == progress(tmp_path / "whole") and steps(mine / "checkpoints")[-1] == 12
+    shutil.rmtree(mine / "checkpoints")
+    shutil.copytree(other / "checkpoints", mine / "checkpoints")
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint: step 12 .* was written by another run"):
+        train(cartpole("ppo"), mine, LONG)
+
+
+def test_a_run_from_before_there_were_ids_goes_on(tmp_path: Path) -> None:
+    train(cartpole("ppo"), tmp_path, SHORT)
+    config = read_config(tmp_path)
+    del config["id"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    _, history = train(cartpole("ppo"), tmp_path, LONG)
+    assert history["iteration"][-1] == 12 and "id" not in read_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["learning_curve.png", "progress.csv", "tensorboard"])
+def test_what_only_shows_the_records_is_left_out_where_it_cannot_be_written(name: str, tmp_path: Path) -> None:
+    def block() -> None:
+        path = tmp_path / "run" / name
+        path.write_text("in the way") if name == "tensorboard" else path.mkdir()
+
+    def at_the_start(*args: Any) -> Any:
+        block()
+        return original(*args)
+
+    original = jaxrl.runtime.files.RunFiles._open_sinks
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.warns(UserWarning, match=f"{name} cannot be written .*records.jsonl has all"),
+    ):
+        patch.setattr(jaxrl.runtime.files.RunFiles, "_open_sinks", at_the_start)
+        train(cartpole("ppo"), tmp_path / "run", SHORT, tensorboard=True)
+    assert steps(tmp_path / "run" / "checkpoints")[-1] == 8
+    assert len((tmp_path / "run" / "records.jsonl").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("iteration", [2, 6, 8])
+def test_a_folder_that_is_deleted_meanwhile_is_not_made_again_in_parts(iteration: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def delete() -> None:
+        while folder.exists():  # a checkpoint may be under way in it
+            shutil.rmtree(folder, ignore_errors=True)
+
+    with pytest.raises(FileNotFoundError, match="was deleted, moved or replaced while the run was going on: it ends here"):
+        train(cartpole("ppo"), folder, LONG, on_chunk=at(iteration, delete))
+    assert not folder.exists()
+
+
+def test_the_lock_of_a_run_that_took_a_folders_place_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def replace() -> None:
+        folder.rename(tmp_path / "moved")
+        folder.mkdir()
+        for name in (".lock", "config.json"):
+            (folder / name).touch()
+
+    with pytest.raises(FileNotFoundError, match="If the folder was moved, the same call with its new name resumes the run"):
+        train(cartpole("ppo"), folder, LONG, on_chunk=at(6, replace))
+    assert (folder / ".lock").exists() and (folder / "config.json").exists()
+    _, history = train(cartpole("ppo"), tmp_path / "moved", LONG)
+    assert history["iteration"][-1] == 12
