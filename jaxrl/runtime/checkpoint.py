@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,7 +136,11 @@ def _give_up(folder: Path, step: int, resources: contextlib.ExitStack, quiet: _Q
     quiet.stays = True
     with contextlib.suppress(Exception):  # closing reports the same failure again
         resources.close()
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    for _ in range(20):  # threads that are still writing may put a file where others were just cleared away
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        if not os.path.lexists(folder / UNFINISHED):
+            break
+        time.sleep(0.05)
     reason = " ".join(str(error).split()) or type(error).__name__
     if len(reason) > 300:
         reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last

@@ -25,9 +25,10 @@ def leave_while_loading(number: int, frame: FrameType | None) -> None:
     """A handler of Ctrl-C for a process of our own: as Python's, but while a module is imported it ends the process at once.
 
     A KeyboardInterrupt there is swallowed by some libraries, turned into another error by others, and leaves half of a module.
+    In a callback of the garbage collector, as JAX has one, Python itself would swallow it.
     """
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "_xla_gc_callback":
             os.write(2, b"jaxrl: interrupted\n")
             os._exit(128 + number)
         frame = frame.f_back
