@@ -103,7 +103,7 @@ def test_curves_are_named_after_what_differs(tmp_path: Path) -> None:
     write_run(tmp_path / "b", one, num_envs=8, gamma=0.99, parts={"model": wide})
     write_run(tmp_path / "c", one, num_envs=4, gamma=0.9, parts={"model": model}, env="gymnax:Acrobot-v1")
     groups = group_runs(read_runs([tmp_path]))
-    small, large = "num_envs=4 · model.hidden_sizes=[8, 8]", "num_envs=8 · model.hidden_sizes=[256]"
+    small, large = "num envs 4 · model hidden sizes [8, 8]", "num envs 8 · model hidden sizes [256]"
     assert label_groups(groups) == [small, large, small]  # not gamma: the environment tells the third apart
     assert [group.envs for group in groups] == [["CartPole-v1"], ["CartPole-v1"], ["Acrobot-v1"]]
     write_run(tmp_path / "d", one, algorithm="dqn", tau=1.0)
@@ -117,9 +117,9 @@ def test_hyperparameters_that_vary_over_seeds_make_curves(tmp_path: Path) -> Non
     write_run(tmp_path / "a", returns, seeds=[0, 1, 0, 1], hyperparams=swept)
     write_run(tmp_path / "b", [[3.0]], seeds=[2], learning_rate=0.0003, gamma=0.5)
     curves = curves_of(tmp_path)
-    assert list(curves) == ["learning_rate=0.0003", "learning_rate=0.01"]
-    np.testing.assert_array_equal(curves["learning_rate=0.0003"].values, [[1, 2, 3]])
-    np.testing.assert_array_equal(curves["learning_rate=0.01"].values, [[30, 40]])
+    assert list(curves) == ["learning rate 0.0003", "learning rate 0.01"]
+    np.testing.assert_array_equal(curves["learning rate 0.0003"].values, [[1, 2, 3]])
+    np.testing.assert_array_equal(curves["learning rate 0.01"].values, [[30, 40]])
 
 
 def test_repeated_seeds_are_not_put_together(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_repeated_seeds_are_not_put_together(tmp_path: Path) -> None:
         write_run(tmp_path / name, [[1.0, 2.0]])
     write_run(tmp_path / "more", [[1.0, 2.0]], seeds=[7, 8], learning_rate=0.1)
     labels = list(curves_of(tmp_path))
-    assert labels == ["learning_rate=0.1", "learning_rate=0.001 · new/x", "learning_rate=0.001 · old/x"]
+    assert labels == ["learning rate 0.1", "learning rate 0.001 · new", "learning rate 0.001 · old"]
 
 
 def test_pooled_environments_are_strata(tmp_path: Path) -> None:

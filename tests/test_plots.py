@@ -84,6 +84,21 @@ def test_plot_prints_how_curves_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert picture(tmp_path / "curves.png").shape[0] > 500
 
 
+def test_curves_have_the_names_that_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, env, rate in (("a", "CartPole-v1", 0.1), ("b", "CartPole-v1", 0.2), ("c", "Acrobot-v1", 0.2)):
+        write_run(tmp_path / name, [[1.0], [2.0]], env=env, learning_rate=rate)
+    write_run(tmp_path / "d", [[1.0], [2.0]], env="Acrobot-v1", learning_rate=0.1)
+    command = ["plot", str(tmp_path), "--out", str(tmp_path / "a.svg")]
+    assert main([*command, "--labels", "slow $x$", "fast"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert sorted(row.split("  ")[1] for row in rows) == [
+        f"{env} · {x}" for env in ("Acrobot-v1", "CartPole-v1") for x in ("fast", "slow $x$")
+    ]
+    assert main([*command, "--labels", "slow"]) == 2
+    said = "--labels needs a name of its own for each of 2 curves, in this order: learning rate 0.1; learning rate 0.2"
+    assert said in capsys.readouterr().err
+
+
 def test_plot_of_the_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "a", [[0.0, 1.0, 2.0, 97.0]])
     for metric, value in (("iqm", "1.50"), ("mean", "25.00")):
@@ -108,9 +123,9 @@ def test_seeds_without_a_value_are_told(tmp_path: Path, capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     assert err.splitlines() == [
         f"note: no records yet in {begun}",
-        f"note: no value of {EVALUATION} for learning_rate=9 (1 seed)",
+        f"note: no value of {EVALUATION} for learning rate 9 (1 seed)",
     ]
-    assert out.count("\n") == 2 and "learning_rate=0.1" in out
+    assert out.count("\n") == 2 and "learning rate 0.1" in out
 
 
 def test_too_many_curves_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,10 +108,13 @@ def _without_repeated_seeds(group: Group) -> list[Group]:
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
-    """The folders relative to the one that holds them all."""
+    """What differs between the folders: without those that hold them all, and without a last part that all have."""
     paths = [str(folder.absolute()) for folder in folders]
     common = os.path.commonpath(paths)
-    return [os.path.relpath(path, common) for path in paths]
+    parts = [Path(os.path.relpath(path, common)).parts or (Path(path).name,) for path in paths]
+    while len({part[-1] for part in parts}) == 1 and min(map(len, parts)) > 1:
+        parts = [part[:-1] for part in parts]
+    return ["/".join(part) for part in parts]
 
 
 def facts_of(config: Mapping[str, Any], column: int) -> Facts:
@@ -165,10 +168,28 @@ def label_groups(groups: Sequence[Group]) -> list[str]:
     labels = []
     for group in groups:
         algorithm, facts = group.facts[ALGORITHM], group.facts
-        told = [f"{name}={facts[name]}" for name in differing[algorithm] if name in facts and name != RUN]
+        told = [f"{as_words(name)} {facts[name]}" for name in differing[algorithm] if name in facts and name != RUN]
         told += [facts[RUN]] if RUN in facts else []
         labels.append(" · ".join([algorithm] * (several or not told) + told))
     return labels
+
+
+def as_words(name: str) -> str:
+    """A setting as a person would write it: ``model hidden sizes`` for ``model.hidden_sizes``."""
+    return name.replace("_", " ").replace(".", " ")
+
+
+def rename(labels: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Other names for the curves, in the order of the legend.
+
+    Raises:
+      ValueError: there are more or fewer than curves; the message lists these.
+    """
+    distinct = list(dict.fromkeys(labels))
+    if len(given) != len(distinct) or len(set(given)) != len(given):
+        shown = "; ".join(distinct)
+        raise ValueError(f"--labels needs a name of its own for each of {len(distinct)} curves, in this order: {shown}")
+    return [given[distinct.index(label)] for label in labels]
 
 
 # --------------------------------------------------------------------------------------------------------------------- aligning

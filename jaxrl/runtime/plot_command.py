@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from jaxrl.runtime.cli import unknown
-from jaxrl.runtime.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve
+from jaxrl.runtime.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve, rename
 from jaxrl.runtime.figures import COLOURS, DASHES, FORMATS
 from jaxrl.runtime.flags import Flag
 from jaxrl.runtime.plots import AXIS_NAMES, Band, draw_curves, summarise
@@ -30,6 +30,7 @@ panel, and curves are named after what differs between them. The values at the e
 try:
   jaxrl plot runs/quickstart
   jaxrl plot runs/ppo-* runs/dqn-* --out comparison.pdf
+  jaxrl plot runs/small runs/large --labels "64 units" "256 units"
   jaxrl plot runs --key losses/entropy --metric mean
   jaxrl plot runs --pool --normalize CartPole-v1=22,500 Acrobot-v1=-500,-70
 
@@ -58,6 +59,8 @@ class PlotOptions:
     """Confidence level of the bands."""
     title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(default: what all runs share)")] = None
     """Heading of the figure; '' leaves it out."""
+    labels: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT …", help_behavior_hint="(default: what differs)")] = ()
+    """Names of the curves, one for each, in the order in which the default ones are printed."""
     pool: Flag = False
     """One curve for all environments together, instead of a panel for each."""
     normalize: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ENV=LOW,HIGH …", help_behavior_hint="(default: none)")] = ()
@@ -71,7 +74,8 @@ def main(args: Sequence[str]) -> int:
     runs = read_runs(options.runs, note)
     key = choose_key(runs, options.key, note)
     groups = group_runs(runs, pool=options.pool)
-    labelled = list(zip(groups, label_groups(groups), strict=True))
+    labels = label_groups(groups)
+    labelled = list(zip(groups, rename(labels, options.labels) if options.labels else labels, strict=True))
     for group, label in labelled:
         if not group.has(key):
             note(f"no value of {key} for {label} ({count(group.num_seeds)})")
