@@ -37,14 +37,20 @@ class Experiment(NamedTuple):
         return sum(score >= self.threshold for score in scores) >= self.passing_seeds
 
 
-def of_preset(name: str, threshold: float) -> Experiment:
+def of_preset(name: str, threshold: float, passing_seeds: int | None = None) -> Experiment:
     """What a preset claims, measured: its settings have their home in ``jaxrl.runtime.presets``."""
     preset = PRESETS[name]
     builder = f"make_{preset.algorithm}"
-    return Experiment(name, builder, preset.env, preset.settings, preset.total_steps, preset.num_seeds, threshold)
+    sizes = (preset.total_steps, preset.num_seeds)
+    return Experiment(name, builder, preset.env, preset.settings, *sizes, threshold, passing_seeds)
 
 
 EXPERIMENTS = {
     experiment.name: experiment
-    for experiment in (of_preset("ppo-cartpole", 490), of_preset("ppo-pendulum", -250), of_preset("dqn-cartpole", 475))
+    for experiment in (
+        of_preset("ppo-cartpole", 490),
+        of_preset("ppo-pendulum", -250),
+        of_preset("dqn-cartpole", 475, passing_seeds=16),
+        Experiment("dqn-cartpole-long", "make_dqn", "CartPole-v1", {}, 500_000, 8, 475),
+    )
 }

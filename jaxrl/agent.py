@@ -57,7 +57,6 @@ def bind(
     hyperparams: Any,
     spec: dict[str, Any] | None = None,
     axis_name: str | None = None,
-    needs_length: bool = False,
 ) -> Agent:
     """An Agent that collects ``rollout_length`` rows in ``num_envs`` environments per step, and learns from them.
 
@@ -65,7 +64,6 @@ def bind(
       hyperparams: the rule's defaults, a NamedTuple of Python floats (kept as floats: arrays could be donated away).
       spec: what ``jaxrl.build`` needs; a rule of your own may leave it out.
       axis_name: the device axis that ``step`` runs under (pmap, shard_map), each device holding its share of environments.
-      needs_length: ``init`` refuses a ``total_steps`` of 0 among the hyperparameters: a schedule of the rule ends with the run.
     """
     if not isinstance(axis_name, str | None):
         raise TypeError(f"axis_name={axis_name!r} must be the name of a mapped axis, such as 'd', or None")
@@ -84,10 +82,7 @@ def bind(
             check_env_params(env, env_params, num_envs)
         else:
             refuse_env_params(env)
-        merged = merge_hyperparams(defaults, hyperparams)
-        if needs_length:
-            _check_length(defaults, hyperparams)
-        return init(key, merged, env_params)
+        return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
     return Agent(init_agent, step, algorithm, env, dict(spec or {}), num_envs, rollout_length, axis_name, defaults)
 
@@ -109,18 +104,8 @@ def with_length(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
 
 
 def state_shapes(agent: Agent) -> AgentState:
-    """Shapes of what ``agent.init`` gives, for a run of any length."""
-    return jax.eval_shape(lambda: agent.init(jax.random.key(0), with_length(agent, None, 1)))
-
-
-def _check_length(defaults: Any, given: Any) -> None:
-    given = given._asdict() if isinstance(given, type(defaults)) else given or {}
-    total_steps = given.get("total_steps", defaults.total_steps)
-    if not isinstance(total_steps, jax.core.Tracer) and not np.any(total_steps):
-        raise ValueError(
-            "anneal=True needs the length of the run, which jaxrl.run and jaxrl.make_train set to theirs: to step by hand, give "
-            "total_steps=… to the builder, or agent.init(key, {'total_steps': …})"
-        )
+    """Shapes of what ``agent.init`` gives."""
+    return jax.eval_shape(lambda: agent.init(jax.random.key(0)))
 
 
 def refuse_env_params(env: HostEnv) -> None:

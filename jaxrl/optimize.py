@@ -82,14 +82,10 @@ def packing(optimizer: OptimizerFn, params: PyTree) -> Packing:
     return Packing(lambda tree: ravel_pytree(tree)[0], ravel_pytree(params)[1])
 
 
-def check_schedules(
-    schedules: Mapping[str, Schedule] | None, fields: tuple[str, ...], *, anneal: bool = False
-) -> dict[str, Schedule]:
-    """Refuse schedules for hyperparameters that the rule does not have, or that give no number, and two of the learning rate."""
+def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str, ...]) -> dict[str, Schedule]:
+    """Refuse schedules for hyperparameters that the rule does not have, or that give no number."""
     if not isinstance(schedules, Mapping | None):
         raise TypeError(f"schedules={schedules!r} must map names of hyperparameters to functions: {{'learning_rate': …}}")
-    if anneal and "learning_rate" in (schedules or {}):
-        raise ValueError("anneal=True is a schedule of learning_rate: give either it or schedules['learning_rate'], not both")
     for name, schedule in (schedules or {}).items():
         if name not in fields:
             raise ValueError(f"schedules[{name!r}] names no hyperparameter.{nearest(name, fields)} Allowed: {sorted(fields)}.")

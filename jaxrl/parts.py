@@ -179,7 +179,7 @@ def resolve_optimizer(
             fix = "optax.chain(optax.clip_by_global_norm(hp.max_grad_norm), optax.adamw(hp.learning_rate))"
         if name in scheduled:
             raise ValueError(
-                f"{name} has a schedule (anneal is one), and {what} does not look at it: use lambda hp: {fix}, "
+                f"{name} has a schedule, and {what} does not look at it: use lambda hp: {fix}, "
                 "or give the transformation a schedule of its own"
             )
         if float(getattr(hyperparams, name)) != getattr(defaults, name):

@@ -20,7 +20,14 @@ RECURRENT = partial(actor_critic, hidden_sizes=(16,), core="gru", core_size=16)
 
 
 def small_ppo(env: str | Env | HostEnv, **settings: Any) -> Agent:
-    defaults = {"num_envs": 4, "rollout_length": 8, "num_epochs": 2, "num_minibatches": 2, "model": SMALL_ACTOR_CRITIC}
+    defaults = {
+        "num_envs": 4,
+        "rollout_length": 8,
+        "num_epochs": 2,
+        "num_minibatches": 2,
+        "anneal": False,
+        "model": SMALL_ACTOR_CRITIC,
+    }
     return make_ppo(env, **{**defaults, **settings})
 
 
@@ -33,6 +40,7 @@ def small_dqn(env: str | Env | HostEnv, **settings: Any) -> Agent:
         "buffer_size": 240,
         "learning_starts": 64,
         "target_update_interval": 3,
+        "anneal": False,
         "model": SMALL_Q_NETWORK,
     }
     return make_dqn(env, **{**defaults, **settings})

@@ -16,7 +16,6 @@ import scipy.stats
 from gymnasium import spaces
 
 from jaxrl import make_ppo, make_train
-from jaxrl.agent import state_shapes
 from jaxrl.algorithms.ppo import (
     Batch,
     PPOConfig,
@@ -422,13 +421,16 @@ def test_annealing_falls_to_zero_at_total_steps() -> None:
     assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(0.1)  # traced, and of no known length
 
 
-def test_annealing_without_a_length_is_refused_before_it_begins() -> None:
-    agent = small_ppo(clock(), anneal=True)
-    for given in (None, {"gamma": 0.5}, PPOHyperparams(), {"total_steps": 0}):
-        with pytest.raises(ValueError, match=r"anneal=True needs the length of the run, .* give total_steps=…"):
-            agent.init(KEY(), given)
-    shapes = jax.eval_shape(lambda key, total: agent.init(key, {"total_steps": total}), KEY(), 64.0)
-    assert shapes == state_shapes(agent) == jax.eval_shape(small_ppo(clock(), anneal=True, total_steps=64).init, KEY())
+def test_annealing_waits_for_a_length_and_gives_way_to_a_schedule() -> None:
+    """Who steps by hand without a length, or with a schedule of the rate, gets the rate that was asked for."""
+    assert PPOConfig().anneal
+    schedule = {"learning_rate": optax.linear_schedule(1, 0, 8)}
+    for settings, expected in (({}, 0.1), ({"total_steps": 4 * 32}, 0.05), ({"total_steps": 64, "schedules": schedule}, 0.075)):
+        agent, (state, rollout) = whole_batch(**{"anneal": True, **settings}), sample()
+        total_steps = jnp.float32(settings.get("total_steps", 0))
+        learner = state.learner._replace(hyperparams=state.learner.hyperparams._replace(total_steps=total_steps))
+        _, metrics = jit(agent.algorithm.update)(learner._replace(version=jnp.int32(2)), rollout)
+        assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(expected)
 
 
 def test_schedules_count_the_warm_up() -> None:
@@ -513,10 +515,6 @@ def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
         ({"num_envs": 0}, "num_envs=0 must be an integer >= 1"),
         ({"rollout_length": 0}, "rollout_length=0 must be an integer >= 1"),
         ({"total_steps": -1}, "total_steps=-1 is not allowed: it must be a finite number >= 0"),
-        (
-            {"anneal": True, "total_steps": 100, "schedules": {"learning_rate": optax.linear_schedule(1, 0, 3)}},
-            r"anneal=True is a schedule of learning_rate: give either",
-        ),
         ({"schedules": {"lr": optax.linear_schedule(1, 0, 3)}}, r"schedules\['lr'\] names no hyperparameter"),
         ({"schedules": {"learning_rates": optax.linear_schedule(1, 0, 3)}}, "Did you mean 'learning_rate'"),
     ],

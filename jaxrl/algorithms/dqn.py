@@ -55,12 +55,13 @@ class DQNConfig:
     """Rows collected before the first update."""
     replay_ratio: float = 32.0
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
-    target_update_interval: int = 128
+    target_update_interval: int = 64
     """Updates between changes of the target network."""
     double: bool = True
     """Choose the next action with the online network (van Hasselt et al. 2016)."""
-    anneal: bool = False
-    """Learning rate to 0, linearly, at ``total_steps``."""
+    anneal: bool = True
+    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has a factor for
+    the learning rate."""
 
     @property
     def steps_per_iteration(self) -> int:
@@ -74,7 +75,7 @@ class DQNConfig:
 class DQNHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
-    learning_rate: Any = 2.3e-3
+    learning_rate: Any = 3e-3
     """Adam's step size; 0 learns nothing, as a control."""
     gamma: Any = 0.99
     """Discount per step."""
@@ -82,12 +83,12 @@ class DQNHyperparams(NamedTuple):
     """How far the target network moves at each change; 1 copies."""
     epsilon_start: Any = 1.0
     """Probability of a random action at the start."""
-    epsilon_end: Any = 0.04
+    epsilon_end: Any = 0.05
     """The same once exploration_steps have passed."""
-    exploration_steps: Any = 50_000.0
+    exploration_steps: Any = 5_000.0
     """Rows, after the warm-up, over which epsilon falls linearly."""
-    max_grad_norm: Any = 10.0
-    """Clip the gradient to this global norm."""
+    max_grad_norm: Any = 1_000.0
+    """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, those that hold an end."""
     total_steps: Any = 0.0
     """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
 
@@ -196,7 +197,7 @@ def make_algorithm(
     warmup_iterations = -(-config.learning_starts // config.steps_per_iteration)
 
     def current(learner: DQNState) -> DQNHyperparams:
-        rows = config.steps_per_iteration if config.anneal else 0
+        rows = config.steps_per_iteration if config.anneal and "learning_rate" not in schedules else 0
         return scheduled(learner.hyperparams, schedules, learner.version + warmup_iterations, annealed_rows=rows)
 
     def init(key: Key, hyperparams: DQNHyperparams) -> DQNState:
@@ -369,15 +370,14 @@ def make_dqn(
         )
     check_config(config)
     capacity = config.buffer_size // config.num_envs
-    factors = check_schedules(schedules, DQNHyperparams._fields, anneal=config.anneal)
-    scheduled_names = [*factors, *["learning_rate"] * config.anneal]
+    factors = check_schedules(schedules, DQNHyperparams._fields)
     algorithm = make_algorithm(
         bound.observation_space,
         bound.action_space,
         network,
         resolve_replay(replay, uniform_replay, capacity, config.num_envs, config.rollout_length),
         config,
-        optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, DQNHyperparams(), scheduled_names),
+        optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, DQNHyperparams(), [*factors]),
         schedules=factors,
         axis_name=axis_name,
     )
@@ -388,7 +388,6 @@ def make_dqn(
         num_envs=config.num_envs,
         rollout_length=config.rollout_length,
         hyperparams=hyperparams,
-        needs_length=config.anneal,
         spec=agent_spec(make_dqn, env, config, hyperparams, parts),
         axis_name=axis_name,
     )

@@ -61,8 +61,9 @@ class PPOConfig:
     """Divide by the running deviation of the discounted return, for learning only."""
     clip_value_loss: bool = False
     """Clip the change of the value as the ratio is clipped."""
-    anneal: bool = False
-    """Learning rate to 0, linearly, at ``total_steps``."""
+    anneal: bool = True
+    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has a factor for
+    the learning rate."""
 
     @property
     def steps_per_iteration(self) -> int:
@@ -247,7 +248,7 @@ def make_algorithm(
     warmup_iterations = int(config.normalize_observations or config.normalize_rewards)
 
     def current(learner: PPOState) -> PPOHyperparams:
-        rows = config.steps_per_iteration if config.anneal else 0
+        rows = config.steps_per_iteration if config.anneal and "learning_rate" not in schedules else 0
         return scheduled(learner.hyperparams, schedules, learner.version + warmup_iterations, annealed_rows=rows)
 
     def init(key: Key, hyperparams: PPOHyperparams) -> PPOState:
@@ -401,14 +402,13 @@ def make_ppo(
     network, losses = resolve_model(model, actor_critic, bound), resolve_losses(extra_losses)
     check_output(model, model_output(model, network, bound, unrolled=True), bound.action_space)
     check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
-    factors = check_schedules(schedules, PPOHyperparams._fields, anneal=config.anneal)
-    scheduled_names = [*factors, *["learning_rate"] * config.anneal]
+    factors = check_schedules(schedules, PPOHyperparams._fields)
     algorithm = make_algorithm(
         bound.observation_space,
         bound.action_space,
         network,
         config,
-        optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, PPOHyperparams(), scheduled_names),
+        optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, PPOHyperparams(), [*factors]),
         schedules=factors,
         extra_losses=losses,
         axis_name=axis_name,
@@ -423,7 +423,6 @@ def make_ppo(
         num_envs=config.num_envs,
         rollout_length=config.rollout_length,
         hyperparams=hyperparams,
-        needs_length=config.anneal,
         spec=agent_spec(make_ppo, env, config, hyperparams, parts),
         axis_name=axis_name,
     )
