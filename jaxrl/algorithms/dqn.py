@@ -60,8 +60,8 @@ class DQNConfig:
     double: bool = True
     """Choose the next action with the online network (van Hasselt et al. 2016)."""
     anneal: bool = True
-    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has a factor for
-    the learning rate."""
+    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has one
+    for the learning rate."""
 
     @property
     def steps_per_iteration(self) -> int:

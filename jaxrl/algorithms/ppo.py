@@ -62,8 +62,8 @@ class PPOConfig:
     clip_value_loss: bool = False
     """Clip the change of the value as the ratio is clipped."""
     anneal: bool = True
-    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has a factor for
-    the learning rate."""
+    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has one
+    for the learning rate."""
 
     @property
     def steps_per_iteration(self) -> int:
