@@ -136,7 +136,8 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     if not (isinstance(spec["settings"], Mapping) and isinstance(spec["parts"], Mapping)):
         raise ValueError("this is no agent spec: its settings and parts must be mappings; Agent.spec makes one")
     trust = check_trust(trust)
-    keywords = {**spec["settings"], **spec["parts"], "env": spec["env"]}
+    settings = {name: value for name, value in spec["settings"].items() if value is not None}  # None, of older runs: left open
+    keywords = {**settings, **spec["parts"], "env": spec["env"]}
     described = {name: data for name, data in keywords.items() if name not in overrides}
     if isinstance(env := described.get("env"), str):
         check_env_id(env, trust)

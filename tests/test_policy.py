@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.runtime import devices
+from jaxrl.runtime import checkpoint, devices
 from jaxrl.runtime.checkpoint import CheckpointWarning, steps
 from jaxrl.runtime.fused import FusedDriver
 from jaxrl.runtime.policy import load_policies
@@ -57,6 +57,25 @@ def test_the_last_policy_acts_as_the_agent_does(rule: str, seed: int, runs: Any)
     np.testing.assert_array_equal(policy(np.asarray(obs)), expected)
     alone = policy(np.asarray(obs[3]))
     assert alone.shape == () and alone == expected[3] and policy.seed == seed
+
+
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_a_run_from_before_its_length_was_data_still_plays(which: str, runs: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    folder, _ = runs["dqn"]
+    for there in folder.iterdir():
+        (tmp_path / there.name).symlink_to(there)
+    (tmp_path / "config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config["agent"]["settings"]["total_steps"] = None
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    def without_length(path: Path) -> Any:
+        arrays, info = checkpoint.read_arrays(path)
+        return {name: x for name, x in arrays.items() if not name.endswith(".total_steps")}, info
+
+    monkeypatch.setattr("jaxrl.runtime.policy.read_arrays", without_length)
+    obs = np.full(4, 0.1, np.float32)
+    assert jaxrl.load_policy(tmp_path, which=which)(obs) == jaxrl.load_policy(folder, which=which)(obs)
 
 
 def test_the_best_policy_is_that_of_the_best_evaluation(runs: Any) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.agent import state_shapes, with_length
+from jaxrl.agent import state_shapes
 from jaxrl.runtime.checkpoint import read_arrays, restore
 from jaxrl.runtime.folder import check_which, read_config, saved_folder
 from jaxrl.runtime.loaded import LoadedPolicy
@@ -126,7 +126,7 @@ def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Sp
 
 def _best_policies(agent: Agent, saved: Path, num_seeds: int) -> tuple[Policy, int]:
     def policy(key: Key) -> Policy:
-        return agent.algorithm.policy(agent.init(key, with_length(agent, None, 1)).learner)
+        return agent.algorithm.policy(agent.init(key).learner)
 
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_seeds))
     policies, info = restore(saved, jax.eval_shape(jax.vmap(policy), keys))
@@ -139,7 +139,9 @@ def _last_policies(agent: Agent, saved: Path) -> tuple[Policy, int]:
     learner = state_shapes(agent).learner
     # Keys, and a replay buffer that was left out, are no part of a policy.
     arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
-    return agent.algorithm.policy(arrays), info.step
+    pairs = zip(agent.hyperparams, arrays.hyperparams, strict=True)
+    numbers = [default if there is None else there for default, there in pairs]  # None: the rule had no such number yet
+    return agent.algorithm.policy(arrays._replace(hyperparams=type(agent.hyperparams)(*numbers))), info.step
 
 
 def _evaluated(folder: Path, saved: SavedPolicies) -> np.ndarray:
