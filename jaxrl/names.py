@@ -85,7 +85,6 @@ RUN_ARGUMENTS = (
     "eval_every",
     "eval_episodes",
     "eval_explore",
-    "eval_explore",
     "chunk_iterations",
     "exact_steps",
     "stop_at",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxrl.config import nearest
-from jaxrl.trust import RESULTS, check_trust, check_trusted, import_object, import_part, is_trusted, remember
+from jaxrl.trust import PATH, RESULTS, check_trust, check_trusted, import_object, import_part, is_trusted, remember
 from jaxrl.types import Agent, Env, HostEnv, Model
 
 
@@ -103,6 +103,19 @@ def check_env_id(env_id: str, trust: str | Iterable[str] = ()) -> str:
     return env_id
 
 
+def check_factory(env_id: str, trust: str | Iterable[str] = ()) -> None:
+    """Import the function that a trusted id names: trust in a module is none in the functions of others that it imports.
+
+    Raises:
+      ValueError: there is no such function, or its own module is not trusted.
+    """
+    from jaxrl.envs import factory_of
+
+    factory = factory_of(env_id)
+    if factory is not None and PATH.fullmatch(factory):  # what else is wrong with an id, make_env says
+        import_part(factory, "env", check_trust(trust), role="env")
+
+
 def agent_spec(builder: Any, env: str | Env | HostEnv, config: Any, hyperparams: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
     """``Agent.spec`` of what ``builder`` makes from a Config (dataclass), Hyperparams (NamedTuple) and parts."""
     return {
@@ -143,6 +156,8 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
         check_env_id(env, trust)
     builder = _builder(spec["builder"], trust)
     made = {name: realize(data, name, trust=trust, result=RESULTS.get(name)) for name, data in described.items()}
+    if isinstance(env, str):
+        check_factory(env, trust)
     agent = builder(**made, **overrides)
     if not isinstance(agent, Agent):
         raise ValueError(f"builder {brief(spec['builder'])} gives {type(agent).__name__}, and no jaxrl.Agent")

@@ -82,7 +82,7 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
       where: which part of an agent it is, for errors.
       trust: packages that the user trusts.
       result: how the type ends that a function of jaxrl's must promise to return.
-      role: "part" or "builder"; rooms hold no builders.
+      role: "part", "builder" or "env"; rooms hold parts alone.
 
     Raises:
       Untrusted: it may not. Nothing was imported, or only the module that may be.
@@ -108,7 +108,8 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
         lost = isinstance(error, ModuleNotFoundError)
         fix = ": work in the folder that holds it, or put that folder on PYTHONPATH" if lost else ""
         raise ValueError(f"{where} cannot be rebuilt: {path!r} cannot be imported here ({error}){fix}") from error
-    home = getattr(found, "__module__", None)
+    # A partial does not tell where it was made.
+    home = module if isinstance(found, functools.partial) else getattr(found, "__module__", None)
     if not isinstance(home, str) or not (_in(home, ROOMS) or (not from_room and is_trusted(f"{home}:{last}", trust))):
         raise Untrusted(f"{where} is {path!r}, which {module!r} does not define itself: it comes from {home!r}")
     if from_room and result and not _promises(found, result):

@@ -146,6 +146,7 @@ def test_describe_env_gives_an_id_only_where_it_rebuilds():
     assert describe_env(host) == "envpool:CartPole-v1?max_episode_steps=9"
     assert describe_env(host._replace(options={})) is None
     assert describe_env(host._replace(open=lambda num_envs, seed: None)) is None
+    assert describe_env(host._replace(open_eval=lambda num_envs, seed: None)) is None
 
 
 def test_list_envs():

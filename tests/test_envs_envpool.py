@@ -100,6 +100,8 @@ def test_options_for_learning_stay_out_of_scores():
     env = make_env("envpool:Pong-v5", reward_clip=True, episodic_life=True, stack_num=2)
     assert env.options == {"reward_clip": True, "episodic_life": True, "stack_num": 2}
     assert env.open_eval.keywords == {"options": {"stack_num": 2}}
+    # Elsewhere ``open`` is scored, so that whoever replaces it, by a wrapper of their own, is scored by that too.
+    assert make_env("envpool:Pong-v5", stack_num=2).open_eval is None
 
 
 def test_a_seed_and_a_number_fix_a_stream():

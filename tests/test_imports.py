@@ -150,8 +150,9 @@ NEED_VALUES = {"gymnax:FourRooms-misc", "gymnax:MetaMaze-misc"}
 def test_building_an_agent_starts_no_backend() -> None:
     """So that ``run`` can still ask for a device per core: on every gymnax environment, envpool's, and one of the user's."""
     code = f"""
+import functools
 from jax._src import xla_bridge
-import jax, jaxrl
+import jax, jaxrl, jaxrl.models, optax
 ids = [env for env in jaxrl.list_envs("gymnax") if env not in {NEED_VALUES!r}]
 guilty = []
 for env in ids + ["CartPole-v1?gravity=5.0", "DeepSea-bsuite?size=5", "envpool:CartPole-v1", "tests.probes:truncation"]:
@@ -160,6 +161,14 @@ for env in ids + ["CartPole-v1?gravity=5.0", "DeepSea-bsuite?size=5", "envpool:C
     if xla_bridge._backends or before != jax.config.values:
         guilty.append(env)
 jaxrl.make_train(jaxrl.make_dqn("CartPole-v1"), total_steps=200_000)
+parts = dict(
+    model=functools.partial(jaxrl.models.actor_critic, core="gru"),
+    optimizer=lambda hp: optax.adamw(hp.learning_rate),
+    schedules={{"gamma": lambda iteration: 1.0}},
+    extra_losses=lambda params, batch: (batch.value.mean(), {{}}),
+)
+for axis_name in (None, "d"):
+    jaxrl.make_ppo("CartPole-v1", normalize_observations=True, normalize_rewards=True, axis_name=axis_name, **parts)
 guilty += sorted(xla_bridge._backends)
 from gymnax.environments.misc import frozen_lake
 result = [len(ids), guilty, frozen_lake._DIRECTIONS[jax.numpy.array(2)].tolist(), sorted(xla_bridge._backends)]

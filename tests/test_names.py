@@ -172,6 +172,7 @@ def test_every_name_on_the_right_exists() -> None:
     known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
     assert set(_ELSEWHERE) <= known and set(_NOTES) <= set(_ELSEWHERE)
     assert keywords(jaxrl.run) - {"agent", "total_steps", "hyperparams"} == set(RUN_ARGUMENTS)
+    assert len(RUN_ARGUMENTS) == len(set(RUN_ARGUMENTS))
 
 
 @pytest.mark.parametrize("rule", BUILDERS)

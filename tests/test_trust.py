@@ -253,7 +253,9 @@ NUMBERS = itertools.count()
 
 NETS = """
 import os
+from functools import partial
 from os import getcwd
+from jaxrl import make_env
 from jaxrl.models import actor_critic
 
 def net(*spaces):
@@ -263,6 +265,11 @@ class Nets:
     @staticmethod
     def small(*spaces):
         return net(*spaces)
+
+def cart():
+    return make_env("CartPole-v1")
+
+heavy_cart = partial(make_env, "CartPole-v1", gravity=20.0)
 """
 
 
@@ -294,6 +301,15 @@ def test_what_is_trusted_is_imported(nets: str, trust: Any) -> None:
 def test_trust_in_a_module_is_none_in_what_it_imports(nets: str, name: str) -> None:
     with pytest.raises(Untrusted):
         import_part(f"{nets}:{name}", "model", (nets,))
+
+
+def test_nor_in_environments_that_it_imports(nets: str) -> None:
+    for name in ("cart", "heavy_cart"):
+        spec = altered(cartpole("ppo").spec, {"env": f"{nets}:{name}"})
+        assert jaxrl.build(spec, trust=nets).env.name == f"{nets}:{name}"
+    for name in ("getcwd", "make_env?env_id=CartPole-v1"):
+        with pytest.raises(Untrusted, match="does not define itself: it comes from"):
+            jaxrl.build(altered(cartpole("ppo").spec, {"env": f"{nets}:{name}"}), trust=nets)
 
 
 def test_jaxrl_as_a_whole_cannot_be_trusted() -> None:

@@ -415,7 +415,7 @@ def make_ppo(
     )
     if losses:
         check = as_only_device(lambda _: check_losses(losses, network, algorithm, bound, config, hyperparams), axis_name)
-        jax.eval_shape(check, jnp.zeros(()))
+        jax.eval_shape(check, jax.ShapeDtypeStruct((), jnp.float32))  # an array would start a backend
     parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": losses, "axis_name": axis_name}
     return bind(
         algorithm,

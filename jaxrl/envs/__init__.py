@@ -148,7 +148,7 @@ def describe_env(env: Env | HostEnv) -> str | None:
         and again.max_episode_steps == env.max_episode_steps
     )
     if isinstance(env, HostEnv) and isinstance(again, HostEnv):
-        same = again.open is env.open and again.options == env.options
+        same = again.open is env.open and again.open_eval is env.open_eval and again.options == env.options
     elif isinstance(env, Env) and isinstance(again, Env):
         same = again.reset is env.reset and again.step is env.step and _equal(again.params, env.params)
     else:

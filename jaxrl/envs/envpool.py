@@ -82,7 +82,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
         dict(options),
         label,
         max_episode_steps=limit if 0 < limit < 2**31 - 1 else None,
-        open_eval=partial(open, options=scored),
+        open_eval=partial(open, options=scored) if scored != options else None,
     )
 
 

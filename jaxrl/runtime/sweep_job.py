@@ -18,12 +18,13 @@ def main(folder: str, name: str, *trust: str) -> int:
     from jaxrl.runtime.plan import check_seeds
     from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
     from jaxrl.runtime.user_code import import_env_module
-    from jaxrl.spec import check_env_id
+    from jaxrl.spec import check_env_id, check_factory
 
     sweep = SweepFile(**json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["sweep"])
     job = next(job for job in expand(sweep) if job.name == name)
     request_devices_for([check_env_id(sweep.env, trust)])
     import_env_module(sweep.env)
+    check_factory(sweep.env, trust)
     entry = ALGORITHMS[sweep.algorithm]
     settings: dict[str, Any] = {**sweep.settings, **job.settings}
     agent = getattr(importlib.import_module(entry.module), entry.builder)(sweep.env, **settings)
