@@ -431,7 +431,7 @@ def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
             r"buffer_size=32 is too small: .*one iteration \(64\)",
         ),
         ({"learning_starts": 248}, "learning_starts=248 must be at most buffer_size=240"),
-        ({"total_steps": -5}, "total_steps=-5 is not allowed: it must be a finite number >= 0"),
+        ({"total_steps": -5}, "total_steps=-5 is not allowed: it must be an integer >= 0"),
         (
             {"schedules": {"epsilon": optax.linear_schedule(1, 0, 3)}},
             r"schedules\['epsilon'\] names no .* Did you mean 'epsilon_",

@@ -514,7 +514,7 @@ def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
         ({"num_epochs": -1}, "num_epochs=-1 must be an integer >= 1"),
         ({"num_envs": 0}, "num_envs=0 must be an integer >= 1"),
         ({"rollout_length": 0}, "rollout_length=0 must be an integer >= 1"),
-        ({"total_steps": -1}, "total_steps=-1 is not allowed: it must be a finite number >= 0"),
+        ({"total_steps": -1}, "total_steps=-1 is not allowed: it must be an integer >= 0"),
         ({"schedules": {"lr": optax.linear_schedule(1, 0, 3)}}, r"schedules\['lr'\] names no hyperparameter"),
         ({"schedules": {"learning_rates": optax.linear_schedule(1, 0, 3)}}, "Did you mean 'learning_rate'"),
     ],
