@@ -75,6 +75,15 @@ def test_ctrl_c_while_modules_load_is_one_line(command: list[str], moments: tupl
         assert process.wait(60) == 130 and said == ["jaxrl: interrupted\n"], (moment, loaded, said)
 
 
+def test_ctrl_c_while_modules_load_ends_a_process_that_has_no_stderr() -> None:
+    code = (
+        "import os, signal; from jaxrl.runtime.interrupt import leave_while_loading;"
+        "signal.signal(signal.SIGINT, leave_while_loading); os.close(2);"
+        "exec(compile('signal.raise_signal(signal.SIGINT)', '<frozen importlib of a test>', 'exec'))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60).returncode == 130
+
+
 def test_signals_that_come_several_times_are_one_wish_but_a_second_ctrl_c_is_impatience() -> None:
     with Interrupt() as interrupt:
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):

@@ -14,6 +14,7 @@ import jaxrl
 from jaxrl.runtime import saving
 from jaxrl.runtime.checkpoint import CheckpointError, CheckpointWarning, steps, why_unusable
 from jaxrl.runtime.folder import read_config
+from jaxrl.runtime.transfer import read_source
 from tests.agents import assert_bit_equal, cartpole
 from tests.chaos import progress
 from tests.test_resume import at, train
@@ -63,6 +64,10 @@ def test_a_checkpoint_of_another_run_is_told_and_not_taken(tmp_path: Path) -> No
     train(cartpole("ppo"), other, LONG, seeds=[8, 9])
     assert read_config(mine)["id"] != read_config(other)["id"]
     shutil.copytree(other / "checkpoints" / "12", mine / "checkpoints" / "12")
+    with pytest.warns(CheckpointWarning, match="was written by another run. Using step 8 instead"):
+        assert jaxrl.load_policy(mine, which="last").step == 8
+    with pytest.warns(CheckpointWarning, match="was written by another run. Using step 8 instead"):
+        assert "(last checkpoint, iteration 8)" in read_source(mine, "last").name
     with pytest.warns(CheckpointWarning) as told:
         states, _ = train(cartpole("ppo"), mine, LONG)
     said = " ".join(str(warning.message) for warning in told)
@@ -73,6 +78,10 @@ def test_a_checkpoint_of_another_run_is_told_and_not_taken(tmp_path: Path) -> No
     shutil.copytree(other / "checkpoints", mine / "checkpoints")
     with pytest.raises(CheckpointError, match=r"no whole checkpoint: step 12 .* was written by another run"):
         train(cartpole("ppo"), mine, LONG)
+    shutil.rmtree(mine / "best")
+    shutil.copytree(other / "best", mine / "best")
+    with pytest.raises(CheckpointError, match="was written by another run"):
+        jaxrl.load_policy(mine)
 
 
 def test_a_run_from_before_there_were_ids_goes_on(tmp_path: Path) -> None:

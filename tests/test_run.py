@@ -498,6 +498,21 @@ def test_a_second_ctrl_c_does_not_wait(agent: Agent, monkeypatch: pytest.MonkeyP
     assert not isinstance(caught.value, RunInterrupted) and driver.closed
 
 
+def test_nothing_is_computed_once_all_seeds_have_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what is left of a chunk that takes several calls: a driver on the host has nothing to give then."""
+    agent, calls = small_ppo(probes.action_choice(), num_envs=2**10, rollout_length=2**10), []
+
+    class Diverging(FakeDriver):
+        def advance(self, states: Any, iterations: int, alive: Any) -> Any:
+            calls.append(iterations)
+            states, metrics, alive = super().advance(states, iterations, alive)
+            return states, metrics, np.zeros_like(alive)
+
+    monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds: (Diverging(len(seeds), {}), jax.devices()[:1], None))
+    _, history = run(agent, 64 * 2**20, seeds=2, chunk_iterations=32, eval_every=0, quiet=True)
+    assert calls == [16] and history["diverged"].tolist() == [[True, True]]
+
+
 @pytest.mark.parametrize(("untrained", "best"), [(1.0, 2), (0.5, 2), (1.5, 0)])
 def test_untrained_policies_are_the_best_only_where_training_made_them_worse(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, untrained: float, best: int

@@ -232,13 +232,15 @@ def restore(
     return leaves.decode(found.structure, arrays, target), _info(found)
 
 
-def read_arrays(folder: str | os.PathLike[str], *, step: int | None = None) -> tuple[dict[str, np.ndarray], CheckpointInfo]:
+def read_arrays(
+    folder: str | os.PathLike[str], *, step: int | None = None, run: str | None = None
+) -> tuple[dict[str, np.ndarray], CheckpointInfo]:
     """The arrays of a checkpoint without a target, by their paths in the state (``.learner.params['params']…``), and its info.
 
     Keys come as their data; Python numbers as arrays. Errors and warnings as in ``restore``.
     """
     folder = absolute(folder)
-    found = _newest_whole(folder, step)
+    found = _newest_whole(folder, step, run)
     arrays = _read_arrays(folder, found, leaves.host_targets(found.structure))
     return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, _info(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -29,7 +30,8 @@ def leave_while_loading(number: int, frame: FrameType | None) -> None:
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "_xla_gc_callback":
-            os.write(2, b"jaxrl: interrupted\n")
+            with contextlib.suppress(OSError):  # a closed terminal
+                os.write(2, b"jaxrl: interrupted\n")
             os._exit(128 + number)
         frame = frame.f_back
     raise KeyboardInterrupt

@@ -94,7 +94,11 @@ def load_policies(
             raise ValueError(f"seed={seed} was not trained in {os.fspath(run)!r}: it has the seeds {trained}")
     saved = saved_folder(run, which)
     agent = rebuild(config, trust, parts or {})
-    policies, step = _best_policies(agent, saved, len(trained)) if which == "best" else _last_policies(agent, saved)
+    written_by = config.get("id")
+    if which == "best":
+        policies, step = _best_policies(agent, saved, len(trained), written_by)
+    else:
+        policies, step = _last_policies(agent, saved, written_by)
     rows = [row for row, seed in enumerate(trained) if seeds is None or seed in seeds]
     policies = jax.tree.map(lambda x: np.asarray(x)[np.array(rows)], policies)
     records = read_records(absolute(run), step)
@@ -124,17 +128,17 @@ def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Sp
     return Env(reset, step, observation_space, action_space, (), name, None)
 
 
-def _best_policies(agent: Agent, saved: Path, num_seeds: int) -> tuple[Policy, int]:
+def _best_policies(agent: Agent, saved: Path, num_seeds: int, run: str | None) -> tuple[Policy, int]:
     def policy(key: Key) -> Policy:
         return agent.algorithm.policy(agent.init(key).learner)
 
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_seeds))
-    policies, info = restore(saved, jax.eval_shape(jax.vmap(policy), keys))
+    policies, info = restore(saved, jax.eval_shape(jax.vmap(policy), keys), run=run)
     return policies, info.step
 
 
-def _last_policies(agent: Agent, saved: Path) -> tuple[Policy, int]:
-    found, info = read_arrays(saved)
+def _last_policies(agent: Agent, saved: Path, run: str | None) -> tuple[Policy, int]:
+    found, info = read_arrays(saved, run=run)
     found = by_path(found)
     learner = state_shapes(agent).learner
     # Keys, and a replay buffer that was left out, are no part of a policy.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.runtime.checkpoint import read_arrays
-from jaxrl.runtime.folder import CHECKPOINTS, CONFIG, saved_folder
+from jaxrl.runtime.folder import CHECKPOINTS, CONFIG, read_config, saved_folder
 from jaxrl.runtime.manifest import absolute
 from jaxrl.types import PyTree
 
@@ -48,10 +48,11 @@ def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") ->
     """
     if isinstance(source, str | os.PathLike):
         folder, name = absolute(source), repr(os.fspath(source))
+        run = read_config(source).get("id") if (folder / CONFIG).exists() else None
         what = "checkpoint"
         if (folder / CONFIG).exists() or (folder / CHECKPOINTS).is_dir():
             folder, what = saved_folder(source, which, "init_which"), f"{which} {'policies' if which == 'best' else 'checkpoint'}"
-        given, info = read_arrays(folder)
+        given, info = read_arrays(folder, run=run)
         name = f"{name} ({what}, iteration {info.step})"
     else:
         name = "the given states"
