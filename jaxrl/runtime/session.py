@@ -217,7 +217,7 @@ class Session:
 
     def advance(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
         """``iterations`` steps, in calls that can be counted in 32 bits; metrics on the host."""
-        parts = []
+        parts: list[Metrics] = []
         while iterations and not (parts and self.diverged.all()):
             now = min(iterations, self.plan.call_iterations)
             states, metrics, alive = self.driver.advance(states, now, ~self.diverged)
