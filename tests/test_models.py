@@ -331,7 +331,7 @@ def test_settings_that_no_network_has(make: Any) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"core": "gru", "core_size": 0}, {"core": "gru", "core_size": 8.0}, {"hidden_sizes": 64}, {"hidden_sizes": (True,)}],
+    [{"core": "gru", "core_size": 0}, {"core": "gru", "core_size": 8.5}, {"hidden_sizes": 64}, {"hidden_sizes": (True,)}],
 )
 def test_sizes_that_are_none(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=list(settings)[-1]):

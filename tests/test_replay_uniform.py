@@ -201,7 +201,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         ((2, 3, 4), "capacity"),
         ((10, 0, 4), "num_envs"),
         ((10, 3, 0), "rows_per_add"),
-        ((10.0, 3, 1), "capacity"),
+        ((10.5, 3, 1), "capacity"),
     ):
         with pytest.raises(ValueError, match=rf"^{name}=.* must be an integer >= "):
             uniform_replay(*sizes)
