@@ -69,8 +69,8 @@ def test_a_run_from_before_its_length_was_data_still_plays(which: str, runs: Any
     config["agent"]["settings"]["total_steps"] = None
     (tmp_path / "config.json").write_text(json.dumps(config))
 
-    def without_length(path: Path) -> Any:
-        arrays, info = checkpoint.read_arrays(path)
+    def without_length(path: Path, **given: Any) -> Any:
+        arrays, info = checkpoint.read_arrays(path, **given)
         return {name: x for name, x in arrays.items() if not name.endswith(".total_steps")}, info
 
     monkeypatch.setattr("jaxrl.runtime.policy.read_arrays", without_length)
