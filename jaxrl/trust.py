@@ -111,7 +111,8 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
     # A partial does not tell where it was made.
     home = module if isinstance(found, functools.partial) else getattr(found, "__module__", None)
     if not isinstance(home, str) or not (_in(home, ROOMS) or (not from_room and is_trusted(f"{home}:{last}", trust))):
-        raise Untrusted(f"{where} is {path!r}, which {module!r} does not define itself: it comes from {home!r}")
+        too = "" if _in(str(home), ("jaxrl",)) else ", which you would have to trust too"
+        raise Untrusted(f"{where} is {path!r}, which {module!r} does not define itself: it comes from {home!r}{too}")
     if from_room and result and not _promises(found, result):
         raise ValueError(f"{where} is {path!r}, which gives no {result}: it does not come from a run of jaxrl's")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -307,8 +308,8 @@ def test_nor_in_environments_that_it_imports(nets: str) -> None:
     for name in ("cart", "heavy_cart"):
         spec = altered(cartpole("ppo").spec, {"env": f"{nets}:{name}"})
         assert jaxrl.build(spec, trust=nets).env.name == f"{nets}:{name}"
-    for name in ("getcwd", "make_env?env_id=CartPole-v1"):
-        with pytest.raises(Untrusted, match="does not define itself: it comes from"):
+    for name, home in (("getcwd", f"{os.getcwd.__module__}', which you would"), ("make_env?env_id=CartPole-v1", "jaxrl.envs'$")):
+        with pytest.raises(Untrusted, match=f"does not define itself: it comes from '{home}"):
             jaxrl.build(altered(cartpole("ppo").spec, {"env": f"{nets}:{name}"}), trust=nets)
 
 
