@@ -252,7 +252,8 @@ def brief(value: Any) -> str:
         if "import" in value:
             return str(value["import"]).rpartition(":")[2]
         if "partial" in value:
-            given = [*map(brief, value["args"]), *(f"{name}={brief(x)}" for name, x in value["kwargs"].items())]
+            args, kwargs = value.get("args") or (), value.get("kwargs") or {}  # data of somebody else's may lack them
+            given = [*map(brief, args), *(f"{name}={brief(x)}" for name, x in kwargs.items())]
             return f"{brief(value['partial'])}({', '.join(given)})"
         if "unimportable" in value:
             return re.sub(r" at 0x[0-9a-f]+", "", str(value["unimportable"]))  # an address, another one in each process

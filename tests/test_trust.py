@@ -176,6 +176,28 @@ def test_a_run_folder_runs_nothing(name: str, mark: Path, trained: Path, capsys:
     assert not mark.exists() and "trap" not in sys.modules
 
 
+def test_a_config_that_lacks_something_is_one_line(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    folder, whole = str(tmp_path / "run"), (trained / "config.json").read_text()
+
+    def alter(change: Callable[[dict[str, Any]], Any]) -> None:
+        config = json.loads(whole)
+        change(config)
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+
+    alter(lambda config: config["run"].pop("seeds"))
+    for command in (["eval", folder], ["train", "--resume", folder], ["plot", folder]):
+        assert main(command) == 2
+        assert "is not what a run writes: it lacks the seeds" in capsys.readouterr().err
+    alter(lambda config: config["run"].pop("on_nan"))
+    assert main(["train", "--resume", folder]) == 2
+    assert "lacks 'on_nan' of its run: put it back from a copy" in " ".join(capsys.readouterr().err.split())
+    alter(lambda config: config["agent"]["parts"].update(model={"partial": {"import": "jaxrl.models:actor_critic"}}))
+    assert main(["plot", folder, "--out", str(tmp_path / "curves.png")]) == 0
+    assert main(["eval", folder]) == 2
+    assert "a partial is a function, a list of args" in capsys.readouterr().err
+
+
 def test_the_refusal_is_one_line_with_the_module_and_the_flag(mark: Path) -> None:
     vizdoom = "envpool:D1Basic-v1?vzd_path='/x'"
     with pytest.raises(Untrusted, match=r"^env is .*vzd_path='/x'.*--trust envpool"):

@@ -142,7 +142,7 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Facts:
     for name, value in data.items():
         path = f"{prefix}{name}"
         if isinstance(value, Mapping) and "partial" in value:
-            arguments = {**{str(i): x for i, x in enumerate(value["args"])}, **value["kwargs"]}
+            arguments = {**{str(i): x for i, x in enumerate(value.get("args") or ())}, **(value.get("kwargs") or {})}
             facts |= {path: brief(value["partial"]), **flatten(arguments, f"{path}.")}
         elif isinstance(value, Mapping) and not {"import", "unimportable"} & set(value):
             facts |= flatten(value, f"{path}.")

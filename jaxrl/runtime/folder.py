@@ -145,6 +145,8 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read ({error}): put it back from a copy") from None
     if not (isinstance(config, dict) and isinstance(config.get("agent"), dict) and isinstance(config.get("run"), dict)):
         raise ValueError(f"{path} is not what a run writes: it lacks 'agent' and 'run'")
+    if not isinstance(config["run"].get("seeds"), list):
+        raise ValueError(f"{path} is not what a run writes: it lacks the seeds of its 'run'")
     config["run"].setdefault("eval_explore", False)  # older runs knew greedy evaluations only
     return config
 

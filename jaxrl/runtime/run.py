@@ -227,8 +227,10 @@ def resume(
     """
     config = read_config(out)
     asked, agent = config["run"], build_again(config["agent"], trust=trust, **parts)
+    if missing := [name for name in ("total_steps", *KEPT) if name not in asked]:
+        raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: put it back from a copy")
     settings = {name: asked[name] for name in KEPT}
-    output = {name: value for name, value in config["output"].items() if name in Output._fields}
+    output = {name: value for name, value in config.get("output", {}).items() if name in Output._fields}
     length = asked["total_steps"] if total_steps is None else total_steps
     return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
 
