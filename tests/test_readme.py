@@ -15,7 +15,11 @@ from jaxrl.runtime import cli
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-SMALLER = {"500_000": "2_048", "20_000": "2_048", "500000": "2048", "100000": "2048", "--seeds 8": "--seeds 2"}
+SMALLER = {
+    **dict.fromkeys(("500_000", "50_000", "20_000"), "2_048"),
+    **dict.fromkeys(("500000", "50000", "100000"), "2048"),
+    "--seeds 8": "--seeds 2",
+}
 
 
 def blocks(language: str) -> list[str]:
