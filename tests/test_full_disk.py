@@ -60,6 +60,27 @@ except CheckpointError as error:
 """
 
 
+NEVER_AWAITED = """
+import sys
+import jax.numpy as jnp
+from jaxrl.runtime.checkpoint import save
+
+async def async_serialize(): ...
+async def other(): ...
+
+save(sys.argv[1], {"a": jnp.ones(10)}, 1)
+async_serialize()
+other()
+"""
+
+
+def test_writes_that_were_given_up_are_not_told_of_later(tmp_path: Path) -> None:
+    """Which the garbage collector finds at some time or other; other warnings of its kind are told."""
+    command = [sys.executable, "-c", NEVER_AWAITED, str(tmp_path)]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert "coroutine 'other' was never awaited" in ended.stderr and "serialize" not in ended.stderr
+
+
 def test_writes_that_fail_in_threads_print_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MANY, str(tmp_path)]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)

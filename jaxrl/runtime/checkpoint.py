@@ -342,6 +342,8 @@ class _Quiet:
 
     def __enter__(self) -> _Quiet:
         self._before = sys.unraisablehook
+        # Of writes that orbax gave up: told whenever the garbage collector finds them, as late as the end of the process.
+        warnings.filterwarnings("ignore", r"coroutine '.*serialize.*' was never awaited", RuntimeWarning)
         logging.getLogger("absl").addFilter(self._is_not_from_orbax)
         sys.unraisablehook = self._hook
         return self
