@@ -214,9 +214,9 @@ def test_what_is_no_model(model: Any, words: str) -> None:
 
 
 def test_built_in_models_keep_the_contract() -> None:
-    for model in (RECURRENT, actor_critic, SMALL_ACTOR_CRITIC):
-        small_ppo(ENV, model=model)
-    small_dqn(ENV, model=SMALL_Q_NETWORK)
+    agents = [small_ppo(ENV, model=model) for model in (RECURRENT, actor_critic, SMALL_ACTOR_CRITIC)]
+    agents.append(small_dqn(ENV, model=SMALL_Q_NETWORK))
+    assert all("unimportable" not in str(agent.spec["parts"]["model"]) for agent in agents)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- replay
