@@ -121,7 +121,7 @@ ATTACKS: dict[str, Attack] = {
     "model through globals": part("model", lambda mark: call("jaxrl.models:actor_critic.__globals__.get", "jax")),
     "model through a class": part("model", lambda mark: call("jaxrl.models:MLP.__init__.__globals__.get", "jax")),
     "model of Python's": part("model", lambda mark: call("builtins:exec", statement(mark))),
-    "model that writes": part("model", lambda mark: call("jaxrl.runtime.folder:write_atomically", str(mark))),
+    "model that writes": part("model", lambda mark: call("jaxrl.runtime.disk:write_atomically", str(mark))),
     "model, no path": part("model", lambda mark: {"import": ["trap", "net"]}),
     "model, no module": part("model", lambda mark: {"import": "trap"}),
     "model, of __main__": part("model", lambda mark: {"import": "__main__:net"}),

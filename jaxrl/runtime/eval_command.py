@@ -191,7 +191,7 @@ class Display:
 
 def report(results: Sequence[Result], options: EvalOptions) -> None:
     """Print the table, or write the JSON to where it is asked for; both unless that is the standard output."""
-    from jaxrl.runtime.folder import write_atomically
+    from jaxrl.runtime.disk import write_atomically
     from jaxrl.runtime.manifest import absolute
     from jaxrl.runtime.tables import show_table
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from jaxrl.runtime.disk import replacing
 
 LINE, PALE, FAINT, INK, GRID = "#1f6feb", "#8db7f5", "#8c959f", "#24292f", "#d8dee4"
 
@@ -70,12 +70,6 @@ def save(figure: Any, path: Path) -> None:
 
     kind = path.suffix[1:].lower()
     undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "jaxrl"}):  # publishers refuse the fonts that a PDF has otherwise
-            figure.savefig(temporary, format=kind, metadata=undated.get(kind))
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    # Publishers refuse the fonts that a PDF has otherwise.
+    with replacing(path) as file, rc_context({"pdf.fonttype": 42, "svg.hashsalt": "jaxrl"}):
+        figure.savefig(file, format=kind, metadata=undated.get(kind))

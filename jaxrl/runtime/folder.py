@@ -18,6 +18,7 @@ import numpy as np
 from jaxrl.config import nearest
 from jaxrl.runtime.checkpoint import latest_step
 from jaxrl.runtime.devices import usable_cores
+from jaxrl.runtime.disk import parse_json, read_regular, without_links, write_atomically
 from jaxrl.runtime.manifest import absolute, installed_versions
 
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
@@ -111,7 +112,7 @@ class RunFolder:
                 raise FileExistsError(
                     f"out={self._shown!r} is not empty, and holds no run (there is no {CONFIG}): name another folder"
                 )
-            lock = open(self.path / LOCK, "a", encoding="utf-8")  # noqa: SIM115 - held until close()
+            lock = open(self.path / LOCK, "a", encoding="utf-8", opener=without_links)  # noqa: SIM115 - held until close()
         except OSError as error:
             if error.strerror is None:
                 raise
@@ -136,7 +137,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = absolute(folder) / CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(read_regular(path))
     except (FileNotFoundError, NotADirectoryError):
         absent = "it is a file" if path.parent.exists() else "there is no such folder"
         what = f"it has no {CONFIG}" if path.parent.is_dir() else absent
@@ -216,13 +217,6 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------------------------------ files
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """A reader, or a kill, meets the old file or the new one, never a half."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def plain(data: Any) -> Any:

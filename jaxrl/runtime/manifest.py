@@ -9,9 +9,10 @@ import json
 import os
 import platform
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from jaxrl.runtime.disk import open_regular, parse_json, read_regular, replacing
 from jaxrl.runtime.leaves import LeafSpec
 
 FORMAT = 1
@@ -39,6 +40,9 @@ class Foreign(Damage):
 
     def __str__(self) -> str:
         return "was written by another run"
+
+
+UNPARSABLE = f"the file {NAME} was altered: it cannot be parsed"
 
 
 class Manifest(NamedTuple):
@@ -90,12 +94,10 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
         "structure": [leaf._asdict() for leaf in structure],
         "files": {name: {"size": size, "sha256": digest} for name, (size, digest) in digest_files(folder, sync=True).items()},
     }
-    temporary = folder / f"{NAME}.tmp"
-    with temporary.open("wb") as file:
+    with replacing(folder / NAME) as file:
         file.write(render(body))
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, folder / NAME)
     sync_folder(folder)
 
 
@@ -111,8 +113,10 @@ def read_whole(folder: Path, step: int, run: str | None = None) -> Manifest:
     if run is not None and manifest.run != run:
         raise Foreign
     for name, (size, digest) in manifest.files.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+            raise Damage(f"its {NAME} lists {name!r}, which is not in its folder")
         try:
-            found = (folder / name).stat().st_size
+            found = (folder / name).stat().st_size  # of a link, that of its file: large files may be kept elsewhere
             if found != size:
                 raise Damage(f"the file {name} has {found} bytes where {size} were written")
             if _digest_file(folder / name)[1] != digest:
@@ -151,15 +155,15 @@ def sync_folder(folder: Path) -> None:
 
 def _read(folder: Path, step: int) -> Manifest:
     try:
-        raw = (folder / NAME).read_bytes()
-        body = json.loads(raw)
+        raw = read_regular(folder / NAME)
+        body = parse_json(raw)
         version, writer = body["format"], body["versions"]["jaxrl"]
     except FileNotFoundError:
         raise Damage(f"the file {NAME} is missing") from None
     except OSError as error:
         raise Damage(f"the file {NAME} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError):
-        raise Damage(f"the file {NAME} was altered: it cannot be parsed") from None
+        raise Damage(UNPARSABLE) from None
     if raw != render(body):
         raise Damage(f"the file {NAME} was altered: its digest differs")
     if version != FORMAT:
@@ -170,18 +174,27 @@ def _read(folder: Path, step: int) -> Manifest:
         )
     if body["step"] != step:
         raise Damage(f"the file {NAME} belongs to step {body['step']}")
-    return Manifest(
-        step=step,
-        spec=body["spec"],
-        run=body.get("run"),
-        versions=body["versions"],
-        structure=[LeafSpec(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in body["structure"]],
-        files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},
-    )
+    try:
+        return Manifest(
+            step=step,
+            spec=body["spec"],
+            run=body.get("run"),
+            versions=body["versions"],
+            structure=[_leaf(**leaf) for leaf in body["structure"]],
+            files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},
+        )
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise Damage(UNPARSABLE) from None
+
+
+def _leaf(path: str, shape: list[int], dtype: str, kind: str) -> LeafSpec:
+    if not (all(isinstance(text, str) for text in (path, dtype, kind)) and all(type(n) is int and n >= 0 for n in shape)):
+        raise TypeError
+    return LeafSpec(path, tuple(shape), dtype, kind)
 
 
 def _digest_file(path: Path, sync: bool = False) -> tuple[int, str]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if sync:
             os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxrl.runtime.folder import PROGRESS, RECORDS, TENSORBOARD, plain, without_nan, write_atomically
+from jaxrl.runtime.disk import parse_json, read_regular, write_atomically
+from jaxrl.runtime.folder import PROGRESS, RECORDS, TENSORBOARD, plain, without_nan
 from jaxrl.runtime.logs import EVALUATION_RETURN, FIRST_COLUMNS, TRAINING_RETURN, Record
 
 MAX_SEEDS_SHOWN = 16
@@ -131,10 +132,10 @@ def read_records(folder: Path, last_iteration: int) -> list[Record]:
     path, records = folder / RECORDS, []
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")
+    lines = read_regular(path).split(b"\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is not whole
         try:
-            data = json.loads(line)
+            data = parse_json(line)
             iteration = data["iteration"]
         except (ValueError, KeyError, TypeError):
             raise ValueError(
@@ -331,4 +332,4 @@ def run_id(folder: Path) -> str:
     path = folder / "wandb-id.txt"
     if not path.exists():
         write_atomically(path, os.urandom(6).hex())
-    return path.read_text(encoding="utf-8").strip()
+    return read_regular(path).decode().strip()

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.config import check_count, check_switches, nearest, split_settings
-from jaxrl.runtime.folder import plain, write_atomically
+from jaxrl.runtime.disk import checked_depth, parse_json, read_regular, refusing_depth, write_atomically
+from jaxrl.runtime.folder import plain
 from jaxrl.runtime.interpreter import python_command
 from jaxrl.runtime.interrupt import SIGNALS, UNTOUCHED, Interrupted
 from jaxrl.runtime.train_command import algorithm_settings
@@ -62,10 +63,11 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepFile:
     """
     shown = os.fspath(path)
     try:
-        given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with refusing_depth():
+            given = checked_depth(tomllib.loads(read_regular(Path(path)).decode()))
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no sweep file {shown!r}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{shown} is not TOML: {error}") from None
     allowed = [field.name for field in fields(SweepFile)]
     _refuse_unknown(shown, given, allowed)
@@ -157,7 +159,7 @@ class Manifest:
         self.sweep = plain({field.name: getattr(sweep, field.name) for field in fields(SweepFile)})
         self.done: list[str] = []
         if self.path.exists():
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            found = parse_json(read_regular(self.path))
             another = {"eval_explore": False, **found["sweep"]} != self.sweep  # older ones knew greedy evaluations only
             if another and (found["done"] or (folder / JOBS).exists()):  # mended before anything ran, it is no other
                 raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or give its file again")

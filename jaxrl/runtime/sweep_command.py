@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Any, NamedTuple, TextIO, cast
 import numpy as np
 import tyro
 
+from jaxrl.runtime.disk import write_atomically
 from jaxrl.runtime.flags import Flag, Trust
 from jaxrl.runtime.logs import EVALUATION_RETURN, TRAINING_RETURN
 from jaxrl.runtime.streams import screen
@@ -103,17 +105,16 @@ def collect(sweep: SweepFile, jobs: Sequence[Job], out: Path) -> list[Result]:
 
 def write_table(results: Sequence[Result], path: Path) -> None:
     """``results.csv``: the settings, then mean, deviation and every seed."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        num_seeds = len(results[0].returns)
-        writer.writerow(
-            [*results[0].settings, "mean_return", "std_return", "diverged", *(f"return_{i}" for i in range(num_seeds))]
-        )
-        for settings, returns in results:
-            known = returns[~np.isnan(returns)]
-            spread = [f"{known.mean():.9g}", f"{known.std():.9g}"] if len(known) else ["", ""]
-            each = ["" if np.isnan(x) else f"{x:.9g}" for x in returns]
-            writer.writerow([*settings.values(), *spread, num_seeds - len(known), *each])
+    text = io.StringIO()
+    writer = csv.writer(text)
+    num_seeds = len(results[0].returns)
+    writer.writerow([*results[0].settings, "mean_return", "std_return", "diverged", *(f"return_{i}" for i in range(num_seeds))])
+    for settings, returns in results:
+        known = returns[~np.isnan(returns)]
+        spread = [f"{known.mean():.9g}", f"{known.std():.9g}"] if len(known) else ["", ""]
+        each = ["" if np.isnan(x) else f"{x:.9g}" for x in returns]
+        writer.writerow([*settings.values(), *spread, num_seeds - len(known), *each])
+    write_atomically(path, text.getvalue())
 
 
 def show(results: Sequence[Result]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,12 +14,13 @@ from jaxrl.runtime.cli import run_and_exit  # and no more: it says what a Ctrl-C
 def main(folder: str, name: str, *trust: str) -> int:
     from jaxrl.algorithms import ALGORITHMS
     from jaxrl.runtime.devices import request_devices_for
+    from jaxrl.runtime.disk import parse_json, read_regular
     from jaxrl.runtime.plan import check_seeds
     from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
     from jaxrl.runtime.user_code import import_env_module
     from jaxrl.spec import check_env_id, check_factory
 
-    sweep = SweepFile(**json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["sweep"])
+    sweep = SweepFile(**parse_json(read_regular(Path(folder) / MANIFEST))["sweep"])
     job = next(job for job in expand(sweep) if job.name == name)
     request_devices_for([check_env_id(sweep.env, trust)])
     import_env_module(sweep.env)

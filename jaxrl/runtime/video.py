@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxrl.runtime.disk import new_file, without_links
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -53,7 +55,7 @@ def check_film(out: str | os.PathLike[str], fps: float) -> Path:
         _import_ffmpeg()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab"):
+        with open(path, "ab", opener=without_links):
             pass
     except OSError as error:
         reason = "it is a folder" if path.is_dir() else error.strerror
@@ -66,6 +68,7 @@ def check_film(out: str | os.PathLike[str], fps: float) -> Path:
 def write_film(path: Path, shots: Iterable[Shot], fps: float) -> None:
     """Write the shots, all of one size, as the ending of ``path`` says. A file that is there is replaced when all is done."""
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    new_file(unfinished).close()
     try:
         WRITERS[path.suffix.lower()](unfinished, shots, fps)
         os.replace(unfinished, path)

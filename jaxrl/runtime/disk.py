@@ -1,0 +1,108 @@
+"""Files in folders that may be somebody else's: written whole or not at all, never through a link; read where they are files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MAX_DEPTH = 100
+"""Of data inside data. No run writes half as deep, and Python walks a few times this."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` when all is written: a reader, or a kill, meets the old or the new one."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with new_file(temporary) as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file by this text."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def new_file(path: Path) -> BinaryIO:
+    """An empty file, open for writing. What a kill left in its place makes way, and so does a link, which might lead anywhere."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    return open(path, "xb", opener=without_links)
+
+
+def without_links(path: str, flags: int) -> int:
+    """An opener that refuses a link, and does not wait for the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """A file to read.
+
+    Raises:
+      OSError: it is none: a device may have no end, and a pipe waits for somebody to write into it.
+    """
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a file; see ``open_regular``."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON that can be walked.
+
+    Raises:
+      ValueError: it is none, or too deep.
+    """
+    with refusing_depth():
+        return checked_depth(json.loads(text))
+
+
+@contextlib.contextmanager
+def refusing_depth() -> Iterator[None]:
+    """A parser that runs out of stack has met what nobody needs to parse."""
+    try:
+        yield
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+
+
+TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
+
+
+def checked_depth(data: Any) -> Any:
+    """``data``, if it is no deeper than ``MAX_DEPTH``."""
+    layer = [data]
+    for _ in range(MAX_DEPTH):
+        layer = [
+            child
+            for each in layer
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not layer:
+            return data
+    raise ValueError(TOO_DEEP)

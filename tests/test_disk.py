@@ -1,0 +1,149 @@
+"""Files in folders that may be somebody else's: links are not followed, and what is no file is not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import jaxrl
+from jaxrl.runtime import manifest
+from jaxrl.runtime.checkpoint import CheckpointError
+from jaxrl.runtime.disk import MAX_DEPTH, parse_json, replacing, write_atomically
+from jaxrl.runtime.figures import new_figure, save
+from jaxrl.runtime.folder import RunFolder, read_config
+from jaxrl.runtime.sinks import read_records
+
+
+def write_manifest(path: Path) -> None:
+    manifest.write(path.parent, 3, None, [])
+
+
+def write_figure(path: Path) -> None:
+    save(new_figure(1, 1), path)
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        (lambda path: write_atomically(path, "text"), "config.json"),
+        (write_manifest, "manifest.json"),
+        (write_figure, "learning_curve.png"),
+    ],
+)
+@pytest.mark.parametrize("leads_to", ["mine", "nowhere"])
+def test_what_is_left_where_a_file_is_written_makes_way_and_is_not_followed(
+    write: Callable[[Path], None], name: str, leads_to: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").write_text("precious")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / f"{name}.tmp").symlink_to(tmp_path / leads_to)
+    write(folder / name)
+    assert (tmp_path / "mine").read_text() == "precious" and not (tmp_path / "nowhere").exists()
+    assert (folder / name).stat().st_size and os.listdir(folder) == [name]
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced_and_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / "results.csv").symlink_to(tmp_path / "mine")
+    write_atomically(tmp_path / "results.csv", "text")
+    assert (tmp_path / "mine").read_text() == "precious" and (tmp_path / "results.csv").read_text() == "text"
+
+
+def test_what_breaks_off_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a") as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_text() == "old"
+
+
+def test_the_lock_of_a_run_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="cannot be written to"):
+        RunFolder(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "records.jsonl"])
+def test_a_pipe_or_a_device_in_the_place_of_a_file_is_one_line(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for target in ("/dev/zero", tmp_path / "pipe"):
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises((OSError, ValueError), match="no regular file"):
+            read_config(tmp_path) if name == "config.json" else read_records(tmp_path, 1)
+
+
+def forge(step: Path, **changes: Any) -> None:
+    """A manifest that says something else, and has the right digest of its own."""
+    body = json.loads((step / manifest.NAME).read_bytes())
+    (step / manifest.NAME).write_bytes(manifest.render({**body, **changes}))
+
+
+NOTHING = {"size": 0, "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
+LEAF = {"path": "", "shape": [3], "dtype": "float32", "kind": "jax"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"files": {"/dev/zero": NOTHING}}, "lists '/dev/zero', which is not in its folder"),
+        ({"files": {"../../x": NOTHING}}, "lists '../../x', which is not in its folder"),
+        ({"files": {"pipe": NOTHING}}, "the file pipe cannot be read .it is no regular file"),
+        ({"files": {"zero": NOTHING}}, "the file zero cannot be read .it is no regular file"),
+        ({"files": {"link\0": NOTHING}}, "which is not in its folder"),
+        ({"files": [1]}, "the file manifest.json was altered: it cannot be parsed"),
+        ({"files": {"a": {}}}, "the file manifest.json was altered: it cannot be parsed"),
+        ({"versions": {}}, "the file manifest.json was altered: it cannot be parsed"),
+        ({"structure": [{**LEAF, "shape": [-1]}]}, "the file manifest.json was altered: it cannot be parsed"),
+        ({"structure": [{**LEAF, "shape": None}]}, "the file manifest.json was altered: it cannot be parsed"),
+        ({"structure": [{"path": "x"}]}, "the file manifest.json was altered: it cannot be parsed"),
+    ],
+)
+def test_a_forged_manifest_is_one_line_and_nothing_outside_is_read(
+    changes: dict[str, Any], message: str, saved: Path, tmp_path: Path
+) -> None:
+    step = tmp_path / "checkpoints" / "1"
+    shutil.copytree(saved / "1", step)
+    os.mkfifo(step / "pipe")
+    (step / "zero").symlink_to("/dev/zero")
+    (tmp_path / "x").touch()
+    forge(step, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        jaxrl.restore(step.parent, jnp.zeros(3))
+
+
+def test_large_files_may_be_kept_elsewhere(saved: Path, tmp_path: Path) -> None:
+    """As git-annex and the like do."""
+    step = tmp_path / "checkpoints" / "1"
+    for path in sorted((saved / "1").rglob("*")):
+        there = step / path.relative_to(saved / "1")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            there.symlink_to(path)
+    assert jaxrl.restore(step.parent, jnp.zeros(3))[0].tolist() == [1, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    jaxrl.save(folder, jnp.ones(3), 1)
+    return folder
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 3000, 200_000])
+@pytest.mark.parametrize("brackets", ["[]", ('{"a":', "}")])
+def test_data_without_a_bottom_is_refused(depth: int, brackets: tuple[str, str]) -> None:
+    text = brackets[0] * depth + "1" + brackets[1] * depth
+    with pytest.raises(ValueError, match="nested more than 100 deep"):
+        parse_json(text)
+    shallow = brackets[0] * (MAX_DEPTH - 1) + "1" + brackets[1] * (MAX_DEPTH - 1)
+    assert parse_json(shallow) == json.loads(shallow)
