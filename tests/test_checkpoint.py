@@ -283,6 +283,17 @@ def test_a_run_goes_on_past_a_damaged_step(two: Path) -> None:
     assert_bit_equal(checkpoint.restore(two, tiny())[0], tiny(2))
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_in_the_place_of_a_step_makes_way(two: Path, link: bool) -> None:
+    (two / "3.damaged").mkdir()
+    (two / "3").symlink_to("nowhere") if link else (two / "3").write_text("mine")
+    with pytest.warns(CheckpointWarning, match=r"step 3 .* is no folder. It is set aside as 3\.damaged") as said:
+        checkpoint.save(two, tiny(3), 3)
+    assert said[0].filename == __file__
+    assert_bit_equal(checkpoint.restore(two, tiny())[0], tiny(3))
+    assert (two / "3.damaged").is_symlink() if link else (two / "3.damaged").read_text() == "mine"
+
+
 # ----------------------------------------------------------------------------------------------------------------------- kills
 
 
@@ -508,6 +519,30 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
         checkpoint.save(tmp_path / "file", tiny(), 0)
     with pytest.raises(OSError, match=r"cannot save checkpoints in folder='/proc/jaxrl': .*can be written to"):
         checkpoint.save("/proc/jaxrl", tiny(), 0)  # nobody, root included, makes folders there
+
+
+@pytest.mark.parametrize("name", ["a[b]", "a]", "a*b", "a?", "a\\b", "a\udce9"])
+def test_paths_that_orbax_misreads_are_refused(name: str, tmp_path: Path) -> None:
+    """Each holds all of ``[ ] * ? \\`` for patterns of names: it finds none of its own files, or those of other folders too."""
+    with pytest.raises(ValueError, match=r"orbax-checkpoint misreads .* in a path, .*Rename that folder, or name one") as caught:
+        checkpoint.save(tmp_path / name / "new", tiny(), 0)
+    assert repr(str(tmp_path / name / "new")) in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a[b]", "a\\b"])
+def test_a_step_without_its_arrays_is_never_sealed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "UNSAVABLE", "")
+    with pytest.raises(CheckpointError, match=r"saving step 3 in .* failed: orbax-checkpoint wrote no default/manifest.ocdbt"):
+        checkpoint.save(tmp_path / name, tiny(), 3)
+    assert checkpoint.steps(tmp_path / name) == []
+
+
+def test_a_step_that_was_sealed_without_its_arrays_is_passed_over(two: Path) -> None:
+    listed = json.loads((two / "2" / "manifest.json").read_bytes())["files"]
+    (two / "2" / manifest.ARRAYS).unlink()
+    _rewrite(two / "2", files={name: entry for name, entry in listed.items() if name != manifest.ARRAYS})
+    assert_falls_back(two, "was saved without the file default/manifest.ocdbt")
 
 
 def test_folders_without_a_checkpoint(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 import jaxrl
 from jaxrl.runtime import saving
 from jaxrl.runtime.checkpoint import CheckpointError, CheckpointWarning, steps, why_unusable
-from jaxrl.runtime.folder import read_config
+from jaxrl.runtime.folder import RunFolder, read_config
 from jaxrl.runtime.transfer import read_source
 from tests.agents import assert_bit_equal, cartpole
 from tests.chaos import progress
@@ -55,6 +56,27 @@ def test_a_file_in_the_place_of_best_does_not_end_a_run(tmp_path: Path) -> None:
     block = at(2, lambda: (tmp_path / "best").write_text("mine"))
     train(cartpole("ppo"), tmp_path, SHORT, on_chunk=block, checkpoint_every=0)
     assert steps(tmp_path / "best") and (tmp_path / "best.damaged").read_text() == "mine"
+
+
+def flip_a_byte(step: Path) -> None:
+    data = step / "default" / "manifest.ocdbt"
+    data.write_bytes(data.read_bytes()[:-1] + bytes([data.read_bytes()[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, replace_by_a_file])
+def test_the_damaged_end_of_a_finished_run_is_trained_once_and_saved(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    train(cartpole("ppo"), tmp_path, SHORT, checkpoint_every=0)
+    whole, _ = train(cartpole("ppo"), tmp_path, LONG, checkpoint_every=0)
+    damage(tmp_path / "checkpoints" / "12")
+    before, trained = progress(tmp_path), []
+    with pytest.warns(CheckpointWarning) as told:
+        repaired, _ = train(cartpole("ppo"), tmp_path, LONG, on_chunk=lambda chunk: trained.append(chunk.iteration))
+    assert "is set aside as 12.damaged" in str(told[-1].message)
+    assert trained == [10, 12] and progress(tmp_path) == before
+    assert_bit_equal(repaired, whole)
+    again, _ = train(cartpole("ppo"), tmp_path, LONG, on_chunk=lambda chunk: trained.append(chunk.iteration))
+    assert trained == [10, 12]
+    assert_bit_equal(again, whole)
 
 
 def test_a_checkpoint_of_another_run_is_told_and_not_taken(tmp_path: Path) -> None:
@@ -141,3 +163,32 @@ def test_the_lock_of_a_run_that_took_a_folders_place_is_left_alone(tmp_path: Pat
     assert (folder / ".lock").exists() and (folder / "config.json").exists()
     _, history = train(cartpole("ppo"), tmp_path / "moved", LONG)
     assert history["iteration"][-1] == 12
+
+
+def test_what_a_kill_leaves_before_the_first_file_locks_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json.tmp").symlink_to(tmp_path.with_name("elsewhere"))
+    (tmp_path / ".lock").touch()
+    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no config.json"):
+        jaxrl.resume(tmp_path)
+    folder = RunFolder(tmp_path)
+    folder.write_config(jax.devices()[:1], agent={}, run={"seeds": [1]})
+    folder.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"] and read_config(tmp_path)["id"] == folder.id
+    assert not (tmp_path / "config.json").is_symlink() and not tmp_path.with_name("elsewhere").exists()
+    (tmp_path / "config.json").rename(tmp_path / "config.json.tmp")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(FileExistsError, match="is not empty, and holds no run"):
+        RunFolder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a[b]", "a\\b"])
+def test_a_run_whose_checkpoints_would_be_lost_is_refused_before_it_begins(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    for out in ("run", tmp_path / name / "run"):
+        with pytest.raises(ValueError, match=r"out='.*run'.* cannot hold checkpoints: .*Rename that folder") as caught:
+            train(cartpole("ppo"), out)
+        assert repr(str(tmp_path / name / "run")) in str(caught.value)
+    assert not list((tmp_path / name).iterdir())

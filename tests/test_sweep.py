@@ -115,6 +115,21 @@ def test_a_file_that_is_mended_before_anything_ran_is_no_other_sweep(file: Path,
         Manifest(out, wrong)
 
 
+def test_what_a_kill_leaves_before_the_manifest_locks_no_folder(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    out.mkdir()
+    (out / "sweep.json.tmp").symlink_to(tmp_path / "elsewhere")
+    assert Manifest(out, read_sweep(file)).done == []
+    assert [path.name for path in out.iterdir()] == ["sweep.json"] and not (tmp_path / "elsewhere").exists()
+    assert not (out / "sweep.json").is_symlink()
+
+
+def test_a_sweep_whose_checkpoints_would_be_lost_is_refused(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"out='.*a\[b\]/sweep' cannot hold checkpoints"):
+        Manifest(tmp_path / "a[b]" / "sweep", read_sweep(file))
+    assert not (tmp_path / "a[b]").exists()
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no sweep file"):
         read_sweep(tmp_path / "none.toml")

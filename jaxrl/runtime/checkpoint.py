@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxrl.config import check_count
 from jaxrl.runtime import leaves, manifest
-from jaxrl.runtime.manifest import CheckpointError, Damage, Manifest, absolute, step_folders
+from jaxrl.runtime.manifest import CheckpointError, Damage, Manifest, absolute, savable, step_folders
 from jaxrl.types import PyTree
 
 UNFINISHED = "unfinished"
@@ -78,7 +78,7 @@ def save(
 
     Raises:
       TypeError: a leaf of the state is not data, or ``spec`` is not plain JSON; the message names it.
-      ValueError: ``step`` or ``keep`` is not allowed.
+      ValueError: ``step`` or ``keep`` is not allowed, or the path of the folder has one of the characters ``[ ] * ? \\``.
       OSError: the folder cannot be written to.
       CheckpointError: writing failed, say on a full disk. Earlier steps are untouched.
     """
@@ -97,7 +97,7 @@ def begin_save(
     step, keep = check_count("step", step, at_least=0), check_count("keep", keep)
     spec = _plain(spec)
     structure, arrays = leaves.encode(state)
-    folder = absolute(folder)
+    folder = savable(folder)
     _make_way(folder, int(step), run)
     unfinished = _open_for_writing(folder)
     resources = contextlib.ExitStack()
@@ -170,21 +170,31 @@ def _open_for_writing(folder: Path) -> Path:
 
 def _make_way(folder: Path, step: int, run: str | None) -> None:
     """Refuse to go back behind a whole step; set aside what is not whole, or another run's, from ``step`` on."""
+    place = folder / str(step)
+    if os.path.lexists(place) and not place.is_dir():
+        _set_aside(place, step, "is no folder")
     for found, path in step_folders(folder):
         if found < step:
             break
         try:
             manifest.read_whole(path, found, run)
         except Damage as damage:
-            aside = path.with_name(f"{found}.damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.replace(path, aside)
-            _warn(f"step {found} ({path}) {damage}. It is set aside as {aside.name}", stacklevel=5)
+            _set_aside(path, found, str(damage))
         else:
             raise CheckpointError(
                 f"step={step} cannot be saved in {folder}, which holds step {found}: steps go up. Save to another folder, or move"
                 f" {path} away to go on from an earlier step."
             )
+
+
+def _set_aside(path: Path, step: int, problem: str) -> None:
+    aside = path.with_name(f"{step}.damaged")
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.unlink(missing_ok=True)
+    os.replace(path, aside)
+    _warn(f"step {step} ({path}) {problem}. It is set aside as {aside.name}", stacklevel=6)
 
 
 # ------------------------------------------------------------------------------------------------------------------- restoring

@@ -18,16 +18,23 @@ MAX_DEPTH = 100
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` when all is written: a reader, or a kill, meets the old or the new one."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    """A file that takes the place of ``path`` when all is on the disk: a reader, a kill or a power cut meets one or the other."""
+    unfinished = temporary(path)
     try:
-        with new_file(temporary) as file:
+        with new_file(unfinished) as file:
             yield file
-        os.replace(temporary, path)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            unfinished.unlink()
         raise
+
+
+def temporary(path: Path) -> Path:
+    """Where ``replacing`` writes: what a kill leaves there."""
+    return path.with_name(f"{path.name}.tmp")
 
 
 def write_atomically(path: Path, text: str) -> None:

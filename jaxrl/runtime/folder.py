@@ -18,8 +18,8 @@ import numpy as np
 from jaxrl.config import nearest
 from jaxrl.runtime.checkpoint import latest_step
 from jaxrl.runtime.devices import usable_cores
-from jaxrl.runtime.disk import parse_json, read_regular, without_links, write_atomically
-from jaxrl.runtime.manifest import absolute, installed_versions
+from jaxrl.runtime.disk import parse_json, read_regular, temporary, without_links, write_atomically
+from jaxrl.runtime.manifest import absolute, installed_versions, savable
 
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best", "tensorboard"
@@ -35,10 +35,11 @@ class RunFolder:
         """Make and claim the folder.
 
         Raises:
+          ValueError: its path has a character with which checkpoints are lost.
           FileExistsError: it holds something that is no run, or another process is writing to it.
           OSError: it cannot be made or written to.
         """
-        self.path = absolute(out)
+        self.path = savable(out, "out")
         self._shown = os.fspath(out)
         self._lock = self._claim()
         self.config = self._read_config()
@@ -107,7 +108,7 @@ class RunFolder:
     def _claim(self) -> TextIO:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            found = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
+            found = contents(self.path, CONFIG)
             if found and CONFIG not in found:
                 raise FileExistsError(
                     f"out={self._shown!r} is not empty, and holds no run (there is no {CONFIG}): name another folder"
@@ -217,6 +218,12 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------------------------------ files
+
+
+def contents(folder: Path, first: str) -> list[str]:
+    """The names in a folder, without what a process leaves that is killed before it has written its ``first`` file."""
+    leftover = temporary(folder / first)
+    return sorted(path.name for path in folder.iterdir() if path.name != LOCK and (path != leftover or path.is_dir()))
 
 
 def plain(data: Any) -> Any:

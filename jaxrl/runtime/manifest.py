@@ -21,6 +21,10 @@ are in every format, so that each version can tell another's checkpoint from a d
 
 NAME = "manifest.json"
 STEP_NAME = re.compile(r"(0|[1-9]\d*)(\.orbax-checkpoint-tmp.*)?")
+ARRAYS = "default/manifest.ocdbt"
+"""The file of a step folder without which orbax finds none of its arrays."""
+UNSAVABLE = "[]*?\\"
+"""In a path, orbax takes these for patterns of names (and a backslash for a slash), and saves without an error what is lost."""
 PACKAGES = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "optax", "flax")
 
 
@@ -84,7 +88,13 @@ def digest_files(folder: Path, *, sync: bool = False) -> dict[str, tuple[int, st
 
 
 def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: str | None = None) -> None:
-    """Digest the files of a step folder and describe them in ``manifest.json``; both are on the disk when this returns."""
+    """Digest the files of a step folder and describe them in ``manifest.json``; both are on the disk when this returns.
+
+    Raises:
+      FileNotFoundError: orbax put no arrays there; the folder stays without a manifest, and so is no whole step.
+    """
+    if not (folder / ARRAYS).is_file():
+        raise FileNotFoundError(f"orbax-checkpoint wrote no {ARRAYS}")
     body = {
         "format": FORMAT,
         "step": step,
@@ -96,8 +106,6 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
     }
     with replacing(folder / NAME) as file:
         file.write(render(body))
-        file.flush()
-        os.fsync(file.fileno())
     sync_folder(folder)
 
 
@@ -125,6 +133,8 @@ def read_whole(folder: Path, step: int, run: str | None = None) -> Manifest:
             raise Damage(f"the file {name} is missing") from None
         except OSError as error:
             raise Damage(f"the file {name} cannot be read ({error.strerror})") from None
+    if ARRAYS not in manifest.files:
+        raise Damage(f"it was saved without the file {ARRAYS}")
     return manifest
 
 
@@ -133,6 +143,24 @@ def absolute(path: str | os.PathLike[str]) -> Path:
         shown = repr(path) if len(repr(path)) < 60 else f"a {type(path).__name__}"
         raise TypeError(f"{shown} is no path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
     return Path(path).expanduser().absolute()
+
+
+def savable(path: str | os.PathLike[str], name: str = "folder") -> Path:
+    """``path`` made absolute, if orbax can save below it. ``name``: the argument that it is.
+
+    Raises:
+      ValueError: it holds a character that orbax misreads, maybe in the path of the current folder.
+    """
+    place = absolute(path)
+    misread = next((char for char in place.as_posix() if char in UNSAVABLE or "\ud800" <= char <= "\udfff"), None)
+    if misread is not None:
+        given = "" if os.fspath(path) == str(place) else f" ({str(place)!r})"
+        char = misread if misread in UNSAVABLE else "a byte that is no UTF-8"
+        raise ValueError(
+            f"{name}={os.fspath(path)!r}{given} cannot hold checkpoints: orbax-checkpoint misreads {char} in a path, and what it"
+            f" saves there is lost. Rename that folder, or name one without any of {' '.join(UNSAVABLE)}"
+        )
+    return place
 
 
 def step_folders(folder: Path) -> list[tuple[int, Path]]:

@@ -92,7 +92,8 @@ def run(
       seeds: how many (0 … n−1), or the seeds themselves. Seed s has the stream of ``jax.random.key(s)``, alone or with others.
         One may occur several times with different hyperparameters.
       out: folder of the run: ``config.json``, ``progress.csv``, ``records.jsonl``, ``tensorboard/``, ``learning_curve.png``,
-        ``checkpoints/`` (whole states) and ``best/`` (the policies of the best evaluation). New, empty, or this run's own.
+        ``checkpoints/`` (whole states) and ``best/`` (the policies of the best evaluation). New, empty, or this run's own; its
+        path, that of the current folder included, must have none of ``[ ] * ? \\``.
       eval_every: iterations between evaluations; default: about 20 evaluations per run. The end is evaluated too, and so are the
         policies that training begins with; 0: none at all.
       eval_episodes: episodes per evaluation and seed. Their keys come from (seed, iteration), apart from training's.

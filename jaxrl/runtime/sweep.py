@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.config import check_count, check_switches, nearest, split_settings
 from jaxrl.runtime.disk import checked_depth, parse_json, read_regular, refusing_depth, write_atomically
-from jaxrl.runtime.folder import plain
+from jaxrl.runtime.folder import contents, plain
 from jaxrl.runtime.interpreter import python_command
 from jaxrl.runtime.interrupt import SIGNALS, UNTOUCHED, Interrupted
+from jaxrl.runtime.manifest import savable
 from jaxrl.runtime.train_command import algorithm_settings
 
 MANIFEST, JOBS = "sweep.json", "jobs"
@@ -154,7 +155,12 @@ class Manifest:
     """Which jobs are done: ``sweep.json``, written anew after each."""
 
     def __init__(self, folder: Path, sweep: SweepFile) -> None:
-        """Raises FileExistsError where the folder holds another sweep, or something else."""
+        """
+        Raises:
+          FileExistsError: the folder holds another sweep, or something else.
+          ValueError: jobs could not save there.
+        """
+        savable(folder, "out")
         self.folder, self.path = folder, folder / MANIFEST
         self.sweep = plain({field.name: getattr(sweep, field.name) for field in fields(SweepFile)})
         self.done: list[str] = []
@@ -164,7 +170,7 @@ class Manifest:
             if another and (found["done"] or (folder / JOBS).exists()):  # mended before anything ran, it is no other
                 raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or give its file again")
             self.done = found["done"]
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.exists() and contents(folder, MANIFEST):
             raise FileExistsError(f"out={str(folder)!r} is not empty, and holds no sweep: name another folder")
         folder.mkdir(parents=True, exist_ok=True)
         self.write()
