@@ -22,6 +22,7 @@ from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime import devices, saving
 from jaxrl.runtime.checkpoint import CheckpointWarning, steps
 from jaxrl.runtime.folder import RunFolder
+from jaxrl.runtime.fused import FusedDriver
 from jaxrl.runtime.host import HostDriver
 from jaxrl.runtime.run import RunInterrupted, resume, run
 from jaxrl.runtime.session import Chunk
@@ -419,6 +420,39 @@ def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys
     assert history["iteration"][-1] < 12
     out = capsys.readouterr().out
     assert "stopped, since a seed diverged, at step" in out and "stopped, since all seeds diverged, at step" in out
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one episode, in one evaluation; the other seed, and the other figures of this one, are what they would have been."""
+    agent, original, played = cartpole("ppo"), FusedDriver.evaluate, []
+
+    def evaluate(driver: FusedDriver, states: Any, iteration: int, *args: Any, **settings: Any) -> Any:
+        returns, lengths = original(driver, states, iteration, *args, **settings)
+        played.append(np.asarray(returns).mean(1))
+        return returns.at[1, 0].set(value if iteration == 4 else returns[1, 0]), lengths
+
+    def watch(chunk: Chunk) -> None:
+        chunk.record["mine"] = np.array([1.0, np.inf])
+
+    monkeypatch.setattr(FusedDriver, "evaluate", evaluate)
+    settings: dict[str, Any] = {"quiet": False, "tensorboard": True, "stop_at": 1e6, "on_chunk": watch}
+    _, history = train(agent, tmp_path, **settings)
+    returns = history["evaluation/episodic_return"]
+    expected = np.full((7, 2), np.nan)
+    expected[[0, 2, 4, 6]] = played
+    expected[2, 1] = np.nan
+    np.testing.assert_allclose(returns, expected)
+    assert np.isfinite(history["evaluation/episodic_length"][2]).all() and not history["diverged"].any()
+    assert history["mine"][1:, 0].tolist() == [1.0] * 6 and np.isnan(history["mine"][:, 1]).all()
+    told = capsys.readouterr().out
+    assert told.count("no finite number") == 1 and "inf" not in told.replace("no finite", "") and "nan" not in told
+    assert "inf" not in (tmp_path / "progress.csv").read_text() and "Inf" not in (tmp_path / "records.jsonl").read_text()
+    means = [np.nanmean(returns[row]) for row in (0, 2, 4, 6)]
+    assert steps(tmp_path / "best") == [(0, 4, 8, 12)[int(np.argmax(means))]]
+    assert_same_history(train(agent, tmp_path, **settings)[1], history)
 
 
 def test_a_seed_that_diverges_is_frozen(tmp_path: Path) -> None:

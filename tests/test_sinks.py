@@ -111,6 +111,18 @@ def test_tensorboard_has_means_seeds_and_histograms(tmp_path: Path) -> None:
     assert [(step, value) for tag, step, value in each if tag == "charts/episodic_return"] == [(10, 4.0)]
 
 
+def test_tensorboard_leaves_out_what_is_not_finite_and_histograms_that_have_no_bins(tmp_path: Path) -> None:
+    sink = TensorBoard(tmp_path, SEEDS, [])
+    sink.log(record(1, **{"charts/episodic_return": np.array([np.inf, 4.0])}))
+    sink.log(record(2, **{"charts/episodic_return": np.array([1e30, 1e30])}))
+    sink.log(record(3, **{"charts/episodic_return": np.array([-1.7e308, 1.7e308])}))
+    sink.close()
+    mean = events(tmp_path / "tensorboard" / "mean")
+    assert ("charts/episodic_return", 10, 4.0) in mean and ("seeds/charts/episodic_return", 10, None) in mean
+    assert ("charts/episodic_return", 20, pytest.approx(1e30)) in mean
+    assert not any(tag == "charts/episodic_return" for tag, step, _ in events(tmp_path / "tensorboard" / "seed_3") if step == 10)
+
+
 def test_tensorboard_of_many_seeds_has_their_mean_only(tmp_path: Path) -> None:
     many = list(range(17))
     sink = TensorBoard(tmp_path, many, [])

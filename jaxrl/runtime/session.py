@@ -96,7 +96,7 @@ class Session:
         self.history = History()
         self.unlogged: list[Record] = []
         self.interrupt = Interrupt()
-        self.told_of_interrupt = False
+        self.told_of_interrupt = self.told_of_blanks = False
         self.iteration = 0
         """Of training: the warm-up is not counted."""
         self.env_steps = np.zeros(len(seeds), np.int64)
@@ -228,6 +228,8 @@ class Session:
 
     def keep(self, states: PyTree, record: Record) -> None:
         """Log a record, remember policies that are the best so far, and save if it is time."""
+        numbers = {key: value for key, value in record.items() if np.asarray(value).dtype.kind == "f"}
+        record |= {key: self.blanked(key, value, np.isinf(value)) for key, value in numbers.items()}
         self.history.append(record)
         if self.files is None:
             return
@@ -254,7 +256,21 @@ class Session:
         played = self.fetch(
             self.driver.evaluate(states, plan.warmup_iterations + stop, plan.eval_episodes, explore=plan.eval_explore)
         )
-        return {key: self.without_diverged(np.asarray(x, np.float64).mean(1)) for key, x in zip(keys, played, strict=True)}
+        with np.errstate(invalid="ignore", over="ignore"):  # a mean that is no number is told of
+            means = [self.without_diverged(np.asarray(x, np.float64).mean(1)) for x in played]
+        return {key: self.blanked(key, x, ~(np.isfinite(x) | self.diverged)) for key, x in zip(keys, means, strict=True)}
+
+    def blanked(self, key: str, value: Any, lost: Any) -> Any:
+        """Blank where ``lost``: of an infinite number nothing can be drawn, and no mean is taken with it. Told once a run."""
+        if np.any(lost) and not self.told_of_blanks:
+            self.told_of_blanks = True
+            per_seed = np.shape(lost) == (len(self.seeds),)
+            which = f" of seed {', '.join(map(str, np.array(self.seeds)[lost]))}" if per_seed else ""
+            step = self.plan.steps_at(self.iteration)
+            self.progress.note(
+                f"{key}{which} is no finite number at step {step:,}: such values are left blank, and count for nothing"
+            )
+        return np.where(lost, np.nan, value) if np.any(lost) else value
 
     def without_diverged(self, values: np.ndarray) -> np.ndarray:
         """Blank for seeds that are lost, so that means are those of the others."""

@@ -208,8 +208,9 @@ def _cell(value: Any) -> str:
 
 
 def scalars(record: Record) -> dict[str, np.ndarray]:
-    """What is drawn over ``total_steps``: key -> f64[num_seeds] or f64[], without what was not counted."""
+    """What is drawn over ``total_steps``: key -> f64[num_seeds] or f64[], NaN for what is not finite, without what is all NaN."""
     drawn = {RENAMED.get(key, key): np.asarray(value, np.float64) for key, value in record.items() if key not in NOT_DRAWN}
+    drawn = {key: np.where(np.isfinite(value), value, np.nan) for key, value in drawn.items()}
     return {key: value for key, value in drawn.items() if not np.isnan(value).all()}
 
 
@@ -251,7 +252,8 @@ class TensorBoard:
         shown = scalar_values({key: float(np.nanmean(value)) for key, value in drawn.items()})
         for key in (TRAINING_RETURN, EVALUATION_RETURN):
             if key in drawn and self._num_seeds > 1:
-                shown += histogram(f"seeds/{key}", drawn[key][~np.isnan(drawn[key])], bins="auto").value
+                with contextlib.suppress(ValueError), np.errstate(all="ignore"):  # no bins fit between 1e30 and 1e30
+                    shown += histogram(f"seeds/{key}", drawn[key][~np.isnan(drawn[key])], bins="auto").value
         write(self._mean, shown)
         for row, writer in enumerate(self._each):
             write(writer, scalar_values({key: float(value[row]) for key, value in drawn.items() if value.ndim}))
