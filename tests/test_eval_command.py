@@ -210,6 +210,44 @@ def test_episodes_that_were_cut_are_said(runs: Path, capsys: pytest.CaptureFixtu
     assert "6 of 6 episodes were given up at the step limit" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("broken", [[0], [0, 1]])
+def test_seeds_whose_return_is_no_finite_number_are_left_out(
+    broken: list[int],
+    value: float,
+    runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    true = playing._play_fused
+
+    def play(*args: Any) -> Any:
+        played = jax.tree.map(np.array, true(*args))
+        played.episodic_return[broken, :2] = value, -value
+        return played
+
+    monkeypatch.setattr(playing, "_play_fused", play)
+    file = tmp_path / "scores.json"
+    assert main(["eval", str(runs / "ppo"), "--episodes", "3", "--json", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert f"some return of the seeds {', '.join(str((4, 2)[i]) for i in broken)} is no finite number: left out" in out
+    assert "nan" not in out and "inf" not in out.replace("finite", "") and "invalid" not in err
+    (run,) = json.loads(file.read_text())["runs"]
+    assert (run["mean"] is None) == (len(broken) == 2) and run["return_per_seed"][0] is None
+
+
+def test_results_go_into_a_pipe_as_they_do_into_a_file(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--json >(jq …)``, or /dev/null, which must not become a file."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
+    try:
+        assert main(["eval", str(runs / "ppo"), "--episodes", "3", "--json", str(tmp_path / "pipe")]) == 0
+        assert json.loads(reader.communicate(timeout=60)[0])["runs"] and os.listdir(tmp_path) == ["pipe"]
+    finally:
+        reader.kill()
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("broken", [[0], [0, 1]])
 def test_seeds_that_diverged_are_left_out(

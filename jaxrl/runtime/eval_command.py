@@ -207,11 +207,17 @@ def report(results: Sequence[Result], options: EvalOptions) -> None:
             print(f"{result.run}: evaluations of this run explored, and chose its best policies so; --explore plays as they did")
         if result.diverged:
             print(f"{result.run}: left out, since they diverged, are the seeds {', '.join(map(str, result.diverged))}")
+        if lost := [seed for seed, mean in zip(result.seeds, result.returns, strict=True) if mean != mean]:
+            print(f"{result.run}: some return of the seeds {', '.join(map(str, lost))} is no finite number: left out")
         if cut := int((~result.played.finished).sum()):
             size = result.played.finished.size
             print(f"{result.run}: {cut} of {size} episodes were given up at the step limit; their returns so far count")
     if options.json:
-        write_atomically(absolute(options.json), text)
+        path = absolute(options.json)
+        if path.exists() and not path.is_file():  # /dev/null, or a pipe: that must stay what it is
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(path, text)
         print(f"\nwritten to {options.json}")
 
 
@@ -219,22 +225,32 @@ def _row(result: Result) -> list[str]:
     """A line of the table."""
     from jaxrl.runtime.progress import number, spread
 
-    returns, length = result.returns, float(result.played.episodic_length.mean())
+    length, seeds = float(result.played.episodic_length.mean()), str(len(result.returns))
+    returns = finite_only(result.returns)
+    if not len(returns):
+        return [result.run, result.algorithm, result.env, seeds, *["–"] * 4, number(length, length)]
     size = float(abs(returns).max())
     iqm, low, high = (number(x, size) for x in interquartile(returns))
     interval = f"{iqm} [{low}, {high}]" if len(returns) > 1 else "–"
     worst, best = number(returns.min(), size), number(returns.max(), size)
-    seeds, mean = str(len(returns)), spread({"return": returns}, "return")
+    mean = spread({"return": returns}, "return")
     return [result.run, result.algorithm, result.env, seeds, mean, interval, worst, best, number(length, length)]
 
 
+def finite_only(returns: np.ndarray) -> np.ndarray:
+    """Of the seeds that have one."""
+    import numpy as np
+
+    return returns[np.isfinite(returns)]
+
+
 def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
-    """The interquartile mean over seeds and its 95 % bootstrap interval; NaN where no return is a number."""
+    """The interquartile mean over seeds whose return is a number, and its 95 % bootstrap interval; NaN where there is none."""
     import numpy as np
 
     from jaxrl.runtime.statistics import seed_interval
 
-    if np.isnan(returns).all():
+    if not len(returns := finite_only(returns)):
         return (np.nan,) * 3
     iqm, low, high = seed_interval(returns[None], metric="iqm")
     return float(iqm[0]), float(low[0]), float(high[0])
@@ -252,6 +268,7 @@ def _run_as_json(result: Result) -> dict[str, Any]:
     from jaxrl.runtime.folder import plain, without_nan
 
     returns = result.returns
+    known = finite_only(returns)
     iqm, low, high = interquartile(returns)
     data = {
         "run": result.run,
@@ -261,8 +278,8 @@ def _run_as_json(result: Result) -> dict[str, Any]:
         "trained_with": result.versions,
         "seeds": result.seeds,
         "diverged": result.diverged,
-        "mean": returns.mean(),
-        "std": returns.std(),
+        "mean": known.mean() if len(known) else None,
+        "std": known.std() if len(known) else None,
         "iqm": iqm,
         "iqm_interval": [low, high],
         "return_per_seed": returns,

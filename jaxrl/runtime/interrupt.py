@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )  # Windows has no SIGHUP
+
+
+ECHO = 0.5
+"""Seconds. `timeout`, a shell, a batch system and a sweep each send a process the signal that its group gets too: one wish."""
+
+_last_wish = -math.inf
+
+
+def is_echo() -> bool:
+    """Whether a signal is one more of the same wish: it came within ``ECHO`` seconds of the first of them."""
+    global _last_wish
+    now = time.monotonic()
+    if now - _last_wish < ECHO:
+        return True
+    _last_wish = now
+    return False
 
 
 class Interrupted(KeyboardInterrupt):
@@ -23,7 +41,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def leave_while_loading(number: int, frame: FrameType | None) -> None:
-    """A handler of Ctrl-C for a process of our own: as Python's, but while a module is imported it ends the process at once.
+    """A handler of Ctrl-C for a process of our own: as Python's, but while a module is imported it ends the process at once, and
+    an echo does not interrupt what the first one has set off.
 
     A KeyboardInterrupt there is swallowed by some libraries, turned into another error by others, and leaves half of a module.
     In a callback of the garbage collector, as JAX has one, Python itself would swallow it.
@@ -34,7 +53,8 @@ def leave_while_loading(number: int, frame: FrameType | None) -> None:
                 os.write(2, b"jaxrl: interrupted\n")
             os._exit(128 + number)
         frame = frame.f_back
-    raise KeyboardInterrupt
+    if not is_echo():
+        raise KeyboardInterrupt
 
 
 UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL, leave_while_loading)
@@ -42,7 +62,7 @@ UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL, leave_while_loading)
 
 
 class Interrupt:
-    """While it is entered, the first signal only sets ``requested``; a Ctrl-C after it raises KeyboardInterrupt.
+    """While it is entered, the first signal only sets ``requested``; a Ctrl-C later than its echoes raises KeyboardInterrupt.
 
     Further SIGTERMs and SIGHUPs change nothing: a shell, the kernel and a batch system may each send one for the same end.
     Python delivers signals to the main thread alone, so elsewhere this does nothing.
@@ -65,7 +85,7 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
+        if not is_echo() and self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         # And nothing else: whatever this interrupts may hold a lock, or be half way through a line.
         self.requested = self.requested or number

@@ -59,8 +59,10 @@ class Result(NamedTuple):
 
     @property
     def returns(self) -> np.ndarray:
-        """The mean over episodes, f64[num_seeds]."""
-        return np.asarray(self.played.episodic_return, np.float64).mean(axis=1)
+        """The mean over episodes, f64[num_seeds]; NaN for a seed whose mean is no finite number."""
+        with np.errstate(invalid="ignore"):
+            means = np.asarray(self.played.episodic_return, np.float64).mean(axis=1)
+        return np.where(np.isfinite(means), means, np.nan)
 
 
 def episode_key(seed: Array | int, eval_seed: Array | int) -> Key:

@@ -231,7 +231,7 @@ def run_job(command: Sequence[str]) -> Ended:
 
     def hand_on(number: int, _: Any) -> None:
         came.append(number)
-        if process and number != signal.SIGINT:  # which the terminal sends to all of its processes
+        if process:  # which may have it from the terminal or a batch system too, and takes this for an echo
             process.send_signal(number)
 
     process: subprocess.Popen[bytes] | None = None
