@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jaxrl.runtime.interrupt import Interrupt
+from jaxrl.runtime import interrupt
+from jaxrl.runtime.interrupt import Interrupt, leave_while_loading
 from tests.test_cli import ENV, SMALL, start
 
 REPOSITORY = Path(__file__).parents[1]
@@ -84,39 +87,75 @@ def test_ctrl_c_while_modules_load_ends_a_process_that_has_no_stderr() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60).returncode == 130
 
 
-def test_signals_that_come_several_times_are_one_wish_but_a_second_ctrl_c_is_impatience() -> None:
-    with Interrupt() as interrupt:
-        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the time is; moved by hand."""
+    now = [1000.0]
+    monkeypatch.setattr(interrupt, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(interrupt, "_last_wish", -math.inf)
+    return now
+
+
+def test_signals_that_come_several_times_are_one_wish_but_a_later_ctrl_c_is_impatience(clock: list[float]) -> None:
+    with Interrupt() as wish:
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.raise_signal(number)
-        assert interrupt.requested == signal.SIGHUP
+        clock[0] += 0.4
+        signal.raise_signal(signal.SIGINT)  # from `timeout --signal INT`, which signals its child and the group
+        clock[0] += 3600
+        signal.raise_signal(signal.SIGTERM)
+        assert wish.requested == signal.SIGHUP
+        clock[0] += 0.6
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # the echo of that
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_an_echo_does_not_interrupt_what_a_command_does_at_its_end(clock: list[float]) -> None:
+    before = signal.signal(signal.SIGINT, leave_while_loading)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        clock[0] += 0.4
+        signal.raise_signal(signal.SIGINT)
+        clock[0] += 0.2
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_under_nohup_a_closing_terminal_is_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Interrupt() as interrupt:
+        with Interrupt() as wish:
             signal.raise_signal(signal.SIGHUP)
-            assert not interrupt.requested and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert not wish.requested and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(
     ("number", "to_all", "code"),
-    [(signal.SIGTERM, False, 143), (signal.SIGHUP, False, 129), (signal.SIGTERM, True, 143), (signal.SIGINT, True, 130)],
+    [
+        (signal.SIGTERM, False, 143),
+        (signal.SIGHUP, False, 129),
+        (signal.SIGINT, False, 130),
+        (signal.SIGTERM, True, 143),
+        (signal.SIGINT, True, 130),
+    ],
 )
 def test_a_sweep_ends_with_the_code_of_its_signal_after_its_job_saved(
     number: int, to_all: bool, code: int, tmp_path: Path
 ) -> None:
-    """A terminal and a batch system send it to the job as well, so that the job gets some twice."""
+    """A terminal and a batch system send it to the job as well, so that the job gets it up to three times."""
     text = 'algorithm = "ppo"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\nnum_envs = [2, 4]\n'
     (tmp_path / "grid.toml").write_text(text)
     process = start("-c", SWEEP, cwd=tmp_path, start_new_session=True)
     wait_for(tmp_path / "ready", process)
     (os.killpg if to_all else os.kill)(process.pid, number)
+    os.kill(process.pid, number)  # as `timeout` does
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, "jaxrl: interrupted\n") and (tmp_path / "saved").exists()
     assert out.splitlines() == ["job 1 of 2: num_envs=2"]

@@ -47,14 +47,15 @@ def leave_while_loading(number: int, frame: FrameType | None) -> None:
     A KeyboardInterrupt there is swallowed by some libraries, turned into another error by others, and leaves half of a module.
     In a callback of the garbage collector, as JAX has one, Python itself would swallow it.
     """
+    if is_echo():
+        return
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "_xla_gc_callback":
             with contextlib.suppress(OSError):  # a closed terminal
                 os.write(2, b"jaxrl: interrupted\n")
             os._exit(128 + number)
         frame = frame.f_back
-    if not is_echo():
-        raise KeyboardInterrupt
+    raise KeyboardInterrupt
 
 
 UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL, leave_while_loading)

@@ -135,8 +135,8 @@ def run(
       FileExistsError: ``out`` holds something else, or another process is running there.
       OSError: ``out`` cannot be written to, or was deleted or moved meanwhile.
       CheckpointError: saving failed, say on a full disk; earlier checkpoints are untouched.
-      RunInterrupted: Ctrl-C, SIGTERM or SIGHUP. The chunk under way was finished and everything saved; a second Ctrl-C does not
-        wait. Handlers of your own, and signals that are ignored (``nohup``), are left alone.
+      RunInterrupted: Ctrl-C, SIGTERM or SIGHUP. The chunk under way was finished and everything saved; a second Ctrl-C, half
+        a second later or more, does not wait. Handlers of your own, and signals that are ignored (``nohup``), are left alone.
     """
     check_agent(agent)
     check_switches(exact_steps=exact_steps, save_replay=save_replay, tensorboard=tensorboard, quiet=quiet)
