@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.runtime import devices, plots
+from jaxrl.runtime import devices, interrupt, plots
 from jaxrl.runtime import run as run_module
 from jaxrl.runtime import session as session_module
 from jaxrl.runtime.checkpoint import restore, steps
@@ -490,6 +490,7 @@ def test_ctrl_c_is_not_lost_in_the_last_chunk(agent: Agent, monkeypatch: pytest.
 def test_a_second_ctrl_c_does_not_wait(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     def twice() -> None:
         press_ctrl_c()
+        monkeypatch.setattr(interrupt, "ECHO", 0.0)  # as if that had been a while ago
         press_ctrl_c()
 
     driver = faked(monkeypatch, {1: twice})
