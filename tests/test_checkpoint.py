@@ -239,10 +239,10 @@ def test_a_missing_file_is_noticed(two: Path) -> None:
         (two / "away").rename(file)
 
 
-@pytest.mark.parametrize("left", ["2", "2.orbax-checkpoint-tmp", "unfinished/2", "unfinished/2.orbax-checkpoint-tmp"])
+@pytest.mark.parametrize("left", ["2", "2.orbax-checkpoint-tmp", "unfinished/2", "unfinished/save-1/2.orbax-checkpoint-tmp"])
 def test_an_incomplete_step_is_passed_over(two: Path, left: str) -> None:
     (two / "2" / "manifest.json").unlink()
-    (two / left).parent.mkdir(exist_ok=True)
+    (two / left).parent.mkdir(exist_ok=True, parents=True)
     (two / "2").rename(two / left)
     assert_falls_back(two, left)
     shutil.rmtree(two / left)

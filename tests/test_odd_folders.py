@@ -149,6 +149,33 @@ def test_a_folder_that_is_deleted_meanwhile_is_not_made_again_in_parts(iteration
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("moment", ["begin_save", "finish_save"])
+@pytest.mark.parametrize("every", [0, 1e-6])
+def test_a_run_that_took_a_folders_place_is_not_written_to(
+    moment: str, every: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even by a save that is under way as it comes."""
+    folder, told = tmp_path / "run", []
+
+    def replace(*args: Any, **settings: Any) -> Any:
+        if not told:
+            told.append(moment)
+            folder.rename(tmp_path / "moved")
+            theirs = folder / "checkpoints" / "unfinished" / "2.orbax-checkpoint-tmp"
+            theirs.mkdir(parents=True)
+            for path in (folder / ".lock", folder / "config.json", theirs / "data"):
+                path.write_text("theirs")
+        return original(*args, **settings)
+
+    original = getattr(saving, moment)
+    monkeypatch.setattr(saving, moment, replace)
+    with pytest.raises(FileNotFoundError, match="was deleted, moved or replaced while the run was going on: it ends here"):
+        train(cartpole("ppo"), folder, SHORT, checkpoint_every=every, eval_every=0)
+    files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    held = (".lock", "config.json", "checkpoints/unfinished/2.orbax-checkpoint-tmp/data")
+    assert told and files == dict.fromkeys(held, "theirs")
+
+
 def test_the_lock_of_a_run_that_took_a_folders_place_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 

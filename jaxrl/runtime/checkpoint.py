@@ -1,7 +1,7 @@
 """Checkpoints: save a state through orbax so that a kill at any moment loses nothing, and restore it bit for bit.
 
 ``folder/`` holds one folder per step, as orbax writes it, with a ``manifest.json`` beside orbax's files. A step is made in
-``folder/unfinished`` and moved to its place when everything is on the disk, so every step in place is whole, unless the disk or
+``folder/unfinished/save-…`` and moved to its place when everything is on the disk, so every step in place is whole, unless the disk or
 somebody altered it; the digests in the manifest show that, and ``restore`` goes back to the step before, and says so.
 """
 
@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,8 @@ class PendingSave(NamedTuple):
 
     manager: Any
     folder: Path
+    unfinished: Path
+    """Where orbax writes, in ``folder``."""
     step: int
     spec: Any
     run: str | None
@@ -57,6 +60,7 @@ class PendingSave(NamedTuple):
     keep: int
     resources: contextlib.ExitStack
     quiet: _Quiet
+    check: Callable[[], None]
 
 
 def save(
@@ -86,11 +90,22 @@ def save(
 
 
 def begin_save(
-    folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3, run: str | None = None
+    folder: str | os.PathLike[str],
+    state: PyTree,
+    step: int,
+    *,
+    spec: Any = None,
+    keep: int = 3,
+    run: str | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> PendingSave:
     """The first half of ``save``: check everything and hand the state to orbax, which goes on writing in the background.
 
     Nothing counts as saved before ``finish_save``, and the next save in this folder must not begin before it.
+
+    Args:
+      check: called before anything in the folder is changed, moved or deleted. What it raises, say because the folder has become
+        somebody else's, ends the save there.
     """
     import orbax.checkpoint as ocp
 
@@ -98,10 +113,12 @@ def begin_save(
     spec = _plain(spec)
     structure, arrays = leaves.encode(state)
     folder = savable(folder)
+    check()
     _make_way(folder, int(step), run)
     unfinished = _open_for_writing(folder)
     resources = contextlib.ExitStack()
     quiet = resources.enter_context(_Quiet())
+    pending = PendingSave(None, folder, unfinished, int(step), spec, run, structure, int(keep), resources, quiet, check)
     try:
         options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
         manager = ocp.CheckpointManager(unfinished, options=options)
@@ -109,42 +126,46 @@ def begin_save(
         if not manager.save(int(step), args=ocp.args.StandardSave(arrays), force=True):
             raise RuntimeError("orbax-checkpoint refused to save it")
     except Exception as error:
-        raise _give_up(folder, int(step), resources, quiet, error) from error
-    return PendingSave(manager, folder, int(step), spec, run, structure, int(keep), resources, quiet)
+        raise _give_up(pending, error) from error
+    return pending._replace(manager=manager)
 
 
 def finish_save(pending: PendingSave) -> Path:
     """The second half of ``save``: wait for orbax, seal the step with its manifest, move it to its place, delete old steps."""
-    folder, step = pending.folder, pending.step
-    unfinished = folder / UNFINISHED
+    folder, unfinished, step = pending.folder, pending.unfinished, pending.step
     try:
         pending.manager.wait_until_finished()
+        pending.check()
         manifest.write(unfinished / str(step), step, pending.spec, pending.structure, pending.run)
         os.replace(unfinished / str(step), folder / str(step))
         manifest.sync_folder(folder)
     except Exception as error:  # orbax's threads report here, in exceptions of any type
-        raise _give_up(folder, step, pending.resources, pending.quiet, error) from error
+        raise _give_up(pending, error) from error
     pending.resources.close()
+    pending.check()
     for old in steps(folder)[: -pending.keep]:
         os.replace(folder / str(old), unfinished / f"{old}.old")  # at once: a reader never meets a step that is half gone
-    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     return folder / str(step)
 
 
-def _give_up(folder: Path, step: int, resources: contextlib.ExitStack, quiet: _Quiet, error: Exception) -> CheckpointError:
+def _give_up(pending: PendingSave, error: Exception) -> CheckpointError:
     """Clear away what a save left, so that a full disk is no fuller for it, and say what happened."""
-    quiet.stays = True
+    pending.quiet.stays = True
     with contextlib.suppress(Exception):  # closing reports the same failure again
-        resources.close()
+        pending.resources.close()
     for _ in range(20):  # threads that are still writing may put a file where others were just cleared away
-        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-        if not os.path.lexists(folder / UNFINISHED):
+        shutil.rmtree(pending.unfinished, ignore_errors=True)
+        if not os.path.lexists(pending.unfinished):
             break
         time.sleep(0.05)
+    with contextlib.suppress(OSError):
+        pending.unfinished.parent.rmdir()
+    pending.check()
     reason = " ".join(str(error).split()) or type(error).__name__
     if len(reason) > 300:
         reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last
-    return CheckpointError(f"saving step {step} in {folder} failed: {reason}. The steps before it are untouched.")
+    return CheckpointError(f"saving step {pending.step} in {pending.folder} failed: {reason}. The steps before it are untouched.")
 
 
 def _plain(spec: Any) -> Any:
@@ -155,10 +176,13 @@ def _plain(spec: Any) -> Any:
 
 
 def _open_for_writing(folder: Path) -> Path:
-    """Make the folder, and in it an empty one for the save to come; this also shows whether the folder can be written to."""
-    unfinished = folder / UNFINISHED
+    """Make the folder, and in it an empty one for the save to come; this also shows whether the folder can be written to.
+
+    Its name is no other save's: should the folder be deleted and become another run's while orbax writes, the two stay apart.
+    """
+    unfinished = folder / UNFINISHED / f"save-{os.urandom(6).hex()}"
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         unfinished.mkdir(parents=True)
     except OSError as error:
         reason = "it is a file" if os.path.isfile(folder) else error.strerror
@@ -323,7 +347,7 @@ def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:
     if not os.path.isdir(folder):
         what = "is a file" if os.path.isfile(folder) else "does not exist or is out of reach"
         raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} {what}")
-    found = sorted(step_folders(folder) + step_folders(folder / UNFINISHED), key=lambda entry: entry[0], reverse=True)
+    found = sorted(step_folders(folder) + _cut_short(folder / UNFINISHED), key=lambda entry: entry[0], reverse=True)
     if not found:
         raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} holds no step")
     if step is None:
@@ -332,6 +356,11 @@ def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:
     if not chosen:
         raise FileNotFoundError(f"no checkpoint of step={step} in {folder}, which holds the steps {steps(folder)}")
     return chosen
+
+
+def _cut_short(unfinished: Path) -> list[tuple[int, Path]]:
+    """Steps that are still being saved, or were when a process was killed."""
+    return [entry for save in (unfinished, *unfinished.glob("save-*")) for entry in step_folders(save)]
 
 
 # --------------------------------------------------------------------------------------------------------------------- talking

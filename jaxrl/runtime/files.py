@@ -69,6 +69,7 @@ class RunFiles:
             keep=output.keep_checkpoints,
             save_replay=asked["save_replay"],
             note=note,
+            check=folder.check_there,
         )
 
     @property
@@ -127,6 +128,7 @@ class RunFiles:
 
         self._flush()
         self._saver.finish(states, step)
+        self._folder.check_there()
         with sparing(CURVE):
             learning_curve(history, self._folder.path / CURVE, title=title, subtitle=subtitle)
 

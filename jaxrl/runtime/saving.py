@@ -22,7 +22,6 @@ from jaxrl.runtime.checkpoint import (
     begin_save,
     finish_save,
     latest_step,
-    save,
     why_unusable,
 )
 from jaxrl.runtime.folder import BEST, CHECKPOINTS, CONFIG
@@ -46,14 +45,22 @@ class Saver:
         keep: int,
         save_replay: bool,
         note: Callable[[str], None],
+        check: Callable[[], None],
     ) -> None:
-        """``run``: its id. ``every``: seconds between checkpoints; 0: only at the end."""
-        self._run = run
+        """
+        Args:
+          run: its id.
+          every: seconds between checkpoints; 0: only at the end.
+          check: raises where the folder is not this run's any more.
+        """
+        self._run, self._check = run, check
         self.saved: int | None = None
         """The last step that was saved, or restored."""
         self._best_is_lost = False
         self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
-        self._spec, self._keep, self._save_replay, self._note = spec, keep, save_replay, note
+        self._always: dict[str, Any] = {"spec": spec, "run": run, "check": check}
+        """What every save is told."""
+        self._keep, self._save_replay, self._note = keep, save_replay, note
         self._every = self._asked = every or math.inf
         self._last = time.perf_counter()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-checkpoint")
@@ -74,7 +81,7 @@ class Saver:
         """Hand a checkpoint to the background, once ``is_due``."""
         begin = time.perf_counter()
         self._write_best()
-        under_way = begin_save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep, run=self._run)
+        under_way = begin_save(self._checkpoints, self.slimmed(states), step, keep=self._keep, **self._always)
         blocked = time.perf_counter() - begin
 
         def finish() -> float:
@@ -91,7 +98,7 @@ class Saver:
         self._collect()
         self._write_best()
         if self.saved != step:
-            save(self._checkpoints, self.slimmed(states), step, spec=self._spec, keep=self._keep, run=self._run)
+            self._save(self._checkpoints, self.slimmed(states), step, keep=self._keep)
 
     def slimmed(self, states: PyTree) -> PyTree:
         """What a checkpoint holds of the states: everything, or all but the replay buffer."""
@@ -115,6 +122,9 @@ class Saver:
                 with contextlib.suppress(OSError):
                     empty.rmdir()
 
+    def _save(self, folder: Path, state: PyTree, step: int, *, keep: int) -> None:
+        finish_save(begin_save(folder, state, step, keep=keep, **self._always))
+
     def _collect(self) -> None:
         """Wait for the save under way; if saving takes too much of the time, do it less often, and say so."""
         if self._pending is None:
@@ -134,8 +144,9 @@ class Saver:
         (policies, step), self._better = self._better, None
         last = latest_step(self._best)
         if self._best_is_lost or last is None or step > last:  # a resumed run may come by again
+            self._check()
             self._make_way_for_best()
-            save(self._best, policies, step, spec=self._spec, keep=1, run=self._run)
+            self._save(self._best, policies, step, keep=1)
 
     def has_best(self) -> bool:
         """Whether the best policies can be restored; if not, that is said, and the next ones take their place."""
