@@ -117,6 +117,41 @@ def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: A
     assert progress(tmp_path) == progress(folder)
 
 
+def test_without_a_checkpoint_it_begins_from_the_same_run_again(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, learnt, _ = whole("ppo")
+    ask: dict[str, Any] = {"init_which": "last", "checkpoint_every": 0}
+    tuned, _ = train(cartpole("ppo"), tmp_path / "tuned", 32 * 6, init_from=folder, **ask)
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path / "run", 32 * 6, init_from=folder.name, on_chunk=at(4, kill), **ask)
+    monkeypatch.chdir(tmp_path)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["init_from"] == {"folder": str(folder), "which": "last"} and not (tmp_path / "run" / "checkpoints").exists()
+    again, _ = resume("run", quiet=True)
+    assert_bit_equal(again, tuned)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["init_from"] == config["init_from"]
+
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    for folder_of_it, error, message in (
+        (
+            str(tmp_path / "gone"),
+            FileNotFoundError,
+            "began with init_from='.*gone', which is gone: put it back, or call jaxrl.run",
+        ),
+        (None, ValueError, "began with states that only its script knows: call jaxrl.run as before, with init_from=…"),
+        (3, ValueError, r"config.json in 'run' is not what a run writes: its 'init_from' is \{'folder': 3"),
+    ):
+        config["init_from"]["folder"] = folder_of_it
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+        with pytest.raises(error, match=message):
+            resume("run", quiet=True)
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path / "run", 32 * 6, init_from=learnt, on_chunk=at(4, kill), **ask)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["init_from"]["folder"] is None
+
+
 def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
@@ -327,8 +362,85 @@ def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
         train(cartpole("ppo"), tmp_path)
     assert records.read_bytes() == before
     records.rename(tmp_path / "records.old")
-    _, history = train(cartpole("ppo"), tmp_path)
+    rows = (tmp_path / "progress.csv").read_bytes()
+    with pytest.warns(UserWarning) as told:
+        _, history = train(cartpole("ppo"), tmp_path)
     assert history["iteration"].tolist() == [6, 8, 10, 12]
+    said = [str(warning.message) for warning in told]
+    assert "records.jsonl has no row up to the checkpoint: the rows from before stay in progress.before.csv" in said
+    assert (tmp_path / "progress.before.csv").read_bytes() == rows
+    train(cartpole("ppo"), tmp_path, 32 * 14)  # records that begin late are those of this run from here on
+    assert len([path for path in tmp_path.iterdir() if ".before" in path.name]) == len(said)
+
+
+CUTS: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
+    "end": (
+        lambda lines: lines[:2],
+        "was cut, or is an older copy: it ends at iteration 2, before the checkpoint of iteration 8",
+    ),
+    "middle": (lambda lines: [*lines[:1], *lines[2:]], "was altered: iteration 4 follows 0, in a run that writes a row every 2"),
+    "order": (lambda lines: [lines[1], lines[0], *lines[2:]], "was altered: iteration 0 follows 2"),
+    "seeds": (lambda lines: [line.replace("[", "[1,", 1) for line in lines], "its row of iteration 0 has other seeds"),
+    "steps": (lambda lines: [line.replace('"total_steps": ', '"total_steps": 9') for line in lines], "or other steps"),
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped at iteration 8 of 12, and saved there."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RunInterrupted):
+        patch.setenv(devices.CACHE_VARIABLE, "")
+        train(cartpole("ppo"), folder, on_chunk=at(8, lambda: os.kill(os.getpid(), signal.SIGTERM)), checkpoint_every=0)
+    return folder
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_records_that_are_not_all_there_are_refused_and_left_as_they_are(cut: str, tmp_path: Path, stopped: Path) -> None:
+    folder, (change, message) = shutil.copytree(stopped, tmp_path / "run"), CUTS[cut]
+    records = folder / "records.jsonl"
+    records.write_text("".join(change(records.read_text().splitlines(keepends=True))))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=rf"records.jsonl .*{message}.* Put the whole file back from a copy, or move it away"):
+        resume(folder, quiet=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_early_rows_and_the_best_policies_outlive_records_that_begin_late(tmp_path: Path, stopped: Path) -> None:
+    """Nobody knows how good those policies are, so what comes may be worse."""
+    folder = shutil.copytree(stopped, tmp_path / "run")
+    (old,) = steps(folder / "best")
+    records, rows = folder / "records.jsonl", progress(folder)
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text("".join(line for line in lines if json.loads(line)["iteration"] > old))
+    with pytest.warns(UserWarning) as told:
+        resume(folder, quiet=True)
+    said = " ".join(str(warning.message) for warning in told)
+    assert "the rows from before stay in progress.before.csv" in said
+    assert "lacks the evaluation of the policies in best/: they stay in best.before/" in said
+    (folder / "progress.csv").write_bytes((folder / "progress.before.csv").read_bytes())
+    assert progress(folder) == rows and steps(folder / "best.before") == [old] and steps(folder / "best") != [old]
+
+
+EDITS: dict[str, tuple[str, str, Any, str]] = {
+    "num_epochs": ("agent", "settings", {"num_epochs": 3}, "agent.settings.num_epochs is 2 there and 3 here"),
+    "seeds": ("run", "seeds", [3, 6], r"run.seeds is \[3, 5\] there and \[3, 6\] here"),
+    "hyperparams": ("run", "hyperparams", {"learning_rate": 0.5}, r"run.hyperparams is null there and .* here"),
+    "evaluations": ("run", "eval_episodes", 4, "run.eval_episodes is 3 there and 4 here"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_config_that_was_edited_is_refused(edit: str, tmp_path: Path, stopped: Path) -> None:
+    """It says something else than the checkpoint, whose run goes on as it was."""
+    folder, (part, key, value, message) = shutil.copytree(stopped, tmp_path / "run"), EDITS[edit]
+    config = json.loads((folder / "config.json").read_text())
+    config[part][key] = {**config[part][key], **value} if part == "agent" else value
+    (folder / "config.json").write_text(json.dumps(config))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=rf"checkpoint 8 was saved with other settings than config.json has now: {message}"):
+        resume(folder, quiet=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:

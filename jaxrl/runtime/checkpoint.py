@@ -1,8 +1,9 @@
 """Checkpoints: save a state through orbax so that a kill at any moment loses nothing, and restore it bit for bit.
 
 ``folder/`` holds one folder per step, as orbax writes it, with a ``manifest.json`` beside orbax's files. A step is made in
-``folder/unfinished/save-…`` and moved to its place when everything is on the disk, so every step in place is whole, unless the disk or
-somebody altered it; the digests in the manifest show that, and ``restore`` goes back to the step before, and says so.
+``folder/unfinished`` (each save in a folder of its own there) and moved to its place when everything is on the disk, so every
+step in place is whole, unless the disk or somebody altered it; the digests in the manifest show that, and ``restore`` goes back
+to the step before, and says so.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class PendingSave(NamedTuple):
     step: int
     spec: Any
     run: str | None
+    asked: Any
     structure: list[leaves.LeafSpec]
     keep: int
     resources: contextlib.ExitStack
@@ -97,6 +99,7 @@ def begin_save(
     spec: Any = None,
     keep: int = 3,
     run: str | None = None,
+    asked: Any = None,
     check: Callable[[], None] = lambda: None,
 ) -> PendingSave:
     """The first half of ``save``: check everything and hand the state to orbax, which goes on writing in the background.
@@ -104,13 +107,14 @@ def begin_save(
     Nothing counts as saved before ``finish_save``, and the next save in this folder must not begin before it.
 
     Args:
+      asked: plain JSON data, what the run was asked for.
       check: called before anything in the folder is changed, moved or deleted. What it raises, say because the folder has become
         somebody else's, ends the save there.
     """
     import orbax.checkpoint as ocp
 
     step, keep = check_count("step", step, at_least=0), check_count("keep", keep)
-    spec = _plain(spec)
+    spec, asked = _plain("spec", spec), _plain("asked", asked)
     structure, arrays = leaves.encode(state)
     folder = savable(folder)
     check()
@@ -118,7 +122,7 @@ def begin_save(
     unfinished = _open_for_writing(folder)
     resources = contextlib.ExitStack()
     quiet = resources.enter_context(_Quiet())
-    pending = PendingSave(None, folder, unfinished, int(step), spec, run, structure, int(keep), resources, quiet, check)
+    pending = PendingSave(None, folder, unfinished, int(step), spec, run, asked, structure, int(keep), resources, quiet, check)
     try:
         options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
         manager = ocp.CheckpointManager(unfinished, options=options)
@@ -136,7 +140,7 @@ def finish_save(pending: PendingSave) -> Path:
     try:
         pending.manager.wait_until_finished()
         pending.check()
-        manifest.write(unfinished / str(step), step, pending.spec, pending.structure, pending.run)
+        manifest.write(unfinished / str(step), step, pending.spec, pending.structure, pending.run, pending.asked)
         os.replace(unfinished / str(step), folder / str(step))
         manifest.sync_folder(folder)
     except Exception as error:  # orbax's threads report here, in exceptions of any type
@@ -168,11 +172,11 @@ def _give_up(pending: PendingSave, error: Exception) -> CheckpointError:
     return CheckpointError(f"saving step {pending.step} in {pending.folder} failed: {reason}. The steps before it are untouched.")
 
 
-def _plain(spec: Any) -> Any:
+def _plain(name: str, data: Any) -> Any:
     try:
-        return json.loads(json.dumps(spec))
+        return json.loads(json.dumps(data))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"spec must be plain JSON data (dicts, lists, strings, numbers, booleans, None): {error}") from None
+        raise TypeError(f"{name} must be plain JSON data (dicts, lists, strings, numbers, booleans, None): {error}") from None
 
 
 def _open_for_writing(folder: Path) -> Path:
@@ -248,9 +252,13 @@ def restore(
       CheckpointError: no step is whole, or the format is another version's.
       ValueError: the checkpoint does not fit the target; the message names the first leaf that differs.
     """
+    found = newest_whole(absolute(folder), step, run)
+    return read_state(absolute(folder), found, target), _info(found)
+
+
+def read_state(folder: Path, found: Manifest, target: PyTree) -> PyTree:
+    """The state of a step that ``newest_whole`` found; arguments and errors as in ``restore``."""
     wanted = leaves.describe(target)
-    folder = absolute(folder)
-    found = _newest_whole(folder, step, run)
     if difference := leaves.first_difference(found.structure, wanted):
         raise ValueError(
             f"step {found.step} in {folder} does not fit the agent: {difference}. Another algorithm, network or setting saved it:"
@@ -263,7 +271,7 @@ def restore(
             " state fits, but the run need not go on bit for bit"
         )
     arrays = _read_arrays(folder, found, leaves.restore_targets(found.structure, target))
-    return leaves.decode(found.structure, arrays, target), _info(found)
+    return leaves.decode(found.structure, arrays, target)
 
 
 def read_arrays(
@@ -274,7 +282,7 @@ def read_arrays(
     Keys come as their data; Python numbers as arrays. Errors and warnings as in ``restore``.
     """
     folder = absolute(folder)
-    found = _newest_whole(folder, step, run)
+    found = newest_whole(folder, step, run)
     arrays = _read_arrays(folder, found, leaves.host_targets(found.structure))
     return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, _info(found)
 
@@ -297,7 +305,7 @@ def _read_arrays(folder: Path, found: Manifest, asked: dict[str, Any]) -> dict[s
 
 def read_info(folder: str | os.PathLike[str], *, step: int | None = None) -> CheckpointInfo:
     """Step, spec and versions of the newest step, or of ``step``, without its state; errors and warnings as in ``restore``."""
-    return _info(_newest_whole(absolute(folder), step))
+    return _info(newest_whole(absolute(folder), step))
 
 
 def steps(folder: str | os.PathLike[str]) -> list[int]:
@@ -318,13 +326,13 @@ def why_unusable(folder: str | os.PathLike[str], run: str | None = None) -> str 
     """Why there is nothing to restore; None where there is, though it may not be the newest step."""
     try:
         with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
-            _newest_whole(absolute(folder), None, run)
+            newest_whole(absolute(folder), None, run)
     except (CheckpointError, FileNotFoundError) as error:
         return str(error)
     return None
 
 
-def _newest_whole(folder: Path, step: int | None, run: str | None = None) -> Manifest:
+def newest_whole(folder: Path, step: int | None = None, run: str | None = None) -> Manifest:
     """The manifest of the step to use, after a warning for every newer one that is not whole."""
     problems = []
     for number, path in _candidates(folder, step):

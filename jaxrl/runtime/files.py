@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+import itertools
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +17,13 @@ import jax
 import numpy as np
 
 from jaxrl.config import check_count
-from jaxrl.runtime.checkpoint import latest_step, restore
-from jaxrl.runtime.folder import CHECKPOINTS, CURVE, PROGRESS, TENSORBOARD, RunFolder
+from jaxrl.runtime.checkpoint import latest_step, newest_whole, read_state
+from jaxrl.runtime.disk import read_regular
+from jaxrl.runtime.folder import BEST, CHECKPOINTS, CURVE, PROGRESS, RECORDS, TENSORBOARD, RunFolder, set_aside
 from jaxrl.runtime.logs import Record
 from jaxrl.runtime.saving import Saver
 from jaxrl.runtime.sinks import Csv, JsonLines, Sink, Spare, TensorBoard, WeightsAndBiases, import_wandb, read_records, sparing
+from jaxrl.runtime.transfer import begun_from, described
 from jaxrl.spaces import describe_space
 from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent, PyTree
@@ -61,9 +67,11 @@ class RunFiles:
         self._folder, self._agent, self._asked, self._output, self._devices = folder, agent, asked, output, devices
         self._sinks: list[Sink] | None = None
         self._records: list[Record] = []
+        self._origin = (folder.config or {}).get("init_from")
         self._saver = Saver(
             folder.path,
-            agent.spec,
+            spec=agent.spec,
+            asked=asked,
             run=folder.id,
             every=output.checkpoint_every,
             keep=output.keep_checkpoints,
@@ -77,16 +85,32 @@ class RunFiles:
         """Whether there is a checkpoint."""
         return latest_step(self._folder.path / CHECKPOINTS) is not None
 
+    def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
+        """What a run without a checkpoint begins from: as it is asked, or as it began before it was killed; this is recorded."""
+        if init_from is None:
+            init_from, which = begun_from(self._origin, os.fspath(self._folder.shown))
+        self._origin = described(init_from, which)
+        return init_from, which
+
     def resume(self, target: PyTree) -> tuple[PyTree, int, list[Record]]:
         """``(states, step, records up to it)`` of the last whole checkpoint.
 
         Args:
           target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
         """
-        states, info = restore(self._folder.path / CHECKPOINTS, self._saver.slimmed(target), run=self._folder.id)
-        self._saver.saved = info.step
-        self._records = read_records(self._folder.path, info.step)
-        return states, info.step, self._records
+        folder = self._folder.path / CHECKPOINTS
+        found = newest_whole(folder, run=self._folder.id)
+        self._folder.check_saved(found, self._agent.spec, self._asked)
+        records = read_records(self._folder.path, found.step)
+        if problem := why_incomplete(records, found.step, self._asked):
+            raise ValueError(
+                f"{self._folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
+                f"resumes with records that begin at its checkpoint, and keeps what {PROGRESS} and {BEST}/ hold"
+            )
+        states = read_state(folder, found, self._saver.slimmed(target))
+        self._saver.saved, self._records = found.step, records
+        self._saver.compare_best(records, found.step)
+        return states, found.step, records
 
     @property
     def shown_folder(self) -> Path:
@@ -175,13 +199,44 @@ class RunFiles:
             spaces=_describe_spaces(self._agent),
             run=self._asked,
             output=self._output._asdict(),
+            **({"init_from": self._origin} if self._origin else {}),
         )
+        if self._saver.saved is not None:
+            keep_earlier_rows(folder / PROGRESS, records)
         sinks: list[Sink] = [JsonLines(folder, records), Spare(PROGRESS, lambda: Csv(folder, seeds, records))]
         if self._output.tensorboard:
             sinks.append(Spare(TENSORBOARD, lambda: TensorBoard(folder, seeds, records)))
         if self._output.wandb is not None:
             sinks.append(WeightsAndBiases(folder, self._output.wandb, self._folder.config or {}, seeds))
         return sinks
+
+
+def why_incomplete(records: Sequence[Record], step: int, asked: Mapping[str, Any]) -> str | None:
+    """Why the records up to a checkpoint are not those of its run, or not all; None where they are, or where there are none.
+
+    They may begin late, as those do that once were moved away.
+    """
+    rows, chunk, shape = asked["rows_per_iteration"], asked["chunk_iterations"], (len(asked["seeds"]),)
+    iterations = [record["iteration"] for record in records]
+    for before, after in itertools.pairwise(iterations):
+        if not before < after <= before + chunk:
+            return f"was altered: iteration {after} follows {before}, in a run that writes a row every {chunk}"
+    for record in records:
+        if np.shape(record.get("env_steps", 0)) != shape or record.get("total_steps") != record["iteration"] * rows:
+            return f"is of another run: its row of iteration {record['iteration']} has other seeds, or other steps"
+    if records and iterations[-1] != step:
+        return f"was cut, or is an older copy: it ends at iteration {iterations[-1]}, before the checkpoint of iteration {step}"
+    return None
+
+
+def keep_earlier_rows(progress: Path, records: Sequence[Record]) -> None:
+    """Set ``progress.csv`` aside where it has rows from before the records: they cannot be written anew."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration, csv.Error):
+        first = int(next(csv.DictReader(io.StringIO(read_regular(progress).decode())))["iteration"])
+        if not records or first < records[0]["iteration"]:
+            what = f"begins at iteration {records[0]['iteration']}" if records else "has no row up to the checkpoint"
+            aside = set_aside(progress)
+            warnings.warn(f"{RECORDS} {what}: the rows from before stay in {aside.name}", stacklevel=2)
 
 
 def _describe_spaces(agent: Agent) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -19,7 +20,8 @@ from jaxrl.config import nearest
 from jaxrl.runtime.checkpoint import latest_step
 from jaxrl.runtime.devices import usable_cores
 from jaxrl.runtime.disk import parse_json, read_regular, temporary, without_links, write_atomically
-from jaxrl.runtime.manifest import absolute, installed_versions, savable
+from jaxrl.runtime.manifest import Manifest, absolute, installed_versions, savable
+from jaxrl.runtime.plan import as_long_as
 
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best", "tensorboard"
@@ -68,6 +70,22 @@ class RunFolder:
                 raise FileExistsError(
                     f"out={self._shown!r} holds another run: {difference} here. Name another folder, or ask for the same again "
                     "to resume that run; init_from=… starts a new run from its parameters"
+                )
+
+    def check_saved(self, found: Manifest, spec: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        """Refuse to go on from a checkpoint that was saved with other settings: they were changed in ``config.json`` since.
+
+        Raises:
+          ValueError.
+        """
+        agents = (without_length(found.spec or {}), without_length(plain(spec)))
+        there = found.asked or {}  # of an older version: fewer settings, or none
+        now = plain(as_long_as(asked, there)) if there else {}
+        for name, saved, here in (("agent", *agents), ("run", there, {key: now.get(key) for key in there})):
+            if difference := first_difference(saved, here, name):
+                raise ValueError(
+                    f"out={self._shown!r}: its checkpoint {found.step} was saved with other settings than {CONFIG} has now: "
+                    f"{difference} here. Put {CONFIG} back as it was; init_from=… starts a new run from what this one learnt"
                 )
 
     def write_config(self, devices: Sequence[jax.Device], **parts: Mapping[str, Any] | None) -> None:
@@ -224,6 +242,17 @@ def contents(folder: Path, first: str) -> list[str]:
     """The names in a folder, without what a process leaves that is killed before it has written its ``first`` file."""
     leftover = temporary(folder / first)
     return sorted(path.name for path in folder.iterdir() if path.name != LOCK and (path != leftover or path.is_dir()))
+
+
+def set_aside(path: Path) -> Path:
+    """Rename what a run would overwrite to a name that is free: ``best`` to ``best.before``, then ``best.before-2``."""
+    numbered = itertools.chain(
+        [path.with_name(f"{path.stem}.before{path.suffix}")],
+        (path.with_name(f"{path.stem}.before-{number}{path.suffix}") for number in itertools.count(2)),
+    )
+    free = next(each for each in numbered if not os.path.lexists(each))
+    os.replace(path, free)
+    return free
 
 
 def plain(data: Any) -> Any:

@@ -156,3 +156,13 @@ def make_plan(
         stop_at = float(stop_at)
     warmup, rows = agent.algorithm.warmup_iterations, agent.steps_per_iteration
     return Plan(iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan, eval_explore)
+
+
+def as_long_as(asked: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """``asked`` as far as it must agree with what an earlier call asked for: a run may be made longer."""
+    if asked["total_steps"] <= before["total_steps"]:
+        return dict(asked)
+    agreed = {**asked, **{name: before[name] for name in ("total_steps", "iterations")}}
+    if given := (before["hyperparams"] or {}).get("total_steps"):
+        agreed["hyperparams"] = {**(asked["hyperparams"] or {}), "total_steps": given}
+    return agreed

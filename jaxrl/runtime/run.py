@@ -21,7 +21,7 @@ from jaxrl.runtime.devices import enable_compilation_cache, seed_devices
 from jaxrl.runtime.files import Output, RunFiles, check_output
 from jaxrl.runtime.folder import RunFolder, check_which, read_config
 from jaxrl.runtime.interrupt import Interrupted
-from jaxrl.runtime.plan import check_hyperparams, check_members, check_seeds, make_plan
+from jaxrl.runtime.plan import as_long_as, check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.progress import Header, make_progress
 from jaxrl.runtime.saving import check_seal
 from jaxrl.runtime.session import Driver, OnChunk, Session
@@ -112,6 +112,7 @@ def run(
       init_from: begin with what was learnt in this folder of a run, or by these states: parameters, target parameters and
         statistics, where name, shape and dtype agree; what was taken is said. Seed i, by its place in ``seeds``, takes those of
         that run's i-th member; where it has fewer, they serve in turn.
+        A run that was killed before its first checkpoint begins from there again, as ``config.json`` says.
       init_which: of the run in that folder, the "best" policies, as ``load_policy`` and ``jaxrl eval`` take them, or its "last"
         checkpoint. Policies have no target parameters: those of the new run are then its parameters.
       checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.
@@ -234,16 +235,6 @@ def resume(
     output = {name: value for name, value in config.get("output", {}).items() if name in Output._fields}
     length = asked["total_steps"] if total_steps is None else total_steps
     return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
-
-
-def as_long_as(asked: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """``asked`` as far as it must agree with what an earlier call asked for: a run may be made longer."""
-    if asked["total_steps"] <= before["total_steps"]:
-        return dict(asked)
-    agreed = {**asked, **{name: before[name] for name in ("total_steps", "iterations")}}
-    if given := (before["hyperparams"] or {}).get("total_steps"):
-        agreed["hyperparams"] = {**(asked["hyperparams"] or {}), "total_steps": given}
-    return agreed
 
 
 def open_driver(agent: Agent, seeds: list[int]) -> tuple[Driver, list[jax.Device], str | None]:

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from jaxrl.runtime.checkpoint import (
     latest_step,
     why_unusable,
 )
-from jaxrl.runtime.folder import BEST, CHECKPOINTS, CONFIG
+from jaxrl.runtime.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, plain, set_aside
+from jaxrl.runtime.logs import Record
 from jaxrl.runtime.manifest import Damage, read_whole, step_folders
 from jaxrl.types import Agent, AgentState, HostEnv, PyTree
 
@@ -38,8 +39,9 @@ class Saver:
     def __init__(
         self,
         folder: Path,
-        spec: Mapping[str, Any],
         *,
+        spec: Mapping[str, Any],
+        asked: Mapping[str, Any],
         run: str | None,
         every: float,
         keep: int,
@@ -49,7 +51,7 @@ class Saver:
     ) -> None:
         """
         Args:
-          run: its id.
+          spec, asked, run: of the agent and the run, for each checkpoint: what it holds of both, and the run's id.
           every: seconds between checkpoints; 0: only at the end.
           check: raises where the folder is not this run's any more.
         """
@@ -57,8 +59,9 @@ class Saver:
         self.saved: int | None = None
         """The last step that was saved, or restored."""
         self._best_is_lost = False
+        self._best_is_unknown = False
         self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
-        self._always: dict[str, Any] = {"spec": spec, "run": run, "check": check}
+        self._always: dict[str, Any] = {"spec": spec, "run": run, "asked": plain(asked), "check": check}
         """What every save is told."""
         self._keep, self._save_replay, self._note = keep, save_replay, note
         self._every = self._asked = every or math.inf
@@ -143,10 +146,15 @@ class Saver:
             return
         (policies, step), self._better = self._better, None
         last = latest_step(self._best)
-        if self._best_is_lost or last is None or step > last:  # a resumed run may come by again
+        if self._best_is_lost or self._best_is_unknown or last is None or step > last:  # a resumed run may come by again
             self._check()
             self._make_way_for_best()
             self._save(self._best, policies, step, keep=1)
+
+    def compare_best(self, records: Sequence[Record], step: int) -> None:
+        """Where the records up to a checkpoint lack the evaluation of the best policies, these must not be deleted."""
+        best = latest_step(self._best)
+        self._best_is_unknown = best is not None and best <= step and best not in {record["iteration"] for record in records}
 
     def has_best(self) -> bool:
         """Whether the best policies can be restored; if not, that is said, and the next ones take their place."""
@@ -157,7 +165,12 @@ class Saver:
         return not self._best_is_lost
 
     def _make_way_for_best(self) -> None:
-        """Set aside what is no folder, or cannot be restored."""
+        """Set aside what is no folder, cannot be restored, or may be better than what takes its place."""
+        if self._best_is_unknown:
+            aside = set_aside(self._best)
+            self._best_is_unknown = False
+            warnings.warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they stay in {aside.name}/", stacklevel=2)
+            return
         if self._best_is_lost or not self._best.is_dir():
             if os.path.lexists(self._best):
                 aside = self._best.with_name(f"{BEST}.damaged")

@@ -121,6 +121,8 @@ class Session:
             self.take_up(step - self.plan.warmup_iterations, records)
             self.progress.note(f"resumed at step {self.plan.steps_at(self.iteration):,}")
             return self.driver.adopt(states, step)
+        if self.files:
+            init_from, init_which = self.files.begin(init_from, init_which)
         source = None if init_from is None else read_source(init_from, init_which)
         states = self.driver.init(hyperparams)
         if self.plan.warmup_iterations:

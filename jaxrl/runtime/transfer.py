@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.runtime.checkpoint import read_arrays
-from jaxrl.runtime.folder import CHECKPOINTS, CONFIG, read_config, saved_folder
+from jaxrl.runtime.folder import CHECKPOINTS, CONFIG, WHICH, read_config, saved_folder
 from jaxrl.runtime.manifest import absolute
 from jaxrl.types import PyTree
 
@@ -61,6 +61,35 @@ def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") ->
     if not any(path.startswith(TARGET) for path in arrays):
         arrays |= {TARGET + path.removeprefix(PARAMS): leaf for path, leaf in arrays.items() if path.startswith(PARAMS)}
     return Source(name, arrays)
+
+
+def described(source: Any, which: str) -> dict[str, Any] | None:
+    """What ``config.json`` says of ``init_from``, so that a run which saved no checkpoint yet can begin the same again."""
+    if source is None:
+        return None
+    return {"folder": os.fspath(absolute(source)) if isinstance(source, str | os.PathLike) else None, "which": which}
+
+
+def begun_from(origin: Any, out: str) -> tuple[Any, str]:
+    """``init_from`` and ``init_which`` of the run in ``out``, which goes on without a checkpoint; ``origin``: see ``described``.
+
+    Raises:
+      ValueError: it began with states, or ``origin`` is not what a run writes.
+      FileNotFoundError: it began with a folder that is gone.
+    """
+    if origin is None:
+        return None, "best"
+    began = f"out={out!r} has no checkpoint yet, and began with"
+    match origin:
+        case {"folder": None}:
+            raise ValueError(f"{began} states that only its script knows: call jaxrl.run as before, with init_from=…")
+        case {"folder": str(folder), "which": str(which)} if which in WHICH:
+            if not os.path.isdir(folder):
+                raise FileNotFoundError(
+                    f"{began} init_from={folder!r}, which is gone: put it back, or call jaxrl.run with another"
+                )
+            return folder, which
+    raise ValueError(f"{CONFIG} in {out!r} is not what a run writes: its 'init_from' is {origin!r}. Put it back from a copy")
 
 
 def take_over(states: PyTree, source: Source) -> tuple[PyTree, str]:
