@@ -120,12 +120,25 @@ def describe_space(space: spaces.Space) -> dict[str, Any]:
 
 
 def realize_space(data: Mapping[str, Any]) -> spaces.Space:
-    """The inverse of ``describe_space``."""
+    """The inverse of ``describe_space``.
+
+    Raises:
+      ValueError: the data describes no space.
+    """
+    try:
+        return _realized(data)
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:  # Gymnasium asserts
+        shown = str(data)
+        shown = shown if len(shown) < 80 else f"{shown[:77]}..."
+        raise ValueError(f"{shown} describes no space ({type(error).__name__}: {error})") from None
+
+
+def _realized(data: Mapping[str, Any]) -> spaces.Space:
     kind, rest = data["kind"], {name: value for name, value in data.items() if name != "kind"}
     if kind == "Dict":
-        return spaces.Dict({name: realize_space(part) for name, part in rest["spaces"].items()})
+        return spaces.Dict({name: _realized(part) for name, part in rest["spaces"].items()})
     if kind == "Tuple":
-        return spaces.Tuple([realize_space(part) for part in rest["spaces"]])
+        return spaces.Tuple([_realized(part) for part in rest["spaces"]])
     if "dtype" in rest:
         rest["dtype"] = np.dtype(rest["dtype"])
     if kind == "Box":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import jaxrl
 from jaxrl.runtime import manifest
 from jaxrl.runtime.checkpoint import CheckpointError
+from jaxrl.runtime.cli import main
 from jaxrl.runtime.disk import MAX_DEPTH, parse_json, replacing, write_atomically
 from jaxrl.runtime.figures import new_figure, save
 from jaxrl.runtime.folder import RunFolder, read_config
@@ -149,3 +151,35 @@ def test_data_without_a_bottom_is_refused(depth: int, brackets: tuple[str, str])
         parse_json(text)
     shallow = brackets[0] * (MAX_DEPTH - 1) + "1" + brackets[1] * (MAX_DEPTH - 1)
     assert parse_json(shallow) == json.loads(shallow)
+
+
+@pytest.mark.parametrize("where", ["~nobody-of-this-name/run", "~nobody-of-this-name"])
+def test_a_home_that_is_not_known_is_one_line(where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (
+        ["train", "--resume", where],
+        ["plot", where],
+        ["eval", where],
+        ["record", where],
+        ["plot", "x", "--out", f"{where}.png"],
+    ):
+        assert main(args) == 2 and "is nowhere: " in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match=r"is nowhere: .* Give the whole path"):
+        RunFolder(where)
+
+
+def test_a_working_folder_that_is_gone_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    for args in (["train", "ppo", "--env", "CartPole-v1"], ["envs"], ["sweep", "grid.toml"], ["train", "--resume", "/run"]):
+        assert main(args) == 2
+        assert (
+            capsys.readouterr().err
+            == "jaxrl: the folder that this was started in was deleted: change to one that is there (cd)\n"
+        )
+    with pytest.raises(FileNotFoundError, match="was deleted: change to one that is there"):
+        RunFolder("run")
+    with contextlib.closing(RunFolder(tmp_path / "run")) as folder:  # a run whose folder has a whole path goes on
+        assert folder.shown == tmp_path / "run"

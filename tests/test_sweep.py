@@ -188,7 +188,7 @@ def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, 
         {"iteration": 1, "diverged": [False] * 4, "charts/episodic_return": [1.0, 2.0, 3.0, 4.0]},
         {"iteration": 2, "diverged": [False, False, False, True], "evaluation/episodic_return": [10.0, None, 30.0, None]},
     ]
-    records = [{"env_steps": [8] * 4, **record} for record in records]
+    records = [{"env_steps": [8] * 4, "total_steps": 8, "seconds": 1.0, **record} for record in records]
     (folder / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     results = collect(sweep, [job], tmp_path)
     assert [r.settings for r in results] == [{"gamma": 0.8}, {"gamma": 0.9}]

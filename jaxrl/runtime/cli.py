@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple, TextIO, cast
 
 import jaxrl
+from jaxrl.runtime.disk import check_here
 from jaxrl.runtime.interrupt import leave_while_loading
 from jaxrl.runtime.streams import Screen, discard
 
@@ -146,4 +147,6 @@ def _dispatch(args: list[str]) -> int:
         return 0
     if args[0] not in COMMANDS:
         raise unknown("command", args[0], list(COMMANDS))
+    if args[0] != "doctor":  # which tells of it among all else
+        check_here()
     return importlib.import_module(COMMANDS[args[0]].module).main(args[1:])

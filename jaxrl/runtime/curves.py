@@ -46,7 +46,7 @@ class Member(NamedTuple):
 
     @property
     def num_diverged(self) -> int:
-        return int(self.run.history["diverged"][-1, self.columns].sum()) if "diverged" in self.run.history else 0
+        return int(self.run.history["diverged"][-1, self.columns].sum())
 
     @property
     def is_lost(self) -> bool:

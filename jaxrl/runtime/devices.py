@@ -11,6 +11,8 @@ from pathlib import Path
 
 import jax
 
+from jaxrl.runtime.disk import at_home
+
 CACHE_VARIABLE = "JAXRL_CACHE_DIR"
 
 
@@ -72,7 +74,7 @@ def cache_folder() -> Path | None:
     if given == "":
         return None
     if given is not None:
-        base = Path(given).expanduser().absolute()
+        base = at_home(given).absolute()
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "xla"
     return base / _processor()

@@ -78,6 +78,30 @@ def read_regular(path: Path) -> bytes:
         return file.read()
 
 
+def at_home(path: str | os.PathLike[str]) -> Path:
+    """A path whose ``~`` is a folder.
+
+    Raises:
+      FileNotFoundError: the user that it names is not known.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise FileNotFoundError(f"{os.fspath(path)!r} is nowhere: {str(error).rstrip('.')}. Give the whole path") from None
+
+
+def check_here() -> None:
+    """Refuse to work where the working folder is gone: no relative path leads anywhere, and envpool ends the process.
+
+    Raises:
+      FileNotFoundError.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise FileNotFoundError("the folder that this was started in was deleted: change to one that is there (cd)") from None
+
+
 def parse_json(text: str | bytes) -> Any:
     """JSON that can be walked.
 

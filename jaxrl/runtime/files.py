@@ -101,7 +101,7 @@ class RunFiles:
         folder = self._folder.path / CHECKPOINTS
         found = newest_whole(folder, run=self._folder.id)
         self._folder.check_saved(found, self._agent.spec, self._asked)
-        records = read_records(self._folder.path, found.step)
+        records = read_records(self._folder.path, found.step, len(self._asked["seeds"]))
         if problem := why_incomplete(records, found.step, self._asked):
             raise ValueError(
                 f"{self._folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "

@@ -22,6 +22,7 @@ from jaxrl.runtime.devices import usable_cores
 from jaxrl.runtime.disk import parse_json, read_regular, temporary, without_links, write_atomically
 from jaxrl.runtime.manifest import Manifest, absolute, installed_versions, savable
 from jaxrl.runtime.plan import as_long_as
+from jaxrl.runtime.written import check_config
 
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best", "tensorboard"
@@ -52,8 +53,10 @@ class RunFolder:
     @property
     def shown(self) -> Path:
         """Relative to the current folder, if it is in there."""
-        here = Path.cwd()
-        return self.path.relative_to(here) if self.path.is_relative_to(here) else self.path
+        with contextlib.suppress(OSError):  # the current folder was deleted
+            if self.path.is_relative_to(here := Path.cwd()):
+                return self.path.relative_to(here)
+        return self.path
 
     def check_same(self, spec: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         """Refuse to go on with a run that was asked for otherwise; the message names the first difference.
@@ -163,10 +166,10 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileNotFoundError(f"{os.fspath(folder)!r} is not the folder of a run: {what}") from None
     except ValueError as error:
         raise ValueError(f"{path} cannot be read ({error}): put it back from a copy") from None
-    if not (isinstance(config, dict) and isinstance(config.get("agent"), dict) and isinstance(config.get("run"), dict)):
-        raise ValueError(f"{path} is not what a run writes: it lacks 'agent' and 'run'")
-    if not isinstance(config["run"].get("seeds"), list):
-        raise ValueError(f"{path} is not what a run writes: it lacks the seeds of its 'run'")
+    try:
+        check_config(config)
+    except ValueError as error:
+        raise ValueError(f"{path} is not what a run writes: {error}. Put it back from a copy") from None
     config["run"].setdefault("eval_explore", False)  # older runs knew greedy evaluations only
     return config
 

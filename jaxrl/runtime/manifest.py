@@ -12,7 +12,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from jaxrl.runtime.disk import open_regular, parse_json, read_regular, replacing
+from jaxrl.runtime.disk import at_home, check_here, open_regular, parse_json, read_regular, replacing
 from jaxrl.runtime.leaves import LeafSpec
 
 FORMAT = 1
@@ -145,7 +145,10 @@ def absolute(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         shown = repr(path) if len(repr(path)) < 60 else f"a {type(path).__name__}"
         raise TypeError(f"{shown} is no path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
-    return Path(path).expanduser().absolute()
+    path = at_home(path)
+    if not path.is_absolute():
+        check_here()
+    return path.absolute()
 
 
 def savable(path: str | os.PathLike[str], name: str = "folder") -> Path:

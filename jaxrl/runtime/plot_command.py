@@ -14,6 +14,7 @@ import tyro
 
 from jaxrl.runtime.cli import unknown
 from jaxrl.runtime.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve, rename
+from jaxrl.runtime.disk import at_home
 from jaxrl.runtime.figures import COLOURS, DASHES, FORMATS
 from jaxrl.runtime.flags import Flag
 from jaxrl.runtime.plots import AXIS_NAMES, Band, draw_curves, summarise
@@ -114,7 +115,7 @@ def check_options(options: PlotOptions) -> Path:
     """
     if not options.runs:
         raise ValueError("name at least one folder of a run: jaxrl plot RUN")
-    path = Path(options.out).expanduser()
+    path = at_home(options.out)
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{kind}" for kind in FORMATS)
         raise ValueError(f"--out {options.out!r} has the file ending {path.suffix!r}, which is unknown: choose one of {allowed}")

@@ -101,7 +101,7 @@ def load_policies(
         policies, step = _last_policies(agent, saved, written_by)
     rows = [row for row, seed in enumerate(trained) if seeds is None or seed in seeds]
     policies = jax.tree.map(lambda x: np.asarray(x)[np.array(rows)], policies)
-    records = read_records(absolute(run), step)
+    records = read_records(absolute(run), step, len(trained))
     diverged = np.asarray(records[-1]["diverged"], bool)[rows] if records else np.zeros(len(rows), bool)
     return SavedPolicies(agent, policies, rows, [trained[row] for row in rows], step, diverged)
 
@@ -150,6 +150,7 @@ def _last_policies(agent: Agent, saved: Path, run: str | None) -> tuple[Policy, 
 
 def _evaluated(folder: Path, saved: SavedPolicies) -> np.ndarray:
     """f64[num_members]: the returns of the last evaluation up to the saved iteration; −inf where there is none."""
-    returns = [np.asarray(record[EVALUATION_RETURN])[saved.rows] for record in read_records(folder, saved.step)]
+    records = read_records(folder, saved.step)
+    returns = [np.asarray(record[EVALUATION_RETURN])[saved.rows] for record in records if EVALUATION_RETURN in record]
     known = [np.nan_to_num(each, nan=-np.inf) for each in returns if not np.isnan(each).all()]
     return known[-1] if known else np.full(len(saved.rows), -np.inf)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.runtime.cli import unknown
+from jaxrl.runtime.disk import at_home
 from jaxrl.runtime.folder import CONFIG, RECORDS, read_config
 from jaxrl.runtime.logs import EVALUATION_RETURN, TRAINING_RETURN, History
 from jaxrl.runtime.sinks import read_records
@@ -44,7 +45,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     Raises:
       FileNotFoundError: there is no such folder, or no run in it.
     """
-    top = Path(folder).expanduser()
+    top = at_home(folder)
     shown = os.fspath(folder)
     if not top.is_dir():
         what = "it is a file" if top.exists() else "there is no such folder"
@@ -74,15 +75,9 @@ def read_run(folder: Path) -> Run:
     Raises:
       ValueError, OSError: one of its files is damaged, or missing.
     """
-    config, records = read_config(folder), read_records(folder, sys.maxsize)
-    try:
-        history = {key: np.asarray(values, np.float64) for key, values in History(records).arrays().items()}
-        fits = not records or history["env_steps"].shape == (len(records), len(config["run"]["seeds"]))
-    except (KeyError, TypeError, ValueError):
-        fits = False
-    if not fits:
-        raise ValueError(f"{folder / RECORDS} does not fit the {CONFIG} beside it: put both back from a copy")
-    return Run(folder, config, history)
+    config = read_config(folder)
+    records = read_records(folder, sys.maxsize, len(config["run"]["seeds"]))
+    return Run(folder, config, {key: np.asarray(values, np.float64) for key, values in History(records).arrays().items()})
 
 
 def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], None] = lambda text: None) -> list[Run]:
@@ -104,7 +99,7 @@ def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], N
                 runs[path.resolve()] = run
                 continue
             waiting.append(path)
-            if path == Path(folder).expanduser():
+            if path == at_home(folder):
                 raise ValueError(f"{os.fspath(path)!r} has no records yet: wait for the first chunk of that run, or leave it out")
     if not runs:
         raise ValueError(f"none of the {len(waiting)} runs has records yet: wait for their first chunks")

@@ -169,7 +169,7 @@ class Session:
             return "stopped, since all seeds diverged,"
         if self.plan.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"
-        reached = mean(self.history.last[EVALUATION_RETURN]) if self.iteration and len(self.history) else -np.inf
+        reached = mean(self.history.last.get(EVALUATION_RETURN, np.nan)) if self.iteration and len(self.history) else -np.inf
         if self.plan.stop_at is not None and reached >= self.plan.stop_at:
             return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
         return None
@@ -247,7 +247,7 @@ class Session:
 
     def standing(self, record: Record) -> float:
         """What is compared to find the best policies; those that were not trained yet lose to equally good ones."""
-        score = mean(record[EVALUATION_RETURN])
+        score = mean(record.get(EVALUATION_RETURN, np.nan))
         return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
 
     def evaluated(self, states: PyTree, stop: int) -> Record:

@@ -22,6 +22,7 @@ import numpy as np
 from jaxrl.runtime.disk import parse_json, read_regular, write_atomically
 from jaxrl.runtime.folder import PROGRESS, RECORDS, TENSORBOARD, plain, without_nan
 from jaxrl.runtime.logs import EVALUATION_RETURN, FIRST_COLUMNS, TRAINING_RETURN, Record
+from jaxrl.runtime.written import check_record, per_seed_shapes
 
 MAX_SEEDS_SHOWN = 16
 """TensorBoard draws every seed up to this number, and only their mean beyond."""
@@ -123,36 +124,33 @@ def _json_line(record: Record) -> str:
     return json.dumps(without_nan(plain(record))) + "\n"
 
 
-def read_records(folder: Path, last_iteration: int) -> list[Record]:
+def read_records(folder: Path, last_iteration: int, num_seeds: int | None = None) -> list[Record]:
     """The records up to an iteration. A last line that was cut short does not count.
 
+    Args:
+      num_seeds: of the run, if that is known.
+
     Raises:
-      ValueError: a line before that is damaged.
+      ValueError: a line before that is damaged, or of another run.
     """
     path, records = folder / RECORDS, []
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
+    shapes = {} if num_seeds is None else per_seed_shapes(num_seeds)
     lines = read_regular(path).split(b"\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is not whole
         try:
-            data = parse_json(line)
-            iteration = data["iteration"]
-        except (ValueError, KeyError, TypeError):
+            record = check_record(parse_json(line), shapes)
+        except ValueError as error:
+            reason = "" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else f" ({error})"
             raise ValueError(
-                f"{path}, line {number} is damaged. Put the file back from a copy, or move it away: the run then resumes with "
-                "logs that begin at its checkpoint"
+                f"{path}, line {number} is damaged{reason}. Put the file back from a copy, or move it away: the run then resumes "
+                "with logs that begin at its checkpoint"
             ) from None
-        if iteration > last_iteration:
+        if record["iteration"] > last_iteration:
             break
-        records.append({key: _with_nan(value) for key, value in data.items()})
+        records.append(record)
     return records
-
-
-def _with_nan(value: Any) -> Any:
-    """The number or the array that ``without_nan`` made plain."""
-    if isinstance(value, list):
-        return np.array([_with_nan(each) for each in value])
-    return np.nan if value is None else value
 
 
 class Csv:

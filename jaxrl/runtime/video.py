@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxrl.runtime.disk import new_file, without_links
+from jaxrl.runtime.disk import at_home, new_file, without_links
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,7 +45,7 @@ def check_film(out: str | os.PathLike[str], fps: float) -> Path:
       OSError: it cannot be written to.
       ModuleNotFoundError: an MP4 needs a package that is not installed.
     """
-    path = Path(out).expanduser()
+    path = at_home(out)
     if path.suffix.lower() not in WRITERS:
         raise ValueError(f"out={os.fspath(out)!r} must end in {' or '.join(WRITERS)}")
     fastest = 50 if path.suffix.lower() == ".gif" else 240
