@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jaxrl.config import check_count
-from jaxrl.runtime.checkpoint import latest_step, newest_whole, read_state
+from jaxrl.runtime.checkpoint import CheckpointError, latest_step, newest_whole, read_state
 from jaxrl.runtime.disk import read_regular
 from jaxrl.runtime.folder import BEST, CHECKPOINTS, CURVE, PROGRESS, RECORDS, TENSORBOARD, RunFolder, set_aside
 from jaxrl.runtime.logs import Record
@@ -100,8 +100,10 @@ class RunFiles:
         """
         folder = self._folder.path / CHECKPOINTS
         found = newest_whole(folder, run=self._folder.id)
+        if found.step >= 2**31:
+            raise CheckpointError(f"{folder / str(found.step)} is no checkpoint of a run, which counts iterations in 32 bits")
         self._folder.check_saved(found, self._agent.spec, self._asked)
-        records = read_records(self._folder.path, found.step, len(self._asked["seeds"]))
+        records = read_records(self._folder.path, found.step)
         if problem := why_incomplete(records, found.step, self._asked):
             raise ValueError(
                 f"{self._folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
