@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl.runtime.streams import Screen
 from tests.test_cli import ENV, SMALL, start
 
 GONE = "jaxrl: stdout cannot be written to ({}): going on without a display\n"
@@ -45,6 +46,18 @@ def test_a_full_disk_under_stdout_is_not_the_end_of_a_run(tmp_path: Path) -> Non
         process = start(*RUN, "--out", str(tmp_path / "run"), stdout=full)
     _, said = process.communicate(timeout=120)
     assert (process.returncode, said) == (0, GONE.format("No space left on device")) and rows(tmp_path / "run") == 10
+
+
+def test_a_stream_that_lacks_characters_or_was_closed_ends_nothing(tmp_path: Path) -> None:
+    with open(tmp_path / "ascii", "w", encoding="ascii") as stream:
+        shown = Screen(stream)
+        print("return 1 ± 2", file=shown, flush=True)
+        assert not shown.is_gone
+    assert (tmp_path / "ascii").read_text() == "return 1 ? 2\n"
+    lost: list[str] = []
+    closed = Screen(stream, lost.append)
+    print("more", file=closed, flush=True)
+    assert closed.is_gone and len(lost) == 1 and "closed file" in lost[0]
 
 
 def test_what_only_shows_something_fails_where_it_cannot() -> None:

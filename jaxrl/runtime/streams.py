@@ -33,10 +33,12 @@ class Screen:
             return
         try:
             getattr(self._stream, method)(*args)
-        except OSError as error:
+        except UnicodeEncodeError as error:  # a stream in ASCII, say: what it lacks is a question mark
+            self._attempt(method, *(text.encode(error.encoding, "replace").decode(error.encoding) for text in args))
+        except (OSError, ValueError) as error:  # ValueError: a script has closed it
             self.is_gone = True
             discard(self._stream)
-            self._lost(error.strerror or str(error))
+            self._lost(getattr(error, "strerror", None) or str(error))
 
 
 def screen() -> Screen:
