@@ -30,7 +30,7 @@ def make_agent(case: Case) -> Agent:
         return jaxrl.make_ppo(ENV, model=model, clip_value_loss=True, anneal=False, **case.settings)
     model = partial(q_network, hidden_sizes=HIDDEN_SIZES, activation="relu")
     one_update_per_step = {"rollout_length": 1, "replay_ratio": case.settings["batch_size"], "target_update_interval": 1}
-    return jaxrl.make_dqn(ENV, model=model, anneal=False, **one_update_per_step, **case.settings)
+    return jaxrl.make_dqn(ENV, model=model, n_step=1, anneal=False, **one_update_per_step, **case.settings)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- bound

@@ -49,6 +49,7 @@ RANGES: dict[str, Range] = {
     "ent_coef": NON_NEGATIVE,
     "vf_coef": NON_NEGATIVE,
     "max_grad_norm": POSITIVE,
+    "adam_eps": POSITIVE,
     "tau": HALF_OPEN_UNIT,
     "epsilon_start": UNIT,
     "epsilon_end": UNIT,

@@ -22,6 +22,7 @@ _ELSEWHERE = {
     "vf_coef": "vf_coeff value_coef value_coeff value_loss_coef value_loss_coeff vf_loss_coeff value_cost baseline_cost"
     " critic_coef c1",
     "max_grad_norm": "grad_clip clip_grad_norm grad_norm clip_grad gradient_clip max_gradient_norm grad_norm_clip",
+    "adam_eps": "adam_epsilon optimizer_eps optimizer_epsilon optim_eps adam_e",
     "normalize_advantages": "norm_adv normalize_advantage normalise_advantages advantage_normalization standardize_advantages",
     "normalize_observations": "norm_obs normalize_obs normalise_observations obs_norm normalize_observation",
     "normalize_rewards": "norm_reward normalize_reward normalise_rewards reward_norm",
@@ -33,6 +34,7 @@ _ELSEWHERE = {
     "learning_starts": "fill_buffer min_replay_size warmup warmup_steps start_steps min_buffer_size learn_start start_training"
     " min_steps_learn",
     "replay_ratio": "train_frequency train_freq gradient_steps update_every grad_updates_per_step utd utd_ratio updates_per_step",
+    "n_step": "nstep multi_step n_step_return n_step_returns num_step_returns n_step_td update_horizon",
     "target_update_interval": "target_network_frequency target_update_freq target_update_frequency target_update"
     " target_network_update_freq update_target_every target_update_period",
     "tau": "polyak soft_update target_smoothing",

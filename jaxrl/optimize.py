@@ -25,8 +25,12 @@ H = TypeVar("H")
 
 
 def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
-    """Adam (Kingma & Ba 2015, ε = 1e-5) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``."""
-    return optax.chain(optax.clip_by_global_norm(hyperparams.max_grad_norm), optax.adam(hyperparams.learning_rate, eps=1e-5))
+    """Adam (Kingma & Ba 2015) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``.
+
+    ε is the hyperparameter ``adam_eps`` of rules that have it, else 1e-5.
+    """
+    adam = optax.adam(hyperparams.learning_rate, eps=getattr(hyperparams, "adam_eps", 1e-5))
+    return optax.chain(optax.clip_by_global_norm(hyperparams.max_grad_norm), adam)
 
 
 def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> tuple[set[str], Any]:

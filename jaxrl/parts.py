@@ -140,6 +140,14 @@ def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool
 # ------------------------------------------------------------------------------------------------------------------- optimisers
 
 
+READ_BY_OPTIMIZERS = {
+    "learning_rate": "optax.adamw(hp.learning_rate)",
+    "max_grad_norm": "optax.chain(optax.clip_by_global_norm(hp.max_grad_norm), optax.adamw(hp.learning_rate))",
+    "adam_eps": "optax.adamw(hp.learning_rate, eps=hp.adam_eps)",
+}
+"""Hyperparameters that nothing but the optimiser looks at, and how one does."""
+
+
 def resolve_optimizer(
     optimizer: OptimizerFn | optax.GradientTransformation | None,
     model: Model,
@@ -173,10 +181,8 @@ def resolve_optimizer(
     for name, got, wanted in (("updates", updates, params), ("state", after, state)):
         if not same_shapes(got, wanted):
             raise TypeError(f"{what} gives the {name} {show_shapes(got)} for {show_shapes(wanted)}: they must agree")
-    for name in ({"learning_rate", "max_grad_norm"} & {*defaults._fields}) - read:
-        fix = "optax.adamw(hp.learning_rate)"
-        if name == "max_grad_norm":
-            fix = "optax.chain(optax.clip_by_global_norm(hp.max_grad_norm), optax.adamw(hp.learning_rate))"
+    for name in ({*READ_BY_OPTIMIZERS} & {*defaults._fields}) - read:
+        fix = READ_BY_OPTIMIZERS[name]
         if name in scheduled:
             raise ValueError(
                 f"{name} has a schedule, and {what} does not look at it: use lambda hp: {fix}, "
@@ -199,8 +205,8 @@ def ready(transformation: optax.GradientTransformation) -> OptimizerFn:
 
 
 def resolve_replay(replay: Any, default: Callable[..., Replay], *sizes: int) -> Replay:
-    """A builder's ``replay`` keyword: a function of (capacity per environment, num_envs, rows_per_add), called with ``sizes``."""
-    must = f"must be a function (capacity per environment, num_envs, rows_per_add) -> Replay, such as {default.__name__}"
+    """A builder's ``replay``: (capacity per environment, num_envs, rows_per_add, after) -> Replay, called with ``sizes``."""
+    must = f"must be a function (capacity per environment, num_envs, rows_per_add, after) -> Replay, such as {default.__name__}"
     function = default if replay is None else replay
     if not callable(function) or not _takes(function, *sizes):
         raise TypeError(f"replay={show(replay)} {must}")

@@ -40,6 +40,7 @@ def small_dqn(env: str | Env | HostEnv, **settings: Any) -> Agent:
         "buffer_size": 240,
         "learning_starts": 64,
         "target_update_interval": 3,
+        "n_step": 1,
         "anneal": False,
         "model": SMALL_Q_NETWORK,
     }

@@ -82,7 +82,7 @@ def test_transitions_are_what_the_policy_saw(name: str) -> None:
     row, env = (x.reshape(-1) for x in np.meshgrid(np.arange(1, rows - 1), np.arange(envs), indexing="ij"))
     replay = uniform_replay(rows, envs, 8)
     valid = np.asarray(learner.replay.valid[row, env])
-    drawn = transitions(replay, learner.replay, Draw(jnp.asarray(row), jnp.asarray(env), jnp.asarray(valid)))
+    drawn = transitions(replay, learner.replay, Draw(jnp.asarray(row), jnp.asarray(env), jnp.asarray(valid)), 0.9)
     assert valid.any() and not valid.all()
 
     def at(tree: Any, offset: int) -> Any:
@@ -93,10 +93,11 @@ def test_transitions_are_what_the_policy_saw(name: str) -> None:
     ours = jax.tree.map(lambda x: np.asarray(x)[valid], drawn)
     assert_bit_equal(ours.inputs, at(rollouts.inputs, 0))
     assert_bit_equal(ours.next_inputs, at(rollouts.inputs, 1))
-    for got, expected in ((ours.action, rollouts.action), (ours.reward, rollouts.reward), (ours.terminated, rollouts.terminated)):
+    for got, expected in ((ours.action, rollouts.action), (ours.reward, rollouts.reward)):
         np.testing.assert_array_equal(got, at(expected, 0))
+    np.testing.assert_array_equal(ours.discount, np.where(at(rollouts.terminated, 0), 0, np.float32(0.9)))
     if name == "truncation":
-        assert not ours.terminated.any() and at(rollouts.truncated, 0).any()  # so truncated rows do bootstrap
+        assert ours.discount.all() and at(rollouts.truncated, 0).any()  # so truncated rows do bootstrap
 
 
 def test_replay_keeps_raw_rows_in_the_types_of_the_environment() -> None:
@@ -166,11 +167,11 @@ def by_hand() -> Any:
     """A learner after its warm-up; what it draws at a version; and the gradient of one batch of that."""
     agent, replay = cadence(1), uniform_replay(60, 4, 2)
     model = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
-    loss = partial(dqn_loss, model, True, gamma=0.99, axis_name=None)
+    loss = partial(dqn_loss, model, True, axis_name=None)
 
     def draw(learner: DQNState, version: Any) -> Transitions:
         drawn = replay.draw(learner.replay, jax.random.fold_in(learner.key, version), 2 * 16)
-        return transitions(replay, learner.replay, drawn)
+        return transitions(replay, learner.replay, drawn, 0.99)
 
     def gradient(params: Any, target: Any, batch: Transitions) -> Any:
         return jax.grad(loss, has_aux=True)(params, target, batch=batch)[0]
@@ -424,7 +425,7 @@ def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
         ({"buffer_size": 28, "learning_starts": 0}, r"buffer_size=28 is too small: it must hold a batch \(32\)"),
         (
             {"buffer_size": 8, "batch_size": 8, "learning_starts": 0},
-            r"buffer_size=8 is too small: .*three rows of each",
+            r"buffer_size=8 is too small: .*n_step \+ 2 = 3 rows of each",
         ),
         (
             {"buffer_size": 32, "rollout_length": 16, "learning_starts": 0},

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.algorithms.dqn import (
-    Transitions,
-    dqn_loss,
-)
+from jaxrl.algorithms.dqn import Transitions, dqn_loss
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import q_network
 from jaxrl.spaces import example_input, first_input
@@ -38,13 +35,14 @@ def loss_case(seed: int) -> tuple[np.ndarray, np.ndarray, Transitions]:
     normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     inputs, after = (first_input(normal(N, FEATURES), spaces.Discrete(ACTIONS), N) for _ in range(2))
     action = rng.integers(ACTIONS, size=N).astype(np.int32)
-    flags = rng.random((2, N)) < np.array([[0.3], [0.7]])
-    return normal(FEATURES, ACTIONS), normal(FEATURES, ACTIONS), Transitions(inputs, after, action, normal(N), *flags)
+    terminated, valid = rng.random((2, N)) < np.array([[0.3], [0.7]])
+    discount = np.where(terminated, 0, rng.uniform(0.5, 1, N)).astype(np.float32)
+    return normal(FEATURES, ACTIONS), normal(FEATURES, ACTIONS), Transitions(inputs, after, action, normal(N), discount, valid)
 
 
 @cache
 def loss_and_gradient(double: bool) -> Any:
-    return jit(jax.value_and_grad(partial(dqn_loss, linear_model(), double, gamma=0.9, axis_name=None), has_aux=True))
+    return jit(jax.value_and_grad(partial(dqn_loss, linear_model(), double, axis_name=None), has_aux=True))
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -56,9 +54,8 @@ def test_the_loss_is_the_papers(double: bool) -> None:
         for i in np.flatnonzero(batch.valid):
             x, after = (np.asarray(part.obs[i], np.float64) for part in (batch.inputs, batch.next_inputs))
             best = np.argmax(after @ (w if double else w_target))
-            beyond = 0.0 if batch.terminated[i] else (after @ w_target)[best]
             q_value = (x @ w)[batch.action[i]]
-            error = q_value - (batch.reward[i] + 0.9 * beyond)
+            error = q_value - (batch.reward[i] + batch.discount[i] * (after @ w_target)[best])
             expected += 0.5 * error**2 / batch.valid.sum()
             slope[:, batch.action[i]] += error * x / batch.valid.sum()  # nothing flows through the target
             values.append(q_value)
@@ -98,7 +95,7 @@ def test_draws_that_are_not_valid_carry_no_weight_even_if_they_are_not_finite() 
 
 def test_a_last_observation_that_is_not_finite_has_no_influence_after_a_termination() -> None:
     w, w_target, batch = loss_case(2)
-    broken = np.where(batch.terminated[:, None], np.nan, batch.next_inputs.obs)
+    broken = np.where(batch.discount[:, None] == 0, np.nan, batch.next_inputs.obs)
     other = batch._replace(next_inputs=batch.next_inputs._replace(obs=broken.astype(np.float32)))
     for double in (True, False):
         assert_bit_equal(*(loss_and_gradient(double)(w, w_target, batch=b) for b in (batch, other)))
@@ -118,8 +115,8 @@ def test_forbidden_actions_are_not_looked_ahead_to() -> None:
     q_free = np.asarray(jit(model.apply)(params, (), free)[1])
     allowed = np.asarray(bound.obs["action_mask"]).argmax(-1)
     action, nothing = jnp.zeros(N, jnp.int32), jnp.zeros(N)
-    batch = Transitions(free, bound, action, nothing, jnp.zeros(N, bool), jnp.ones(N, bool))
+    batch = Transitions(free, bound, action, nothing, jnp.full(N, 0.9), jnp.ones(N, bool))
     for double in (True, False):
-        loss, _ = jit(lambda p, b, d=double: dqn_loss(model, d, p, p, b, 0.9, None))(params, batch)
+        loss, _ = jit(lambda p, b, d=double: dqn_loss(model, d, p, p, b, None))(params, batch)
         expected = 0.5 * np.mean((q_free[:, 0] - 0.9 * q_free[np.arange(N), allowed]) ** 2)
         assert float(loss) == pytest.approx(expected, rel=1e-4)

@@ -225,7 +225,7 @@ def test_built_in_models_keep_the_contract() -> None:
 @pytest.mark.parametrize(
     "replay, words",
     [
-        ("uniform", "replay='uniform' must be a function (capacity per environment, num_envs, rows_per_add) -> Replay"),
+        ("uniform", "replay='uniform' must be a function (capacity per environment, num_envs, rows_per_add, after) -> Replay"),
         (uniform_replay(60, 4, 2), "replay=Replay(…) must be a function"),
         (lambda capacity: uniform_replay(capacity, 4, 2), "replay=<lambda> must be a function"),
         (lambda *sizes: None, "replay=<lambda> gives None, and must be a function"),

@@ -196,12 +196,29 @@ def test_a_device_may_hold_a_share_of_the_environments() -> None:
     assert set(zip(row.number[draw.valid].tolist(), draw.env[draw.valid].tolist(), strict=True)) == allowed
 
 
+@pytest.mark.parametrize("capacity, rows_per_add", [(10, 4), (9, 1)])
+def test_draws_are_followed_by_as_many_rows_as_asked(capacity: int, rows_per_add: int) -> None:
+    replay = uniform_replay(capacity, ENVS, rows_per_add, after=3)
+    stored: deque[tuple[int, np.ndarray]] = deque(maxlen=capacity)
+    state = replay.init(EXAMPLE)
+    for i in range(2 * capacity // rows_per_add + 3):
+        rows = numbered_rows(i * rows_per_add, rows_per_add)
+        state = ring(capacity, rows_per_add)[1](state, rows)
+        stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
+        draw, (_, row, _) = look(replay, state, jax.random.fold_in(KEY(), i), 600)
+        found = np.asarray(draw.valid)
+        allowed = drawable([*stored][: len(stored) - 2])
+        assert set(zip(row.number[found].tolist(), draw.env[found].tolist(), strict=True)) == allowed
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     for sizes, name in (
         ((2, 3, 4), "capacity"),
         ((10, 0, 4), "num_envs"),
         ((10, 3, 0), "rows_per_add"),
         ((10.5, 3, 1), "capacity"),
+        ((6, 3, 1, 5), "capacity"),
+        ((10, 3, 1, 0), "after"),
     ):
         with pytest.raises(ValueError, match=rf"^{name}=.* must be an integer >= "):
             uniform_replay(*sizes)

@@ -306,7 +306,7 @@ def test_no_transition_leads_from_one_episode_into_another(where: str, save_repl
     follows = follow(obs[:-1], obs[1:])
     np.testing.assert_array_equal((~follows).sum(0), 1)  # one seam in each environment
     np.testing.assert_array_equal(valid[:-1], follows)
-    drawn = jax.device_get(transitions(replay, stored, replay.draw(stored, jax.random.key(0), 2000)))
+    drawn = jax.device_get(transitions(replay, stored, replay.draw(stored, jax.random.key(0), 2000), 0.99))
     assert drawn.valid.mean() > 0.9
     assert follow(drawn.inputs.obs, drawn.next_inputs.obs)[drawn.valid].all()
 

@@ -1,4 +1,5 @@
-"""Deep Q-learning (Mnih et al. 2015) with uniform replay, a target network and, by default, double Q-learning.
+"""Deep Q-learning (Mnih et al. 2015) with uniform replay, a target network and, by default, double Q-learning and
+n-step returns.
 
 Reads top to bottom: settings, state, acting, loss, observe and learn, builder.
 """
@@ -32,9 +33,10 @@ from jaxrl.optimize import (
     scheduled,
 )
 from jaxrl.parts import ModelFn, model_output, resolve_model, resolve_optimizer, resolve_replay, show
-from jaxrl.replay.uniform import Draw, Replay, ReplayState, uniform_replay
+from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
+from jaxrl.replay.uniform import Replay, ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input, finite, other_way, per_row, show_shapes
+from jaxrl.spaces import example_input, finite, other_way, show_shapes
 from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -57,6 +59,8 @@ class DQNConfig:
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
     target_update_interval: int = 64
     """Updates between changes of the target network."""
+    n_step: int = 5
+    """Rewards in a return before it bootstraps; 1 is the paper's."""
     double: bool = True
     """Choose the next action with the online network (van Hasselt et al. 2016)."""
     anneal: bool = True
@@ -75,7 +79,7 @@ class DQNConfig:
 class DQNHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
-    learning_rate: Any = 3e-3
+    learning_rate: Any = 0.015
     """Adam's step size; 0 learns nothing, as a control."""
     gamma: Any = 0.99
     """Discount per step."""
@@ -83,24 +87,16 @@ class DQNHyperparams(NamedTuple):
     """How far the target network moves at each change; 1 copies."""
     epsilon_start: Any = 1.0
     """Probability of a random action at the start."""
-    epsilon_end: Any = 0.05
+    epsilon_end: Any = 0.1
     """The same once exploration_steps have passed."""
     exploration_steps: Any = 5_000.0
     """Rows, after the warm-up, over which epsilon falls linearly."""
     max_grad_norm: Any = 1_000.0
     """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, those that hold an end."""
+    adam_eps: Any = 0.01
+    """Adam's ε. A large one takes smaller steps where gradients are small, as between actions of nearly the same value."""
     total_steps: Any = 0.0
     """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
-
-
-class ReplayRow(NamedTuple):
-    """What replay keeps of a row; the previous action and reward, and is_first, are those of the row before."""
-
-    obs: PyTree
-    action: Array
-    reward: Array
-    terminated: Array
-    valid: Array
 
 
 class DQNState(NamedTuple):
@@ -114,19 +110,8 @@ class DQNState(NamedTuple):
     replay: ReplayState
 
 
-class Transitions(NamedTuple):
-    """A batch for the loss, [N]."""
-
-    inputs: StepInput
-    next_inputs: StepInput
-    action: Array
-    reward: Array
-    terminated: Array
-    valid: Array
-
-
-ReplayFn = Callable[[int, int, int], Replay]
-"""(capacity per environment, num_envs, rows_per_add) -> Replay"""
+ReplayFn = Callable[[int, int, int, int], Replay]
+"""(capacity per environment, num_envs, rows_per_add, after) -> Replay"""
 
 
 # ----------------------------------------------------------------------------------------------------------------- exploration
@@ -147,30 +132,19 @@ def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Ke
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
 
-def transitions(replay: Replay, state: ReplayState, draw: Draw) -> Transitions:
-    """The drawn rows with what they reached, as the policy saw both."""
-    before, row, after = (replay.take(state, draw, offset) for offset in (-1, 0, 1))
-
-    def inputs(previous: ReplayRow, current: ReplayRow) -> StepInput:
-        keep = previous.valid
-        action = jnp.where(per_row(keep, previous.action), previous.action, 0)
-        return StepInput(current.obs, action, jnp.where(keep, previous.reward, 0.0), ~keep)
-
-    return Transitions(inputs(before, row), inputs(row, after), row.action, row.reward, row.terminated, draw.valid)
-
-
 def dqn_loss(
-    model: Model, double: bool, params: PyTree, target_params: PyTree, batch: Transitions, gamma: Array, axis_name: str | None
+    model: Model, double: bool, params: PyTree, target_params: PyTree, batch: Transitions, axis_name: str | None
 ) -> tuple[Array, dict[str, Array]]:
     """½·(r + γ·(1 − terminated)·Q⁻(s′, a′) − Q(s, a))², as a mean over valid draws (Mnih et al. 2015, eq. 1).
 
-    a′ maximises the online network with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without.
+    With n-step returns r is the sum of n discounted rewards, γ is γⁿ, and s′ is n steps away. a′ maximises the online network
+    with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without.
     """
     batch = finite(batch, batch.valid)
     q_next = model.apply(target_params, (), batch.next_inputs)[1]
     chooser = model.apply(params, (), batch.next_inputs)[1] if double else q_next
     best = pick(q_next, jnp.argmax(chooser, -1))
-    target = jax.lax.stop_gradient(batch.reward + gamma * jnp.where(batch.terminated, 0.0, best))
+    target = jax.lax.stop_gradient(batch.reward + jnp.where(batch.discount == 0, 0.0, batch.discount * best))
 
     q_values = model.apply(params, (), batch.inputs)[1]
     chosen = pick(q_values, batch.action)
@@ -248,7 +222,7 @@ def make_algorithm(
 
         # All updates' rows are gathered before the scan: a buffer that a loop reads would be copied into it.
         draw = replay.draw(learner.replay, key, num_updates * batch_size)
-        drawn = transitions(replay, learner.replay, draw)
+        drawn = transitions(replay, learner.replay, draw, hp.gamma, config.n_step)
         batches = jax.tree.map(lambda x: x.reshape((num_updates, batch_size, *x.shape[1:])), drawn)
 
         def one(
@@ -257,7 +231,7 @@ def make_algorithm(
             packed, target, opt_state = carry
             index, batch = now
             gradient, metrics = mean_gradient(
-                lambda p: dqn_loss(model, config.double, unpack(p), unpack(target), batch, hp.gamma, axis_name), packed, axis_name
+                lambda p: dqn_loss(model, config.double, unpack(p), unpack(target), batch, axis_name), packed, axis_name
             )
             metrics["losses/grad_norm"] = optax.tree.norm(gradient)
             updates, opt_state = optimise.update(gradient, opt_state, packed)
@@ -300,7 +274,7 @@ def make_algorithm(
 
 def check_config(config: DQNConfig) -> None:
     """Refuse sizes that do not fit together."""
-    for name in ("num_envs", "rollout_length", "batch_size", "buffer_size", "target_update_interval"):
+    for name in ("num_envs", "rollout_length", "batch_size", "buffer_size", "target_update_interval", "n_step"):
         check_count(name, getattr(config, name))
     check_count("learning_starts", config.learning_starts, at_least=0)
     ratio = config.replay_ratio
@@ -315,10 +289,11 @@ def check_config(config: DQNConfig) -> None:
         )
     if config.buffer_size % config.num_envs:
         raise ValueError(f"buffer_size={config.buffer_size} must be a multiple of num_envs={config.num_envs}")
-    if config.buffer_size < max(config.batch_size, 3 * config.num_envs, config.steps_per_iteration):
+    window = config.n_step + 2
+    if config.buffer_size < max(config.batch_size, window * config.num_envs, config.steps_per_iteration):
         raise ValueError(
             f"buffer_size={config.buffer_size} is too small: it must hold a batch ({config.batch_size}), one iteration "
-            f"({config.steps_per_iteration}) and three rows of each environment ({3 * config.num_envs})"
+            f"({config.steps_per_iteration}) and n_step + 2 = {window} rows of each environment ({window * config.num_envs})"
         )
     if config.learning_starts > config.buffer_size:
         raise ValueError(f"learning_starts={config.learning_starts} must be at most buffer_size={config.buffer_size}")
@@ -334,14 +309,15 @@ def make_dqn(
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
-    """Deep Q-learning (Mnih et al. 2015), double by default (van Hasselt et al. 2016), for Discrete actions.
+    """Deep Q-learning (Mnih et al. 2015) for Discrete actions; by default double (van Hasselt et al. 2016), with n-step returns.
 
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
       model: a memoryless Model whose outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that
         gives one; default: an MLP of 2×64, ReLU.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      replay: (capacity per environment, num_envs, rows_per_add) -> Replay; default: ``uniform_replay``.
+      replay: (capacity per environment, num_envs, rows_per_add, after) -> Replay, where ``after`` is n_step; default:
+        ``uniform_replay``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``DQNConfig`` and ``DQNHyperparams``.
@@ -375,7 +351,7 @@ def make_dqn(
         bound.observation_space,
         bound.action_space,
         network,
-        resolve_replay(replay, uniform_replay, capacity, config.num_envs, config.rollout_length),
+        resolve_replay(replay, uniform_replay, capacity, config.num_envs, config.rollout_length, config.n_step),
         config,
         optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, DQNHyperparams(), [*factors]),
         schedules=factors,

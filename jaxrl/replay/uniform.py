@@ -55,15 +55,15 @@ class Replay(NamedTuple):
     add: Any
     """(ReplayState, rows [T, B, ...]) -> ReplayState"""
     draw: Any
-    """(ReplayState, key, batch_size) -> Draw. Row −1 to row +1 of a drawn one are stored, and the row itself is valid."""
+    """(ReplayState, key, batch_size) -> Draw. Row −1 to row ``after`` of a drawn one are stored, and the row itself is valid."""
     take: Any
-    """(ReplayState, Draw, offset) -> rows [batch, ...], ``offset`` in {−1, 0, 1} rows after the drawn ones."""
+    """(ReplayState, Draw, offset) -> rows [batch, ...], ``offset`` rows after those drawn: −1 to ``after``, one or i32[batch]."""
     seal: Any
     """(ReplayState) -> ReplayState. The next rows do not follow those stored: the newest row of each environment becomes invalid,
     so that no window crosses the seam. For environments that begin anew, as those of a resumed run on the host do."""
 
 
-def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
+def uniform_replay(capacity: int, num_envs: int, rows_per_add: int, after: int = 1) -> Replay:
     """A ring that holds exactly the newest ``capacity`` rows of each of ``num_envs`` environments.
 
     Args:
@@ -71,9 +71,11 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
         that a write never wraps; draws still see ``capacity`` rows).
       num_envs: for ``init``; later calls follow the state, which may hold one device's share.
       rows_per_add: T of every ``add``.
+      after: rows that a drawn one is followed by; for n-step returns, n.
     """
     num_envs, rows_per_add = check_count("num_envs", num_envs), check_count("rows_per_add", rows_per_add)
-    capacity = check_count("capacity", capacity, at_least=3)
+    after = check_count("after", after)
+    capacity = check_count("capacity", capacity, at_least=after + 2)
     ring_length = -(-capacity // rows_per_add) * rows_per_add
 
     def init(example: Rows) -> ReplayState:
@@ -104,10 +106,10 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
 
     def draw(state: ReplayState, key: Key, batch_size: int) -> Draw:
         envs = state.valid.shape[1]
-        # The newest row has no successor yet and the oldest no predecessor.
-        drawable = state.size - 2
+        # The newest rows have too few successors yet, and the oldest has no predecessor.
+        drawable = state.size - after - 1
         index = jax.random.randint(key, (CANDIDATES, batch_size), 0, jnp.maximum(drawable, 1) * envs)
-        age, env = index // envs + 1, index % envs
+        age, env = index // envs + after, index % envs
         row = (state.position - 1 - age) % ring_length
         valid = gather_rows(state.valid, row, env) & (drawable > 0)
         found_row, found_env, found = row[0], env[0], valid[0]
@@ -117,8 +119,8 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int) -> Replay:
             found |= valid[i]
         return Draw(found_row, found_env, found)
 
-    def take(state: ReplayState, draw: Draw, offset: int) -> PyTree:
-        row = (draw.row + offset) % ring_length if offset else draw.row
+    def take(state: ReplayState, draw: Draw, offset: int | Array) -> PyTree:
+        row = draw.row if isinstance(offset, int) and offset == 0 else (draw.row + offset) % ring_length
         return jax.tree.map(lambda ring: gather_rows(ring, row, draw.env), state.records).unpack()
 
     def seal(state: ReplayState) -> ReplayState:

@@ -1,0 +1,76 @@
+"""Stored rows to what a loss of one-step or n-step returns learns from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxrl.replay.uniform import Draw, Replay, ReplayState
+from jaxrl.spaces import per_row
+from jaxrl.types import Array, PyTree, StepInput
+
+
+class ReplayRow(NamedTuple):
+    """What replay keeps of a row; the previous action and reward, and is_first, are those of the row before."""
+
+    obs: PyTree
+    action: Array
+    reward: Array
+    terminated: Array
+    valid: Array
+
+
+class Transitions(NamedTuple):
+    """A batch for the loss, [N]: returns of m = n_step rewards, fewer where an end comes before."""
+
+    inputs: StepInput
+    next_inputs: StepInput
+    """What the last of those rows reached, as the policy saw it."""
+    action: Array
+    reward: Array
+    """r₀ + γ·r₁ + … + γᵐ⁻¹·rₘ₋₁."""
+    discount: Array
+    """What the value of ``next_inputs`` counts: γᵐ, and 0 after a termination."""
+    valid: Array
+
+
+def transitions(replay: Replay, state: ReplayState, draw: Draw, gamma: Array | float, n_step: int = 1) -> Transitions:
+    """The drawn rows with the n-step return that follows them (Sutton & Barto 2018, eq. 7.1), and what it reached.
+
+    A return stops at the end of its episode: after a termination nothing is beyond; after a truncation, and at a seam, the value
+    of the observation reached is. Actions after the first are those of the policies that collected, uncorrected, as in Rainbow
+    (Hessel et al. 2018).
+
+    Args:
+      replay: built to keep ``n_step`` rows after a drawn one.
+      draw: [N].
+      gamma: f32[], discount per step.
+    """
+    rows = [replay.take(state, draw, offset) for offset in range(n_step)]
+    first = rows[0]
+    reward, terminated, discount = first.reward, first.terminated, jnp.full_like(first.reward, gamma)
+    alive, count = ~first.terminated, jnp.ones_like(draw.row)
+    for row in rows[1:]:
+        # The row after an end, and one whose successor is not its own, are not valid.
+        alive &= row.valid
+        reward += jnp.where(alive, discount * row.reward, 0.0)
+        discount = jnp.where(alive, discount * gamma, discount)
+        count += alive
+        terminated |= alive & row.terminated
+        alive &= ~row.terminated
+    discount = jnp.where(terminated, 0.0, discount)
+
+    if n_step == 1:
+        last, reached = first, replay.take(state, draw, 1)
+    else:
+        last, reached = (replay.take(state, draw, count + offset) for offset in (-1, 0))
+    inputs, next_inputs = _inputs(replay.take(state, draw, -1), first), _inputs(last, reached)
+    return Transitions(inputs, next_inputs, first.action, reward, discount, draw.valid)
+
+
+def _inputs(previous: ReplayRow, current: ReplayRow) -> StepInput:
+    """What the policy saw at ``current``."""
+    keep = previous.valid
+    action = jnp.where(per_row(keep, previous.action), previous.action, 0)
+    return StepInput(current.obs, action, jnp.where(keep, previous.reward, 0.0), ~keep)
