@@ -79,7 +79,7 @@ class DQNConfig:
 class DQNHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
-    learning_rate: Any = 0.015
+    learning_rate: Any = 0.01
     """Adam's step size; 0 learns nothing, as a control."""
     gamma: Any = 0.99
     """Discount per step."""
