@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
 SMALLER = {
-    **dict.fromkeys(("500_000", "50_000", "20_000"), "2_048"),
+    **dict.fromkeys(("500_000", "100_000", "50_000", "20_000"), "2_048"),
     "10_000": "1_024",  # the first half of a run of 20,000
     "seeds=8": "seeds=2",
     "jax.random.key(0), 8)": "jax.random.key(0), 2)",

@@ -16,8 +16,8 @@ from jaxrl.runtime import cli
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 SMALLER = {
-    **dict.fromkeys(("500_000", "50_000", "20_000"), "2_048"),
-    **dict.fromkeys(("500000", "50000", "100000"), "2048"),
+    **dict.fromkeys(("500_000", "100_000", "50_000", "20_000"), "2_048"),
+    **dict.fromkeys(("500000", "100000", "50000"), "2048"),
     "--seeds 8": "--seeds 2",
 }
 
