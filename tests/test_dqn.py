@@ -350,10 +350,10 @@ PROBES = {
 
 
 @cache
-def learnt() -> dict[str, np.ndarray]:
+def learnt(n_step: int = 1) -> dict[str, np.ndarray]:
     """Q-values [3, 2] at the observations −1, 0 and 1, after training on each of the probes."""
     env = probe_set(*(make() for make in PROBES.values()))
-    agent = small_dqn(env, gamma=0.9, learning_rate=0.02, learning_starts=120, target_update_interval=10)
+    agent = small_dqn(env, gamma=0.9, learning_rate=0.02, learning_starts=120, target_update_interval=10, n_step=n_step)
     model = SMALL_Q_NETWORK(env.observation_space, env.action_space)
 
     def run(which: Any) -> Any:
@@ -361,6 +361,13 @@ def learnt() -> dict[str, np.ndarray]:
         return model.apply(state.learner.params, (), first_input(jnp.array([[-1.0], [0.0], [1.0]]), env.action_space, 3))[1]
 
     return dict(zip(PROBES, np.asarray(jit(jax.vmap(run))(jnp.arange(len(PROBES)))), strict=True))
+
+
+def test_probes_with_returns_longer_than_their_episodes() -> None:
+    values = learnt(n_step=3)
+    np.testing.assert_allclose(values["constant reward"][1], [1.0, 1.0], atol=0.05)
+    np.testing.assert_allclose(values["discounting"][1:], [[0.9, 0.9], [1.0, 1.0]], atol=0.05)
+    np.testing.assert_allclose(values["action by observation"][[0, 2]], [[1.0, -1.0], [-1.0, 1.0]], atol=0.1)
 
 
 def test_probe_constant_reward() -> None:
