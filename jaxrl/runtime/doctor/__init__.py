@@ -1,17 +1,18 @@
 """What is missing or broken on this machine, what that breaks, and the command that mends it.
 
-Standard library only. Packages are imported, and JAX is used, in processes of their own (``probe``), so that a broken one is a
-finding and no crash.
+Standard library and ``packaging`` only. Packages are imported, and JAX is used, in processes of their own (``probe``), so that a
+broken one is a finding and no crash.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from jaxrl.runtime.doctor.finding import MACHINE, SMOKE, Finding, shortened
+from jaxrl.runtime.doctor.finding import MACHINE, PACKAGES, SMOKE, Finding, pip_install, shortened
 from jaxrl.runtime.doctor.machine import (
     check_cache,
     check_current_folder,
@@ -53,6 +54,8 @@ def diagnose(*, quick: bool = False, say: Callable[[str], None] = lambda text: N
     Raises:
       FileNotFoundError: nothing says what jaxrl requires.
     """
+    if importlib.util.find_spec("packaging") is None:
+        return [Finding(PACKAGES, "packaging", "problem", "not installed", "jaxrl doctor", pip_install("packaging"))]
     asked = declared()
     say("importing every package")
     found = list(check_packages(asked))

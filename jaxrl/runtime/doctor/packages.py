@@ -27,6 +27,7 @@ BREAKS = {
     "envpool": "environments by envpool:name",
     "orbax-checkpoint": "checkpoints: saving, resuming, loading policies",
     "matplotlib": "learning curves",
+    "packaging": "jaxrl doctor",
     "pillow": "pictures of environments: jaxrl record",
     "rich": "the display of runs",
     "tensorboardx": "TensorBoard logs, so every run without --no-tensorboard",

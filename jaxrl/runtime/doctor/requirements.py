@@ -1,4 +1,4 @@
-"""What jaxrl requires, as its metadata says, and what is installed. Standard library only: it works where nothing else does."""
+"""What jaxrl requires, as its metadata says, and what is installed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[(?P<parts>[^]]*)])?\s*\(?(?P<versions>[^;)]*)\)?\s*(?:;(?P<marker>.*))?")
-EXTRA = re.compile(r"\s*extra\s*==\s*['\"]([\w.-]+)['\"]\s*")
-CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([\w.+!*-]+)")
-VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(.*)")
-PRE_RELEASE = re.compile(r"[-_.]?(a|b|c|rc|alpha|beta|pre|preview|dev)")
+EXTRA = re.compile(r"extra == \"([\w.-]+)\"")
 
 
 class Requirement(NamedTuple):
@@ -85,18 +81,19 @@ def of_package(name: str, wanted: str) -> Requirement | None:
 
 
 def read_all(lines: Iterable[str]) -> list[Requirement]:
-    """Requirements as metadata holds them. Those that are for some systems or Pythons only are left out."""
+    """Requirements as metadata holds them. Those of other systems and Pythons, and lines that nobody can read, are left out."""
+    from packaging import requirements, utils
+
     found = []
     for line in lines:
-        match = REQUIREMENT.fullmatch(line.strip())
-        if match is None:
+        try:
+            read = requirements.Requirement(line)
+        except requirements.InvalidRequirement:
             continue
-        extra = EXTRA.fullmatch(match["marker"] or "")
-        if match["marker"] and not extra:
-            continue
-        clauses = sorted((operator + version for operator, version in CLAUSE.findall(match["versions"])), reverse=True)
-        name = re.sub(r"[-_.]+", "-", match["name"]).lower()
-        found.append(Requirement(name, ",".join(clauses), match["parts"] or "", extra[1] if extra else None))
+        extra = match[1] if (match := EXTRA.search(str(read.marker))) else None
+        if read.marker is None or read.marker.evaluate({"extra": extra or ""}):
+            versions = ",".join(sorted(map(str, read.specifier), reverse=True))
+            found.append(Requirement(utils.canonicalize_name(read.name), versions, ",".join(sorted(read.extras)), extra))
     return found
 
 
@@ -110,26 +107,10 @@ def installed_version(name: str) -> str | None:
 
 def satisfies(version: str, versions: str) -> bool:
     """Whether a version is one of those that clauses such as ``>=1.1,<1.4`` allow. What cannot be read is allowed."""
-    return all(_allows(version, operator, bound) for operator, bound in CLAUSE.findall(versions))
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
 
-
-def _allows(version: str, operator: str, bound: str) -> bool:
-    here, there = VERSION.fullmatch(version), VERSION.fullmatch(bound.removesuffix(".*"))
-    if here is None or there is None:
+    try:
+        return SpecifierSet(versions).contains(Version(version), prereleases=True)
+    except InvalidVersion:
         return True
-    a, b = _release(here), _release(there)
-    if operator == "~=" or bound.endswith(".*"):
-        length = there[1].count(".") + (1 if bound.endswith(".*") else 0)
-        same = (*a, *[0] * length)[:length] == (*b, *[0] * length)[:length]
-        return same and a >= b if operator == "~=" else same == (operator == "==")
-    if operator == "<":  # a pre-release of the bound is not below it, says PEP 440
-        return a < b
-    key, limit = (a, not PRE_RELEASE.match(here[2])), (b, not PRE_RELEASE.match(there[2]))
-    return {">=": key >= limit, ">": key > limit, "<=": key <= limit, "==": key == limit, "!=": key != limit}[operator]
-
-
-def _release(match: re.Match[str]) -> tuple[int, ...]:
-    numbers = [int(part) for part in match[1].split(".")]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
