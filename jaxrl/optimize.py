@@ -139,6 +139,15 @@ def pmean(x: PyTree, axis_name: str | None) -> PyTree:
     return x if axis_name is None else jax.lax.pmean(x, axis_name)
 
 
+def valid_mean(valid: Array, axis_name: str | None = None) -> Callable[[Array], Array]:
+    """The mean over valid rows, 0 where there is none.
+
+    It is this device's sum over the count on an average device: the ``pmean`` of it, as of its gradient, is the mean over all.
+    """
+    count = jnp.maximum(pmean(valid.sum(dtype=jnp.float32), axis_name), 1.0)
+    return lambda x: jnp.where(valid, x, 0.0).sum() / count
+
+
 def _varying(params: PyTree, axis_name: str) -> PyTree:
     # Inside shard_map, differentiating replicated parameters already sums the gradient over the axis, and a pmean on top is n
     # times too large. Casting them to device-varying first gives each device its own gradient; vmap knows no such cast.
@@ -160,3 +169,17 @@ def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree
         return jax.grad(loss_fn, has_aux=True)(params)
     gradient, aux = jax.grad(loss_fn, has_aux=True)(_varying(params, axis_name))
     return jax.lax.pmean(gradient, axis_name), aux
+
+
+def descend(
+    loss_fn: Callable[[PyTree], tuple[Array, dict[str, Array]]],
+    optimise: optax.GradientTransformation,
+    params: PyTree,
+    opt_state: PyTree,
+    axis_name: str | None = None,
+) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    """One step along ``loss_fn``'s gradient: params, the optimiser's state, and what the loss logs, with ``losses/grad_norm``."""
+    gradient, metrics = mean_gradient(loss_fn, params, axis_name)
+    metrics["losses/grad_norm"] = optax.tree.norm(gradient)
+    updates, opt_state = optimise.update(gradient, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, metrics

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.stats
 from gymnasium import spaces
 
 from jaxrl import make_dqn
@@ -22,10 +21,8 @@ from jaxrl.algorithms.dqn import (
     Transitions,
     check_config,
     dqn_loss,
-    epsilon_greedy,
     transitions,
 )
-from jaxrl.distributions import MASKED
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
@@ -283,36 +280,6 @@ def test_schedules_of_epsilon_have_an_effect(name: str) -> None:
     )
     learner = jit(plain.init)(KEY()).learner._replace(version=jnp.int32(2))
     assert float(changed.algorithm.policy(learner).exploration) != float(plain.algorithm.policy(learner).exploration)
-
-
-def choose(epsilon: float, mask: Any = None, n: int = 4000) -> np.ndarray:
-    q_values = jnp.broadcast_to(jnp.array([0.0, 3.0, 1.0, 2.0]), (n, 4))
-    mask = None if mask is None else jnp.broadcast_to(jnp.asarray(mask), (n, 4))
-    q_values = q_values if mask is None else jnp.where(mask, q_values, MASKED)
-    return np.asarray(jit(epsilon_greedy)(q_values, mask, jnp.float32(epsilon), jax.random.split(KEY(), n)))
-
-
-def test_epsilon_greedy_frequencies() -> None:
-    assert set(choose(0.0)) == {1} and choose(0.0).dtype == np.int32
-    for epsilon in (0.3, 1.0):
-        counts = np.bincount(choose(epsilon), minlength=4)
-        expected = 4000 * (epsilon / 4 + (1 - epsilon) * np.eye(4)[1])
-        assert scipy.stats.chisquare(counts, expected).pvalue > 1e-3
-
-
-def test_epsilon_greedy_keeps_to_the_mask() -> None:
-    mask = [True, False, False, True]  # the best is forbidden
-    assert set(choose(0.0, mask)) == {3}
-    counts = np.bincount(choose(1.0, mask), minlength=4)
-    assert counts[1] == counts[2] == 0
-    assert scipy.stats.chisquare(counts[[0, 3]]).pvalue > 1e-3
-    assert set(choose(1.0, [False, False, True, False])) == {2}
-
-
-def test_each_row_draws_by_its_own_key() -> None:
-    q_values, keys = jax.random.normal(KEY(), (6, 4)), jax.random.split(KEY(), 6)
-    run = jit(lambda q_values, keys: epsilon_greedy(q_values, None, jnp.float32(0.8), keys))
-    np.testing.assert_array_equal(run(q_values[2:4], keys[2:4]), run(q_values, keys)[2:4])
 
 
 def test_agents_keep_to_the_mask() -> None:

@@ -66,8 +66,8 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 LAYERS = (
     ("names", "types"),
-    ("config", "distributions", "metrics", "normalize", "returns", "spaces", "trust"),
-    ("envs", "models", "optimize", "replay", "rollout"),
+    ("actions", "config", "distributions", "metrics", "normalize", "returns", "spaces", "trust"),
+    ("envs", "minibatch", "models", "optimize", "replay", "rollout"),
     ("agent", "parts", "spec", "training"),
     ("algorithms", "parallel"),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.stats
 from gymnasium import spaces
 
 from jaxrl import make_ppo, make_train
@@ -21,7 +19,6 @@ from jaxrl.algorithms.ppo import (
     PPOConfig,
     PPOHyperparams,
     ppo_loss,
-    shuffled_rows,
     targets,
 )
 from jaxrl.envs.check import COMPILE_FAST
@@ -163,23 +160,6 @@ def test_packing_parameters_for_the_optimiser_changes_nothing() -> None:
     assert_close(results[0][0], results[1][0], atol=1e-6)
     assert [leaves for _, leaves in results] == [1, 2]
     assert_bit_equal(packing(clipped_adam, params).unpack(packing(clipped_adam, params).pack(params)), params)
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 1000, 65_536, 65_537])
-def test_shuffled_rows_are_a_permutation(size: int) -> None:
-    order = shuffled_rows(KEY(), size)
-    np.testing.assert_array_equal(np.sort(order), np.arange(size))
-    assert order.dtype == jnp.int32
-    if size > 7:
-        assert (shuffled_rows(jax.random.key(1), size) != order).mean() > 0.9
-
-
-@pytest.mark.parametrize("size", [3, 4])
-def test_all_orders_are_equally_likely(size: int) -> None:
-    orders = jax.vmap(lambda key: shuffled_rows(key, size))(jax.random.split(KEY(), 200 * math.factorial(size)))
-    _, counts = np.unique(orders, axis=0, return_counts=True)
-    assert len(counts) == math.factorial(size)
-    assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_extra_losses_are_added_and_logged() -> None:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from gymnasium import spaces
 
+from jaxrl.actions import epsilon_greedy
 from jaxrl.agent import bind, resolve_env
 from jaxrl.config import check_count, split_settings
 from jaxrl.distributions import pick
@@ -26,11 +26,11 @@ from jaxrl.optimize import (
     Schedule,
     check_schedules,
     clipped_adam,
+    descend,
     learning_rate_metric,
-    mean_gradient,
     packing,
-    pmean,
     scheduled,
+    valid_mean,
 )
 from jaxrl.parts import ModelFn, model_output, resolve_model, resolve_optimizer, resolve_replay, show
 from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
@@ -114,21 +114,6 @@ ReplayFn = Callable[[int, int, int, int], Replay]
 """(capacity per environment, num_envs, rows_per_add, after) -> Replay"""
 
 
-# ----------------------------------------------------------------------------------------------------------------- exploration
-
-
-def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Key) -> Array:
-    """Greedy actions, but with probability ``epsilon`` uniform over the allowed ones; ``keys[b]`` decides for row b."""
-    logits = jnp.zeros_like(q_values) if mask is None else jnp.where(mask.astype(bool), 0.0, -jnp.inf)
-
-    def choose(greedy: Array, logits: Array, key: Key) -> Array:
-        explore_key, action_key = jax.random.split(key)
-        uniform = jax.random.categorical(action_key, logits)
-        return jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy).astype(jnp.int32)
-
-    return jax.vmap(choose)(jnp.argmax(q_values, -1), logits, keys)
-
-
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
 
@@ -148,10 +133,9 @@ def dqn_loss(
 
     q_values = model.apply(params, (), batch.inputs)[1]
     chosen = pick(q_values, batch.action)
-    error = jnp.where(batch.valid, chosen - target, 0.0)
-    count = jnp.maximum(pmean(batch.valid.sum(dtype=jnp.float32), axis_name), 1.0)
-    loss = 0.5 * (error**2).sum() / count
-    return loss, {"losses/td_loss": loss, "losses/q_values": jnp.where(batch.valid, chosen, 0.0).sum() / count}
+    mean = valid_mean(batch.valid, axis_name)
+    loss = 0.5 * mean((chosen - target) ** 2)
+    return loss, {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
 
 
 def make_algorithm(
@@ -230,12 +214,8 @@ def make_algorithm(
         ) -> tuple[tuple[PyTree, PyTree, PyTree], dict[str, Array]]:
             packed, target, opt_state = carry
             index, batch = now
-            gradient, metrics = mean_gradient(
-                lambda p: dqn_loss(model, config.double, unpack(p), unpack(target), batch, axis_name), packed, axis_name
-            )
-            metrics["losses/grad_norm"] = optax.tree.norm(gradient)
-            updates, opt_state = optimise.update(gradient, opt_state, packed)
-            packed = optax.apply_updates(packed, updates)
+            loss = lambda p: dqn_loss(model, config.double, unpack(p), unpack(target), batch, axis_name)  # noqa: E731
+            packed, opt_state, metrics = descend(loss, optimise, packed, opt_state, axis_name)
             # A where on parameters: a cond on state would become a select of everything under vmap.
             step = jnp.where((first + index + 1) % config.target_update_interval == 0, hp.tau, 0.0)
             target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from gymnasium import spaces
 
+from jaxrl.actions import to_environment
 from jaxrl.agent import as_only_device, bind, resolve_env
 from jaxrl.config import check_count, merge_hyperparams, split_settings
 from jaxrl.distributions import Categorical, Normal, sample_each
 from jaxrl.metrics import scalars
+from jaxrl.minibatch import explained_variance, minibatches
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
 from jaxrl.optimize import (
@@ -27,16 +28,17 @@ from jaxrl.optimize import (
     Schedule,
     check_schedules,
     clipped_adam,
+    descend,
     learning_rate_metric,
-    mean_gradient,
     packing,
     pmean,
     scheduled,
+    valid_mean,
 )
 from jaxrl.parts import ModelFn, check_loss, model_output, resolve_losses, resolve_model, resolve_optimizer, show
 from jaxrl.returns import gae
 from jaxrl.rollout import example_rollout, fold_each
-from jaxrl.spaces import bounds, example_input, finite, other_way, show_shapes
+from jaxrl.spaces import example_input, finite, other_way, show_shapes
 from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
@@ -121,25 +123,6 @@ ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 """(params, minibatch) -> (a loss to add, scalars to log)."""
 
 
-# --------------------------------------------------------------------------------------------------------------------- actions
-
-
-def to_environment(action_space: spaces.Space, action: Array) -> Array:
-    """An action in model units as the environment takes it: a bounded Box maps [−1, 1], clipped, onto its bounds.
-
-    A Box without bounds on both sides is taken as it is, clipped to the bounds that it has.
-    """
-    if isinstance(action_space, spaces.Discrete):
-        return action
-    assert isinstance(action_space, spaces.Box)
-    action = action.reshape(action.shape[:-1] + action_space.shape)
-    low, high = bounds(action_space)
-    if action_space.is_bounded():
-        share = 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
-        action = low * (1.0 - share) + high * share
-    return jnp.clip(action, low, high)  # after the mapping as well, which rounds
-
-
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
@@ -168,20 +151,6 @@ def targets(model: Model, learner: PPOState, rollout: Rollout, hp: PPOHyperparam
     return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
 
-def shuffled_rows(key: Key, size: int) -> Array:
-    """i32[size]: a random order of ``range(size)``.
-
-    Random high bits over the row number, sorted as one array: several times as fast on a CPU as sorting keys with their values.
-    Rows whose random bits are equal keep their order.
-    """
-    index_bits = max(size - 1, 1).bit_length()
-    if index_bits > 16:  # too few random bits would remain
-        return jax.random.permutation(key, size)
-    bits = jax.random.bits(key, (size,), jnp.uint32)
-    mask = jnp.uint32(2**index_bits - 1)
-    return (jnp.sort((bits & ~mask) | jnp.arange(size, dtype=jnp.uint32)) & mask).astype(jnp.int32)
-
-
 def ppo_loss(
     model: Model, config: PPOConfig, hp: PPOHyperparams, params: PyTree, batch: Batch, axis_name: str | None
 ) -> tuple[Array, dict[str, Array]]:
@@ -192,10 +161,7 @@ def ppo_loss(
         output = jax.tree.map(lambda x: x.swapaxes(0, 1), model.unroll(params, batch.carry, inputs)[1])
     else:
         output = model.apply(params, (), batch.inputs)[1]
-    count = jnp.maximum(pmean(batch.valid.sum(dtype=jnp.float32), axis_name), 1.0)
-
-    def mean(x: Array) -> Array:
-        return jnp.where(batch.valid, x, 0.0).sum() / count
+    mean = valid_mean(batch.valid, axis_name)
 
     advantage = batch.advantage
     if config.normalize_advantages:
@@ -222,14 +188,6 @@ def ppo_loss(
         "losses/clipfrac": mean((jnp.abs(ratio - 1) > hp.clip_eps).astype(jnp.float32)),
     }
     return policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy, metrics
-
-
-def explained_variance(batch: Batch, axis_name: str | None) -> Array:
-    """1 − Var(target − value) / Var(target) over valid rows; 1 is a perfect value, ≤ 0 a useless one."""
-    count = jnp.maximum(pmean(batch.valid.sum(dtype=jnp.float32), axis_name), 1.0)
-    mean = lambda x: pmean(jnp.where(batch.valid, x, 0.0).sum() / count, axis_name)  # noqa: E731
-    variance = lambda x: mean((x - mean(x)) ** 2)  # noqa: E731
-    return 1 - variance(batch.advantage) / (variance(batch.target) + 1e-8)
 
 
 def make_algorithm(
@@ -287,23 +245,17 @@ def make_algorithm(
         hp = current(learner)
         optimise, (pack, unpack) = optimizer(hp), packing(optimizer, learner.params)
         batch = targets(model, learner, rollout, hp)
-        size = batch.valid.shape[0]
-        if size % config.num_minibatches:  # the builder knows no devices; this is one's share
-            raise ValueError(f"num_minibatches={config.num_minibatches} must divide the {size} items on each device")
-        keys = jax.random.split(jax.random.fold_in(learner.key, learner.version), config.num_epochs)
-        order = jax.vmap(lambda key: shuffled_rows(key, size))(keys)
-        order = order.reshape(config.num_epochs * config.num_minibatches, size // config.num_minibatches)
+        key = jax.random.fold_in(learner.key, learner.version)
+        order = minibatches(key, batch.valid.shape[0], config.num_epochs, config.num_minibatches)
 
         def minibatch(carry: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
             packed, opt_state = carry
             part = jax.tree.map(lambda x: x[rows], batch)
-            gradient, metrics = mean_gradient(lambda p: loss(unpack(p), hp, part), packed, axis_name)
-            metrics["losses/grad_norm"] = optax.tree.norm(gradient)
-            updates, opt_state = optimise.update(gradient, opt_state, packed)
-            return (optax.apply_updates(packed, updates), opt_state), metrics
+            packed, opt_state, metrics = descend(lambda p: loss(unpack(p), hp, part), optimise, packed, opt_state, axis_name)
+            return (packed, opt_state), metrics
 
         (packed, opt_state), metrics = jax.lax.scan(minibatch, (pack(learner.params), learner.opt_state), order)
-        metrics["losses/explained_variance"] = explained_variance(batch, axis_name)
+        metrics["losses/explained_variance"] = explained_variance(batch.target, batch.advantage, batch.valid, axis_name)
         metrics |= learning_rate_metric(optimizer, hp, learner.params)
         statistics = refresh(learner.statistics, rollout, hp.gamma, axis_name)
         learner = learner._replace(params=unpack(packed), opt_state=opt_state, statistics=statistics, version=learner.version + 1)

@@ -1,0 +1,38 @@
+"""From what a model says to what an environment takes: bounds and exploration."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.spaces import bounds
+from jaxrl.types import Array, Key
+
+
+def to_environment(action_space: spaces.Space, action: Array) -> Array:
+    """An action in model units as the environment takes it: a bounded Box maps [−1, 1], clipped, onto its bounds.
+
+    A Box without bounds on both sides is taken as it is, clipped to the bounds that it has.
+    """
+    if isinstance(action_space, spaces.Discrete):
+        return action
+    assert isinstance(action_space, spaces.Box)
+    action = action.reshape(action.shape[:-1] + action_space.shape)
+    low, high = bounds(action_space)
+    if action_space.is_bounded():
+        share = 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
+        action = low * (1.0 - share) + high * share
+    return jnp.clip(action, low, high)  # after the mapping as well, which rounds
+
+
+def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Key) -> Array:
+    """Greedy actions, but with probability ``epsilon`` uniform over the allowed ones; ``keys[b]`` decides for row b."""
+    logits = jnp.zeros_like(q_values) if mask is None else jnp.where(mask.astype(bool), 0.0, -jnp.inf)
+
+    def choose(greedy: Array, logits: Array, key: Key) -> Array:
+        explore_key, action_key = jax.random.split(key)
+        uniform = jax.random.categorical(action_key, logits)
+        return jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy).astype(jnp.int32)
+
+    return jax.vmap(choose)(jnp.argmax(q_values, -1), logits, keys)
