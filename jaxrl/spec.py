@@ -176,11 +176,15 @@ def _builder(data: Any, trust: Sequence[str]) -> Any:
     return import_part(path, "builder", trust, role="builder")
 
 
-def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **parts: Any) -> Agent:
+def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), to_learn: bool = False, **parts: Any) -> Agent:
     """The agent of a run, with parts given again that its spec cannot name (``model=my_function``). Its spec stays what it was.
+
+    Args:
+      to_learn: it is to go on learning, so that a setting which the spec lacks, today's default, would make another run of it.
 
     Raises:
       TypeError: a keyword is no part of this agent. Its settings are those of the run.
+      ValueError: the spec lacks a setting, ``to_learn``.
     """
     known = {"env", *(name for name in spec.get("parts", ()) if name != "axis_name")}
     for name in parts:
@@ -189,7 +193,14 @@ def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **p
                 f"{name}=… is no part of this agent that can be given again.{nearest(name, known)} It has "
                 f"{', '.join(sorted(known))}; its settings are those of the run"
             )
-    return build(spec, trust=trust, **parts)._replace(spec=dict(spec))
+    agent = build(spec, trust=trust, **parts)
+    lacking = [name for name in (agent.spec or {}).get("settings", ()) if name not in spec["settings"]]
+    if to_learn and lacking:
+        raise ValueError(
+            f"the run's agent lacks {', '.join(lacking)}: it is of another version of jaxrl, and only that one can go on with it."
+            " This one can evaluate it, load its policy, and begin from it with init_from"
+        )
+    return agent._replace(spec=dict(spec))
 
 
 def modules_outside(spec: Any) -> list[str]:

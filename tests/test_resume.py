@@ -289,6 +289,17 @@ def follow(obs: np.ndarray, after: np.ndarray) -> np.ndarray:
     return (after - obs == np.array([0, 1 / 1024], np.float32)).all(-1)
 
 
+def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(tmp_path: Path) -> None:
+    """Killed before its first checkpoint, so that nothing but its config.json tells."""
+    train(cartpole("ppo"), tmp_path, 32 * 2)
+    shutil.rmtree(tmp_path / "checkpoints")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["agent"]["settings"]["clip_eps"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="the run's agent lacks clip_eps: it is of another version of jaxrl"):
+        resume(tmp_path, quiet=True)
+
+
 @pytest.mark.parametrize(("where", "save_replay"), [("host", True), ("host", False), ("pure", False)])
 def test_no_transition_leads_from_one_episode_into_another(where: str, save_replay: bool, tmp_path: Path) -> None:
     """Where replay and environments do not go on together, the newest row stored has no successor."""

@@ -436,11 +436,22 @@ def test_only_parts_are_given_again() -> None:
     assert build_again(spec, model=SMALL_ACTOR_CRITIC, env="Acrobot-v1").spec == spec
 
 
+def test_an_agent_of_another_version_learns_no_more() -> None:
+    """A setting that its spec lacks would silently be today's default."""
+    spec = cartpole("dqn").spec
+    older = {**spec, "settings": {name: value for name, value in spec["settings"].items() if name not in ("n_step", "adam_eps")}}
+    with pytest.raises(ValueError, match=r"lacks n_step, adam_eps: it is of another version.* with init_from"):
+        build_again(older, to_learn=True)
+    assert build_again(older).spec == older and build_again(spec, to_learn=True).spec == spec
+
+
 def test_a_run_says_how_to_go_on_with_it(tmp_path: Path) -> None:
+    tmp_path /= "a b"
+    tmp_path.mkdir()
     model = lambda *spaces: SMALL_ACTOR_CRITIC(*spaces)  # noqa: E731
     for agent, command in (
-        (cartpole("ppo"), f"jaxrl train --resume {tmp_path}"),
-        (small_ppo("tests.probes:action_choice"), f"jaxrl train --resume {tmp_path} --trust tests"),
+        (cartpole("ppo"), f"jaxrl train --resume '{tmp_path}'"),
+        (small_ppo("tests.probes:action_choice"), f"jaxrl train --resume '{tmp_path}' --trust tests"),
         (small_ppo("CartPole-v1", model=model), f"jaxrl.resume('{tmp_path}', model=…)"),
     ):
         with contextlib.closing(RunFolder(tmp_path)) as folder:

@@ -8,6 +8,7 @@ import io
 import itertools
 import math
 import os
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -125,7 +126,8 @@ class RunFiles:
             given = ", ".join(f"{name}=…" for name in parts)
             return f"jaxrl.resume({os.fspath(self._folder.shown)!r}, {given})"
         trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self._agent.spec))
-        return " ".join([f"jaxrl train --resume {self._folder.shown}", *(f"--trust {name}" for name in trusted)])
+        words = ["jaxrl", "train", "--resume", os.fspath(self._folder.shown)]
+        return shlex.join([*words, *(word for name in trusted for word in ("--trust", name))])
 
     def log(self, record: Record) -> None:
         with self._writing():

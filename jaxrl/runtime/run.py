@@ -224,11 +224,12 @@ def resume(
 
     Raises:
       FileNotFoundError: there is no run in the folder.
-      ValueError: its agent has a part that cannot be imported or is not trusted; the message names it.
+      ValueError: its agent has a part that cannot be imported or is not trusted, or lacks a setting, because an older version of
+        jaxrl made it; the message names it.
       TypeError: a keyword is no part of the agent.
     """
     config = read_config(out)
-    asked, agent = config["run"], build_again(config["agent"], trust=trust, **parts)
+    asked, agent = config["run"], build_again(config["agent"], trust=trust, to_learn=True, **parts)
     if missing := [name for name in ("total_steps", *KEPT) if name not in asked]:
         raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: put it back from a copy")
     settings = {name: asked[name] for name in KEPT}
