@@ -14,7 +14,8 @@ from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
 from jaxrl.replay.uniform import uniform_replay
 
 ROWS, ENVS, GAMMA = 60, 2, 0.9
-ADD = 12
+ADD, CAPACITY = 12, 42
+"""The ring, of whole adds, wraps."""
 
 
 def episodes(seed: int) -> ReplayRow:
@@ -46,7 +47,7 @@ def by_loop(rows: ReplayRow, t: int, env: int, n_step: int) -> tuple[float, floa
 
 @pytest.mark.parametrize("n_step", [1, 2, 5])
 def test_returns_stop_where_their_episode_does(n_step: int) -> None:
-    replay = uniform_replay(ROWS, ENVS, ADD, after=n_step)
+    replay = uniform_replay(CAPACITY, ENVS, ADD, after=n_step)
     rows = episodes(n_step)
     state = replay.init(jax.tree.map(lambda x: jnp.asarray(x[0, 0]), rows))
     add, seal = (jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.seal))
@@ -57,13 +58,13 @@ def test_returns_stop_where_their_episode_does(n_step: int) -> None:
             rows.valid[2 * ADD - 1] = False
 
     @partial(jax.jit, compiler_options=COMPILE_FAST)
-    def sample(key: jax.Array) -> tuple[Transitions, jax.Array, jax.Array]:
-        draw = replay.draw(state, key, 2000)
-        return transitions(replay, state, draw, GAMMA, n_step), draw.row, draw.env
+    def sample(key: jax.Array) -> Transitions:
+        return transitions(replay, state, replay.draw(state, key, 2000), GAMMA, n_step)
 
-    batch, row, env = jax.device_get(sample(jax.random.key(0)))
+    batch = jax.device_get(sample(jax.random.key(0)))
+    row, env = batch.inputs.obs.astype(int).T
     found = np.flatnonzero(batch.valid)
-    starts = {(int(t), int(e)) for t in range(1, ROWS - n_step) for e in range(ENVS) if rows.valid[t, e]}
+    starts = {(int(t), int(e)) for t in range(ROWS - CAPACITY + 1, ROWS - n_step) for e in range(ENVS) if rows.valid[t, e]}
     assert {(int(row[i]), int(env[i])) for i in found} == starts
     lengths = set()
     for i in found:
