@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 
 import jax
 import pytest
@@ -55,3 +56,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Cheapest first: a broken helper is reported before the long tests that stand on it."""
     rank = {name: position for position, name in enumerate(EXPENSIVE_FILES)}
     items.sort(key=lambda item: rank.get(item.path.name, -1))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of PPO with the seeds 4 and 2, to be copied and spoilt."""
+    import jaxrl
+    from jaxrl.runtime.devices import CACHE_VARIABLE
+    from tests.agents import cartpole
+
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, "")
+        jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=folder, quiet=True, tensorboard=False, eval_episodes=2)
+    return folder

@@ -43,15 +43,6 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "")
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, "")
-        jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=folder, quiet=True, **SETTINGS)
-    return folder
-
-
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that gadgets make; ``trap`` is a module that can be imported, and then makes it."""

@@ -10,26 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import jaxrl
 from jaxrl.runtime.cli import main
 from jaxrl.runtime.devices import CACHE_VARIABLE
 from jaxrl.runtime.manifest import render
 from jaxrl.runtime.written import NEEDED_OF_RECORD, check_config, check_record, per_seed_shapes
-from tests.agents import cartpole
 
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, "")
-        jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=folder, quiet=True, tensorboard=False, eval_episodes=2)
-    return folder
 
 
 def altered(data: Any, path: str, value: Any) -> Any:
