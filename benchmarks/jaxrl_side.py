@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,13 +14,13 @@ from gymnasium import spaces
 
 import jaxrl
 from benchmarks.cases import ENV, HIDDEN_SIZES, Case
-from benchmarks.worker import EPISODES, count_parameters
+from benchmarks.worker import EPISODES, count_parameters, serve_program
 from jaxrl.agent import bind
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.rollout import fold_each
-from jaxrl.runtime.devices import request_cpu_devices, seed_devices
-from jaxrl.runtime.fused import FusedDriver
+from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.system.devices import request_cpu_devices, seed_devices
 from jaxrl.training import evaluate, num_iterations
 from jaxrl.types import Agent, Algorithm, Array, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
@@ -123,3 +125,12 @@ def make_program(case: Case, side: str) -> FusedProgram:
         case = case._replace(total_steps=case.bound_total_steps or case.total_steps)
         return FusedProgram(make_random_agent(ENV, case.settings["num_envs"], case.settings.get("rollout_length", 1)), case)
     return FusedProgram(make_agent(case), case)
+
+
+def main(case_json: str, side: str) -> None:
+    case = Case(**json.loads(case_json))
+    serve_program(make_program(case, side), case)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -17,16 +17,16 @@ import numpy as np
 from benchmarks import machine
 from benchmarks.report import table
 from jaxrl import make_ppo
-from jaxrl.runtime.devices import seed_devices
-from jaxrl.runtime.files import Output, RunFiles
-from jaxrl.runtime.folder import RunFolder
-from jaxrl.runtime.fused import FusedDriver
-from jaxrl.runtime.loaded import LoadedPolicy
-from jaxrl.runtime.manifest import installed_versions
-from jaxrl.runtime.plan import make_plan
-from jaxrl.runtime.progress import Silent
-from jaxrl.runtime.saving import Saver
-from jaxrl.runtime.session import Session
+from jaxrl.runtime.checkpoint.saver import Saver
+from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.loop.files import Output, RunFiles
+from jaxrl.runtime.loop.plan import make_plan
+from jaxrl.runtime.loop.session import Session
+from jaxrl.runtime.play.loaded import LoadedPolicy
+from jaxrl.runtime.records.folder import RunFolder
+from jaxrl.runtime.records.origin import installed_versions
+from jaxrl.runtime.screen.progress import Silent
+from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.types import Agent
 
 SEEDS = list(range(8))

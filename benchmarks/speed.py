@@ -114,7 +114,7 @@ def start(case: Case, side: str, cache: Path) -> Worker:
     if side == PEER:
         command = [str(peer.PYTHON), "-m", "benchmarks.rejax_peer", case_json]
     else:
-        command = [sys.executable, "-m", "benchmarks.worker", case_json, side]
+        command = [sys.executable, "-m", "benchmarks.jaxrl_side", case_json, side]
     return Worker(command, clean_environment(cache))
 
 

@@ -1,12 +1,11 @@
 """The worker that both sides run: it times a program's training from scratch, and evaluates what came out of it later.
 
-python -m benchmarks.worker CASE jaxrl        a case as JSON; jaxrl, or random for the bound
+python -m benchmarks.jaxrl_side CASE jaxrl    a case as JSON; jaxrl, or random for the bound
 python -m benchmarks.rejax_peer CASE          the peer, in its own environment
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 import tempfile
@@ -129,14 +128,3 @@ def count_parameters(params: Any) -> int:
 def serve_program(program: Program, case: Case) -> None:
     session = Session(program, case)
     serve({name: getattr(session, name) for name in ("compile", "train", "evaluate", "launches")})
-
-
-def main(case_json: str, side: str) -> None:
-    from benchmarks.jaxrl_side import make_program
-
-    case = Case(**json.loads(case_json))
-    serve_program(make_program(case, side), case)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

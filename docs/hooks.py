@@ -80,7 +80,7 @@ def on_post_build(config: Any) -> None:
 
 def help_text(command: str) -> str:
     """What ``jaxrl COMMAND --help`` prints, in lines of 100 characters."""
-    from jaxrl.runtime import cli
+    from jaxrl.runtime.cli import main as cli
 
     before = os.environ.get("COLUMNS")
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # with an encoding, or tyro draws no boxes

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.dqn import make_dqn
     from jaxrl.algorithms.ppo import make_ppo
     from jaxrl.envs import list_envs, make_env
-    from jaxrl.runtime.checking import check_env
-    from jaxrl.runtime.checkpoint import restore, save
-    from jaxrl.runtime.evaluation import evaluate
-    from jaxrl.runtime.policy import load_policy
+    from jaxrl.runtime.checkpoint.store import restore, save
+    from jaxrl.runtime.play.checking import check_env
+    from jaxrl.runtime.play.evaluation import evaluate
+    from jaxrl.runtime.play.policy import load_policy
     from jaxrl.runtime.run import resume, run
     from jaxrl.spec import build
     from jaxrl.training import make_train
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 _HOMES = (
     {entry.builder: entry.module for entry in ALGORITHMS.values()}
     | {
-        "check_env": "jaxrl.runtime.checking",
+        "check_env": "jaxrl.runtime.play.checking",
         "list_envs": "jaxrl.envs",
         "make_env": "jaxrl.envs",
-        "restore": "jaxrl.runtime.checkpoint",
-        "save": "jaxrl.runtime.checkpoint",
-        "evaluate": "jaxrl.runtime.evaluation",
-        "load_policy": "jaxrl.runtime.policy",
+        "restore": "jaxrl.runtime.checkpoint.store",
+        "save": "jaxrl.runtime.checkpoint.store",
+        "evaluate": "jaxrl.runtime.play.evaluation",
+        "load_policy": "jaxrl.runtime.play.policy",
         "resume": "jaxrl.runtime.run",
         "run": "jaxrl.runtime.run",
         "build": "jaxrl.spec",

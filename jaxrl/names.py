@@ -5,7 +5,8 @@ CleanRL, Stable-Baselines3, Rejax, PureJaxRL, RLlib, Brax, rlpyt and others. Nam
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import difflib
+from collections.abc import Collection, Sequence
 
 _ELSEWHERE = {
     "rollout_length": "num_steps n_steps nsteps num_step steps_per_env unroll_length horizon batch_T rollout_steps"
@@ -119,3 +120,10 @@ def home_of(name: str) -> str:
     """Where a keyword of ``jaxrl.run`` belongs, a sentence to append where a builder was given it; or nothing."""
     found = called_here(name, RUN_ARGUMENTS)
     return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""
+
+
+def unknown(kind: str, name: str, allowed: Sequence[str]) -> ValueError:
+    """The error for a word that is none of those allowed."""
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.4)
+    suggestion = f" Did you mean {close[0]!r}?" if close else ""
+    return ValueError(f"unknown {kind} {name!r}.{suggestion} There are: {', '.join(allowed)}.")

@@ -17,6 +17,13 @@ from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Polic
 
 EVALUATION_LIMIT = 100_000
 """Rows after which ``evaluate`` gives an episode up, for environments without a limit of their own."""
+EVALUATION_STREAM = 0x6576616C
+"""Far from 0, 1, 2, …: ``fold_in(key, i)`` is ``split(key)[i]``, and training splits its keys from the same seed's."""
+
+
+def evaluation_key(seed: Array | int, iteration: Array | int) -> Key:
+    """The key of a seed's evaluation at an iteration, apart from all keys of its training."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), iteration)
 
 
 def num_iterations(agent: Agent, total_steps: int, *, exact_steps: bool = False) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxrl.runtime.checkpoint import read_arrays, steps
+from jaxrl.runtime.checkpoint.store import read_arrays, steps
 
 TIMES = ("seconds", "sps")
 PROGRAM = """

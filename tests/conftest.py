@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of PPO with the seeds 4 and 2, to be copied and spoilt."""
     import jaxrl
-    from jaxrl.runtime.devices import CACHE_VARIABLE
+    from jaxrl.runtime.system.devices import CACHE_VARIABLE
     from tests.agents import cartpole
 
     folder = tmp_path_factory.mktemp("trained") / "run"

@@ -19,7 +19,7 @@ def test_a_training_survives_kills_at_random(tmp_path: Path) -> None:
 
 
 def test_differences_are_found(tmp_path: Path) -> None:
-    from jaxrl.runtime.checkpoint import save
+    from jaxrl.runtime.checkpoint.store import save
 
     for name, value in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
         (tmp_path / name).mkdir()

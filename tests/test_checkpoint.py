@@ -20,8 +20,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jaxrl
-from jaxrl.runtime import checkpoint, manifest
-from jaxrl.runtime.checkpoint import CheckpointError, CheckpointWarning
+from jaxrl.runtime.checkpoint import manifest
+from jaxrl.runtime.checkpoint import store as checkpoint
+from jaxrl.runtime.checkpoint.store import CheckpointError, CheckpointWarning
 
 
 class Learner(NamedTuple):
@@ -339,7 +340,7 @@ def _save_without_end(folder: str) -> None:
         checkpoint.save(folder, _state_of(step), step, spec={"step": step}, keep=2)
 
 
-@pytest.mark.filterwarnings("ignore::jaxrl.runtime.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("ignore::jaxrl.runtime.checkpoint.store.CheckpointWarning")
 def test_sigkill_at_any_moment_leaves_a_whole_step(tmp_path: Path) -> None:
     draw, last = random.Random(0), 0
     for _ in range(3):

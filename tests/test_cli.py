@@ -17,9 +17,9 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime import run as run_module
-from jaxrl.runtime.cli import main
-from jaxrl.runtime.devices import CACHE_VARIABLE
-from jaxrl.runtime.train_command import ALGORITHMS, RunOptions, field_docs, free_folder, parse, parse_seeds
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, field_docs, free_folder, parse, parse_seeds
+from jaxrl.runtime.system.devices import CACHE_VARIABLE
 
 REPOSITORY = Path(__file__).parents[1]
 ENV = "tests.probes:action_choice"
@@ -43,7 +43,7 @@ def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
 
 def test_help_and_version_import_no_jax() -> None:
     for args in (["--help"], ["--version"], ["train", "--help"]):
-        code = f"import sys; from jaxrl.runtime.cli import main; code = main({args}); sys.exit(code or 'jax' in sys.modules)"
+        code = f"import sys; from jaxrl.runtime.cli.main import main; code = main({args}); sys.exit(code or 'jax' in sys.modules)"
         process = start("-c", code)
         out, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, ""), args

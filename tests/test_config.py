@@ -29,7 +29,7 @@ from jaxrl.config import (
     nearest,
     split_settings,
 )
-from jaxrl.runtime.plan import check_hyperparams, check_seeds, make_plan
+from jaxrl.runtime.loop.plan import check_hyperparams, check_seeds, make_plan
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 from tests import probes

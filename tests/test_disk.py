@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import pytest
 
 import jaxrl
-from jaxrl.runtime import manifest
-from jaxrl.runtime.checkpoint import CheckpointError
-from jaxrl.runtime.cli import main
-from jaxrl.runtime.disk import MAX_DEPTH, parse_json, replacing, write_atomically
-from jaxrl.runtime.figures import new_figure, save
-from jaxrl.runtime.folder import RunFolder, read_config
-from jaxrl.runtime.sinks import read_records
+from jaxrl.runtime.checkpoint import manifest
+from jaxrl.runtime.checkpoint.store import CheckpointError
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.figures.style import new_figure, save
+from jaxrl.runtime.records.folder import RunFolder, read_config
+from jaxrl.runtime.records.sinks import read_records
+from jaxrl.runtime.system.disk import MAX_DEPTH, parse_json, replacing, write_atomically
 
 
 def write_manifest(path: Path) -> None:

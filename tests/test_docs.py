@@ -27,11 +27,12 @@ import pytest
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl import types
+from jaxrl.algorithms import setting_names
 from jaxrl.names import called_here
-from jaxrl.runtime import cli
-from jaxrl.runtime.logs import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
+from jaxrl.runtime.cli import main as cli
+from jaxrl.runtime.cli.train import ALGORITHMS, parse
+from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
 from jaxrl.runtime.sweep import expand, read_sweep
-from jaxrl.runtime.train_command import ALGORITHMS, algorithm_settings, parse
 from tests.agents import cartpole
 
 ROOT = Path(__file__).parents[1]
@@ -266,7 +267,7 @@ def table(heading: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("rule", ALGORITHMS)
 def test_settings_in_the_table_of_names_exist(rule: str) -> None:
-    structure, data = algorithm_settings(rule)
+    structure, data = setting_names(rule)
     for ours, *theirs in table(f"Settings of {rule.upper()}"):
         (name,) = re.findall(r"`(\w+)`", ours)
         assert name in {*structure, *data}, name

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl.runtime.cli import main
+from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.doctor import machine, packages
 from jaxrl.runtime.doctor.finding import Finding, pip_install
 from jaxrl.runtime.doctor.process import Answer, ask
@@ -122,7 +122,8 @@ def test_it_runs_where_nothing_else_does(tmp_path: Path) -> None:
 
 
 def test_its_flags_need_the_standard_library_only() -> None:
-    code = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from jaxrl.runtime.cli import main; main(['doctor', '--help'])"
+    run = "from jaxrl.runtime.cli.main import main; main(['doctor', '--help'])"
+    code = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {run}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "") and "--quick" in done.stdout and "exit code" in done.stdout
 

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.runtime import devices, playing
-from jaxrl.runtime.cli import main
-from jaxrl.runtime.eval_command import interquartile
-from jaxrl.runtime.playing import episode_key
+from jaxrl.runtime.cli.eval import interquartile
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.play import saved_runs as playing
+from jaxrl.runtime.play.saved_runs import episode_key
 from jaxrl.runtime.run import run
+from jaxrl.runtime.system import devices
 from jaxrl.training import evaluate
 from tests.agents import cartpole
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl.envs import describe_env, make_env
-from jaxrl.runtime import devices
+from jaxrl.runtime.system import devices
 from jaxrl.types import HostEnv
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parents[1]
 SCRIPT = """
 import resource, sys
 from pathlib import Path
-from jaxrl.runtime.cli import guarded
+from jaxrl.runtime.cli.main import guarded
 from jaxrl.runtime.run import run
 from tests.agents import cartpole
 
@@ -47,7 +47,7 @@ def test_a_full_disk_ends_a_run_with_one_line_and_loses_nothing(tmp_path: Path) 
 MANY = """
 import resource, sys, time
 import jax.numpy as jnp
-from jaxrl.runtime.checkpoint import CheckpointError, save, steps
+from jaxrl.runtime.checkpoint.store import CheckpointError, save, steps
 
 folder, state = sys.argv[1], {str(i): jnp.full(1000, i) for i in range(60)}
 save(folder, {"a": jnp.ones(1000)}, 1)
@@ -63,7 +63,7 @@ except CheckpointError as error:
 NEVER_AWAITED = """
 import sys
 import jax.numpy as jnp
-from jaxrl.runtime.checkpoint import save
+from jaxrl.runtime.checkpoint.store import save
 
 async def async_serialize(): ...
 async def other(): ...

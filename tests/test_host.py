@@ -11,10 +11,10 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl import make_env
-from jaxrl.runtime.evaluation import evaluate
-from jaxrl.runtime.host import Collector, evaluate_host
-from jaxrl.runtime.record_command import _host_player
-from jaxrl.runtime.stepping import Stepper
+from jaxrl.runtime.cli.record import _host_player
+from jaxrl.runtime.drivers.host import Collector, evaluate_host
+from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.play.evaluation import evaluate
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
 from tests.agents import small_ppo
 

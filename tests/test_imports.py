@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import jaxrl
-from jaxrl.runtime.devices import shard_count, usable_cores
+from jaxrl.runtime.system.devices import shard_count, usable_cores
 
 PACKAGE = Path(jaxrl.__file__).parent
 HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
@@ -30,12 +30,11 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 PURE = {name: path for name, path in MODULES.items() if not name.startswith("jaxrl.runtime") and name not in SHELL}
 
 
-def imported_by(name: str, path: Path, *, at_once: bool = False) -> set[str]:
-    """All modules that a file imports: anywhere, inside functions and under TYPE_CHECKING too, or only while it is imported."""
+def imported_by(name: str, path: Path) -> set[str]:
+    """All modules that a file imports: anywhere, inside functions and under TYPE_CHECKING too."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
-    tree = ast.parse(path.read_text())
-    for node in tree.body if at_once else ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -84,11 +83,38 @@ def test_arrows_point_down_only(name: str) -> None:
         assert not parts
 
 
+ROOMS = (
+    "presets",
+    "system",
+    "records",
+    "checkpoint",
+    "figures",
+    "screen",
+    "drivers",
+    "play",
+    "loop",
+    "run",
+    "doctor",
+    "sweep",
+    "cli",
+)
+"""Of the runtime; each imports itself and those before it in this list."""
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("jaxrl.runtime.")])
+def test_rooms_of_the_runtime_look_down_only(name: str) -> None:
+    rooms = {target.split(".")[2] for target in imported_by(name, MODULES[name]) if target.startswith("jaxrl.runtime.")}
+    above = {room for room in rooms if ROOMS.index(room) > ROOMS.index(name.split(".")[2])}
+    assert not above
+
+
 def test_no_circles() -> None:
-    """Whichever module is imported first, the runtime's too."""
-    graph = {name: imported_by(name, path, at_once=True) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
-    assert "jaxrl.runtime.session" in graph["jaxrl.runtime.run"]
+    """Whichever module is imported first, the runtime's too; an import inside a function hides none."""
+    graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
+    assert "jaxrl.runtime.loop.session" in graph["jaxrl.runtime.run"]
     graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
+    benchmarks = {f"benchmarks.{path.stem}": path for path in (PACKAGE.parent / "benchmarks").glob("*.py")}
+    graphlib.TopologicalSorter({name: imported_by(name, path) & set(benchmarks) for name, path in benchmarks.items()}).prepare()
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}

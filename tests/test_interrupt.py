@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from jaxrl.runtime import interrupt
-from jaxrl.runtime.interrupt import Interrupt, leave_while_loading
+from jaxrl.runtime.loop import interrupt
+from jaxrl.runtime.loop.interrupt import Interrupt, leave_while_loading
 from tests.test_cli import ENV, SMALL, start
 
 REPOSITORY = Path(__file__).parents[1]
@@ -25,7 +25,7 @@ LOADED = "import time:"
 JOB = """
 import sys, time
 from pathlib import Path
-from jaxrl.runtime.interrupt import Interrupt
+from jaxrl.runtime.loop.interrupt import Interrupt
 with Interrupt() as interrupt:
     Path("ready").touch()
     while not interrupt.requested:
@@ -39,7 +39,7 @@ sys.exit(128 + interrupt.requested)
 SWEEP = f"""
 import sys
 from jaxrl.runtime import sweep
-from jaxrl.runtime.cli import main, run_and_exit
+from jaxrl.runtime.cli.main import main, run_and_exit
 run_job = sweep.run_job
 sweep.run_job = lambda command: run_job([sys.executable, "-c", {JOB!r}])
 run_and_exit(lambda: main(["sweep", "grid.toml", "--out", "out"]))
@@ -57,7 +57,7 @@ def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
     ("command", "moments"),
     [
         (["jaxrl", "train", "ppo", "--env", ENV, "--total-steps", "10", *SMALL], (1, 30, 120, 350, 600, 800)),
-        (["jaxrl.runtime.sweep_job", "folder", "job"], (3, 150)),
+        (["jaxrl.runtime.cli.sweep_job", "folder", "job"], (3, 150)),
     ],
 )
 def test_ctrl_c_while_modules_load_is_one_line(command: list[str], moments: tuple[int, ...], tmp_path: Path) -> None:
@@ -73,14 +73,14 @@ def test_ctrl_c_while_modules_load_is_one_line(command: list[str], moments: tupl
                 loaded += 1
                 if loaded == moment:
                     process.send_signal(signal.SIGINT)
-            elif line.rstrip().endswith(" jaxrl.runtime.cli"):
+            elif line.rstrip().endswith(" jaxrl.runtime.cli.main"):
                 loaded = 0
         assert process.wait(60) == 130 and said == ["jaxrl: interrupted\n"], (moment, loaded, said)
 
 
 def test_ctrl_c_while_modules_load_ends_a_process_that_has_no_stderr() -> None:
     code = (
-        "import os, signal; from jaxrl.runtime.interrupt import leave_while_loading;"
+        "import os, signal; from jaxrl.runtime.loop.interrupt import leave_while_loading;"
         "signal.signal(signal.SIGINT, leave_while_loading); os.close(2);"
         "exec(compile('signal.raise_signal(signal.SIGINT)', '<frozen importlib of a test>', 'exec'))"
     )

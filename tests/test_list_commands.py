@@ -15,10 +15,12 @@ import pytest
 
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
-from jaxrl.runtime import algos_command, envs_command, tables
-from jaxrl.runtime.cli import main
+from jaxrl.runtime.cli import algos as algos_command
+from jaxrl.runtime.cli import envs as envs_command
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, parse
 from jaxrl.runtime.presets import PRESETS
-from jaxrl.runtime.train_command import ALGORITHMS, RunOptions, parse
+from jaxrl.runtime.screen import tables
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -198,7 +200,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lists_import_no_jax() -> None:
     """What they list first is wanted at once."""
     for args in (["algos"], ["presets"], ["presets", "ppo-cartpole"]):
-        code = f"import sys; from jaxrl.runtime.cli import main; sys.exit(main({args}) or 'jax' in sys.modules)"
+        code = f"import sys; from jaxrl.runtime.cli.main import main; sys.exit(main({args}) or 'jax' in sys.modules)"
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
         done = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False

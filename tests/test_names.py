@@ -11,11 +11,12 @@ import jax
 import pytest
 
 import jaxrl
+from jaxrl.algorithms import setting_names
 from jaxrl.names import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, called_here
 from jaxrl.optimize import check_schedules
-from jaxrl.runtime.cli import main
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.train import RunOptions
 from jaxrl.runtime.sweep import SweepFile, read_sweep
-from jaxrl.runtime.train_command import RunOptions, algorithm_settings
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import BUILDERS, small_dqn, small_ppo
@@ -167,7 +168,7 @@ def test_the_face_says_it_too(name: str, near: str) -> None:
 
 def test_every_name_on_the_right_exists() -> None:
     builders = set().union(*(keywords(getattr(jaxrl, f"make_{name}")) for name in BUILDERS))
-    settings = {name for rule in BUILDERS for part in algorithm_settings(rule) for name in part}
+    settings = {name for rule in BUILDERS for part in setting_names(rule) for name in part}
     sweep, options = set(SweepFile.__dataclass_fields__), set(RunOptions.__dataclass_fields__)
     known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
     assert set(_ELSEWHERE) <= known and set(_NOTES) <= set(_ELSEWHERE)
@@ -177,7 +178,7 @@ def test_every_name_on_the_right_exists() -> None:
 
 @pytest.mark.parametrize("rule", BUILDERS)
 def test_a_name_from_elsewhere_means_one_thing(rule: str) -> None:
-    structure, data = algorithm_settings(rule)
+    structure, data = setting_names(rule)
     for allowed in ({*structure, *data, "total_steps"}, {*structure, *data, *RunOptions.__dataclass_fields__}, RUN_ARGUMENTS):
         listed = [name for here, names in _ELSEWHERE.items() if here in allowed for name in names.lower().split()]
         assert len(listed) == len(set(listed)), {name for name in listed if listed.count(name) > 1}

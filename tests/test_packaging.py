@@ -99,7 +99,7 @@ def test_wheel_metadata(built: Built, wheel_names: set[str]) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert f"{info}/licenses/LICENSE" in wheel_names
     assert metadata["Requires-Python"] == ">=3.11"
-    assert scripts["console_scripts"]["jaxrl"] == "jaxrl.runtime.cli:run_and_exit"
+    assert scripts["console_scripts"]["jaxrl"] == "jaxrl.runtime.cli.main:run_and_exit"
 
 
 def test_clean_environment_imports_the_wheel(clean_bin: Path, built: Built, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxrl.runtime import figures, plots
-from jaxrl.runtime.cli import main
-from jaxrl.runtime.plots import Curve
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.figures import draw as plots
+from jaxrl.runtime.figures import style as figures
+from jaxrl.runtime.figures.draw import Curve
 from tests.written_runs import EVALUATION, write_run
 
 NAN = np.nan
@@ -207,7 +208,7 @@ def test_help_is_short_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plotting_starts_no_backend_and_no_pyplot(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", [[1.0, 2.0], [3.0, 4.0]])
     code = (
-        "import sys; from jaxrl.runtime.cli import main; code = main(sys.argv[1:]);"
+        "import sys; from jaxrl.runtime.cli.main import main; code = main(sys.argv[1:]);"
         "from jax._src import xla_bridge; sys.exit(code or len(xla_bridge._backends) or 'matplotlib.pyplot' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "plot", str(run), "--out", str(tmp_path / "a.png")]

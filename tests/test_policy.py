@@ -13,12 +13,13 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.runtime import checkpoint, devices
-from jaxrl.runtime.checkpoint import CheckpointWarning, steps
-from jaxrl.runtime.fused import FusedDriver
-from jaxrl.runtime.policy import load_policies
+from jaxrl.runtime.checkpoint import store as checkpoint
+from jaxrl.runtime.checkpoint.store import CheckpointWarning, steps
+from jaxrl.runtime.checkpoint.transfer import read_source, take_over
+from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.play.policy import load_policies
 from jaxrl.runtime.run import run
-from jaxrl.runtime.transfer import read_source, take_over
+from jaxrl.runtime.system import devices
 from jaxrl.spaces import describe_space, example_input, realize_space
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_bit_equal, cartpole, small_dqn, small_ppo
@@ -73,7 +74,7 @@ def test_a_run_from_before_its_length_was_data_still_plays(which: str, runs: Any
         arrays, info = checkpoint.read_arrays(path, **given)
         return {name: x for name, x in arrays.items() if not name.endswith(".total_steps")}, info
 
-    monkeypatch.setattr("jaxrl.runtime.policy.read_arrays", without_length)
+    monkeypatch.setattr("jaxrl.runtime.play.policy.read_arrays", without_length)
     obs = np.full(4, 0.1, np.float32)
     assert jaxrl.load_policy(tmp_path, which=which)(obs) == jaxrl.load_policy(folder, which=which)(obs)
 

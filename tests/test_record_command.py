@@ -18,11 +18,12 @@ from gymnasium import spaces
 from PIL import Image, ImageColor
 
 from jaxrl import make_env
-from jaxrl.runtime import devices, policy
-from jaxrl.runtime.cli import main
-from jaxrl.runtime.drawing import BODY, FIGURES, FORCE, GOAL, LIMB, drawing
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.play import policy
+from jaxrl.runtime.play.pictures import BODY, FIGURES, FORCE, GOAL, LIMB, drawing
+from jaxrl.runtime.play.video import CAPTION, Shot, check_film, write_film
 from jaxrl.runtime.run import run
-from jaxrl.runtime.video import CAPTION, Shot, check_film, write_film
+from jaxrl.runtime.system import devices
 from jaxrl.types import Env
 from tests.agents import cartpole
 

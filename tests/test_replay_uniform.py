@@ -16,7 +16,7 @@ import scipy.stats
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import CANDIDATES, Draw, Replay, ReplayState, uniform_replay
-from jaxrl.runtime.devices import usable_cores
+from jaxrl.runtime.system.devices import usable_cores
 from tests import probes
 from tests.agents import assert_bit_equal, small_dqn
 

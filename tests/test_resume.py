@@ -19,13 +19,14 @@ import pytest
 import jaxrl
 from jaxrl.algorithms.dqn import transitions
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.runtime import devices, saving
-from jaxrl.runtime.checkpoint import CheckpointWarning, steps
-from jaxrl.runtime.folder import RunFolder
-from jaxrl.runtime.fused import FusedDriver
-from jaxrl.runtime.host import HostDriver
+from jaxrl.runtime.checkpoint import saver as saving
+from jaxrl.runtime.checkpoint.store import CheckpointWarning, steps
+from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.runtime.loop.session import Chunk
+from jaxrl.runtime.records.folder import RunFolder
 from jaxrl.runtime.run import RunInterrupted, resume, run
-from jaxrl.runtime.session import Chunk
+from jaxrl.runtime.system import devices
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import assert_bit_equal, cartpole, small_dqn, small_ppo

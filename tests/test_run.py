@@ -20,17 +20,19 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.runtime import devices, interrupt, plots
 from jaxrl.runtime import run as run_module
-from jaxrl.runtime import session as session_module
-from jaxrl.runtime.checkpoint import restore, steps
-from jaxrl.runtime.evaluation import evaluation_key
-from jaxrl.runtime.folder import commit
-from jaxrl.runtime.fused import FusedDriver
-from jaxrl.runtime.plan import check_seeds, make_plan
-from jaxrl.runtime.progress import duration, short, spread
+from jaxrl.runtime.checkpoint.store import restore, steps
+from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.figures import draw as plots
+from jaxrl.runtime.figures.statistics import seed_interval
+from jaxrl.runtime.loop import interrupt
+from jaxrl.runtime.loop import session as session_module
+from jaxrl.runtime.loop.plan import check_seeds, make_plan
+from jaxrl.runtime.records.origin import commit
 from jaxrl.runtime.run import RunInterrupted, run
-from jaxrl.runtime.statistics import seed_interval
+from jaxrl.runtime.screen.progress import duration, short, spread
+from jaxrl.runtime.system import devices
+from jaxrl.training import evaluation_key
 from jaxrl.types import Agent, Max, Mean
 from tests import probes
 from tests.agents import assert_bit_equal, assert_close, cartpole, run_steps, small_dqn, small_ppo
@@ -340,7 +342,7 @@ def test_seeds_have_hyperparams_of_their_own_and_a_diverged_one_is_named_once(ca
 def test_panel_in_a_terminal() -> None:
     from rich.console import Console
 
-    from jaxrl.runtime.progress import Header, Live, View
+    from jaxrl.runtime.screen.progress import Header, Live, View
 
     console = Console(force_terminal=True, width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115 - until the test ends
     live = Live(Header("PPO · Env · 2 seeds", 1000), console)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl.runtime.logs import Record
-from jaxrl.runtime.sinks import Csv, JsonLines, TensorBoard, WeightsAndBiases, member_names, read_records
+from jaxrl.runtime.records.record import Record
+from jaxrl.runtime.records.sinks import Csv, JsonLines, TensorBoard, WeightsAndBiases, member_names, read_records
 
 SEEDS = [3, 8]
 

@@ -13,13 +13,13 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime import sweep as sweep_module
-from jaxrl.runtime import sweep_command
-from jaxrl.runtime.cli import main
-from jaxrl.runtime.devices import CACHE_VARIABLE
-from jaxrl.runtime.plan import check_members, check_seeds
+from jaxrl.runtime.cli import sweep as sweep_command
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.sweep import Result, collect
+from jaxrl.runtime.cli.train import parse
+from jaxrl.runtime.loop.plan import check_members, check_seeds
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
-from jaxrl.runtime.sweep_command import Result, collect
-from jaxrl.runtime.train_command import parse
+from jaxrl.runtime.system.devices import CACHE_VARIABLE
 
 TEXT = """
 algorithm = "ppo"

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.runtime.checkpoint import steps
-from jaxrl.runtime.devices import CACHE_VARIABLE
+from jaxrl.runtime.checkpoint.store import steps
+from jaxrl.runtime.system.devices import CACHE_VARIABLE
 
 REPOSITORY = Path(__file__).parents[1]
 SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1")

@@ -22,12 +22,13 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.runtime.checkpoint import read_info
-from jaxrl.runtime.cli import main
-from jaxrl.runtime.devices import CACHE_VARIABLE
-from jaxrl.runtime.files import Output, RunFiles
-from jaxrl.runtime.folder import RunFolder, commit
-from jaxrl.runtime.playing import Rules, evaluate_run
+from jaxrl.runtime.checkpoint.store import read_info
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.loop.files import Output, RunFiles
+from jaxrl.runtime.play.saved_runs import Rules, evaluate_run
+from jaxrl.runtime.records.folder import RunFolder
+from jaxrl.runtime.records.origin import commit
+from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.spec import build_again, check_env_id, modules_outside, trusted_modules, unimportable_parts
 from jaxrl.trust import ROOMS, Untrusted, check_trust, import_part
 from tests.agents import SMALL_ACTOR_CRITIC, cartpole, small_ppo
@@ -107,12 +108,12 @@ ATTACKS: dict[str, Attack] = {
     "model, make_env": part("model", lambda mark: call("jaxrl.envs:make_env", "trap:net")),
     "model, build": part("model", lambda mark: call("jaxrl.spec:build", {"builder": TRAP})),
     "model, a builder": part("model", lambda mark: call("jaxrl.algorithms.ppo:make_ppo", "trap:net")),
-    "model through a module": part("model", lambda mark: call("jaxrl.runtime.cli:os.system", f"touch {mark}")),
+    "model through a module": part("model", lambda mark: call("jaxrl.runtime.cli.main:os.system", f"touch {mark}")),
     "model through a room": part("model", lambda mark: call("jaxrl.models:jax.numpy.load", str(mark))),
     "model through globals": part("model", lambda mark: call("jaxrl.models:actor_critic.__globals__.get", "jax")),
     "model through a class": part("model", lambda mark: call("jaxrl.models:MLP.__init__.__globals__.get", "jax")),
     "model of Python's": part("model", lambda mark: call("builtins:exec", statement(mark))),
-    "model that writes": part("model", lambda mark: call("jaxrl.runtime.disk:write_atomically", str(mark))),
+    "model that writes": part("model", lambda mark: call("jaxrl.runtime.system.disk:write_atomically", str(mark))),
     "model, no path": part("model", lambda mark: {"import": ["trap", "net"]}),
     "model, no module": part("model", lambda mark: {"import": "trap"}),
     "model, of __main__": part("model", lambda mark: {"import": "__main__:net"}),
@@ -226,7 +227,7 @@ def test_a_sweep_file_runs_nothing(env_id: str, mark: Path, tmp_path: Path, caps
 
 
 def test_a_sweep_that_somebody_began_runs_nothing(mark: Path, tmp_path: Path) -> None:
-    from jaxrl.runtime import sweep_job
+    from jaxrl.runtime.cli import sweep_job
 
     sweep = {"algorithm": "ppo", "env": "trap:net", "total_steps": 8, "settings": {}, "grid": {"learning_rate": [0.1]}}
     (tmp_path / "sweep.json").write_text(json.dumps({"sweep": sweep, "done": []}))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import jaxrl
-from jaxrl.runtime.devices import CACHE_VARIABLE
-from jaxrl.runtime.user_code import import_modules
+from jaxrl.runtime.cli.user_code import import_modules
+from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.agents import cartpole
 
 REPOSITORY = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ def python_in(folder: Path, *args: str) -> str:
 def commands(**codes: int) -> str:
     """Python that gives command lines, as the console script does, and expects their exit codes."""
     lines = [f"assert main({line.split()!r}) == {code}" for line, code in codes.items()]
-    return "\n".join(["from jaxrl.runtime.cli import main", *lines])
+    return "\n".join(["from jaxrl.runtime.cli.main import main", *lines])
 
 
 MY_ENV = """

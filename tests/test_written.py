@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl.runtime.cli import main
-from jaxrl.runtime.devices import CACHE_VARIABLE
-from jaxrl.runtime.manifest import render
-from jaxrl.runtime.written import NEEDED_OF_RECORD, check_config, check_record, per_seed_shapes
+from jaxrl.runtime.checkpoint.manifest import render
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.records.written import NEEDED_OF_RECORD, check_config, check_record, per_seed_shapes
+from jaxrl.runtime.system.devices import CACHE_VARIABLE
 
 
 @pytest.fixture(autouse=True)

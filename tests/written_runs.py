@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.runtime.sinks import JsonLines
+from jaxrl.runtime.records.sinks import JsonLines
 
 EVALUATION, TRAINING = "evaluation/episodic_return", "charts/episodic_return"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 from typing import NamedTuple
 
 
@@ -27,3 +29,11 @@ ALGORITHMS = {
         "jaxrl.algorithms.dqn", "make_dqn", "DQNConfig", "DQNHyperparams", "deep Q-learning with uniform replay; Discrete actions"
     ),
 }
+
+
+def setting_names(algorithm: str) -> tuple[list[str], list[str]]:
+    """The names of an algorithm's structural settings, and of its hyperparameters; without ``total_steps``, which a run sets."""
+    entry = ALGORITHMS[algorithm]
+    module = importlib.import_module(entry.module)
+    structure = [field.name for field in dataclasses.fields(getattr(module, entry.config))]
+    return structure, [name for name in getattr(module, entry.hyperparams)._fields if name != "total_steps"]

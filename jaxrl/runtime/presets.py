@@ -82,7 +82,7 @@ def find_preset(name: str, algorithm: str | None = None) -> Preset:
     Raises:
       ValueError: there is none of this name; the message suggests the nearest. Or it is of another algorithm.
     """
-    from jaxrl.runtime.cli import unknown
+    from jaxrl.names import unknown
 
     if name not in PRESETS:
         raise unknown("preset", name, list(PRESETS))

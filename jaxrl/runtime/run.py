@@ -17,14 +17,15 @@ import numpy as np
 
 from jaxrl.agent import check_agent, with_length
 from jaxrl.config import check_switches, says_keywords, whole
-from jaxrl.runtime.devices import enable_compilation_cache, seed_devices
-from jaxrl.runtime.files import Output, RunFiles, check_output
-from jaxrl.runtime.folder import RunFolder, check_which, read_config
-from jaxrl.runtime.interrupt import Interrupted
-from jaxrl.runtime.plan import as_long_as, check_hyperparams, check_members, check_seeds, make_plan
-from jaxrl.runtime.progress import Header, make_progress
-from jaxrl.runtime.saving import check_seal
-from jaxrl.runtime.session import Driver, OnChunk, Session
+from jaxrl.runtime.checkpoint.states import check_seal
+from jaxrl.runtime.checkpoint.transfer import check_which
+from jaxrl.runtime.loop.files import Output, RunFiles, check_output
+from jaxrl.runtime.loop.interrupt import Interrupted
+from jaxrl.runtime.loop.plan import as_long_as, check_hyperparams, check_members, check_seeds, make_plan
+from jaxrl.runtime.loop.session import Driver, OnChunk, Session
+from jaxrl.runtime.records.folder import RunFolder, read_config
+from jaxrl.runtime.screen.progress import Header, make_progress
+from jaxrl.runtime.system.devices import enable_compilation_cache, seed_devices
 from jaxrl.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.types import Agent, HostEnv, PyTree
 
@@ -241,10 +242,10 @@ def resume(
 def open_driver(agent: Agent, seeds: list[int]) -> tuple[Driver, list[jax.Device], str | None]:
     """The driver for the agent's kind of environment, its devices, and advice about them."""
     if isinstance(agent.env, HostEnv):
-        from jaxrl.runtime.host import HostDriver
+        from jaxrl.runtime.drivers.host import HostDriver
 
         return HostDriver(agent, seeds), jax.local_devices()[:1], None
-    from jaxrl.runtime.fused import FusedDriver
+    from jaxrl.runtime.drivers.fused import FusedDriver
 
     devices, advice = seed_devices(len(seeds))
     return FusedDriver(agent, seeds, devices), devices, advice

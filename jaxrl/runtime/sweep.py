@@ -18,14 +18,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.algorithms import ALGORITHMS
+from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.config import check_count, check_switches, nearest, split_settings
-from jaxrl.runtime.disk import checked_depth, parse_json, read_regular, refusing_depth, write_atomically
-from jaxrl.runtime.folder import contents, plain
-from jaxrl.runtime.interpreter import python_command
-from jaxrl.runtime.interrupt import SIGNALS, UNTOUCHED, Interrupted
-from jaxrl.runtime.manifest import savable
-from jaxrl.runtime.train_command import algorithm_settings
+from jaxrl.runtime.loop.interrupt import SIGNALS, UNTOUCHED, Interrupted
+from jaxrl.runtime.records.folder import contents, plain
+from jaxrl.runtime.system.disk import checked_depth, parse_json, read_regular, refusing_depth, savable, write_atomically
+from jaxrl.runtime.system.interpreter import python_command
 
 MANIFEST, JOBS = "sweep.json", "jobs"
 
@@ -77,7 +75,7 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepFile:
     if given["algorithm"] not in ALGORITHMS:
         hint = nearest(given["algorithm"], ALGORITHMS)
         raise ValueError(f"{shown}: algorithm {given['algorithm']!r} is unknown.{hint} There are: {', '.join(ALGORITHMS)}")
-    structure, hyperparams = algorithm_settings(given["algorithm"])
+    structure, hyperparams = setting_names(given["algorithm"])
     for table in ("settings", "grid"):
         _refuse_unknown(f"{shown}, [{table}]", given.get(table, {}), [*structure, *hyperparams])
     if both := set(given.get("settings", {})) & set(given["grid"]):
@@ -97,12 +95,12 @@ def _checked(sweep: SweepFile) -> SweepFile:
     Raises:
       TypeError, ValueError: one of them could not be built, whatever the environment.
     """
-    from jaxrl.runtime.plan import check_seeds
+    from jaxrl.runtime.loop.plan import check_seeds
 
     entry = ALGORITHMS[sweep.algorithm]
     module = importlib.import_module(entry.module)
     config, hyperparams = getattr(module, entry.config), getattr(module, entry.hyperparams)
-    structure, _ = algorithm_settings(sweep.algorithm)
+    structure, _ = setting_names(sweep.algorithm)
 
     def value(name: str, given: Any) -> Any:
         alone, _ = split_settings(entry.builder, config, hyperparams, {name: given})
@@ -135,7 +133,7 @@ def _refuse_unknown(where: str, given: Mapping[str, Any], allowed: Sequence[str]
 
 def expand(sweep: SweepFile) -> list[Job]:
     """The jobs of a sweep."""
-    structure, hyperparams = algorithm_settings(sweep.algorithm)
+    structure, hyperparams = setting_names(sweep.algorithm)
 
     def combinations(names: Sequence[str]) -> list[dict[str, Any]]:
         chosen = [name for name in sweep.grid if name in names]
@@ -204,7 +202,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
             say(f"{what}: done before")
             continue
         say(what)
-        ended = run_job(python_command("jaxrl.runtime.sweep_job", str(out), job.name, *trust))
+        ended = run_job(python_command("jaxrl.runtime.cli.sweep_job", str(out), job.name, *trust))
         if not ended.code:
             manifest.finish(job)
         if ended.signal:

@@ -45,7 +45,7 @@ def devices(_: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Where compiled programs go, and which devices a run would get."""
     import jax
 
-    from jaxrl.runtime.devices import cache_folder, request_cpu_devices, usable_cores
+    from jaxrl.runtime.system.devices import cache_folder, request_cpu_devices, usable_cores
 
     cache = jax.config.values["jax_compilation_cache_dir"] or cache_folder()
     yield {"cache": cache and str(cache), "cores": usable_cores()}
@@ -60,8 +60,8 @@ def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     import jaxrl
-    from jaxrl.runtime.checkpoint import restore, save
-    from jaxrl.runtime.devices import enable_compilation_cache
+    from jaxrl.runtime.checkpoint.store import restore, save
+    from jaxrl.runtime.system.devices import enable_compilation_cache
 
     enable_compilation_cache()
     ppo = jaxrl.make_ppo("CartPole-v1", num_envs=2, rollout_length=8, num_epochs=1, num_minibatches=1)

@@ -1,0 +1,1 @@
+"""States on the disk: saved whole, restored bit for bit."""

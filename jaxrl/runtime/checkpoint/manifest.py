@@ -1,0 +1,198 @@
+"""The manifest of a checkpoint step: what it holds, and a digest of every file, because orbax restores flipped bytes silently."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from jaxrl.runtime.checkpoint.leaves import LeafSpec
+from jaxrl.runtime.records.origin import installed_versions
+from jaxrl.runtime.system.disk import open_regular, parse_json, read_regular, replacing
+
+FORMAT = 1
+"""The layout of a step folder; a reader refuses other numbers. ``render`` and the keys ``format`` and ``versions`` stay as they
+are in every format, so that each version can tell another's checkpoint from a damaged one."""
+
+NAME = "manifest.json"
+STEP_NAME = re.compile(r"(0|[1-9]\d*)(\.orbax-checkpoint-tmp.*)?")
+ARRAYS = "default/manifest.ocdbt"
+"""The file of a step folder without which orbax finds none of its arrays."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used: the message says which one, why, and what helps."""
+
+
+class Damage(Exception):
+    """A step is not whole; the text says why. Never leaves ``checkpoint.py``, which goes back to the step before."""
+
+    def __str__(self) -> str:
+        return f"is not whole: {self.args[0]}"
+
+
+class Foreign(Damage):
+    """A step is whole, and another run wrote it."""
+
+    def __str__(self) -> str:
+        return "was written by another run"
+
+
+UNPARSABLE = f"the file {NAME} was altered: it cannot be parsed"
+
+
+class Manifest(NamedTuple):
+    """What one step holds."""
+
+    step: int
+    spec: Any
+    """Plain JSON data as ``save`` got it (tuples come back as lists), or None."""
+    run: str | None
+    """The id of the run that wrote it, if one did."""
+    asked: Any
+    """What that run was asked for, as its ``config.json`` has it; None where nothing was said."""
+    versions: dict[str, str]
+    """Of jaxrl, Python and the libraries that wrote the step."""
+    structure: list[LeafSpec]
+    """One entry per leaf of the state, in flatten order."""
+    files: dict[str, tuple[int, str]]
+    """Path inside the step folder -> (size in bytes, sha256)."""
+
+
+def digest_files(folder: Path, *, sync: bool = False) -> dict[str, tuple[int, str]]:
+    """(size, sha256) of every file below ``folder`` but the manifest. ``sync`` also flushes each to the disk."""
+    return {
+        path.relative_to(folder).as_posix(): _digest_file(path, sync)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / NAME
+    }
+
+
+def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: str | None = None, asked: Any = None) -> None:
+    """Digest the files of a step folder and describe them in ``manifest.json``; both are on the disk when this returns.
+
+    Raises:
+      FileNotFoundError: orbax put no arrays there; the folder stays without a manifest, and so is no whole step.
+    """
+    if not (folder / ARRAYS).is_file():
+        raise FileNotFoundError(f"orbax-checkpoint wrote no {ARRAYS}")
+    body = {
+        "format": FORMAT,
+        "step": step,
+        "spec": spec,
+        "run": run,
+        "asked": asked,
+        "versions": installed_versions(),
+        "structure": [leaf._asdict() for leaf in structure],
+        "files": {name: {"size": size, "sha256": digest} for name, (size, digest) in digest_files(folder, sync=True).items()},
+    }
+    with replacing(folder / NAME) as file:
+        file.write(render(body))
+    sync_folder(folder)
+
+
+def read_whole(folder: Path, step: int, run: str | None = None) -> Manifest:
+    """The manifest of a step folder, after checking every file against it.
+
+    Raises:
+      Foreign: another run than ``run`` wrote it.
+      Damage: something is missing, cut or altered; the text names the file.
+      CheckpointError: the step has a format that this version does not read.
+    """
+    manifest = _read(folder, step)
+    if run is not None and manifest.run != run:
+        raise Foreign
+    for name, (size, digest) in manifest.files.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+            raise Damage(f"its {NAME} lists {name!r}, which is not in its folder")
+        try:
+            found = (folder / name).stat().st_size  # of a link, that of its file: large files may be kept elsewhere
+            if found != size:
+                raise Damage(f"the file {name} has {found} bytes where {size} were written")
+            if _digest_file(folder / name)[1] != digest:
+                raise Damage(f"the file {name} was altered: its digest differs")
+        except FileNotFoundError:
+            raise Damage(f"the file {name} is missing") from None
+        except OSError as error:
+            raise Damage(f"the file {name} cannot be read ({error.strerror})") from None
+    if ARRAYS not in manifest.files:
+        raise Damage(f"it was saved without the file {ARRAYS}")
+    return manifest
+
+
+def step_folders(folder: Path) -> list[tuple[int, Path]]:
+    """(step, path) of every folder that is named like a step or like orbax's temporary folder of one, newest first."""
+    if not os.path.isdir(folder):
+        return []
+    matches = ((STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir() if path.is_dir())
+    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, so that a rename survives a power cut; some file systems refuse."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(folder: Path, step: int) -> Manifest:
+    try:
+        raw = read_regular(folder / NAME)
+        body = parse_json(raw)
+        version, writer = body["format"], body["versions"]["jaxrl"]
+    except FileNotFoundError:
+        raise Damage(f"the file {NAME} is missing") from None
+    except OSError as error:
+        raise Damage(f"the file {NAME} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise Damage(UNPARSABLE) from None
+    if raw != render(body):
+        raise Damage(f"the file {NAME} was altered: its digest differs")
+    if version != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint {folder} has format {version}, written by jaxrl {writer}; this jaxrl"
+            f" {installed_versions()['jaxrl']} reads format {FORMAT} only. Use jaxrl {writer} (pip install jaxrl=={writer}) or"
+            f" another version that reads format {version}."
+        )
+    if body["step"] != step:
+        raise Damage(f"the file {NAME} belongs to step {body['step']}")
+    try:
+        return Manifest(
+            step=step,
+            spec=body["spec"],
+            run=body.get("run"),
+            asked=body.get("asked"),
+            versions=body["versions"],
+            structure=[_leaf(**leaf) for leaf in body["structure"]],
+            files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},
+        )
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise Damage(UNPARSABLE) from None
+
+
+def _leaf(path: str, shape: list[int], dtype: str, kind: str) -> LeafSpec:
+    if not (all(isinstance(text, str) for text in (path, dtype, kind)) and all(type(n) is int and n >= 0 for n in shape)):
+        raise TypeError
+    return LeafSpec(path, tuple(shape), dtype, kind)
+
+
+def _digest_file(path: Path, sync: bool = False) -> tuple[int, str]:
+    with open_regular(path) as file:
+        if sync:
+            os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+def render(body: dict[str, Any]) -> bytes:
+    """The one way to write ``body``, sealed by its own digest: a reader that renders what it parsed must get the same bytes."""
+    body = {key: value for key, value in body.items() if key != "digest"}
+    seal = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return (json.dumps({**body, "digest": seal}, sort_keys=True, indent=1) + "\n").encode()

@@ -1,0 +1,178 @@
+"""When a run saves: checkpoints in the background, never more than a small share of its time."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from jaxrl.runtime.checkpoint.manifest import Damage, read_whole, step_folders
+from jaxrl.runtime.checkpoint.states import without_replay
+from jaxrl.runtime.checkpoint.store import (
+    UNFINISHED,
+    CheckpointWarning,
+    begin_save,
+    finish_save,
+    latest_step,
+    why_unusable,
+)
+from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, plain, set_aside
+from jaxrl.runtime.records.record import Record
+from jaxrl.types import PyTree
+
+SHARE = 0.03
+"""Of the wall time, at most, for saving."""
+
+
+class Saver:
+    """Writes ``checkpoints/`` and ``best/`` of a run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        spec: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        run: str | None,
+        every: float,
+        keep: int,
+        save_replay: bool,
+        note: Callable[[str], None],
+        check: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+          spec, asked, run: of the agent and the run, for each checkpoint: what it holds of both, and the run's id.
+          every: seconds between checkpoints; 0: only at the end.
+          check: raises where the folder is not this run's any more.
+        """
+        self._run, self._check = run, check
+        self.saved: int | None = None
+        """The last step that was saved, or restored."""
+        self._best_is_lost = False
+        self._best_is_unknown = False
+        self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
+        self._always: dict[str, Any] = {"spec": spec, "run": run, "asked": plain(asked), "check": check}
+        """What every save is told."""
+        self._keep, self._save_replay, self._note = keep, save_replay, note
+        self._every = self._asked = every or math.inf
+        self._last = time.perf_counter()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-checkpoint")
+        self._pending: Future[float] | None = None
+        self._better: tuple[PyTree, int] | None = None
+
+    def improve(self, policies: PyTree, step: int) -> None:
+        """Remember the best policies so far; they are written together with the next checkpoint."""
+        self._better = (policies, step)
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint, and the one before is done."""
+        if self._pending is not None and self._pending.done():
+            self._collect()
+        return self._pending is None and time.perf_counter() - self._last >= self._every
+
+    def begin(self, states: PyTree, step: int) -> None:
+        """Hand a checkpoint to the background, once ``is_due``."""
+        begin = time.perf_counter()
+        self._write_best()
+        under_way = begin_save(self._checkpoints, self.slimmed(states), step, keep=self._keep, **self._always)
+        blocked = time.perf_counter() - begin
+
+        def finish() -> float:
+            start = time.perf_counter()
+            finish_save(under_way)
+            return blocked + time.perf_counter() - start
+
+        self._pending = self._thread.submit(finish)
+        self.saved = step
+        self._last = time.perf_counter()
+
+    def finish(self, states: PyTree, step: int) -> None:
+        """The last checkpoint; everything is on the disk when this returns."""
+        self._collect()
+        self._write_best()
+        if self.saved != step:
+            self._save(self._checkpoints, self.slimmed(states), step, keep=self._keep)
+
+    def slimmed(self, states: PyTree) -> PyTree:
+        """What a checkpoint holds of the states: everything, or all but the replay buffer."""
+        return states if self._save_replay else without_replay(states)
+
+    def close(self) -> None:
+        """Wait for the save under way."""
+        self._thread.shutdown()
+
+    def clear_away(self) -> None:
+        """Once closed: what saves left where the run's folder was deleted or moved away under them."""
+        top = self._checkpoints.parent
+        if (top / CONFIG).exists():  # another run has come to that place
+            return
+        for folder in (self._checkpoints, self._best):
+            for step, path in step_folders(folder):
+                with contextlib.suppress(Damage):
+                    if self._run and read_whole(path, step, self._run):
+                        shutil.rmtree(path, ignore_errors=True)
+            for empty in (folder / UNFINISHED, folder, top):
+                with contextlib.suppress(OSError):
+                    empty.rmdir()
+
+    def _save(self, folder: Path, state: PyTree, step: int, *, keep: int) -> None:
+        finish_save(begin_save(folder, state, step, keep=keep, **self._always))
+
+    def _collect(self) -> None:
+        """Wait for the save under way; if saving takes too much of the time, do it less often, and say so."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        seconds = pending.result()
+        if seconds > SHARE * self._every:
+            self._every = seconds / SHARE
+            self._note(
+                f"checkpoints every {self._every:.0f} s instead of {self._asked:.0f} s: one takes {seconds:.1f} s, and saving "
+                f"may take {SHARE:.0%} of the time"
+            )
+
+    def _write_best(self) -> None:
+        if self._better is None:
+            return
+        (policies, step), self._better = self._better, None
+        last = latest_step(self._best)
+        if self._best_is_lost or self._best_is_unknown or last is None or step > last:  # a resumed run may come by again
+            self._check()
+            self._make_way_for_best()
+            self._save(self._best, policies, step, keep=1)
+
+    def compare_best(self, records: Sequence[Record], step: int) -> None:
+        """Where the records up to a checkpoint lack the evaluation of the best policies, these must not be deleted."""
+        best = latest_step(self._best)
+        self._best_is_unknown = best is not None and best <= step and best not in {record["iteration"] for record in records}
+
+    def has_best(self) -> bool:
+        """Whether the best policies can be restored; if not, that is said, and the next ones take their place."""
+        if problem := why_unusable(self._best, self._run):
+            self._best_is_lost = True
+            text = f"the best policies are lost: {problem.rstrip('.')}. Those of the next evaluation take their place"
+            warnings.warn(text, CheckpointWarning, stacklevel=2)
+        return not self._best_is_lost
+
+    def _make_way_for_best(self) -> None:
+        """Set aside what is no folder, cannot be restored, or may be better than what takes its place."""
+        if self._best_is_unknown:
+            aside = set_aside(self._best)
+            self._best_is_unknown = False
+            warnings.warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they stay in {aside.name}/", stacklevel=2)
+            return
+        if self._best_is_lost or not self._best.is_dir():
+            if os.path.lexists(self._best):
+                aside = self._best.with_name(f"{BEST}.damaged")
+                if aside.is_dir() and not aside.is_symlink():
+                    shutil.rmtree(aside)
+                os.replace(self._best, aside)
+            self._best_is_lost = False

@@ -1,0 +1,289 @@
+"""``jaxrl eval RUN …``: play the policies that runs learnt, and say how well they do, as a table and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from jaxrl.runtime.cli.flags import Count, Flag, Trust, check_eval_seed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxrl.runtime.play.saved_runs import Result
+
+COLUMNS = ("run", "algorithm", "environment", "seeds", "return", "IQM [95 %]", "worst seed", "best seed", "length")
+
+HELP = """\
+Play the policies that runs learnt, and print their returns: mean ± standard deviation over seeds, the interquartile mean over
+seeds with its 95 % bootstrap interval (with fewer than 4 seeds it is the mean), the worst and the best seed, and the mean length.
+
+A return is the sum of the raw rewards of a whole episode. Every policy plays the same number of episodes, one in each of as many
+environments, so that short ones are not favoured. They follow from the seed and --eval-seed alone: the same command prints the
+same numbers, all runs meet the same episodes, and no policy was chosen by them.
+
+try:
+  jaxrl eval runs/cartpole                                   the best policies of all seeds
+  jaxrl eval runs --json scores.json                         every run below a folder
+  jaxrl eval runs/a runs/b --which last --explore            the last policies, acting as in training
+  jaxrl eval runs/cartpole --env "CartPole-v1?length=0.8"    in another environment than they were trained in
+
+Ctrl-C ends it with the runs that are done. A run below a folder that cannot be played is skipped and named; then the exit code
+is 1.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalOptions:
+    """What to play, and where the results go."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="")]
+    """Folders of runs, or folders that hold some."""
+    episodes: Count = 128
+    """Episodes per seed."""
+    which: Literal["best", "last"] = "best"
+    """Policies of the best evaluation of a run (by the mean over its seeds), or of its last checkpoint."""
+    seed: Annotated[
+        tuple[int, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="S", help_behavior_hint="(default: all)")
+    ] = ()
+    """Only this seed of each run; give the flag again for more of them."""
+    explore: Flag = False
+    """Act as in training, drawing actions, instead of greedily."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: each run's own)")] = None
+    """Play in this environment; it must have the same observations and actions."""
+    trust: Trust = ()
+    """A package or module of yours that the runs use, such as their environment's: its code may run. Again for more of them."""
+    eval_seed: Count = 0
+    """Another number gives other episodes."""
+    max_steps: Annotated[Count | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: the environment's limit)")] = (
+        None
+    )
+    """Steps after which an episode is given up; its return so far counts."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """Write returns and lengths of all episodes, settings and versions to this file; '-' is the standard output."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Evaluate as the flags say; 0 when every run that was found could be evaluated, 1 when some were skipped."""
+    options = tyro.cli(EvalOptions, prog="jaxrl eval", description=HELP, args=list(args) or ["--help"])
+    check(options)
+    runs = find_runs(options.runs)
+    from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
+    from jaxrl.runtime.play.saved_runs import Rules, evaluate_run
+    from jaxrl.runtime.system.devices import enable_compilation_cache, request_devices_for
+
+    request_devices_for([options.env] if options.env else [str(spec_of(run).get("env")) for run in runs])
+    if options.env:
+        import_env_module(options.env)
+    enable_compilation_cache()
+    rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
+    chosen: dict[str, Any] = {"which": options.which, "seeds": list(dict.fromkeys(options.seed)) or None, "env_id": options.env}
+    chosen["trust"] = options.trust
+    results: list[Result] = []
+    skipped: dict[str, str] = {}
+    try:
+        with Display(len(runs)) as display:
+            for run, named in runs.items():
+                try:
+                    import_trusted(spec_of(run), options.trust)
+                    results.append(evaluate_run(run, rules, **chosen, begin=display.begin, say=display.episode))
+                    display.finished()
+                except (ValueError, TypeError, OSError, ImportError) as error:
+                    if named:
+                        raise
+                    skipped[run] = " ".join(str(error).split())
+    finally:  # what was played is not lost to an error or Ctrl-C
+        if results:
+            report(results, options)
+    for run, reason in skipped.items():
+        print(f"skipped {run}: {reason}", file=sys.stderr)
+    if not results:
+        raise ValueError(f"none of the {len(runs)} runs there can be played")
+    return 1 if skipped else 0
+
+
+def check(options: EvalOptions) -> None:
+    """Refuse what cannot be done before anything is loaded."""
+    from jaxrl.config import check_count
+    from jaxrl.runtime.system.disk import absolute
+
+    if not options.runs:
+        raise ValueError("name at least one folder of a run: jaxrl eval RUN")
+    check_count("episodes", options.episodes)
+    check_eval_seed(options.eval_seed)
+    if options.max_steps is not None:
+        check_count("max_steps", options.max_steps)
+    if options.json not in (None, "-"):
+        path = absolute(options.json)
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            reason = "it is a folder" if path.is_dir() else "it, or its folder, is not there or not ours to write to"
+            raise OSError(f"json={options.json!r} cannot be written to: {reason}. Name a file that can, or '-'")
+
+
+def find_runs(folders: Sequence[str]) -> dict[str, bool]:
+    """Folders of runs -> whether it was named itself, and not found below a folder that was.
+
+    Raises:
+      FileNotFoundError: a folder is not there, or neither is a run nor has one below it.
+    """
+    from jaxrl.runtime.records import reading
+
+    runs: dict[str, bool] = {}
+    for folder in folders:
+        for path in map(os.fspath, reading.find_runs(folder)):
+            runs[path] = runs.get(path, False) or os.path.normpath(os.path.expanduser(folder)) == path
+    return runs
+
+
+def spec_of(run: str) -> dict[str, Any]:
+    """The spec of a run's agent; nothing where it cannot be read, which is told about later."""
+    from jaxrl.runtime.records.folder import read_config
+
+    try:
+        spec: dict[str, Any] = read_config(run)["agent"]
+    except (OSError, ValueError):
+        return {}
+    return spec
+
+
+# ------------------------------------------------------------------------------------------------------------------------ output
+
+
+class Display:
+    """What is being played, on stderr: a spinner in a terminal, a line per run elsewhere."""
+
+    def __init__(self, num_runs: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True, highlight=False)
+        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TextColumn("{task.fields[episode]}")]
+        if num_runs > 1:
+            columns += [BarColumn(24), MofNCompleteColumn()]
+        self._live = console.is_terminal and not console.is_dumb_terminal
+        self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not self._live)
+        self._task = self._progress.add_task("", total=num_runs, episode="")
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, text: str) -> None:
+        self._progress.update(self._task, description=text, episode="")
+        if not self._live:
+            print(text, file=sys.stderr, flush=True)
+
+    def episode(self, text: str) -> None:
+        self._progress.update(self._task, episode=text)
+
+    def finished(self) -> None:
+        self._progress.advance(self._task)
+
+
+def report(results: Sequence[Result], options: EvalOptions) -> None:
+    """Print the table, or write the JSON to where it is asked for; both unless that is the standard output."""
+    from jaxrl.runtime.screen.tables import show_table
+    from jaxrl.runtime.system.disk import absolute, write_atomically
+
+    text = json.dumps(as_json(results, options), indent=1, allow_nan=False) + "\n"
+    if options.json == "-":
+        sys.stdout.write(text)
+        return
+    how = "sampled" if options.explore else "greedy"
+    print(f"{options.episodes} {how} episodes per seed, {options.which} policies\n")
+    show_table(COLUMNS, [_row(result) for result in results])
+    for result in results:
+        if result.eval_explore and not options.explore:
+            print(f"{result.run}: evaluations of this run explored, and chose its best policies so; --explore plays as they did")
+        if result.diverged:
+            print(f"{result.run}: left out, since they diverged, are the seeds {', '.join(map(str, result.diverged))}")
+        if lost := [seed for seed, mean in zip(result.seeds, result.returns, strict=True) if mean != mean]:
+            print(f"{result.run}: some return of the seeds {', '.join(map(str, lost))} is no finite number: left out")
+        if cut := int((~result.played.finished).sum()):
+            size = result.played.finished.size
+            print(f"{result.run}: {cut} of {size} episodes were given up at the step limit; their returns so far count")
+    if options.json:
+        path = absolute(options.json)
+        if path.exists() and not path.is_file():  # /dev/null, or a pipe: that must stay what it is
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(path, text)
+        print(f"\nwritten to {options.json}")
+
+
+def _row(result: Result) -> list[str]:
+    """A line of the table."""
+    from jaxrl.runtime.screen.progress import number, spread
+
+    length, seeds = float(result.played.episodic_length.mean()), str(len(result.returns))
+    returns = finite_only(result.returns)
+    if not len(returns):
+        return [result.run, result.algorithm, result.env, seeds, *["–"] * 4, number(length, length)]
+    size = float(abs(returns).max())
+    iqm, low, high = (number(x, size) for x in interquartile(returns))
+    interval = f"{iqm} [{low}, {high}]" if len(returns) > 1 else "–"
+    worst, best = number(returns.min(), size), number(returns.max(), size)
+    mean = spread({"return": returns}, "return")
+    return [result.run, result.algorithm, result.env, seeds, mean, interval, worst, best, number(length, length)]
+
+
+def finite_only(returns: np.ndarray) -> np.ndarray:
+    """Of the seeds that have one."""
+    import numpy as np
+
+    return returns[np.isfinite(returns)]
+
+
+def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
+    """The interquartile mean over seeds whose return is a number, and its 95 % bootstrap interval; NaN where there is none."""
+    import numpy as np
+
+    from jaxrl.runtime.figures.statistics import seed_interval
+
+    if not len(returns := finite_only(returns)):
+        return (np.nan,) * 3
+    iqm, low, high = seed_interval(returns[None], metric="iqm")
+    return float(iqm[0]), float(low[0]), float(high[0])
+
+
+def as_json(results: Sequence[Result], options: EvalOptions) -> dict[str, Any]:
+    """Plain data: settings, versions here, and per run its returns and lengths, [num_seeds][episodes], and their summary."""
+    from jaxrl.runtime.records.origin import installed_versions
+
+    settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in ("runs", "json", "trust")}
+    return {"settings": settings, "versions": installed_versions(), "runs": [_run_as_json(result) for result in results]}
+
+
+def _run_as_json(result: Result) -> dict[str, Any]:
+    from jaxrl.runtime.records.folder import plain, without_nan
+
+    returns = result.returns
+    known = finite_only(returns)
+    iqm, low, high = interquartile(returns)
+    data = {
+        "run": result.run,
+        "algorithm": result.algorithm,
+        "env": result.env,
+        "iteration": result.iteration,
+        "trained_with": result.versions,
+        "seeds": result.seeds,
+        "diverged": result.diverged,
+        "mean": known.mean() if len(known) else None,
+        "std": known.std() if len(known) else None,
+        "iqm": iqm,
+        "iqm_interval": [low, high],
+        "return_per_seed": returns,
+        "episodic_return": result.played.episodic_return,
+        "episodic_length": result.played.episodic_length,
+        "finished": result.played.finished,
+    }
+    return without_nan(plain(data))

@@ -1,0 +1,144 @@
+"""The command line: ``jaxrl COMMAND …``. Finds the command and words its failures; JAX is imported only by what needs it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TextIO, cast
+
+import jaxrl
+from jaxrl.names import unknown
+from jaxrl.runtime.loop.interrupt import leave_while_loading
+from jaxrl.runtime.screen.streams import Screen, discard
+from jaxrl.runtime.system.disk import check_here
+
+BROKEN_PIPE, USAGE_ERROR = 1, 2
+DEBUG_VARIABLE = "JAXRL_DEBUG"
+
+
+class Command(NamedTuple):
+    module: str
+    """Has ``main(args) -> exit code``."""
+    help: str
+
+
+COMMANDS = {
+    "train": Command("jaxrl.runtime.cli.train", "train an algorithm on an environment, over any number of seeds"),
+    "sweep": Command("jaxrl.runtime.cli.sweep", "train a grid of settings and seeds from a file; resumable"),
+    "plot": Command("jaxrl.runtime.cli.plot", "compare learning curves of runs, with intervals over seeds, in one figure"),
+    "eval": Command("jaxrl.runtime.cli.eval", "play what runs have learnt: returns as a table and as JSON"),
+    "record": Command("jaxrl.runtime.cli.record", "draw a policy at work, as a GIF or MP4"),
+    "envs": Command("jaxrl.runtime.cli.envs", "list environments, their spaces and time limits"),
+    "algos": Command("jaxrl.runtime.cli.algos", "list algorithms, or all settings of one"),
+    "presets": Command("jaxrl.runtime.cli.presets", "list settings that were measured, with their scores"),
+    "doctor": Command("jaxrl.runtime.cli.doctor", "find what is missing or broken on this machine, and what mends it"),
+}
+
+HELP = f"""\
+usage: jaxrl COMMAND …
+
+jaxrl {jaxrl.__version__}: functional reinforcement learning in JAX. A learning rule is a set of pure functions; the commands here
+run them with progress, logs, learning curves and checkpoints. The same from Python: jaxrl.make_ppo, jaxrl.run.
+
+commands:
+{{commands}}
+
+options:
+  -h, --help   this text; jaxrl COMMAND --help says more
+  --version    the version
+
+try:
+  jaxrl train ppo --env CartPole-v1 --seeds 8          8 seeds in one program, sharded over all cores or GPUs
+  jaxrl train ppo --help                               every setting of PPO is a flag
+  jaxrl train --resume runs/ppo-CartPole-v1            go on where a run was stopped or killed
+
+Environments are 'name' (gymnax), 'backend:name' such as envpool:Pong-v5, or 'module:function' for one of your own.
+{DEBUG_VARIABLE}=1 shows where an error comes from. JAX_PLATFORMS=cpu keeps off an accelerator. JAXRL_CACHE_DIR is where compiled
+programs are kept (default: ~/.cache/jaxrl/xla; empty: nowhere).
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line: exit code 0, 2 for a wrong or impossible request, 128 + its number after a signal (Ctrl-C: 130)."""
+    return guarded(partial(_dispatch, list(sys.argv[1:] if argv is None else argv)))
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """The exit code of a command; what it raises becomes one line on stderr."""
+    try:
+        return command()
+    except KeyboardInterrupt as interrupt:
+        if not str(interrupt):  # a run that was stopped has told its story
+            complain("interrupted")
+        return 128 + getattr(interrupt, "signal", signal.SIGINT)
+    except BrokenPipeError:
+        discard(sys.stdout)
+        return BROKEN_PIPE
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        complain(" ".join(str(error).split()) or type(error).__name__)
+        return USAGE_ERROR
+
+
+def run_and_exit(command: Callable[[], int] | None = None) -> None:
+    """A whole process: of the command line, or of another command."""
+    warnings.formatwarning = lambda message, *_, **__: f"jaxrl: {message}\n"  # for readers, who did not write the line of code
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave_while_loading)
+    try:
+        code = guarded(command) if command else main()
+    except SystemExit as end:  # tyro's, after it has shown help or what is wrong with a flag
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if signal.getsignal(signal.SIGINT) is leave_while_loading:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left is Python's own end
+    code = _flushed(code)
+    if code >= 128:  # a signal: Python's own way out would wait for what the devices still compute
+        os._exit(code)
+    sys.exit(code)
+
+
+def _flushed(code: int) -> int:
+    """The exit code once everything is written; output that cannot be is a failure, if there was none before."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError as error:
+            discard(stream)
+            is_pipe = isinstance(error, BrokenPipeError)
+            if not is_pipe:
+                complain(str(error))
+            code = code or (BROKEN_PIPE if is_pipe else USAGE_ERROR)
+    return code
+
+
+def complain(message: str) -> None:
+    """One line on stderr, red where there is colour."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=cast(TextIO, Screen(sys.stderr)), highlight=False)
+    console.print(Text(f"jaxrl: {message}", style="red"), soft_wrap=True)
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        width = max(map(len, COMMANDS))
+        print(
+            HELP.format(commands="\n".join(f"  {name:<{width}}   {command.help}" for name, command in COMMANDS.items())), end=""
+        )
+        return 0 if args else USAGE_ERROR
+    if args[0] == "--version":
+        print(f"jaxrl {jaxrl.__version__}")
+        return 0
+    if args[0] not in COMMANDS:
+        raise unknown("command", args[0], list(COMMANDS))
+    if args[0] != "doctor":  # which tells of it among all else
+        check_here()
+    return importlib.import_module(COMMANDS[args[0]].module).main(args[1:])

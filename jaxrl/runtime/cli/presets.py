@@ -1,0 +1,71 @@
+"""``jaxrl presets``: settings that were measured, and the command that trains with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+from jaxrl.runtime.presets import PRESETS, Preset, find_preset
+from jaxrl.runtime.screen.tables import show_table
+
+HELP = """\
+List settings that were measured, with the scores that they reached; or print
+the whole command of one.
+
+jaxrl train ALGORITHM --preset NAME takes environment, seeds, steps and
+settings of a preset as defaults; other flags win over them.
+
+A score is the mean return of 128 greedy episodes per seed, with the
+parameters at the end of training, and its 95 % bootstrap interval over seeds.
+The measurements are kept in jaxrl's repository, in benchmarks/results.
+
+try:
+  jaxrl presets ppo-cartpole
+  jaxrl train ppo --preset ppo-cartpole --seeds 4
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")] = None
+    """Print the command of this preset, after comments: it can be piped to sh."""
+
+
+def main(args: Sequence[str]) -> int:
+    name = tyro.cli(Options, prog="jaxrl presets", description=HELP, args=list(args)).name
+    if name is None:
+        list_presets()
+    else:
+        print_preset(find_preset(name))
+    return 0
+
+
+def list_presets() -> None:
+    columns = ("preset", "algo", "environment", "steps", "seeds", "score [95 %]", "training")
+    rows = [
+        (
+            preset.name,
+            preset.algorithm,
+            preset.env,
+            f"{preset.total_steps / 1e6:g}M",
+            str(preset.num_seeds),
+            str(preset.score),
+            f"{preset.score.train_seconds} s",
+        )
+        for preset in PRESETS.values()
+    ]
+    show_table(columns, rows)
+    print(f"\n{len(PRESETS)} presets; steps are per seed. jaxrl presets NAME prints the command of one.")
+
+
+def print_preset(preset: Preset) -> None:
+    score = preset.score
+    print(
+        f"# {preset.name}: {preset.algorithm.upper()} on {preset.env}, {preset.num_seeds} seeds of {preset.total_steps:,} steps"
+    )
+    print(f"# score {score} (mean greedy return at the end, 95 % interval over seeds)")
+    print(f"# trained in {score.train_seconds} s on {score.hardware}; {preset.source}")
+    print(preset.command())

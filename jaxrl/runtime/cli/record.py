@@ -1,0 +1,250 @@
+"""``jaxrl record RUN``: a policy at work, as a GIF or MP4."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count, islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import tyro
+
+from jaxrl.runtime.cli.flags import Count, Flag, Trust, check_eval_seed
+
+if TYPE_CHECKING:
+    from jaxrl.runtime.play.pictures import Drawing
+    from jaxrl.runtime.play.video import Shot
+    from jaxrl.types import Agent, Key, Policy
+
+PAUSE = 1.0
+"""Seconds for which the last picture of an episode stays."""
+
+
+HELP = """\
+Play a policy that a run learnt, and draw what happens, as a GIF or MP4.
+
+What can be drawn: CartPole, Pendulum, Acrobot, MountainCar and MountainCarContinuous, of gymnax or envpool, with an arrow for the
+action that led there; environments whose observations are small boards, as cells with a colour for each channel (gymnax's
+MinAtar, Catch, DeepSea and Pong); and those whose observations are images (envpool's Atari and Procgen). Nothing opens a window,
+and no display is needed.
+
+try:
+  jaxrl record runs/cartpole                                   the best policy of the best seed: runs/cartpole/best-seed-S.gif
+  jaxrl record runs/breakout --episodes 3 --seed 5 --out breakout.gif
+  jaxrl record runs/pendulum --which last --explore --out pendulum.mp4
+  jaxrl record runs/cartpole --env "CartPole-v1?length=0.8"    in another environment than it was trained in
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordOptions:
+    """What to draw, and where it goes."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of the run."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: RUN/WHICH-seed-S.gif)")] = None
+    """The file, .gif or .mp4 (which needs pip install "jaxrl[video]"). One that is there is replaced."""
+    episodes: Count = 1
+    """Episodes, one after the other."""
+    max_steps: Count = 1000
+    """Steps after which an episode is cut. A GIF takes about 150 kB of memory per step while it is made."""
+    which: Literal["best", "last"] = "best"
+    """The policy of the run's best evaluation, or of its last checkpoint."""
+    seed: Annotated[Count | None, tyro.conf.arg(metavar="S", help_behavior_hint="(default: the best in its evaluation)")] = None
+    """One of the run's seeds."""
+    explore: Flag = False
+    """Act as in training, drawing actions, instead of greedily."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: the run's own)")] = None
+    """Play in this environment; it must have the same observations and actions."""
+    trust: Trust = ()
+    """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
+    eval_seed: Count = 0
+    """Another number gives other episodes. On gymnax they are the first ones of jaxrl eval with the same number."""
+    fps: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: real time)")] = None
+    """Pictures, which are steps, per second; a GIF has 50 at most."""
+
+
+class Moment(NamedTuple):
+    """One step of an episode."""
+
+    obs: Any
+    """The observation that was reached."""
+    action: Any
+    """The action that led there; None for the first observation."""
+    reward: float
+    ended: bool
+
+
+Player = Callable[[int], Iterator[Moment]]
+"""Plays an episode, by its number, from its first observation to its end."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Record as the flags say."""
+    options = tyro.cli(RecordOptions, prog="jaxrl record", description=HELP, args=list(args) or ["--help"])
+    from jaxrl.config import check_count
+
+    for name in ("episodes", "max_steps"):
+        check_count(name, getattr(options, name))
+    check_eval_seed(options.eval_seed)
+    print(record(options))
+    return 0
+
+
+def record(options: RecordOptions) -> str:
+    """Make the film; returns one line on what it shows.
+
+    Raises:
+      FileNotFoundError, ValueError, CheckpointError: as ``load_policy``.
+      ValueError: the environment cannot be drawn, the policy does not fit it, or diverged.
+      OSError, ModuleNotFoundError: as ``check_film``.
+    """
+    import jax
+
+    from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
+    from jaxrl.runtime.play.pictures import drawing
+    from jaxrl.runtime.play.policy import load_policy
+    from jaxrl.runtime.play.saved_runs import finite, playing_agent
+    from jaxrl.runtime.play.video import check_film, write_film
+    from jaxrl.runtime.records.folder import read_config
+    from jaxrl.runtime.screen.progress import spinner
+    from jaxrl.runtime.system.devices import enable_compilation_cache
+    from jaxrl.spec import algorithm_name
+
+    config = read_config(options.run)
+    import_trusted(config["agent"], options.trust)
+    if options.env:
+        import_env_module(options.env)
+    loaded = load_policy(options.run, seed=options.seed, which=options.which, trust=options.trust)
+    if not finite(jax.tree.map(lambda x: x[None], loaded.policy)).all():
+        raise ValueError(f"seed={loaded.seed} of {options.run!r} diverged: its parameters are not finite. Choose another one")
+    agent = playing_agent(config, options.env, options.trust)
+    drawn = drawing(agent.env)
+    fps = drawn.fps if options.fps is None else options.fps
+    out = options.out or os.path.join(options.run, f"{options.which}-seed-{loaded.seed}.gif")
+    path = check_film(out, fps)
+    enable_compilation_cache()
+    play = player(agent, loaded.policy, loaded.seed, options)
+    tally: list[str] = []
+    with spinner(path.name) as say:
+        write_film(path, film(play, drawn, agent.env.name, fps, options, tally, say), fps)
+    who = f"{algorithm_name(agent.spec)} on {agent.env.name}, seed {loaded.seed}"
+    who += f", {options.which} policy (iteration {loaded.step})"
+    return f"{who}: {'; '.join(tally)}. {out}: {path.stat().st_size / 1e6:.2g} MB at {fps:g} pictures/s"
+
+
+def film(
+    play: Player,
+    drawn: Drawing,
+    name: str,
+    fps: float,
+    options: RecordOptions,
+    tally: list[str],
+    say: Callable[[str], None],
+) -> Iterator[Shot]:
+    """The pictures of all episodes; ``tally`` gets a few words on each."""
+    from jaxrl.runtime.play.video import Shot, captioned
+    from jaxrl.runtime.screen.progress import number
+
+    for episode in range(options.episodes):
+        total = 0.0
+        for step, moment in enumerate(islice(play(episode), options.max_steps + 1)):
+            total += moment.reward
+            cut = step == options.max_steps and not moment.ended
+            where = f"step {step}   return {total:.2f}"
+            if options.episodes > 1:
+                where = f"episode {episode + 1} of {options.episodes}   {where}"
+            say(where)
+            picture = captioned(drawn.draw(moment.obs, moment.action), f"{name.partition('?')[0]}   {where}")
+            yield Shot(picture, PAUSE if cut or moment.ended else 1 / fps)
+        tally.append(f"return {number(total, total)} in {step} steps" + " (cut by --max-steps)" * cut)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- playing
+
+
+def player(agent: Agent, policy: Policy, seed: int, options: RecordOptions) -> Player:
+    """Plays episodes on the agent's environment, pure or on the host."""
+    from jaxrl.runtime.play.saved_runs import episode_key
+    from jaxrl.types import HostEnv
+
+    make = _host_player if isinstance(agent.env, HostEnv) else _pure_player
+    return make(agent, policy, episode_key(seed, options.eval_seed), options.explore)
+
+
+def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Player:
+    """Episode i is that of environment i in ``training.evaluate``, which draws its keys in the same way."""
+    import jax
+    import numpy as np
+
+    from jaxrl.rollout import advance, init_actor
+    from jaxrl.training import check_pure
+
+    env, algorithm = check_pure(agent, "record"), agent.algorithm
+    reset_key, row_key = jax.random.split(key)
+
+    @jax.jit
+    def start(env_id: Any) -> Any:
+        return init_actor(algorithm, env, reset_key, env_id, env.params)
+
+    @jax.jit
+    def step(policy: Policy, actor: Any, env_id: Any, time: Any) -> Any:
+        act_key, step_key, unused = jax.random.split(jax.random.fold_in(row_key, time), 3)
+        carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
+        actor, reached, _ = advance(env, actor, carry, action, env.params, env_id, step_key, unused)
+        return actor, action, reached
+
+    def play(episode: int) -> Iterator[Moment]:
+        env_id = np.array([episode], np.int32)
+        actor = start(env_id)
+        yield Moment(_first(actor.input.obs), None, 0.0, False)
+        for time in count():
+            actor, action, reached = step(policy, actor, env_id, np.int32(time))
+            ended = bool(reached.terminated[0] | reached.truncated[0])
+            yield Moment(_first(reached.obs), np.asarray(action)[0], float(reached.reward[0]), ended)
+            if ended:
+                return
+
+    return play
+
+
+def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Player:
+    """Each episode in an environment that is opened for it."""
+    import jax
+    import numpy as np
+
+    from jaxrl.runtime.drivers.stepping import Stepper
+    from jaxrl.types import HostEnv
+
+    env, algorithm = agent.env, agent.algorithm
+    assert isinstance(env, HostEnv)
+    act = jax.jit(partial(algorithm.act, explore=explore))
+
+    def play(episode: int) -> Iterator[Moment]:
+        episode_key = jax.random.fold_in(key, episode)
+        envs = Stepper(env, 1, int(jax.random.randint(episode_key, (), 0, 2**31 - 1)), evaluation=True)
+        try:
+            envs.reset()
+            carry = algorithm.initial_carry(1)
+            yield Moment(_first(envs.input.obs), None, 0.0, False)
+            for time in count():
+                carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(episode_key, time))
+                row = envs.step(np.asarray(action))
+                ended = bool(envs.done[0])
+                yield Moment(_first(envs.input.obs), row.action[0], float(row.reward[0]), ended)
+                if ended:
+                    return
+        finally:
+            envs.close()
+
+    return play
+
+
+def _first(obs: Any) -> Any:
+    """The only row of a batch, as NumPy arrays."""
+    import jax
+    import numpy as np
+
+    return jax.tree.map(lambda x: np.asarray(x)[0], obs)

@@ -1,0 +1,50 @@
+"""One job of a sweep, in a process of its own: ``python -P -m jaxrl.runtime.cli.sweep_job FOLDER NAME [TRUSTED …]``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxrl.runtime.cli.main import run_and_exit  # and no more: it says what a Ctrl-C does while the rest loads
+
+
+def main(folder: str, name: str, *trust: str) -> int:
+    from jaxrl.algorithms import ALGORITHMS
+    from jaxrl.runtime.cli.user_code import import_env_module
+    from jaxrl.runtime.loop.plan import check_seeds
+    from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
+    from jaxrl.runtime.system.devices import request_devices_for
+    from jaxrl.runtime.system.disk import parse_json, read_regular
+    from jaxrl.spec import check_env_id, check_factory
+
+    sweep = SweepFile(**parse_json(read_regular(Path(folder) / MANIFEST))["sweep"])
+    job = next(job for job in expand(sweep) if job.name == name)
+    request_devices_for([check_env_id(sweep.env, trust)])
+    import_env_module(sweep.env)
+    check_factory(sweep.env, trust)
+    entry = ALGORITHMS[sweep.algorithm]
+    settings: dict[str, Any] = {**sweep.settings, **job.settings}
+    agent = getattr(importlib.import_module(entry.module), entry.builder)(sweep.env, **settings)
+    seeds = check_seeds(sweep.seeds)
+    members = [(member, seed) for member in job.members for seed in seeds]
+    hyperparams = {key: [member[key] for member, _ in members] for key in job.members[0]} or None
+
+    from jaxrl.runtime.run import run
+
+    run(
+        agent,
+        sweep.total_steps,
+        seeds=[seed for _, seed in members],
+        hyperparams=hyperparams,
+        out=job_folder(Path(folder), job),
+        eval_episodes=sweep.eval_episodes,
+        eval_explore=sweep.eval_explore,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    run_and_exit(partial(main, *sys.argv[1:]))

@@ -1,0 +1,270 @@
+"""``jaxrl train ALGORITHM``: every field of the algorithm's Config and Hyperparams is a flag, with its default and docstring."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import itertools
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import tyro
+
+from jaxrl.algorithms import ALGORITHMS, setting_names
+from jaxrl.names import unknown
+from jaxrl.runtime.cli.flags import Count, Flag, Trust, parse_count, refuse_foreign_flags, refuse_switch_values
+from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
+from jaxrl.runtime.presets import Preset, find_preset
+
+DEFAULT_TOTAL_STEPS = 500_000
+
+HELP = """\
+usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
+       jaxrl train ALGORITHM --preset NAME [OPTIONS]
+       jaxrl train --resume FOLDER [--total-steps N] [--trust PACKAGE] [--quiet]
+
+Train over seeds, evaluate on the way, and leave logs, learning curve, checkpoints and the best policies in a folder. A run that
+was stopped or killed goes on from its last checkpoint with --resume, as if nothing had happened.
+
+algorithms:
+{algorithms}
+
+jaxrl train ALGORITHM --help lists all settings and their defaults.
+
+try:
+  jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/cartpole
+  jaxrl train ppo --env envpool:CartPole-v1 --total-steps 200000 --num-envs 64
+  jaxrl train dqn --env Acrobot-v1 --seeds 3,5,7 --learning-rate 1e-3
+  jaxrl train ppo --preset ppo-pendulum
+  jaxrl train --resume runs/cartpole
+"""
+
+
+def _chosen_by_us(default: str, metavar: str) -> Any:
+    """A flag whose default is worked out: ``default`` says how."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """What to run, for how long, and where the results go."""
+
+    env: str
+    """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options may follow, as in 'CartPole-v1?gravity=5.0'."""
+    seeds: Annotated[str, tyro.conf.arg(metavar="N|S,S,…")] = "1"
+    """How many seeds (8 means 0 to 7), or the seeds themselves with commas: 3,5,7 (a single one: 3,)."""
+    total_steps: Count = DEFAULT_TOTAL_STEPS
+    """Environment rows per seed, rounded up to whole iterations."""
+    out: Annotated[str | None, _chosen_by_us("runs/ALGORITHM-ENV, numbered if it exists", "FOLDER")] = None
+    """Folder for the results: new, empty, or of this very run, which then goes on."""
+    eval_every: Annotated[Count | None, _chosen_by_us("about 20 evaluations per run", "INT")] = None
+    """Iterations between evaluations, which begin before training; 0: none."""
+    eval_episodes: Count = 128
+    """Episodes per evaluation and seed."""
+    eval_explore: Flag = False
+    """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best so."""
+    chunk_iterations: Annotated[Count | None, _chosen_by_us("about 50 chunks per run", "INT")] = None
+    """Iterations between two updates of the display and the logs. Results do not depend on it."""
+    exact_steps: Flag = False
+    """Refuse a total that is no whole number of iterations, instead of rounding it up."""
+    stop_at: float | None = None
+    """End when the mean evaluation return over seeds reaches this."""
+    on_nan: Literal["drop", "stop"] = "drop"
+    """When a seed's losses are NaN or infinite: freeze it and leave it out of all means, or end the run."""
+    init_from: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Begin with the parameters of another run, as far as they fit."""
+    init_which: Literal["best", "last"] = "best"
+    """Of that run: the policies of its best evaluation, or its last checkpoint."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
+    keep_checkpoints: Count = 3
+    """How many checkpoints to keep."""
+    save_replay: bool = True
+    """Keep the replay buffer in checkpoints; without it a resumed run is not bit-equal to one that was never stopped."""
+    tensorboard: bool = True
+    """Write TensorBoard event files."""
+    wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
+    """W&B project to log to; needs pip install "jaxrl[wandb]"."""
+    quiet: Flag = False
+    """Show nothing but errors."""
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Take environment, seeds, steps and settings from a measured preset (jaxrl presets); other flags win over it."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Train as the flags say; 0 when it went to its end."""
+    if not args or args[0] in ("-h", "--help"):
+        rows = (f"  {name:<6} {entry.help}" for name, entry in ALGORITHMS.items())
+        print(HELP.format(algorithms="\n".join(rows)), end="")
+        return 0 if args else 2
+    if any(_is_resume(arg) for arg in args):
+        return resume(args)
+    if args[0].startswith("-"):
+        raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
+    if args[0] not in ALGORITHMS:
+        raise unknown("algorithm", args[0], list(ALGORITHMS))
+    return train(args[0], args[1:])
+
+
+def train(algorithm: str, args: Sequence[str]) -> int:
+    entry = ALGORITHMS[algorithm]
+    module = importlib.import_module(entry.module)
+    options, settings = parse(algorithm, args)
+    seeds = parse_seeds(options.seeds)
+    from jaxrl.runtime.system.devices import request_devices_for
+
+    request_devices_for([options.env])
+    import_env_module(options.env)
+    agent = getattr(module, entry.builder)(options.env, **settings)
+    from jaxrl.runtime.run import run
+
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    given |= {"seeds": seeds, "out": options.out or free_folder(f"{algorithm}-{options.env}")}
+    del given["env"], given["total_steps"], given["preset"]
+    run(agent, options.total_steps, **given)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumeOptions:
+    """Go on with a run that was stopped or killed, from its last checkpoint. Its settings are in its config.json."""
+
+    resume: Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+    """Folder of the run."""
+    total_steps: Annotated[Count | None, _chosen_by_us("the run's own", "INT")] = None
+    """More than the run's own make it longer, also when it has ended: rows per seed in all."""
+    trust: Trust = ()
+    """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
+    quiet: Flag = False
+    """Show nothing but errors."""
+
+
+def _is_resume(arg: str) -> bool:
+    return arg.partition("=")[0] == "--resume"
+
+
+def refuse_other_settings(args: Sequence[str]) -> None:
+    """Say what can be changed where a run goes on: its length, and nothing that it learns with."""
+    allowed = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ResumeOptions)]
+    given = [arg.partition("=")[0] for arg in args if arg.startswith("--") or arg in ALGORITHMS]
+    folders = [after for arg, after in itertools.pairwise(args) if arg == "--resume"]
+    for word in given:
+        if word.replace("_", "-") not in [*allowed, "--help", *folders]:
+            raise ValueError(
+                f"{word} cannot be given where a run goes on, which takes its settings from its folder: --resume goes with "
+                f"{', '.join(allowed[1:])}. To train with other settings from what it learnt: jaxrl train ALGORITHM --env ENV … "
+                "--init-from FOLDER"
+            )
+
+
+def resume(args: Sequence[str]) -> int:
+    refuse_other_settings(args)
+    options = tyro.cli(ResumeOptions, prog="jaxrl train", args=list(args))
+    from jaxrl.runtime.records.folder import read_config
+    from jaxrl.runtime.run import resume as go_on
+    from jaxrl.runtime.system.devices import request_devices_for
+
+    spec = read_config(options.resume)["agent"]
+    request_devices_for([str(spec.get("env"))])
+    import_trusted(spec, options.trust)
+    go_on(options.resume, total_steps=options.total_steps, trust=options.trust, quiet=options.quiet)
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------------------------------- flags
+
+
+def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, Any]]:
+    """``(run options, keywords of the builder)``. On wrong flags, prints what is wrong and the nearest flag, and exits with 2."""
+    entry = ALGORITHMS[algorithm]
+    module = importlib.import_module(entry.module)
+    config, hyperparams = getattr(module, entry.config), getattr(module, entry.hyperparams)
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    preset = _chosen_preset(algorithm, args)
+    measured = preset.settings if preset else {}
+    defaults |= {name: value for name, value in measured.items() if name in defaults}
+    _, names = setting_names(algorithm)
+    numbers = {name: measured.get(name, hyperparams._field_defaults[name]) for name in names}
+    structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, defaults)
+    data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, numbers)
+
+    def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
+        return run, {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
+
+    chosen.__annotations__ |= {"run": RunOptions, "structure": structure, "hyperparameters": data}
+    if preset:
+        run = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
+        chosen.__defaults__ = (run, structure(), data())
+    if not {"-h", "--help"} & set(args):
+        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *defaults, *numbers})
+        refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
+    return tyro.cli(
+        chosen,
+        prog=f"jaxrl train {algorithm}",
+        description=f"Train {algorithm.upper()}: {entry.help}.",
+        args=list(args),
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+
+
+def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
+    """The preset that the flags name: its values are the defaults of the others, so it is looked for first."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--preset")
+    with contextlib.suppress(argparse.ArgumentError):  # without a name: said with the other flags
+        name = parser.parse_known_args(list(args))[0].preset
+        return find_preset(name, algorithm) if name is not None else None
+    return None
+
+
+FLAG_TYPES: dict[Any, Any] = {Any: float, int: Count, int | None: Count | None}
+"""Type of a setting -> what its flag is read as."""
+
+
+def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:
+    """A dataclass with the fields of ``source``, as tyro makes flags of: types, defaults and help."""
+    from jaxrl.config import RANGES
+
+    types, texts = get_type_hints(source), field_docs(source)
+    fields = []
+    for field, default in defaults.items():
+        allowed = f" [{RANGES[field]}]" if field in RANGES else ""
+        type_ = FLAG_TYPES.get(types[field], types[field])
+        help_ = tyro.conf.arg(help=texts.get(field, "") + allowed)
+        fields.append((field, Annotated[type_, help_], dataclasses.field(default=default)))
+    made = dataclasses.make_dataclass(name, fields, frozen=True)
+    made.__doc__ = doc
+    return made
+
+
+def field_docs(source: type) -> dict[str, str]:
+    """The string under each field of a dataclass or NamedTuple."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
+    docs = {}
+    for field, after in itertools.pairwise(body):
+        text = after.value if isinstance(after, ast.Expr) else None
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
+            docs[field.target.id] = " ".join(str(text.value).replace("``", "").split())
+    return docs
+
+
+def parse_seeds(text: str) -> int | list[int]:
+    """``"8"`` is eight seeds, ``"3,5"`` are two, ``"3,"`` is one."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()] if "," in text else parse_count(text)
+    except ValueError:
+        raise ValueError(f"--seeds {text!r} must be a number of seeds (8), or seeds with commas (3,5,7)") from None
+
+
+def free_folder(name: str) -> Path:
+    """``runs/<name>``, or with the first number that makes it new."""
+    base = Path("runs") / re.sub(r"[^\w.-]+", "-", name)
+    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{n}") for n in itertools.count(2)))
+    return next(path for path in candidates if not path.exists())

@@ -1,0 +1,1 @@
+"""How one kind of environment trains many seeds."""

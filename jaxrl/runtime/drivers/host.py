@@ -1,0 +1,255 @@
+"""The host loop: collect from environments that run outside JAX, and learn with the same functions as the fused program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.agent import check_key
+from jaxrl.metrics import identity, merge, only_if
+from jaxrl.rollout import episode_metrics
+from jaxrl.runtime.checkpoint.states import seal
+from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, evaluation_key, is_finite, losses, policy_of
+from jaxrl.types import (
+    Agent,
+    AgentState,
+    HostEnv,
+    Key,
+    Metrics,
+    Policy,
+    PyTree,
+    Rollout,
+)
+
+
+def _host_env(agent: Agent) -> HostEnv:
+    if not isinstance(agent.env, HostEnv):
+        raise TypeError(f"{agent.env.name} is a pure environment: agent.step collects and learns in one program")
+    return agent.env
+
+
+class Collector:
+    """Running environments and where their episodes stand: makes Rollouts for an agent's algorithm.
+
+    The counterpart of ``rollout.collect``: the same rows, keys and metrics, with NumPy between the calls of ``act``.
+    """
+
+    def __init__(self, agent: Agent, seed: int) -> None:
+        self.num_rows = agent.rollout_length
+        self.envs = Stepper(_host_env(agent), agent.num_envs, seed)
+        self.env_id = jnp.arange(agent.num_envs, dtype=jnp.int32)
+        self.act = jax.jit(partial(agent.algorithm.act, explore=True))
+        self.carry = agent.algorithm.initial_carry(agent.num_envs)
+        self.metrics = jax.jit(episode_metrics)
+        self.envs.reset()
+
+    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
+        """One rollout with ``policy``; ``key`` is the iteration's, as for ``rollout.collect``."""
+        keys = _row_keys(key, self.num_rows)
+        first_carry, rows, extras = self.carry, [], []
+        for t in range(self.num_rows):
+            now = self.envs.input
+            self.carry, action, extra = self.act(policy, self.carry, now, self.env_id, keys[t])
+            rows.append((now, *self.envs.step(np.asarray(action))))
+            extras.append(extra)
+        inputs, action, reward, terminated, truncated, valid, episode = _stack(rows)
+        rollout = Rollout(
+            inputs=jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), inputs, self.envs.input),
+            action=action,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            extras=_stack(extras),
+            valid=valid,
+            carry=first_carry,
+            env_id=self.env_id,
+            version=policy.version,
+        )
+        return rollout, self.metrics(episode, terminated | truncated, valid)
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+@partial(jax.jit, static_argnums=1)
+def _split_rows(key: Key, num_rows: int) -> Key:
+    return jax.random.split(key, (num_rows, 3))[:, 0]
+
+
+def _row_keys(key: Key, num_rows: int) -> list[Key]:
+    """The keys with which rows act: the first of each row's three in ``rollout.collect``."""
+    return list(_split_rows(key, num_rows))
+
+
+def _stack(rows: Sequence[PyTree]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+
+
+class HostLearner:
+    """One agent learning from host environments: initial state with its warm-up, then iteration after iteration."""
+
+    def __init__(self, agent: Agent, seed: int) -> None:
+        self.agent, self.seed = agent, seed
+        self.collector = Collector(agent, seed)
+        algorithm = agent.algorithm
+        self.policy = jax.jit(algorithm.policy)
+        # Not donated: the policy shares the learner's buffers, and the next rollout acts with them.
+        self.update = jax.jit(algorithm.update)
+        self.observe = jax.jit(algorithm.observe) if algorithm.observe else None
+        self.iteration_key = jax.jit(jax.random.fold_in)
+
+    def init(self, key: Key, hyperparams: Any = None) -> AgentState:
+        """A fresh state, warmed up."""
+        state = self.agent.init(key, hyperparams)
+        for _ in range(self.agent.algorithm.warmup_iterations):
+            rollout, _ = self._collect(state)
+            assert self.observe is not None
+            rows = state.warmup_rows + np.sum(rollout.valid, dtype=np.int32)
+            learner = self.observe(state.learner, rollout)
+            state = state._replace(learner=learner, iteration=state.iteration + 1, warmup_rows=rows)
+        return state
+
+    def step(self, state: AgentState) -> tuple[AgentState, Metrics]:
+        """What ``Agent.step`` is on a pure environment: collect one rollout, learn from it."""
+        rollout, episodes = self._collect(state)
+        learner, losses = self.update(state.learner, rollout)
+        return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
+
+    def _collect(self, state: AgentState) -> tuple[Rollout, Metrics]:
+        return self.collector.collect(self.policy(state.learner), self.iteration_key(state.key, state.iteration))
+
+    def close(self) -> None:
+        self.collector.close()
+
+
+def resumed_seed(seed: int, iteration: int) -> int:
+    """Of the environments of a run that goes on at an iteration: to begin as at the start would repeat old episodes."""
+    return int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31)
+
+
+class HostDriver:
+    """Runs an agent on host environments for ``jaxrl.run``: seeds one after the other, each with environments of its own."""
+
+    def __init__(self, agent: Agent, seeds: Sequence[int]) -> None:
+        self.agent, self.seeds = agent, list(seeds)
+        self.learners: list[HostLearner] = []
+        self.is_finite = jax.jit(is_finite)
+
+    def init(self, hyperparams: Any = None) -> list[AgentState]:
+        """New states, and environments that stand where they begin."""
+        self._open(self.seeds)
+        pairs = zip(self.learners, self.seeds, strict=True)
+        return [learner.init(jax.random.key(seed), hyperparams) for learner, seed in pairs]
+
+    def shapes(self, hyperparams: Any = None) -> list[AgentState]:
+        """What ``init`` gives, as shapes."""
+        return [jax.eval_shape(partial(self.agent.init, hyperparams=hyperparams), jax.random.key(seed)) for seed in self.seeds]
+
+    def adopt(self, states: list[AgentState], iteration: int) -> list[AgentState]:
+        """Open environments with other seeds than at the start: their episodes cannot be restored, so new ones begin."""
+        self._open([resumed_seed(seed, iteration) for seed in self.seeds])
+        return self.seal(states)
+
+    def seal(self, states: list[AgentState]) -> list[AgentState]:
+        """Replay that knows of the seam before its next rows."""
+        sealed = jax.jit(partial(seal, self.agent), donate_argnums=0)
+        return [sealed(state) for state in states]
+
+    def place(self, states: list[AgentState]) -> list[AgentState]:
+        """As they are: there is one device."""
+        return states
+
+    def policies(self, states: list[AgentState]) -> Policy:
+        """Of all seeds, [num_seeds, ...]."""
+        return _stack([self.agent.algorithm.policy(state.learner) for state in states])
+
+    def advance(
+        self, states: list[AgentState], iterations: int, alive: Any = True
+    ) -> tuple[list[AgentState], Metrics, np.ndarray]:
+        """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``."""
+        after, collected, alive = [], [], np.array(np.broadcast_to(alive, len(states)))
+        for i, (learner, state) in enumerate(zip(self.learners, states, strict=True)):
+            total: Metrics | None = None
+            for _ in range(iterations if alive[i] else 0):
+                new, metrics = learner.step(state)
+                if not (goes_on := bool(self.is_finite(new, metrics))):
+                    metrics = only_if(False, metrics) | losses(metrics)
+                total = merge(total or identity(metrics), metrics)
+                if not goes_on:
+                    alive[i] = False
+                    break
+                state = new
+            after.append(state)
+            collected.append(total)
+        nothing = identity(next(metrics for metrics in collected if metrics))
+        return after, _stack([metrics or nothing for metrics in collected]), alive
+
+    def evaluate(
+        self, states: list[AgentState], iteration: int, num_episodes: int, *, explore: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
+        results = []
+        for seed, state in zip(self.seeds, states, strict=True):
+            key = evaluation_key(seed, iteration)
+            results.append(evaluate_host(self.agent, state, key, num_episodes, explore=explore))
+        return np.stack([r.episodic_return for r in results]), np.stack([r.episodic_length for r in results])
+
+    def _open(self, seeds: Sequence[int]) -> None:
+        self.close()  # a replay buffer that was not saved is filled by init, before adopt
+        self.learners = [HostLearner(self.agent, seed) for seed in seeds]
+
+    def close(self) -> None:
+        for learner in self.learners:
+            learner.close()
+        self.learners = []
+
+
+def evaluate_host(
+    agent: Agent,
+    policy: Policy | AgentState,
+    key: Key,
+    num_episodes: int = 128,
+    *,
+    explore: bool = False,
+    max_steps: int | None = None,
+    on_row: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Play one whole episode in each of ``num_episodes`` environments opened for it; see ``training.evaluate``.
+
+    Args:
+      on_row: called with the number of finished episodes after each row, for progress.
+    """
+    num_episodes, max_steps = check_episodes(num_episodes, max_steps)
+    env, algorithm = _host_env(agent), agent.algorithm
+    check_key(key, vmapped="agent.init")
+    policy = policy_of(agent, policy)
+    act = jax.jit(partial(algorithm.act, explore=explore))
+    env_id = jnp.arange(num_episodes, dtype=jnp.int32)
+    seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+    envs = Stepper(env, num_episodes, seed, evaluation=True)
+    try:
+        envs.reset()
+        carry = algorithm.initial_carry(num_episodes)
+        result = Evaluation(*envs.episode, envs.done)  # type: ignore[arg-type]
+        for t in range(max_steps or env.max_episode_steps or EVALUATION_LIMIT):
+            carry, action, _ = act(policy, carry, envs.input, env_id, jax.random.fold_in(key, t))
+            envs.step(np.asarray(action))
+            finished = result.finished
+            result = Evaluation(
+                np.where(finished, result.episodic_return, envs.episode.episodic_return),  # type: ignore[arg-type]
+                np.where(finished, result.episodic_length, envs.episode.episodic_length),  # type: ignore[arg-type]
+                finished | envs.done,
+            )
+            if on_row:
+                on_row(int(result.finished.sum()))
+            if result.finished.all():
+                break
+    finally:
+        envs.close()
+    return result

@@ -1,0 +1,1 @@
+"""One run from its first iteration to its last."""

@@ -1,0 +1,293 @@
+"""What a run leaves in its folder, and what a later one takes up from there: logs, checkpoints, the best policies, the curve."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import math
+import os
+import shlex
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.config import check_count
+from jaxrl.runtime.checkpoint.manifest import Manifest
+from jaxrl.runtime.checkpoint.saver import Saver
+from jaxrl.runtime.checkpoint.store import CheckpointError, latest_step, newest_whole, read_state
+from jaxrl.runtime.checkpoint.transfer import begun_from, described
+from jaxrl.runtime.loop.plan import as_long_as
+from jaxrl.runtime.records.folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    CURVE,
+    PROGRESS,
+    RECORDS,
+    TENSORBOARD,
+    RunFolder,
+    first_difference,
+    plain,
+    set_aside,
+    without_length,
+)
+from jaxrl.runtime.records.record import Record
+from jaxrl.runtime.records.sinks import (
+    Csv,
+    JsonLines,
+    Sink,
+    Spare,
+    TensorBoard,
+    WeightsAndBiases,
+    import_wandb,
+    read_records,
+    sparing,
+)
+from jaxrl.runtime.system.disk import read_regular
+from jaxrl.spaces import describe_space
+from jaxrl.spec import modules_outside, unimportable_parts
+from jaxrl.types import Agent, PyTree
+
+
+class Output(NamedTuple):
+    """How a run's results are kept; nothing of it changes a result."""
+
+    checkpoint_every: float = 60.0
+    keep_checkpoints: int = 3
+    tensorboard: bool = True
+    wandb: str | None = None
+
+
+def check_output(output: Output) -> Output:
+    """Refuse what cannot be done."""
+    every = output.checkpoint_every
+    if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < math.inf:
+        raise ValueError(f"checkpoint_every={every!r} must be a number of seconds >= 0; 0 saves at the end only")
+    output = output._replace(keep_checkpoints=check_count("keep_checkpoints", output.keep_checkpoints))
+    if output.wandb is not None:
+        import_wandb()
+    return output
+
+
+class RunFiles:
+    """The files of one run.
+
+    Nothing is written before the first record, so that a run that cannot start leaves its folder as it was.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        agent: Agent,
+        asked: Mapping[str, Any],
+        output: Output,
+        devices: Sequence[jax.Device],
+        note: Callable[[str], None],
+    ) -> None:
+        self._folder, self._agent, self._asked, self._output, self._devices = folder, agent, asked, output, devices
+        self._sinks: list[Sink] | None = None
+        self._records: list[Record] = []
+        self._origin = (folder.config or {}).get("init_from")
+        self._saver = Saver(
+            folder.path,
+            spec=agent.spec,
+            asked=asked,
+            run=folder.id,
+            every=output.checkpoint_every,
+            keep=output.keep_checkpoints,
+            save_replay=asked["save_replay"],
+            note=note,
+            check=folder.check_there,
+        )
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether there is a checkpoint."""
+        return latest_step(self._folder.path / CHECKPOINTS) is not None
+
+    def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
+        """What a run without a checkpoint begins from: as it is asked, or as it began before it was killed; this is recorded."""
+        if init_from is None:
+            init_from, which = begun_from(self._origin, os.fspath(self._folder.shown))
+        self._origin = described(init_from, which)
+        return init_from, which
+
+    def resume(self, target: PyTree) -> tuple[PyTree, int, list[Record]]:
+        """``(states, step, records up to it)`` of the last whole checkpoint.
+
+        Args:
+          target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
+        """
+        folder = self._folder.path / CHECKPOINTS
+        found = newest_whole(folder, run=self._folder.id)
+        if found.step >= 2**31:
+            raise CheckpointError(f"{folder / str(found.step)} is no checkpoint of a run, which counts iterations in 32 bits")
+        self._check_saved(found)
+        records = read_records(self._folder.path, found.step)
+        if problem := why_incomplete(records, found.step, self._asked):
+            raise ValueError(
+                f"{self._folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
+                f"resumes with records that begin at its checkpoint, and keeps what {PROGRESS} and {BEST}/ hold"
+            )
+        states = read_state(folder, found, self._saver.slimmed(target))
+        self._saver.saved, self._records = found.step, records
+        self._saver.compare_best(records, found.step)
+        return states, found.step, records
+
+    def _check_saved(self, found: Manifest) -> None:
+        """Refuse to go on from a checkpoint that was saved with other settings: they were changed in ``config.json`` since.
+
+        Raises:
+          ValueError.
+        """
+        agents = (without_length(found.spec or {}), without_length(plain(self._agent.spec)))
+        there = found.asked or {}  # of an older version: fewer settings, or none
+        now = plain(as_long_as(self._asked, there)) if there else {}
+        for name, saved, here in (("agent", *agents), ("run", there, {key: now.get(key) for key in there})):
+            if difference := first_difference(saved, here, name):
+                raise ValueError(
+                    f"out={os.fspath(self._folder.shown)!r}: its checkpoint {found.step} was saved with other settings than "
+                    f"{CONFIG} has now: {difference} here. Put {CONFIG} back as it was; init_from=… starts a new run from what "
+                    "this one learnt"
+                )
+
+    @property
+    def shown_folder(self) -> Path:
+        return self._folder.shown
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with this run in another process."""
+        if parts := unimportable_parts(self._agent.spec):
+            given = ", ".join(f"{name}=…" for name in parts)
+            return f"jaxrl.resume({os.fspath(self._folder.shown)!r}, {given})"
+        trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self._agent.spec))
+        words = ["jaxrl", "train", "--resume", os.fspath(self._folder.shown)]
+        return shlex.join([*words, *(word for name in trusted for word in ("--trust", name))])
+
+    def log(self, record: Record) -> None:
+        with self._writing():
+            if self._sinks is None:
+                self._sinks = self._open_sinks()
+            for sink in self._sinks:
+                sink.log(record)
+
+    def save_if_due(self, states: PyTree, step: int) -> None:
+        """Begin a checkpoint in the background when it is time for one. ``step`` counts iterations."""
+        if self._saver.is_due():
+            self._flush()  # a checkpoint never knows more than the logs
+            self._saver.begin(states, step)
+
+    def has_best(self) -> bool:
+        """Whether the best policies so far are there; a warning says why not."""
+        return self._saver.has_best()
+
+    def improve(self, policies: PyTree, step: int) -> None:
+        """These are the best policies so far."""
+        self._saver.improve(policies, step)
+
+    def finish(self, states: PyTree, step: int, history: Mapping[str, np.ndarray], *, title: str, subtitle: str) -> None:
+        """The last checkpoint and the learning curve."""
+        from jaxrl.runtime.figures.draw import learning_curve
+
+        self._flush()
+        self._saver.finish(states, step)
+        self._folder.check_there()
+        with sparing(CURVE):
+            learning_curve(history, self._folder.path / CURVE, title=title, subtitle=subtitle)
+
+    def close(self) -> None:
+        with self._explaining(), contextlib.ExitStack() as resources:
+            resources.callback(self._clear_away)
+            for part in (self._saver, *(self._sinks or ())):
+                resources.callback(part.close)
+
+    def _clear_away(self) -> None:
+        if not self._folder.is_there:
+            self._saver.clear_away()
+
+    def _flush(self) -> None:
+        with self._writing():
+            for sink in self._sinks or ():
+                sink.flush()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Before anything is written, see that the folder is there."""
+        with self._explaining():
+            self._folder.check_there()
+            yield
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Say of what the system refuses (a full disk, say) where that was, and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            if error.strerror is None:  # it has been explained
+                raise
+            raise OSError(
+                f"out={os.fspath(self._folder.shown)!r} cannot be written to: {error.strerror}. Mend that, and the same call "
+                "resumes the run at its last checkpoint"
+            ) from error
+
+    def _open_sinks(self) -> list[Sink]:
+        folder, seeds, records = self._folder.path, self._asked["seeds"], self._records
+        self._folder.write_config(
+            self._devices,
+            agent=self._agent.spec,
+            spaces=_describe_spaces(self._agent),
+            run=self._asked,
+            output=self._output._asdict(),
+            **({"init_from": self._origin} if self._origin else {}),
+        )
+        if self._saver.saved is not None:
+            keep_earlier_rows(folder / PROGRESS, records)
+        sinks: list[Sink] = [JsonLines(folder, records), Spare(PROGRESS, lambda: Csv(folder, seeds, records))]
+        if self._output.tensorboard:
+            sinks.append(Spare(TENSORBOARD, lambda: TensorBoard(folder, seeds, records)))
+        if self._output.wandb is not None:
+            sinks.append(WeightsAndBiases(folder, self._output.wandb, self._folder.config or {}, seeds))
+        return sinks
+
+
+def why_incomplete(records: Sequence[Record], step: int, asked: Mapping[str, Any]) -> str | None:
+    """Why the records up to a checkpoint are not those of its run, or not all; None where they are, or where there are none.
+
+    They may begin late, as those do that once were moved away.
+    """
+    rows, chunk, shape = asked["rows_per_iteration"], asked["chunk_iterations"], (len(asked["seeds"]),)
+    iterations = [record["iteration"] for record in records]
+    for before, after in itertools.pairwise(iterations):
+        if not before < after <= before + chunk:
+            return f"was altered: iteration {after} follows {before}, in a run that writes a row every {chunk}"
+    for record in records:
+        if np.shape(record.get("env_steps", 0)) != shape or record.get("total_steps") != record["iteration"] * rows:
+            return f"is of another run: its row of iteration {record['iteration']} has other seeds, or other steps"
+    if records and iterations[-1] != step:
+        return f"was cut, or is an older copy: it ends at iteration {iterations[-1]}, before the checkpoint of iteration {step}"
+    return None
+
+
+def keep_earlier_rows(progress: Path, records: Sequence[Record]) -> None:
+    """Set ``progress.csv`` aside where it has rows from before the records: they cannot be written anew."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration, csv.Error):
+        first = int(next(csv.DictReader(io.StringIO(read_regular(progress).decode())))["iteration"])
+        if not records or first < records[0]["iteration"]:
+            what = f"begins at iteration {records[0]['iteration']}" if records else "has no row up to the checkpoint"
+            aside = set_aside(progress)
+            warnings.warn(f"{RECORDS} {what}: the rows from before stay in {aside.name}", stacklevel=2)
+
+
+def _describe_spaces(agent: Agent) -> dict[str, Any] | None:
+    """What a policy needs of the environment; None for spaces of the user's own kind."""
+    try:
+        return {"observation": describe_space(agent.env.observation_space), "action": describe_space(agent.env.action_space)}
+    except TypeError:
+        return None

@@ -1,0 +1,339 @@
+"""One run under way: the loop over chunks, and everything that happens between two of them."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from jaxrl.metrics import merge, widened
+from jaxrl.runtime.checkpoint.states import made_as_long, with_replay
+from jaxrl.runtime.checkpoint.transfer import read_source, take_over
+from jaxrl.runtime.loop.files import RunFiles
+from jaxrl.runtime.loop.interrupt import Interrupt
+from jaxrl.runtime.loop.plan import Plan
+from jaxrl.runtime.records import record as logs
+from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, History, Record
+from jaxrl.runtime.screen.progress import Progress, View, duration, spread
+from jaxrl.types import Metrics, PyTree
+
+
+class Driver(Protocol):
+    """How one kind of environment trains many seeds."""
+
+    def init(self, hyperparams: Any = None) -> PyTree:
+        """The states of all seeds, warmed up."""
+        ...
+
+    def shapes(self, hyperparams: Any = None) -> PyTree:
+        """What ``init`` gives, as shapes, with shardings: the target of ``restore``."""
+        ...
+
+    def adopt(self, states: PyTree, iteration: int) -> PyTree:
+        """Go on from restored states: whatever of them does not survive on the host is made anew."""
+        ...
+
+    def seal(self, states: PyTree) -> PyTree:
+        """States whose replay, if they have one, knows that the next rows do not follow those stored; uses the old ones up."""
+        ...
+
+    def place(self, states: PyTree) -> PyTree:
+        """States that were changed by a function of the user's, where ``advance`` wants them."""
+        ...
+
+    def advance(self, states: PyTree, iterations: int, alive: np.ndarray, /) -> tuple[PyTree, Metrics, Any]:
+        """``iterations`` steps of every seed that is alive: ``(states, metrics, alive)``, [num_seeds]; uses the old states up.
+
+        A seed whose losses or parameters are no longer finite keeps its state from before that iteration, and is not alive.
+        """
+        ...
+
+    def evaluate(self, states: PyTree, iteration: int, num_episodes: int, *, explore: bool) -> tuple[Any, Any]:
+        """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
+        ...
+
+    def policies(self, states: PyTree) -> PyTree:
+        """The Policy of every seed, in memory of its own; every leaf is [num_seeds, ...]."""
+        ...
+
+    # A driver that knows what compilation took has `compile_seconds`; one that holds something to release has `close()`.
+
+
+class Chunk(NamedTuple):
+    """What ``on_chunk`` gets."""
+
+    iteration: int
+    total_steps: int
+    """Rows per seed so far."""
+    states: PyTree
+    """Of all seeds. The next chunk uses them up: copy what is to be kept."""
+    record: Record
+    """Log key -> a number, or [num_seeds]. A key that is added is logged as well."""
+
+
+OnChunk = Callable[[Chunk], Any]
+"""Returns None, or the states to go on with."""
+
+
+class Session:
+    """What the loop carries besides the states."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        seeds: Sequence[int],
+        plan: Plan,
+        progress: Progress,
+        files: RunFiles | None = None,
+        on_chunk: OnChunk | None = None,
+    ) -> None:
+        self.driver, self.seeds, self.plan, self.progress = driver, list(seeds), plan, progress
+        self.files, self.on_chunk = files, on_chunk
+        self.history = History()
+        self.unlogged: list[Record] = []
+        self.interrupt = Interrupt()
+        self.told_of_interrupt = self.told_of_blanks = False
+        self.iteration = 0
+        """Of training: the warm-up is not counted."""
+        self.env_steps = np.zeros(len(seeds), np.int64)
+        self.diverged = np.zeros(len(seeds), bool)
+        self.best = -np.inf
+        self.start = time.perf_counter()
+
+    def begin(self, hyperparams: Any, init_from: Any, init_which: str = "best") -> PyTree:
+        """The states to go on from: those of the last checkpoint in the folder, or new ones."""
+        if self.files and self.files.can_resume:
+            target = self.driver.shapes(hyperparams)
+            states, step, records = self.files.resume(target)
+            if jax.tree.structure(states) != jax.tree.structure(target):
+                # Rows of the warm-up's environments, and then of those that the run had stopped in.
+                states = self.driver.seal(with_replay(states, self.driver.init(hyperparams)))
+                self.progress.note(
+                    "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to one that was "
+                    "never stopped"
+                )
+            if "total_steps" in (hyperparams or {}):
+                states = made_as_long(states, hyperparams["total_steps"])
+            self.take_up(step - self.plan.warmup_iterations, records)
+            self.progress.note(f"resumed at step {self.plan.steps_at(self.iteration):,}")
+            return self.driver.adopt(states, step)
+        if self.files:
+            init_from, init_which = self.files.begin(init_from, init_which)
+        source = None if init_from is None else read_source(init_from, init_which)
+        states = self.driver.init(hyperparams)
+        if self.plan.warmup_iterations:
+            rows = [state.warmup_rows for state in states] if isinstance(states, list) else states.warmup_rows
+            self.env_steps = np.asarray(self.fetch(rows), np.int64)
+        if source is not None:
+            states, report = take_over(states, source)
+            self.progress.note(report)
+        return states
+
+    def take_up(self, iteration: int, records: Sequence[Record]) -> None:
+        """Stand where the run stood at ``iteration``."""
+        self.iteration, self.env_steps = iteration, np.full(len(self.seeds), self.plan.steps_at(iteration))
+        self.history = History(records)
+        if records:
+            self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
+            self.diverged = np.asarray(records[-1]["diverged"], bool)
+            self.start -= records[-1]["seconds"]
+            self.best = max(map(self.standing, records))
+            if self.best > -np.inf and self.files and not self.files.has_best():
+                self.best = -np.inf
+
+    def train(self, states: PyTree) -> PyTree:
+        """Advance to the end of the plan, or to a reason to stop before."""
+        if self.plan.eval_every and not (self.iteration or len(self.history) or self.interrupt.requested):
+            record = self.first_record(states)
+            self.progress.update(View(record, np.nan, self.compile_seconds))
+        begin, compiled, first = time.perf_counter(), self.compile_seconds, self.iteration
+        for stop in self.plan.stops(self.iteration):
+            if self.ended or self.interrupt.requested:
+                break
+            states, record = self.chunk(states, stop)
+            elapsed = time.perf_counter() - begin - (self.compile_seconds - compiled)
+            eta = elapsed / (stop - first) * (self.plan.iterations - stop)
+            self.progress.update(View(record, eta, self.compile_seconds))
+        return states
+
+    @property
+    def ended(self) -> str | None:
+        """Why there is nothing left to do, if there is not."""
+        if self.iteration >= self.plan.iterations:
+            return "done"
+        if self.diverged.all():
+            return "stopped, since all seeds diverged,"
+        if self.plan.on_nan == "stop" and self.diverged.any():
+            return "stopped, since a seed diverged,"
+        reached = mean(self.history.last.get(EVALUATION_RETURN, np.nan)) if self.iteration and len(self.history) else -np.inf
+        if self.plan.stop_at is not None and reached >= self.plan.stop_at:
+            return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
+        return None
+
+    def first_record(self, states: PyTree) -> Record:
+        """Evaluate the policies that training begins with, so that learning curves begin there; metrics of training are blank."""
+        record: Record = {
+            "iteration": self.plan.warmup_iterations,
+            "total_steps": self.plan.steps_at(0),
+            "env_steps": self.env_steps,
+            "seconds": time.perf_counter() - self.start,
+            "sps": np.nan,
+            "diverged": self.diverged,
+            **self.evaluated(states, 0),
+        }
+        self.keep(states, record)
+        return record
+
+    def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
+        """Advance to iteration ``stop``, evaluate if it is due, log, and save if it is time."""
+        begin, compiled = time.perf_counter(), self.compile_seconds
+        before = self.diverged
+        states, metrics = self.advance(states, stop - self.iteration)
+        seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
+        valid = logs.env_steps(metrics, (stop - self.iteration) * self.plan.rows_per_iteration)
+        self.iteration, self.env_steps = stop, self.env_steps + valid
+        self.report_diverged(self.diverged & ~before)
+
+        record: Record = {
+            "iteration": self.plan.warmup_iterations + stop,
+            "total_steps": self.plan.steps_at(stop),
+            "env_steps": self.env_steps,
+            "seconds": time.perf_counter() - self.start,
+            "sps": valid.sum() / seconds,
+            "diverged": self.diverged,
+            **self.evaluated(states, stop),
+            **{name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()},
+        }
+        if self.on_chunk:
+            given = self.on_chunk(Chunk(record["iteration"], record["total_steps"], states, record))
+            if given is not None:
+                if self.diverged.any():  # what was frozen and is given something else goes on
+                    self.diverged = record["diverged"] = self.diverged & ~changed(states, given)
+                states = self.driver.place(given)
+        self.keep(states, record)
+        return states, record
+
+    def advance(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
+        """``iterations`` steps, in calls that can be counted in 32 bits; metrics on the host."""
+        parts: list[Metrics] = []
+        while iterations and not (parts and self.diverged.all()):
+            now = min(iterations, self.plan.call_iterations)
+            states, metrics, alive = self.driver.advance(states, now, ~self.diverged)
+            metrics, alive = self.fetch((metrics, alive))
+            parts.append(widened(metrics))
+            self.diverged, iterations = ~alive, iterations - now
+        return states, functools.reduce(merge, parts)
+
+    def keep(self, states: PyTree, record: Record) -> None:
+        """Log a record, remember policies that are the best so far, and save if it is time."""
+        numbers = {key: value for key, value in record.items() if np.asarray(value).dtype.kind == "f"}
+        record |= {key: self.blanked(key, value, np.isinf(value)) for key, value in numbers.items()}
+        self.history.append(record)
+        if self.files is None:
+            return
+        if (score := self.standing(record)) > self.best:
+            self.best = score
+            self.files.improve(self.driver.policies(states), record["iteration"])
+        self.unlogged.append(record)
+        if self.iteration:  # a run whose first chunk fails leaves its folder as it was
+            for each in self.unlogged:
+                self.files.log(each)
+            self.unlogged.clear()
+            self.files.save_if_due(states, record["iteration"])
+
+    def standing(self, record: Record) -> float:
+        """What is compared to find the best policies; those that were not trained yet lose to equally good ones."""
+        score = mean(record.get(EVALUATION_RETURN, np.nan))
+        return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
+
+    def evaluated(self, states: PyTree, stop: int) -> Record:
+        keys = (EVALUATION_RETURN, EVALUATION_LENGTH)
+        if not self.plan.evaluates(stop):
+            return {key: np.full(len(self.seeds), np.nan) for key in keys}
+        plan = self.plan
+        played = self.fetch(
+            self.driver.evaluate(states, plan.warmup_iterations + stop, plan.eval_episodes, explore=plan.eval_explore)
+        )
+        with np.errstate(invalid="ignore", over="ignore"):  # a mean that is no number is told of
+            means = [self.without_diverged(np.asarray(x, np.float64).mean(1)) for x in played]
+        return {key: self.blanked(key, x, ~(np.isfinite(x) | self.diverged)) for key, x in zip(keys, means, strict=True)}
+
+    def blanked(self, key: str, value: Any, lost: Any) -> Any:
+        """Blank where ``lost``: of an infinite number nothing can be drawn, and no mean is taken with it. Told once a run."""
+        if np.any(lost) and not self.told_of_blanks:
+            self.told_of_blanks = True
+            per_seed = np.shape(lost) == (len(self.seeds),)
+            which = f" of seed {', '.join(map(str, np.array(self.seeds)[lost]))}" if per_seed else ""
+            step = self.plan.steps_at(self.iteration)
+            self.progress.note(
+                f"{key}{which} is no finite number at step {step:,}: such values are left blank, and count for nothing"
+            )
+        return np.where(lost, np.nan, value) if np.any(lost) else value
+
+    def without_diverged(self, values: np.ndarray) -> np.ndarray:
+        """Blank for seeds that are lost, so that means are those of the others."""
+        return np.where(self.diverged, np.nan, values)
+
+    def fetch(self, tree: Any) -> Any:
+        """Results on the host. Waits in Python, so that a signal is answered while the device computes."""
+        waiting = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+        while not all(leaf.is_ready() for leaf in waiting):  # type: ignore[attr-defined]
+            if self.interrupt.requested and not self.told_of_interrupt:
+                self.told_of_interrupt = True
+                self.progress.note("stopping after this chunk; Ctrl-C again to stop at once")
+            time.sleep(0.002)
+        return jax.device_get(tree)
+
+    def report_diverged(self, new: np.ndarray) -> None:
+        if new.any():
+            which = ", ".join(str(seed) for seed, is_new in zip(self.seeds, new, strict=True) if is_new)
+            steps = self.plan.steps_at(self.iteration)
+            self.progress.note(
+                f"seed {which}: losses or parameters are NaN or infinite by step {steps:,}: frozen as before that, and left out "
+                "from here on; a smaller learning_rate may help"
+            )
+
+    def finish(self, states: PyTree, title: str) -> str:
+        """Write what the end leaves, and say in one line how it went."""
+        history, steps = self.history.arrays(), self.plan.steps_at(self.iteration)
+        has_results = self.files and self.iteration and history
+        took = duration(time.perf_counter() - self.start)
+        if self.files and has_results:
+            subtitle = f"{steps:,} steps per seed in {took}"
+            self.files.finish(states, self.plan.warmup_iterations + self.iteration, history, title=title, subtitle=subtitle)
+        compilation = f" (compilation {duration(self.compile_seconds)})" if self.compile_seconds else ""
+        parts = [f"{self.ended or 'stopped'} at step {steps:,} of {self.plan.total_steps:,} after {took}{compilation}"]
+        evaluated = history.get(EVALUATION_RETURN, np.empty(0))
+        if known := [row for row in evaluated if not np.isnan(row).all()]:
+            parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
+        if self.files and has_results:
+            parts.append(f"results in {self.files.shown_folder}")
+            if not self.ended:
+                parts.append(f"resume with: {self.files.resume_command}")
+        return "; ".join(parts)
+
+    @property
+    def compile_seconds(self) -> float:
+        return getattr(self.driver, "compile_seconds", 0.0)
+
+    def close(self) -> None:
+        if close := getattr(self.driver, "close", None):
+            close()
+
+
+def changed(before: PyTree, after: PyTree, *, lead: int = 1) -> Any:
+    """bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
+    if isinstance(before, list):
+        return np.array([changed(one, other, lead=0) for one, other in zip(before, after, strict=True)])
+    learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
+    differ = [np.asarray(x) != np.asarray(y) for x, y in zip(*learnt, strict=True)]
+    return np.logical_or.reduce([x.any(axis=tuple(range(lead, x.ndim))) for x in differ])
+
+
+def mean(values: np.ndarray) -> float:
+    """Over the seeds that have a value; −inf where none has."""
+    return float(np.nanmean(values)) if not np.isnan(values).all() else -np.inf

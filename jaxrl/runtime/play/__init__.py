@@ -1,0 +1,1 @@
+"""Policies at work: evaluation, loading, recording."""

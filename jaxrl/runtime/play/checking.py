@@ -1,0 +1,27 @@
+"""``jaxrl.check_env``: the check of an environment, with a word on a terminal on what it is at."""
+
+from __future__ import annotations
+
+from jaxrl.envs import check
+from jaxrl.runtime.screen.progress import spinner
+from jaxrl.types import Env, HostEnv, Key
+
+
+def check_env(env: Env | HostEnv, *, key: Key | None = None, steps: int = 50) -> None:
+    """Run an environment of your own through everything that jaxrl relies on; seconds, most of them compiling.
+
+    After a look at spaces, shapes and types, a pure ``Env`` is traced twice (hidden state, NumPy's randomness), batched by
+    ``vmap`` over keys and parameters, and stepped with random actions under jit. A ``HostEnv`` is opened several times with two
+    environments: steps must not write into arrays that were returned before, and the row after an end must be spent on the
+    reset, whatever its action (seen if an episode ends within ``steps``). Observations must be finite and inside their space,
+    rewards finite, and equal keys or seeds must give equal results.
+
+    Args:
+      key: a typed key for actions and environments; by default ``jax.random.key(0)``. Host environments get the seed 0.
+      steps: how many steps each environment takes.
+
+    Raises:
+      EnvError: all problems found, each with its fix. Those of shape come first, alone: nothing can run before they are solved.
+    """
+    with spinner(f"check_env {getattr(env, 'name', '')}".rstrip()) as say:
+        check.check_env(env, key=key, steps=steps, say=say)

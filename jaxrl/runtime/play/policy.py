@@ -1,0 +1,156 @@
+"""``jaxrl.load_policy``: a trained policy as a function of observations, without its environment and its replay buffer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.agent import state_shapes
+from jaxrl.runtime.checkpoint.store import read_arrays, restore
+from jaxrl.runtime.checkpoint.transfer import by_path, check_which, saved_folder
+from jaxrl.runtime.play.loaded import LoadedPolicy
+from jaxrl.runtime.records.folder import read_config
+from jaxrl.runtime.records.record import EVALUATION_RETURN
+from jaxrl.runtime.records.sinks import read_records
+from jaxrl.runtime.system.disk import absolute
+from jaxrl.spaces import realize_space, zeros
+from jaxrl.spec import build_again
+from jaxrl.types import Agent, Env, Key, Policy, PyTree, TimeStep
+
+
+def load_policy(
+    run: str | os.PathLike[str],
+    *,
+    seed: int | None = None,
+    which: str = "best",
+    explore: bool = False,
+    key: Key | None = None,
+    trust: str | Iterable[str] = (),
+    **parts: Any,
+) -> LoadedPolicy:
+    """The policy that a run learnt.
+
+    Args:
+      run: its folder.
+      seed: one of the run's seeds; default: the one with the highest return in the evaluation at hand. Where several members of a
+        run have the same seed (with other hyperparameters), that choice is made among them.
+      which: "best", of the best evaluation (mean over seeds), or "last", of the last checkpoint.
+      explore: act as in training, not greedily, unless a call says otherwise: for policies that are worse or stand still when
+        greedy. A run with ``eval_explore`` chose its best so.
+      key: what exploring draws with, a stream of its own; without it every call that explores needs one.
+      trust: packages or modules that the run uses, whose code may run: ``("my_package",)``. Without it only parts of jaxrl are
+        imported, and those that this process gave to a builder. The environment is not needed.
+      parts: parts of the agent that no other process can import, given again: ``model=my_function``.
+
+    Raises:
+      FileNotFoundError: there is no run in the folder, or it has saved nothing yet.
+      ValueError: the seed is none of the run's; ``which`` is unknown; a part of the agent cannot be imported or is not trusted.
+      TypeError: a keyword is no part of the agent.
+      CheckpointError: what was saved is damaged.
+    """
+    saved = load_policies(run, which=which, seeds=None if seed is None else [seed], trust=trust, parts=parts)
+    best = int(np.argmax(_evaluated(absolute(run), saved)))
+    policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
+    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, explore=explore, key=key)
+
+
+class SavedPolicies(NamedTuple):
+    """What a run saved of several members: seeds, or one seed with several hyperparameters."""
+
+    agent: Agent
+    """The run's, on an environment that only has its spaces."""
+    policies: Policy
+    """Every leaf [num_members, ...], on the host."""
+    rows: list[int]
+    """Their places among the members of the run."""
+    seeds: list[int]
+    step: int
+    """The iteration that they are of."""
+    diverged: np.ndarray
+    """bool[num_members]: who had diverged by then, and is frozen as before that."""
+
+
+def load_policies(
+    run: str | os.PathLike[str],
+    *,
+    seeds: Sequence[int] | None = None,
+    which: str = "best",
+    trust: str | Iterable[str] = (),
+    parts: Mapping[str, Any] | None = None,
+) -> SavedPolicies:
+    """The policies of all members of a run, or of those with the seeds asked for, in the run's order; see ``load_policy``."""
+    check_which("which", which)
+    config = read_config(run)
+    trained = config["run"]["seeds"]
+    for seed in seeds or ():
+        if seed not in trained:
+            raise ValueError(f"seed={seed} was not trained in {os.fspath(run)!r}: it has the seeds {trained}")
+    saved = saved_folder(run, which)
+    agent = rebuild(config, trust, parts or {})
+    written_by = config.get("id")
+    if which == "best":
+        policies, step = _best_policies(agent, saved, len(trained), written_by)
+    else:
+        policies, step = _last_policies(agent, saved, written_by)
+    rows = [row for row, seed in enumerate(trained) if seeds is None or seed in seeds]
+    policies = jax.tree.map(lambda x: np.asarray(x)[np.array(rows)], policies)
+    records = read_records(absolute(run), step, len(trained))
+    diverged = np.asarray(records[-1]["diverged"], bool)[rows] if records else np.zeros(len(rows), bool)
+    return SavedPolicies(agent, policies, rows, [trained[row] for row in rows], step, diverged)
+
+
+def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[str, Any]) -> Agent:
+    """The agent of a run, on an environment that only has its spaces, if they are known."""
+    described = config.get("spaces")
+    if described is not None and "env" not in parts:
+        space = {name: realize_space(data) for name, data in described.items()}
+        parts = {**parts, "env": stand_in(str(config["agent"].get("env")), space["observation"], space["action"])}
+    return build_again(config["agent"], trust=trust, **parts)
+
+
+def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Space) -> Env:
+    """An environment with these spaces and nothing behind them: enough to build an agent, without what the real one needs."""
+
+    def reset(key: Key, params: Any) -> tuple[PyTree, PyTree]:
+        return (), zeros(observation_space)
+
+    def step(key: Key, env_state: PyTree, action: Any, params: Any) -> tuple[PyTree, TimeStep]:
+        no = jnp.zeros((), bool)
+        return (), TimeStep(zeros(observation_space), jnp.zeros(()), no, no, {})
+
+    return Env(reset, step, observation_space, action_space, (), name, None)
+
+
+def _best_policies(agent: Agent, saved: Path, num_seeds: int, run: str | None) -> tuple[Policy, int]:
+    def policy(key: Key) -> Policy:
+        return agent.algorithm.policy(agent.init(key).learner)
+
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_seeds))
+    policies, info = restore(saved, jax.eval_shape(jax.vmap(policy), keys), run=run)
+    return policies, info.step
+
+
+def _last_policies(agent: Agent, saved: Path, run: str | None) -> tuple[Policy, int]:
+    found, info = read_arrays(saved, run=run)
+    found = by_path(found)
+    learner = state_shapes(agent).learner
+    # Keys, and a replay buffer that was left out, are no part of a policy.
+    arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
+    pairs = zip(agent.hyperparams, arrays.hyperparams, strict=True)
+    numbers = [default if there is None else there for default, there in pairs]  # None: the rule had no such number yet
+    return agent.algorithm.policy(arrays._replace(hyperparams=type(agent.hyperparams)(*numbers))), info.step
+
+
+def _evaluated(folder: Path, saved: SavedPolicies) -> np.ndarray:
+    """f64[num_members]: the returns of the last evaluation up to the saved iteration; −inf where there is none."""
+    records = read_records(folder, saved.step)
+    returns = [np.asarray(record[EVALUATION_RETURN])[saved.rows] for record in records if EVALUATION_RETURN in record]
+    known = [np.nan_to_num(each, nan=-np.inf) for each in returns if not np.isnan(each).all()]
+    return known[-1] if known else np.full(len(saved.rows), -np.inf)

@@ -1,0 +1,120 @@
+"""GIF and MP4: pictures with a line of text, one after the other, in a file."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxrl.runtime.system.disk import at_home, new_file, without_links
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CAPTION = 24
+"""Height of the line of text, in pixels."""
+
+PAPER, INK = "#ffffff", "#24292f"
+
+
+def captioned(picture: Image, text: str) -> Image:
+    """The picture with a line of text above it; both sides even, as video encoders want them."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    width, height = (side + side % 2 for side in picture.size)
+    whole = Image.new("RGB", (width, height + CAPTION), PAPER)
+    whole.paste(picture, (0, CAPTION))
+    ImageDraw.Draw(whole).text((6, CAPTION / 2), text, fill=INK, font=ImageFont.load_default(13), anchor="lm")
+    return whole
+
+
+class Shot(NamedTuple):
+    """A picture and how long it stays."""
+
+    picture: Image
+    seconds: float
+
+
+def check_film(out: str | os.PathLike[str], fps: float) -> Path:
+    """The path of a GIF or MP4 that can be written; its folder is made. To be asked before the work, not after it.
+
+    Raises:
+      ValueError: another ending, or a speed that the format does not have.
+      OSError: it cannot be written to.
+      ModuleNotFoundError: an MP4 needs a package that is not installed.
+    """
+    path = at_home(out)
+    if path.suffix.lower() not in WRITERS:
+        raise ValueError(f"out={os.fspath(out)!r} must end in {' or '.join(WRITERS)}")
+    fastest = 50 if path.suffix.lower() == ".gif" else 240
+    if not 0.1 <= fps <= fastest:
+        raise ValueError(f"fps={fps:g} must be a number from 0.1 to {fastest} for a {path.suffix[1:].upper()}")
+    if path.suffix.lower() == ".mp4":
+        _import_ffmpeg()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab", opener=without_links):
+            pass
+    except OSError as error:
+        reason = "it is a folder" if path.is_dir() else error.strerror
+        raise OSError(f"out={os.fspath(out)!r} cannot be written to: {reason}. Name a file that can") from None
+    if not path.stat().st_size:
+        path.unlink()
+    return path
+
+
+def write_film(path: Path, shots: Iterable[Shot], fps: float) -> None:
+    """Write the shots, all of one size, as the ending of ``path`` says. A file that is there is replaced when all is done."""
+    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    new_file(unfinished).close()
+    try:
+        WRITERS[path.suffix.lower()](unfinished, shots, fps)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _write_gif(path: Path, shots: Iterable[Shot], fps: float) -> None:
+    from PIL.Image import Dither
+
+    def frames() -> Iterator[Image]:
+        due, told = 0.0, 0  # hundredths of a second, which is what a GIF counts in
+        for shot in shots:
+            due += 100 * shot.seconds
+            frame = shot.picture.quantize(256, dither=Dither.NONE)
+            frame.info["duration"] = 10 * max(1, round(due) - told)
+            told += frame.info["duration"] // 10
+            yield frame
+
+    rest = frames()
+    next(rest).save(path, save_all=True, append_images=rest, loop=0)
+
+
+def _write_mp4(path: Path, shots: Iterable[Shot], fps: float) -> None:
+    film = None
+    try:
+        for shot in shots:
+            if film is None:
+                film = _import_ffmpeg().write_frames(str(path), shot.picture.size, fps=fps, quality=8, macro_block_size=2)
+                with warnings.catch_warnings():  # JAX warns of forks in general, and this one becomes ffmpeg at once
+                    warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+                    film.send(None)
+            for _ in range(max(1, round(shot.seconds * fps))):
+                film.send(shot.picture.tobytes())
+    finally:
+        if film is not None:
+            film.close()
+
+
+def _import_ffmpeg() -> Any:
+    try:
+        import imageio_ffmpeg
+    except ModuleNotFoundError:
+        message = 'an MP4 needs the package imageio-ffmpeg: pip install "jaxrl[video]", or write a GIF, which needs nothing'
+        raise ModuleNotFoundError(message, name="imageio_ffmpeg") from None
+    return imageio_ffmpeg
+
+
+WRITERS = {".gif": _write_gif, ".mp4": _write_mp4}

@@ -1,0 +1,61 @@
+"""What made a run: versions, commit, hardware."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jaxrl.runtime.system.devices import usable_cores
+
+PACKAGES = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "optax", "flax")
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of jaxrl, Python and the libraries that a state passes through."""
+    import jaxrl
+
+    versions = {"jaxrl": jaxrl.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions
+
+
+def commit() -> str | None:
+    """The git commit of the current folder, with ``+changes`` where files differ from it; None outside of a repository.
+
+    A repository can name programs for git to start when it looks for changes. Somebody else's must not: monitors and hooks are
+    switched off, and where it brings filters of its own, nobody looks.
+    """
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if head := _git("rev-parse", "HEAD"):
+            scopes = (_git("config", "--show-scope", "--name-only", "--get-regexp", r"^filter\.") or "").split()
+            if {"local", "worktree"} & set(scopes):
+                return head
+            return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no", "--ignore-submodules") else "")
+    return None
+
+
+def _git(*args: str) -> str | None:
+    """What git says of the current folder; None where it fails."""
+    safe = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    done = subprocess.run([*safe, *args], capture_output=True, text=True, timeout=5, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def hardware(devices: Sequence[jax.Device]) -> dict[str, Any]:
+    return {
+        "platform": devices[0].platform,
+        "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in devices],
+        "cores": usable_cores(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+    }

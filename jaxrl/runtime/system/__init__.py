@@ -1,0 +1,1 @@
+"""What the machine and its operating system give: files, devices, interpreters."""

@@ -1,0 +1,109 @@
+"""Which devices a run uses, and where compiled programs are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+import jax
+
+from jaxrl.runtime.system.disk import at_home
+
+CACHE_VARIABLE = "JAXRL_CACHE_DIR"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shard_count(num_seeds: int, num_devices: int) -> int:
+    """Over how many of the devices the seeds are sharded evenly: the largest divisor of ``num_seeds`` up to ``num_devices``."""
+    return next(n for n in range(min(num_seeds, num_devices), 0, -1) if num_seeds % n == 0)
+
+
+def request_cpu_devices() -> None:
+    """Ask JAX for one CPU device per core, which it grants only before its backend starts.
+
+    A device is one core's worth of work, and without this there is a single one. Your own setting is kept.
+    """
+    if jax.config.values["jax_num_cpu_devices"] < 0 and "xla_force_host_platform_device_count" not in os.environ.get(
+        "XLA_FLAGS", ""
+    ):
+        with contextlib.suppress(RuntimeError):  # a backend is live, and keeps the devices it has
+            jax.config.update("jax_num_cpu_devices", usable_cores())
+
+
+def request_devices_for(env_ids: Iterable[str]) -> None:
+    """``request_cpu_devices`` before environments are built: one of the user's that makes arrays then starts the backend.
+
+    Environments on the host keep one device, so nothing is asked for where all are.
+    """
+    if not all(env_id.startswith("envpool:") for env_id in env_ids):
+        request_cpu_devices()
+
+
+def seed_devices(num_seeds: int) -> tuple[list[jax.Device], str | None]:
+    """The devices to shard the seeds over, and one line of advice if other settings would serve better."""
+    request_cpu_devices()
+    devices = jax.local_devices()
+    used = devices[: shard_count(num_seeds, len(devices))]
+    return used, _advice(num_seeds, len(used), devices, usable_cores())
+
+
+def _advice(num_seeds: int, num_used: int, devices: list[jax.Device], cores: int) -> str | None:
+    if devices[0].platform == "cpu" and len(devices) < cores and shard_count(num_seeds, cores) > num_used:
+        now = f"{num_used} CPU device{'s' if num_used > 1 else ''}"
+        return (
+            f"{num_seeds} seeds share {now}, because JAX was in use before this run. To use {cores} cores, put this line first: "
+            f'import jax; jax.config.update("jax_num_cpu_devices", {cores}) (or set JAX_NUM_CPU_DEVICES={cores})'
+        )
+    able = min(num_seeds, len(devices))
+    if num_used < able:
+        return f"{num_seeds} seeds divide over {num_used} of {len(devices)} devices only: a multiple of {able} would use {able}"
+    return None
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept, by kind of processor: in ``$JAXRL_CACHE_DIR`` (empty: nowhere), else the user's cache."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if given == "":
+        return None
+    if given is not None:
+        base = at_home(given).absolute()
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "xla"
+    return base / _processor()
+
+
+def _processor() -> str:
+    """A name for this kind of processor. JAX does not keep apart programs for different ones, which may share a home folder."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    traits = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    text = "\n".join([platform.machine(), platform.processor(), *traits])
+    return f"{platform.machine()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def enable_compilation_cache() -> None:
+    """Turn JAX's persistent compilation cache on, unless the user has set it up already or switched ours off."""
+    if jax.config.values["jax_compilation_cache_dir"] or (folder := cache_folder()) is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a home without room or rights costs compile time, and nothing else
+    if not os.access(folder, os.W_OK):
+        return
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # JAX decides once, at the first compilation, whether it has a cache
