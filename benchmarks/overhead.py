@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from benchmarks import machine
-from benchmarks.report import table
+from benchmarks.markdown import table
 from jaxrl import make_ppo
 from jaxrl.runtime.checkpoint.saver import Saver
 from jaxrl.runtime.drivers.fused import FusedDriver

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
+from benchmarks.markdown import table
+
 NAMES = {"jaxrl": "jaxrl", "rejax": "Rejax", "random": "random policy"}
 Program = Mapping[str, Any]
 Cases = Mapping[str, Mapping[str, Program]]
@@ -275,18 +277,6 @@ def score_report(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------- tables
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up; the first one to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = [cell.ljust(widths[0]) if i == 0 else cell.rjust(widths[i]) for i, cell in enumerate(cells)]
-        return f"| {' | '.join(padded)} |"
-
-    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join([line(header), line(rule), *(line(row) for row in rows)])
 
 
 def render(folder: Path) -> str:
