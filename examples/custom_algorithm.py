@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 import jaxrl
 from jaxrl.agent import bind
+from jaxrl.config import Positive, Unit
 from jaxrl.distributions import sample_each
 from jaxrl.metrics import scalars
 from jaxrl.models import actor_critic
@@ -23,9 +24,9 @@ from jaxrl.spaces import example_input
 
 
 class Hyperparams(NamedTuple):
-    learning_rate: Any = 3e-3
-    gamma: Any = 0.99
-    max_grad_norm: Any = 0.5
+    learning_rate: Positive = 3e-3
+    gamma: Unit = 0.99
+    max_grad_norm: Positive = 0.5
 
 
 class State(NamedTuple):

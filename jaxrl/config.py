@@ -1,4 +1,4 @@
-"""Builder keywords: each belongs to exactly one of a rule's Config (structure) and Hyperparams (data)."""
+"""Settings: each is a field of a rule's Config (structure) or Hyperparams (data), and its annotation says what it may be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jaxrl.types import PyTree
 
 
 class Range(NamedTuple):
-    """Allowed values of a hyperparameter: low ≤ x ≤ high, the ends excluded where open."""
+    """Allowed values of a number: low ≤ x ≤ high, the ends excluded where open."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -28,35 +28,74 @@ class Range(NamedTuple):
     """Without a fraction."""
 
     def contains(self, x: float) -> bool:
-        in_range = math.isfinite(x) and x <= self.high and (x > self.low if self.open_low else x >= self.low)
+        finite = isinstance(x, int) or math.isfinite(x)  # an integer may be beyond all floats
+        in_range = finite and x <= self.high and (x > self.low if self.open_low else x >= self.low)
         return in_range and not (self.integral and x != int(x))
 
     def __str__(self) -> str:
-        if self.low == -math.inf:
-            return "a finite number"
         if self.high == math.inf:
-            return f"{'an integer' if self.integral else 'a finite number'} {'>' if self.open_low else '>='} {self.low:g}"
-        return f"a number in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
+            what = "an integer" if self.integral else "a finite number"
+            return what if self.low == -math.inf else f"{what} {'>' if self.open_low else '>='} {self.low:.9g}"
+        return f"{'an integer' if self.integral else 'a number'} in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
 
 
-POSITIVE, NON_NEGATIVE, UNIT, HALF_OPEN_UNIT = Range(0, open_low=True), Range(0), Range(0, 1), Range(0, 1, open_low=True)
+Count = Annotated[int, Range(1, integral=True)]
+CountOrZero = Annotated[int, Range(0, integral=True)]
+Positive = Annotated[float, Range(0, open_low=True)]
+NonNegative = Annotated[float, Range(0)]
+Unit = Annotated[float, Range(0, 1)]
+PositiveUnit = Annotated[float, Range(0, 1, open_low=True)]
+Length = Annotated[float, Range(0, integral=True)]
+"""A number of rows among the hyperparameters, where all are floats."""
 
-RANGES: dict[str, Range] = {
-    "learning_rate": NON_NEGATIVE,
-    "gamma": UNIT,
-    "gae_lambda": UNIT,
-    "clip_eps": POSITIVE,
-    "ent_coef": NON_NEGATIVE,
-    "vf_coef": NON_NEGATIVE,
-    "max_grad_norm": POSITIVE,
-    "adam_eps": POSITIVE,
-    "tau": HALF_OPEN_UNIT,
-    "epsilon_start": UNIT,
-    "epsilon_end": UNIT,
-    "exploration_steps": POSITIVE,
-    "total_steps": Range(0, integral=True),
-}
-"""One range per name, for all algorithms: a name means the same everywhere."""
+
+@functools.cache
+def setting_types(source: type) -> dict[str, Any]:
+    """Field of a Config (dataclass) or Hyperparams (NamedTuple) -> its type, which says what is allowed.
+
+    Raises:
+      TypeError: a field does not say it.
+    """
+    types = get_type_hints(source, include_extras=True)
+    for name, type_ in types.items():
+        if _range_of(type_) is None and (not dataclasses.is_dataclass(source) or not in_words(type_)):
+            raise TypeError(
+                f"{source.__name__}.{name} has no range: say with its type what it may be, as {name}: Unit = … does, or "
+                f"{name}: Annotated[float, Range(low, high)] = …; Unit, Positive, Count, Range and others are in jaxrl.config"
+            )
+    return types
+
+
+def _range_of(type_: Any) -> Range | None:
+    return next((x for x in getattr(type_, "__metadata__", ()) if isinstance(x, Range)), None)
+
+
+def in_words(type_: Any) -> str:
+    """What a setting of this type may be, in words; nothing where the type does not say it."""
+    if type_ is bool:
+        return "True or False"
+    if get_origin(type_) is Literal:
+        return f"one of {', '.join(map(repr, get_args(type_)))}"
+    return str(_range_of(type_) or "")
+
+
+def checked(name: str, value: Any, type_: Any) -> Any:
+    """``value`` as plain Python, if a setting of this type may have it.
+
+    Raises:
+      TypeError, ValueError: it may not; the message says what is allowed.
+    """
+    if type_ is bool:
+        check_switches(**{name: value})
+        return bool(value)
+    if get_origin(type_) is Literal:
+        if value not in get_args(type_):
+            raise ValueError(f"{name}={value!r} must be {in_words(type_)}")
+        return value
+    if type_.__origin__ is int:
+        return _check_whole(name, value, _range_of(type_))
+    check_number(name, value, _range_of(type_))
+    return float(value)
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -82,8 +121,7 @@ def split_settings(
     Args:
       parts: the builder's other keywords, which an error may suggest.
     """
-    structure = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
-    data = set(hyperparams._fields)  # type: ignore[attr-defined]
+    structure, data = setting_types(config), setting_types(hyperparams)  # type: ignore[arg-type]
     for name in settings:
         if name not in structure | data:
             hint = home_of(name) or nearest(name, sorted({*structure, *data, *parts}))
@@ -91,15 +129,8 @@ def split_settings(
                 f"{builder}() got an unknown keyword {name!r}.{hint} Config: {sorted(structure)}."
                 f" Hyperparameters: {sorted(data)}."
             )
-    switches = [field.name for field in dataclasses.fields(config) if field.type in (bool, "bool")]  # type: ignore[arg-type]
-    check_switches(**{name: settings[name] for name in switches if name in settings})
-    for name, value in settings.items():
-        if name in data:
-            check_hyperparam(name, value)
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()}
-    counts = {field.name for field in dataclasses.fields(config) if str(field.type).startswith("int")}  # type: ignore[arg-type]
-    plain |= {name: whole(value) for name, value in plain.items() if name in counts}
-    chosen = hyperparams(**{name: float(value) for name, value in plain.items() if name in data})
+    plain = {name: checked(name, value, (structure | data)[name]) for name, value in settings.items()}
+    chosen = hyperparams(**{name: value for name, value in plain.items() if name in data})
     return config(**{name: value for name, value in plain.items() if name in structure}), chosen
 
 
@@ -107,8 +138,8 @@ def says_keywords(function: F) -> F:
     """``function``, which says of a keyword that it does not know what it is called, or where it belongs."""
     allowed = list(inspect.signature(function).parameters)
 
-    def hint(name: str) -> str:
-        setting = called_here(name, RANGES)
+    def hint(name: str, agent: Any) -> str:
+        setting = called_here(name, getattr(getattr(agent, "hyperparams", None), "_fields", ()))
         if setting and not called_here(name, allowed):
             return (
                 f" {setting[0]} is a setting of the algorithm: give it to the builder, or in hyperparams={{{setting[0]!r}: …}}."
@@ -120,19 +151,20 @@ def says_keywords(function: F) -> F:
     def checked(*args: Any, **keywords: Any) -> Any:
         for name in keywords:
             if name not in allowed:
+                agent = args[0] if args else keywords.get("agent")
                 raise TypeError(
-                    f"{function.__name__}() got an unknown keyword {name!r}.{hint(name)} It takes: {', '.join(allowed)}."
+                    f"{function.__name__}() got an unknown keyword {name!r}.{hint(name, agent)} It takes: {', '.join(allowed)}."
                 )
         return function(*args, **keywords)
 
     return cast(F, checked)
 
 
-def check_hyperparam(name: str, value: Any) -> None:
-    """Refuse a concrete value outside the range of its name: any finite number where none is listed. Traced values pass."""
+def check_number(name: str, value: Any, allowed: Range | None = None) -> None:
+    """Refuse a concrete value outside the range; without one, any finite number is allowed. Traced values pass."""
     if isinstance(value, jax.core.Tracer):
         return
-    allowed = RANGES.get(name, Range())
+    allowed = allowed or Range()
     number = np.asarray(value)
     if number.dtype.kind not in "iuf" or isinstance(value, str):
         raise TypeError(f"{name}={value!r} must be {allowed}")
@@ -151,9 +183,13 @@ def whole(value: Any) -> Any:
 
 def check_count(name: str, value: Any, *, at_least: int = 1) -> int:
     """``value`` as a Python integer ≥ ``at_least``; 1e5 is one too. Refuses anything else."""
-    count = whole(value)
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < at_least:
-        raise ValueError(f"{name}={value!r} must be an integer >= {at_least}")
+    return _check_whole(name, value, Range(at_least, integral=True))
+
+
+def _check_whole(name: str, value: Any, allowed: Range | None) -> int:
+    count, allowed = whole(value), allowed or Range(integral=True)
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not allowed.contains(int(count)):
+        raise ValueError(f"{name}={value!r} must be {allowed}")
     return int(count)
 
 
@@ -162,6 +198,15 @@ def check_switches(**switches: Any) -> None:
     for name, value in switches.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name}={value!r} must be True or False")
+
+
+def check_hyperparam(rule: type, name: str, value: Any) -> None:
+    """Refuse a value that the Hyperparams of a rule do not allow. Traced values pass."""
+    types = setting_types(rule)
+    if name not in types:
+        hint = nearest(name, types) or " Sizes and switches belong to the builder."
+        raise TypeError(f"unknown hyperparameter {name!r}.{hint} Allowed: {sorted(types)}.")
+    check_number(name, value, _range_of(types[name]))
 
 
 def merge_hyperparams(defaults: H, given: Any) -> H:
@@ -176,11 +221,84 @@ def merge_hyperparams(defaults: H, given: Any) -> H:
         given = given._asdict()  # type: ignore[attr-defined]
     elif not isinstance(given, Mapping):
         raise TypeError(f"hyperparams must be a mapping or a {type(defaults).__name__}, not {type(given).__name__}")
-    fields = defaults._fields  # type: ignore[attr-defined]
     for name, value in given.items():
-        if name not in fields:
-            hint = nearest(name, fields) or " Sizes and switches belong to the builder."
-            raise TypeError(f"unknown hyperparameter {name!r}.{hint} Allowed: {sorted(fields)}.")
-        check_hyperparam(name, value)
+        check_hyperparam(type(defaults), name, value)
     merged: PyTree = {**defaults._asdict(), **given}  # type: ignore[attr-defined]
     return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})
+
+
+# ----------------------------------------------------------------------------------------------- what the Configs of rules share
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig:
+    """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
+
+    num_envs: Count = 8
+    """Environments stepped side by side."""
+    rollout_length: Count = 64
+    """Rows that each environment contributes to an iteration."""
+    anneal: bool = True
+    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has one
+    for the learning rate."""
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.rollout_length
+
+    def check(self, *, recurrent: bool = False) -> None:
+        """Refuse sizes that do not fit together; each alone is in its range. What a rule adds, it checks after these.
+
+        Args:
+          recurrent: the model has a carry.
+        """
+        if self.steps_per_iteration >= 2**31:
+            raise ValueError(
+                f"num_envs={self.num_envs} * rollout_length={self.rollout_length} is {self.steps_per_iteration} rows per "
+                "iteration, which are counted in 32 bits: use fewer"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig(RolloutConfig):
+    """Structure of a rule with replay."""
+
+    batch_size: Count = 64
+    """Rows per gradient step."""
+    buffer_size: Count = 100_000
+    """Rows kept, over all environments."""
+    learning_starts: CountOrZero = 1_000
+    """Rows collected before the first update."""
+    replay_ratio: Positive = 32.0
+    """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
+    n_step: Count = 1
+    """Rewards in a return before it bootstraps."""
+
+    @property
+    def updates_per_iteration(self) -> int:
+        return round(self.replay_ratio * self.steps_per_iteration / self.batch_size)
+
+    @property
+    def warmup_iterations(self) -> int:
+        """Those that collect ``learning_starts`` rows at least."""
+        return -(-self.learning_starts // self.steps_per_iteration)
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        updates = self.replay_ratio * self.steps_per_iteration / self.batch_size
+        if not updates >= 1 or abs(updates - round(updates)) > 1e-6:
+            one = self.batch_size / self.steps_per_iteration
+            raise ValueError(
+                f"replay_ratio={self.replay_ratio:g} gives {updates:g} updates per iteration (replay_ratio * num_envs * "
+                f"rollout_length / batch_size), which must be a whole number >= 1: use a multiple of {one!r}, or change the sizes"
+            )
+        if self.buffer_size % self.num_envs:
+            raise ValueError(f"buffer_size={self.buffer_size} must be a multiple of num_envs={self.num_envs}")
+        window = self.n_step + 2
+        if self.buffer_size < max(self.batch_size, window * self.num_envs, self.steps_per_iteration):
+            raise ValueError(
+                f"buffer_size={self.buffer_size} is too small: it must hold a batch ({self.batch_size}), one iteration "
+                f"({self.steps_per_iteration}) and n_step + 2 = {window} rows of each environment ({window * self.num_envs})"
+            )
+        if self.learning_starts > self.buffer_size:
+            raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")

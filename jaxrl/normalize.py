@@ -127,7 +127,7 @@ def normalize_inputs(statistics: Statistics, inputs: StepInput) -> StepInput:
     return inputs._replace(obs=normalize(statistics.observations, inputs.obs))
 
 
-def refresh(statistics: Statistics, rollout: Rollout, gamma: Array, axis_name: str | None) -> Statistics:
+def refresh(statistics: Statistics, rollout: Rollout, gamma: Array | float, axis_name: str | None) -> Statistics:
     """Take the valid rows of a rollout into the statistics."""
     observations, rewards = statistics
     if observations:

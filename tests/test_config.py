@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +17,18 @@ import pytest
 from jaxrl.algorithms.dqn import DQNConfig, DQNHyperparams, make_dqn
 from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, make_ppo
 from jaxrl.config import (
-    HALF_OPEN_UNIT,
-    NON_NEGATIVE,
-    POSITIVE,
-    RANGES,
-    UNIT,
+    Count,
+    PositiveUnit,
     Range,
+    ReplayConfig,
+    RolloutConfig,
+    Unit,
     check_count,
-    check_hyperparam,
+    checked,
+    in_words,
     merge_hyperparams,
     nearest,
+    setting_types,
     split_settings,
 )
 from jaxrl.runtime.loop.plan import check_hyperparams, check_seeds, make_plan
@@ -58,12 +60,45 @@ def test_each_keyword_has_exactly_one_home(builder: Builder, config: Any, hyperp
 
 
 @pytest.mark.parametrize("builder, config, hyperparams", RULES)
-def test_each_hyperparameter_has_a_range_that_holds_its_default(builder: Builder, config: Any, hyperparams: Any) -> None:
-    for name, default in hyperparams()._asdict().items():
-        assert isinstance(default, float | int), name  # no arrays at import
-        check_hyperparam(name, default)
-        with pytest.raises(ValueError, match=name):
-            check_hyperparam(name, -1.0)
+def test_each_setting_has_a_range_that_holds_its_default(builder: Builder, config: Any, hyperparams: Any) -> None:
+    types = setting_types(config) | setting_types(hyperparams)
+    defaults = dataclasses.asdict(config()) | hyperparams()._asdict()
+    assert types.keys() == defaults.keys()
+    for name, default in defaults.items():
+        assert type(default) in (bool, int, float), name  # no arrays at import
+        assert checked(name, default, types[name]) == default and in_words(types[name])
+        with pytest.raises((TypeError, ValueError), match=f"^{name}=-1"):
+            checked(name, -1.0, types[name])
+    config().check()
+
+
+class NoRange(NamedTuple):
+    gamma: Unit = 0.5
+    speed: float = 1.0
+
+
+class NoType(NamedTuple):
+    gamma: Unit = 0.5
+    speed: Any = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class NoRangeConfig(RolloutConfig):
+    speed: int = 1
+
+
+@pytest.mark.parametrize(
+    "config, hyperparams",
+    [(RolloutConfig, NoRange), (RolloutConfig, NoType), (NoRangeConfig, PPOHyperparams)],
+    ids=["float", "Any", "Config"],
+)
+def test_a_setting_without_a_range_is_refused(config: Any, hyperparams: Any) -> None:
+    message = r"\.speed has no range: say with its type what it may be, as speed: Unit = … does.* Annotated\[float, Range"
+    with pytest.raises(TypeError, match=message):
+        split_settings("make_rule", config, hyperparams, {})
+    if hyperparams is not PPOHyperparams:
+        with pytest.raises(TypeError, match=message):
+            merge_hyperparams(hyperparams(), {"gamma": 0.5})
 
 
 def test_configs_are_frozen() -> None:
@@ -73,18 +108,44 @@ def test_configs_are_frozen() -> None:
 
 
 class Toy(NamedTuple):
-    gamma: Any = 0.5
-    tau: Any = 1.0
+    gamma: Unit = 0.5
+    tau: PositiveUnit = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class ToyConfig:
-    num_envs: int = 2
+    num_envs: Count = 2
+    seats: Annotated[int, Range(1, 4, integral=True)] = 2
+    kind: Literal["soft", "hard"] = "soft"
+    wide: bool = False
 
 
 def test_split_settings_sorts() -> None:
     assert split_settings("f", ToyConfig, Toy, {"tau": 0.25, "num_envs": 7}) == (ToyConfig(7), Toy(0.5, 0.25))
     assert split_settings("f", ToyConfig, Toy, {}) == (ToyConfig(), Toy())
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"seats": 5}, r"seats=5 must be an integer in \[1, 4\]"),
+        ({"kind": "sof"}, "kind='sof' must be one of 'soft', 'hard'"),
+        ({"wide": 1}, "wide=1 must be True or False"),
+        ({"num_envs": 10**400}, None),
+    ],
+)
+def test_settings_are_what_their_types_say(settings: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        assert split_settings("f", ToyConfig, Toy, settings)[0] == ToyConfig(**settings)
+        return
+    with pytest.raises((TypeError, ValueError), match=f"^{message}$"):
+        split_settings("f", ToyConfig, Toy, settings)
+
+
+def test_what_an_iteration_collects_is_counted_in_32_bits() -> None:
+    for config in (PPOConfig, ReplayConfig):
+        with pytest.raises(ValueError, match=r"num_envs=65536 \* rollout_length=32768 is 2147483648 rows per iteration"):
+            config(num_envs=2**16, rollout_length=2**15).check()
 
 
 # ------------------------------------------------------------------------------------------------------------- unknown keywords
@@ -145,7 +206,8 @@ def test_nearest() -> None:
     ],
 )
 def test_hyperparameters_out_of_range(build: Builder, name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}={value:g} is not allowed: it must be {RANGES[name]!s}".replace("[", r"\[")):
+    words = in_words(setting_types(PPOHyperparams)[name])
+    with pytest.raises(ValueError, match=rf"^{name}={value:g} is not allowed: it must be {words}".replace("[", r"\[")):
         build(ENV, **{name: value})
     agent = build(ENV)
     with pytest.raises(ValueError, match=name):
@@ -266,10 +328,10 @@ def test_a_run_takes_whole_floats() -> None:
 @pytest.mark.parametrize(
     "allowed, inside, outside, text",
     [
-        (POSITIVE, [1e-30, 1e30], [0, -1, math.inf], "a finite number > 0"),
-        (NON_NEGATIVE, [0, 5], [-1e-9, math.inf, math.nan], "a finite number >= 0"),
-        (UNIT, [0, 0.5, 1], [-0.1, 1.1, math.nan], "a number in [0, 1]"),
-        (HALF_OPEN_UNIT, [1e-9, 1], [0, 2], "a number in (0, 1]"),
+        (Range(0, open_low=True), [1e-30, 1e30], [0, -1, math.inf], "a finite number > 0"),
+        (Range(0), [0, 5], [-1e-9, math.inf, math.nan], "a finite number >= 0"),
+        (Range(0, 1), [0, 0.5, 1], [-0.1, 1.1, math.nan], "a number in [0, 1]"),
+        (Range(0, 1, open_low=True), [1e-9, 1], [0, 2], "a number in (0, 1]"),
         (Range(-2, 3), [-2, 3], [-3, 4], "a number in [-2, 3]"),
     ],
 )

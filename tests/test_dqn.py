@@ -19,7 +19,6 @@ from jaxrl.algorithms.dqn import (
     DQNHyperparams,
     DQNState,
     Transitions,
-    check_config,
     dqn_loss,
     transitions,
 )
@@ -204,7 +203,7 @@ def test_the_replay_ratio_is_exact() -> None:
 @pytest.mark.parametrize("ratio, updates", [(4, 1), (8, 2), (12.0, 3), (400, 100)])
 def test_ratios_that_fit(ratio: float, updates: int) -> None:
     config = DQNConfig(num_envs=4, rollout_length=2, batch_size=32, replay_ratio=ratio)
-    check_config(config)
+    config.check()
     assert config.updates_per_iteration == updates
 
 

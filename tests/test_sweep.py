@@ -78,7 +78,7 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
         ("seeds = [4, 9]", "seeds = 0", "seeds=0 must be at least 1"),
         ("seeds = [4, 9]", "seeds = [4, 4]", "4 occurs twice"),
         ("eval_episodes = 2", "eval_episodes = 0", "eval_episodes=0 must be an integer >= 1"),
-        ("num_envs = [2, 4]", "num_envs = [2, 4.5]", "job 'num_envs=4.5' cannot be built: num_envs=4.5 must be an integer >= 1"),
+        ("num_envs = [2, 4]", "num_envs = [2, 4.5]", r"grid.toml: num_envs=4\.5 must be an integer >= 1"),
         ("num_minibatches = 1", "num_minibatches = 3", "job 'num_envs=2' cannot be built: num_minibatches=3 must divide"),
         ("gamma = [0.9]", "gamma = [1.9]", r"gamma=1\.9 is not allowed: it must be a number in \[0, 1\]"),
         ("gamma = [0.9]", 'gamma = ["a"]', "gamma='a' must be a number in"),

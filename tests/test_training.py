@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from jaxrl import make_train
 from jaxrl.agent import bind
+from jaxrl.config import NonNegative, Unit
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import masked_max, masked_mean, merge, scalar, to_floats
 from jaxrl.rollout import fold_each
@@ -30,8 +31,8 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 
 
 class Rates(NamedTuple):
-    learning_rate: Any = 0.5
-    gamma: Any = 0.9
+    learning_rate: NonNegative = 0.5
+    gamma: Unit = 0.9
 
 
 class Tally(NamedTuple):

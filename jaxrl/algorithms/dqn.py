@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from jaxrl.actions import epsilon_greedy
 from jaxrl.agent import bind, resolve_env
-from jaxrl.config import check_count, split_settings
+from jaxrl.config import Count, Length, NonNegative, Positive, PositiveUnit, ReplayConfig, Unit, split_settings
 from jaxrl.distributions import pick
 from jaxrl.metrics import scalars
 from jaxrl.models import q_network, split_mask
@@ -42,60 +42,38 @@ from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Mod
 
 
 @dataclass(frozen=True)
-class DQNConfig:
-    """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
+class DQNConfig(ReplayConfig):
+    """DQN's structure."""
 
-    num_envs: int = 8
-    """Environments stepped side by side."""
-    rollout_length: int = 32
-    """Rows that each environment contributes to an iteration."""
-    batch_size: int = 64
-    """Rows per gradient step."""
-    buffer_size: int = 100_000
-    """Rows kept, over all environments."""
-    learning_starts: int = 1_000
-    """Rows collected before the first update."""
-    replay_ratio: float = 32.0
-    """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
-    target_update_interval: int = 64
-    """Updates between changes of the target network."""
-    n_step: int = 5
+    rollout_length: Count = 32
+    n_step: Count = 5
     """Rewards in a return before it bootstraps; 1 is the paper's."""
+    target_update_interval: Count = 64
+    """Updates between changes of the target network."""
     double: bool = True
     """Choose the next action with the online network (van Hasselt et al. 2016)."""
-    anneal: bool = True
-    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has one
-    for the learning rate."""
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.rollout_length
-
-    @property
-    def updates_per_iteration(self) -> int:
-        return round(self.replay_ratio * self.steps_per_iteration / self.batch_size)
 
 
 class DQNHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
-    learning_rate: Any = 0.01
+    learning_rate: NonNegative = 0.01
     """Adam's step size; 0 learns nothing, as a control."""
-    gamma: Any = 0.99
+    gamma: Unit = 0.99
     """Discount per step."""
-    tau: Any = 1.0
+    tau: PositiveUnit = 1.0
     """How far the target network moves at each change; 1 copies."""
-    epsilon_start: Any = 1.0
+    epsilon_start: Unit = 1.0
     """Probability of a random action at the start."""
-    epsilon_end: Any = 0.1
+    epsilon_end: Unit = 0.1
     """The same once exploration_steps have passed."""
-    exploration_steps: Any = 5_000.0
+    exploration_steps: Positive = 5_000.0
     """Rows, after the warm-up, over which epsilon falls linearly."""
-    max_grad_norm: Any = 1_000.0
+    max_grad_norm: Positive = 1_000.0
     """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, those that hold an end."""
-    adam_eps: Any = 0.01
+    adam_eps: Positive = 0.01
     """Adam's ε. A large one takes smaller steps where gradients are small, as between actions of nearly the same value."""
-    total_steps: Any = 0.0
+    total_steps: Length = 0.0
     """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
 
 
@@ -152,7 +130,7 @@ def make_algorithm(
     """DQN's learning rule for these spaces, bound to no environment."""
     schedules = dict(schedules or {})
     num_updates = config.updates_per_iteration
-    warmup_iterations = -(-config.learning_starts // config.steps_per_iteration)
+    warmup_iterations = config.warmup_iterations
 
     def current(learner: DQNState) -> DQNHyperparams:
         rows = config.steps_per_iteration if config.anneal and "learning_rate" not in schedules else 0
@@ -252,33 +230,6 @@ def make_algorithm(
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
-def check_config(config: DQNConfig) -> None:
-    """Refuse sizes that do not fit together."""
-    for name in ("num_envs", "rollout_length", "batch_size", "buffer_size", "target_update_interval", "n_step"):
-        check_count(name, getattr(config, name))
-    check_count("learning_starts", config.learning_starts, at_least=0)
-    ratio = config.replay_ratio
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
-        raise ValueError(f"replay_ratio={ratio!r} must be a finite number > 0")
-    updates = ratio * config.steps_per_iteration / config.batch_size
-    if not updates >= 1 or abs(updates - round(updates)) > 1e-6:
-        one = config.batch_size / config.steps_per_iteration
-        raise ValueError(
-            f"replay_ratio={ratio!r} gives {updates:g} updates per iteration (replay_ratio * num_envs * "
-            f"rollout_length / batch_size), which must be a whole number >= 1: use a multiple of {one!r}, or change the sizes"
-        )
-    if config.buffer_size % config.num_envs:
-        raise ValueError(f"buffer_size={config.buffer_size} must be a multiple of num_envs={config.num_envs}")
-    window = config.n_step + 2
-    if config.buffer_size < max(config.batch_size, window * config.num_envs, config.steps_per_iteration):
-        raise ValueError(
-            f"buffer_size={config.buffer_size} is too small: it must hold a batch ({config.batch_size}), one iteration "
-            f"({config.steps_per_iteration}) and n_step + 2 = {window} rows of each environment ({window * config.num_envs})"
-        )
-    if config.learning_starts > config.buffer_size:
-        raise ValueError(f"learning_starts={config.learning_starts} must be at most buffer_size={config.buffer_size}")
-
-
 def make_dqn(
     env: str | Env | HostEnv,
     *,
@@ -324,7 +275,7 @@ def make_dqn(
         raise TypeError(
             f"model={show(model)} must give Q-values f32[batch, {num_actions}]; for a batch of one it gives {show_shapes(output)}"
         )
-    check_config(config)
+    config.check()
     capacity = config.buffer_size // config.num_envs
     factors = check_schedules(schedules, DQNHyperparams._fields)
     algorithm = make_algorithm(

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from jaxrl.actions import to_environment
 from jaxrl.agent import as_only_device, bind, resolve_env
-from jaxrl.config import check_count, merge_hyperparams, split_settings
+from jaxrl.config import Count, Length, NonNegative, Positive, RolloutConfig, Unit, merge_hyperparams, split_settings
 from jaxrl.distributions import Categorical, Normal, sample_each
 from jaxrl.metrics import scalars
 from jaxrl.minibatch import explained_variance, minibatches
@@ -44,16 +44,12 @@ from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Mod
 
 
 @dataclass(frozen=True)
-class PPOConfig:
-    """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
+class PPOConfig(RolloutConfig):
+    """PPO's structure."""
 
-    num_envs: int = 8
-    """Environments stepped side by side."""
-    rollout_length: int = 64
-    """Rows that each environment contributes to an iteration."""
-    num_epochs: int = 10
+    num_epochs: Count = 10
     """Passes over each rollout."""
-    num_minibatches: int = 4
+    num_minibatches: Count = 4
     """Parts of each pass, one gradient step each; must divide num_envs * rollout_length (num_envs for a recurrent model)."""
     normalize_advantages: bool = True
     """Mean 0 and deviation 1 within each minibatch."""
@@ -63,33 +59,33 @@ class PPOConfig:
     """Divide by the running deviation of the discounted return, for learning only."""
     clip_value_loss: bool = False
     """Clip the change of the value as the ratio is clipped."""
-    anneal: bool = True
-    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has one
-    for the learning rate."""
 
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.rollout_length
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        what, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
+        if items % self.num_minibatches:
+            why = " (a recurrent model learns from whole sequences)" if recurrent else ""
+            raise ValueError(f"num_minibatches={self.num_minibatches} must divide {what}={items}{why}")
 
 
 class PPOHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
 
-    learning_rate: Any = 1e-3
+    learning_rate: NonNegative = 1e-3
     """Adam's step size; 0 learns nothing, as a control."""
-    gamma: Any = 0.99
+    gamma: Unit = 0.99
     """Discount per step."""
-    gae_lambda: Any = 0.95
+    gae_lambda: Unit = 0.95
     """λ of generalised advantage estimation: 0 trusts the value, 1 the rewards."""
-    clip_eps: Any = 0.2
+    clip_eps: Positive = 0.2
     """How far the probability ratio may leave 1 before its gradient stops."""
-    ent_coef: Any = 0.01
+    ent_coef: NonNegative = 0.01
     """Weight of the entropy bonus."""
-    vf_coef: Any = 0.5
+    vf_coef: NonNegative = 0.5
     """Weight of the value loss."""
-    max_grad_norm: Any = 0.5
+    max_grad_norm: Positive = 0.5
     """Clip the gradient to this global norm."""
-    total_steps: Any = 0.0
+    total_steps: Length = 0.0
     """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
 
 
@@ -306,18 +302,6 @@ def check_losses(
         check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, part)
 
 
-def check_config(config: PPOConfig, *, recurrent: bool = False) -> None:
-    """Refuse sizes that do not fit together."""
-    for name in ("num_envs", "rollout_length", "num_epochs", "num_minibatches"):
-        check_count(name, getattr(config, name))
-    what, items = (
-        ("num_envs", config.num_envs) if recurrent else ("num_envs * rollout_length", config.num_envs * config.rollout_length)
-    )
-    if items % config.num_minibatches:
-        why = " (a recurrent model learns from whole sequences)" if recurrent else ""
-        raise ValueError(f"num_minibatches={config.num_minibatches} must divide {what}={items}{why}")
-
-
 def make_ppo(
     env: str | Env | HostEnv,
     *,
@@ -353,7 +337,7 @@ def make_ppo(
         raise TypeError(f"PPO needs a Discrete or Box action space; {what}")
     network, losses = resolve_model(model, actor_critic, bound), resolve_losses(extra_losses)
     check_output(model, model_output(model, network, bound, unrolled=True), bound.action_space)
-    check_config(config, recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
+    config.check(recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
     factors = check_schedules(schedules, PPOHyperparams._fields)
     algorithm = make_algorithm(
         bound.observation_space,

@@ -119,7 +119,7 @@ def _checked(sweep: SweepFile) -> SweepFile:
     checked = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
     for job in expand(checked):
         try:
-            module.check_config(split_settings(entry.builder, config, hyperparams, {**settings, **job.settings})[0])
+            split_settings(entry.builder, config, hyperparams, {**settings, **job.settings})[0].check()
         except ValueError as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
     return checked

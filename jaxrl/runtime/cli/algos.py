@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
@@ -119,16 +119,11 @@ def _parts(builder: Any) -> list[str]:
 
 def settings(source: type) -> list[tuple[str, str, str, str]]:
     """``(name, default, allowed, what)`` of every field of a Config or Hyperparams."""
-    from jaxrl.config import RANGES, Range
+    from jaxrl.config import in_words, setting_types
 
-    types, texts = get_type_hints(source), field_docs(source)
+    types, texts = setting_types(source), field_docs(source)
     if dataclasses.is_dataclass(source):
         defaults = {field.name: field.default for field in dataclasses.fields(source)}
     else:
         defaults = dict(source._field_defaults)  # type: ignore[attr-defined]
-    rows = []
-    for field, default in defaults.items():
-        type_ = types[field]
-        allowed = str(RANGES.get(field, Range())) if type_ is Any else getattr(type_, "__name__", str(type_))
-        rows.append((field, str(default), allowed, texts.get(field, "")))
-    return rows
+    return [(field, str(default), in_words(types[field]), texts.get(field, "")) for field, default in defaults.items()]

@@ -224,30 +224,28 @@ def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
     return None
 
 
-FLAG_TYPES: dict[Any, Any] = {Any: float, int: Count, int | None: Count | None}
-"""Type of a setting -> what its flag is read as."""
-
-
 def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:
     """A dataclass with the fields of ``source``, as tyro makes flags of: types, defaults and help."""
-    from jaxrl.config import RANGES
+    from jaxrl.config import in_words, setting_types
 
-    types, texts = get_type_hints(source), field_docs(source)
+    types, texts = setting_types(source), field_docs(source)
     fields = []
     for field, default in defaults.items():
-        allowed = f" [{RANGES[field]}]" if field in RANGES else ""
-        type_ = FLAG_TYPES.get(types[field], types[field])
-        help_ = tyro.conf.arg(help=texts.get(field, "") + allowed)
-        fields.append((field, Annotated[type_, help_], dataclasses.field(default=default)))
+        type_ = types[field]
+        help_ = texts.get(field, "") + f" [{in_words(type_)}]" * (type_ is not bool)
+        read_as = Count if getattr(type_, "__origin__", None) is int else type_
+        fields.append((field, Annotated[read_as, tyro.conf.arg(help=help_)], dataclasses.field(default=default)))
     made = dataclasses.make_dataclass(name, fields, frozen=True)
     made.__doc__ = doc
     return made
 
 
 def field_docs(source: type) -> dict[str, str]:
-    """The string under each field of a dataclass or NamedTuple."""
+    """The string under each field of a dataclass or NamedTuple, and of the dataclasses that it extends."""
+    docs: dict[str, str] = {}
+    for base in source.__bases__:
+        docs |= field_docs(base) if dataclasses.is_dataclass(base) else {}
     body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
-    docs = {}
     for field, after in itertools.pairwise(body):
         text = after.value if isinstance(after, ast.Expr) else None
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.config import RANGES, check_count, check_hyperparam, whole
+from jaxrl.config import check_count, check_hyperparam, check_number, whole
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent, HostEnv
 
@@ -53,9 +53,8 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
         raise TypeError(f"hyperparams must be a mapping or the rule's NamedTuple, not {type(given).__name__}")
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        if name in RANGES:  # a name that the rule does not know is refused where the rule merges it with its own
-            for one in np.ravel(value).tolist():
-                check_hyperparam(name, one)
+        for one in np.ravel(value).tolist():
+            check_hyperparam(type(agent.hyperparams), name, one)
         array = np.asarray(value, np.float32)
         if array.shape not in ((), (num_seeds,)):
             raise ValueError(
@@ -150,7 +149,7 @@ def make_plan(
     if on_nan not in ON_NAN:
         raise ValueError(f"on_nan={on_nan!r} is unknown: choose one of {ON_NAN}")
     if stop_at is not None:
-        check_hyperparam("stop_at", stop_at)
+        check_number("stop_at", stop_at)
         if not eval_every:
             raise ValueError(f"stop_at={stop_at} needs evaluations, and eval_every=0 leaves them out")
         stop_at = float(stop_at)
