@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from jaxrl.runtime.presets import PRESETS
+from jaxrl.presets import PRESETS
 
 
 class Experiment(NamedTuple):
@@ -38,7 +38,7 @@ class Experiment(NamedTuple):
 
 
 def of_preset(name: str, threshold: float, passing_seeds: int | None = None) -> Experiment:
-    """What a preset claims, measured: its settings have their home in ``jaxrl.runtime.presets``."""
+    """What a preset claims, measured: its settings have their home in ``jaxrl.presets``."""
     preset = PRESETS[name]
     builder = f"make_{preset.algorithm}"
     sizes = (preset.total_steps, preset.num_seeds)

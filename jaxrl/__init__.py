@@ -16,8 +16,7 @@ from jaxrl.algorithms import ALGORITHMS
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from jaxrl.algorithms.dqn import make_dqn
-    from jaxrl.algorithms.ppo import make_ppo
+    from jaxrl.algorithms import *  # noqa: F403
     from jaxrl.envs import list_envs, make_env
     from jaxrl.runtime.checkpoint.store import restore, save
     from jaxrl.runtime.play.checking import check_env
@@ -28,27 +27,29 @@ if TYPE_CHECKING:
     from jaxrl.training import make_train
     from jaxrl.types import Agent, AgentState, Algorithm, Env, HostEnv, Model, Policy, Rollout, StepInput, TimeStep
 
-_HOMES = (
-    {entry.builder: entry.module for entry in ALGORITHMS.values()}
-    | {
-        "check_env": "jaxrl.runtime.play.checking",
-        "list_envs": "jaxrl.envs",
-        "make_env": "jaxrl.envs",
-        "restore": "jaxrl.runtime.checkpoint.store",
-        "save": "jaxrl.runtime.checkpoint.store",
-        "evaluate": "jaxrl.runtime.play.evaluation",
-        "load_policy": "jaxrl.runtime.play.policy",
-        "resume": "jaxrl.runtime.run",
-        "run": "jaxrl.runtime.run",
-        "build": "jaxrl.spec",
-        "make_train": "jaxrl.training",
-    }
-    | dict.fromkeys(
+_HOMES = {
+    "check_env": "jaxrl.runtime.play.checking",
+    "list_envs": "jaxrl.envs",
+    "make_env": "jaxrl.envs",
+    "restore": "jaxrl.runtime.checkpoint.store",
+    "save": "jaxrl.runtime.checkpoint.store",
+    "evaluate": "jaxrl.runtime.play.evaluation",
+    "load_policy": "jaxrl.runtime.play.policy",
+    "resume": "jaxrl.runtime.run",
+    "run": "jaxrl.runtime.run",
+    "build": "jaxrl.spec",
+    "make_train": "jaxrl.training",
+    **dict.fromkeys(
         ("Agent", "AgentState", "Algorithm", "Env", "HostEnv", "Model", "Policy", "Rollout", "StepInput", "TimeStep"),
         "jaxrl.types",
-    )
-)
-"""Where each public name lives; imported on first use, so that ``import jaxrl`` stays light."""
+    ),
+}
+"""Where each public name lives but the builders, which the registry has; imported on first use: ``import jaxrl`` stays light."""
+
+
+def _homes() -> dict[str, str]:
+    return _HOMES | {entry.builder: entry.module for entry in ALGORITHMS.values()}
+
 
 __all__ = [
     "Agent",
@@ -66,26 +67,26 @@ __all__ = [
     "evaluate",
     "list_envs",
     "load_policy",
-    "make_dqn",
     "make_env",
-    "make_ppo",
     "make_train",
     "restore",
     "resume",
     "run",
     "save",
 ]
+__all__ += [entry.builder for entry in ALGORITHMS.values()]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        near = [make for make in (f"make_{name.lower()}", *difflib.get_close_matches(name, __all__, 1, 0.75)) if make in __all__]
+    homes = _homes()
+    if name not in homes:
+        near = [make for make in (f"make_{name.lower()}", *difflib.get_close_matches(name, homes, 1, 0.75)) if make in homes]
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise AttributeError(f"module 'jaxrl' has no attribute {name!r}.{hint} Public names: {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'jaxrl' has no attribute {name!r}.{hint} Public names: {', '.join(sorted(homes))}")
+    value = getattr(importlib.import_module(homes[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *_homes()})

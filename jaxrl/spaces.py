@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.types import Array, PyTree, StepInput
 
 MASK_KEY = "action_mask"
@@ -94,7 +95,9 @@ def other_way(action_space: spaces.Space) -> str:
     if isinstance(action_space, spaces.MultiDiscrete):
         number = math.prod(action_space.nvec.ravel().tolist())
         return f"let the environment number the combinations, as Discrete({number}), and take them apart in step"
-    return "make_ppo takes Discrete and Box"
+    kind = type(action_space).__name__
+    other = max(ALGORITHMS.values(), key=lambda entry: (kind in entry.actions, len(entry.actions)))
+    return f"{other.builder} takes {other.takes}"
 
 
 # --------------------------------------------------------------------------------------------------------------- as plain data

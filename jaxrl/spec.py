@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.config import nearest
 from jaxrl.trust import PATH, RESULTS, check_trust, check_trusted, import_object, import_part, is_trusted, remember
 from jaxrl.types import Agent, Env, HostEnv, Model
@@ -166,10 +166,8 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
 
 def _builder(data: Any, trust: Sequence[str]) -> Any:
     """The builder: one of the registry's, or one of the user's own."""
-    # The registry stands above this module, so it is looked up at the time, as its builders are.
-    algorithms = importlib.import_module("jaxrl.algorithms").ALGORITHMS.values()
     path = data.get("import") if isinstance(data, Mapping) else None
-    if isinstance(path, str) and path in {f"{entry.module}:{entry.builder}" for entry in algorithms}:
+    if isinstance(path, str) and path in {f"{entry.module}:{entry.builder}" for entry in ALGORITHMS.values()}:
         return import_object(path)
     if path is None:
         raise ValueError(f"builder must be {{'import': 'module:function'}}, and not {brief(data)}")
@@ -254,7 +252,9 @@ def _unimportable(data: Any) -> list[str]:
 
 def algorithm_name(spec: Mapping[str, Any]) -> str:
     """PPO for what ``make_ppo`` makes."""
-    return re.sub(r"^make_(\w+)", lambda match: match[1].upper(), brief(spec.get("builder", "agent")))
+    builder, bracket, settings = brief(spec.get("builder", "agent")).partition("(")
+    titles = {entry.builder: entry.title for entry in ALGORITHMS.values()}
+    return titles.get(builder, builder.removeprefix("make_")) + bracket + settings
 
 
 def brief(value: Any) -> str:

@@ -64,7 +64,7 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 LAYERS = (
-    ("names", "types"),
+    ("names", "presets", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "spaces", "trust"),
     ("envs", "minibatch", "models", "optimize", "replay", "rollout"),
     ("agent", "parts", "spec", "training"),
@@ -72,11 +72,15 @@ LAYERS = (
 )
 """Each imports its own layer and those above it in this list."""
 
+REGISTRY = {"jaxrl.algorithms", "jaxrl.algorithms.ALGORITHMS", "jaxrl.algorithms.Entry"}
+"""Data, which all may read; what it lists is imported when it is asked for."""
+
 
 @pytest.mark.parametrize("name", PURE)
 def test_arrows_point_down_only(name: str) -> None:
     rank = {part: i for i, layer in enumerate(LAYERS) for part in layer}
-    parts = {target.split(".")[1] for target in imported_by(name, PURE[name]) if target.startswith("jaxrl.")}
+    targets = imported_by(name, PURE[name]) - REGISTRY
+    parts = {target.split(".")[1] for target in targets if target.startswith("jaxrl.")}
     above = {part for part in parts if rank[part] > rank[name.split(".")[1]]}
     assert not above
     if name == "jaxrl.types":
@@ -84,7 +88,6 @@ def test_arrows_point_down_only(name: str) -> None:
 
 
 ROOMS = (
-    "presets",
     "system",
     "records",
     "checkpoint",
@@ -110,7 +113,7 @@ def test_rooms_of_the_runtime_look_down_only(name: str) -> None:
 
 def test_no_circles() -> None:
     """Whichever module is imported first, the runtime's too; an import inside a function hides none."""
-    graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
+    graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in {*SHELL, *REGISTRY}}
     assert "jaxrl.runtime.loop.session" in graph["jaxrl.runtime.run"]
     graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
     benchmarks = {f"benchmarks.{path.stem}": path for path in (PACKAGE.parent / "benchmarks").glob("*.py")}
@@ -221,10 +224,11 @@ result = shown.getvalue()
 
 
 def test_public_names() -> None:
-    assert sorted(jaxrl._HOMES) == sorted(jaxrl.__all__)
+    homes = jaxrl._homes()
+    assert sorted(homes) == sorted(jaxrl.__all__) and set(homes) > set(jaxrl._HOMES)
     for name in jaxrl.__all__:
         public = getattr(jaxrl, name)
-        assert getattr(sys.modules[jaxrl._HOMES[name]], name) is public
+        assert getattr(sys.modules[homes[name]], name) is public
         assert name in dir(jaxrl)
     with pytest.raises(AttributeError, match=r"no attribute 'make_sarsa'.*make_ppo"):
         _ = jaxrl.make_sarsa
@@ -233,8 +237,11 @@ def test_public_names() -> None:
 def test_type_checkers_see_the_same_names() -> None:
     """The imports under TYPE_CHECKING, which nothing runs, agree with the table."""
     seen = {}
-    hidden = [node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If)]
-    for node in ast.walk(ast.Module(hidden, [])):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            seen |= {alias.name: node.module for alias in node.names}
-    assert seen == jaxrl._HOMES
+    for face in ("__init__.py", "algorithms/__init__.py"):
+        hidden = [node for node in ast.parse((PACKAGE / face).read_text()).body if isinstance(node, ast.If)]
+        for node in ast.walk(ast.Module(hidden, [])):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                public = {alias.name for alias in node.names if face == "__init__.py" or alias.asname == alias.name}
+                seen |= dict.fromkeys(public, node.module)
+    assert seen.pop("*") == "jaxrl.algorithms"
+    assert seen == jaxrl._homes()

@@ -1,39 +1,113 @@
-"""Learning rules: one file per algorithm, each with its config, loss, rule and builder; and the registry that lists them."""
+"""Learning rules: one file per algorithm, each with its config, loss, rule and builder; and the registry that lists them.
+
+The face of jaxrl, the command line, sweeps, the documentation, the benchmarks and the tests read ``ALGORITHMS``, so an algorithm
+is one entry here: ``docs/howto/algorithm.md``. The registry is data, and a rule's file is imported when it is asked for.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a test holds it against the registry
+    from jaxrl.algorithms.dqn import make_dqn as make_dqn
+    from jaxrl.algorithms.ppo import make_ppo as make_ppo
+
+
+class Paper(NamedTuple):
+    authors: str
+    year: int
+    source: str
+    """Its arXiv number or DOI."""
+
+    def __str__(self) -> str:
+        return f"{self.authors} {self.year}"
 
 
 class Entry(NamedTuple):
-    """Where an algorithm's builder and settings are, by name: its module is imported when it is asked for."""
+    """What is known of an algorithm without importing its file, which defines ``builder``, ``config`` and ``hyperparams``."""
 
+    name: str
+    """As ``jaxrl train`` has it; the builder is ``make_NAME``."""
+    title: str
+    """As people write it; its letters and digits begin the names of the classes, PPOConfig and PPOHyperparams."""
+    line: str
+    """What it is, in a line."""
+    actions: tuple[str, ...]
+    """Kinds of action spaces that it takes."""
+    family: str
+    """``on-policy`` or ``replay``."""
+    memory: bool
+    """Whether it trains recurrent models."""
+    paper: Paper | None
     module: str
-    builder: str
-    config: str
-    hyperparams: str
-    help: str
+
+    @property
+    def builder(self) -> str:
+        return f"make_{self.name}"
+
+    @property
+    def config(self) -> str:
+        return f"{self._stem}Config"
+
+    @property
+    def hyperparams(self) -> str:
+        return f"{self._stem}Hyperparams"
+
+    @property
+    def _stem(self) -> str:
+        return "".join(filter(str.isalnum, self.title))
+
+    @property
+    def takes(self) -> str:
+        return " and ".join(self.actions)
+
+    @property
+    def help(self) -> str:
+        return f"{self.line}; {self.takes} actions"
+
+    def load(self) -> Rule:
+        """Import the file."""
+        module = importlib.import_module(self.module)
+        return Rule(*(getattr(module, name) for name in (self.builder, self.config, self.hyperparams)))
+
+
+class Rule(NamedTuple):
+    """What the file of an algorithm offers to whoever has only its name."""
+
+    make: Any
+    config: Any
+    hyperparams: Any
 
 
 ALGORITHMS = {
-    "ppo": Entry(
-        "jaxrl.algorithms.ppo",
-        "make_ppo",
-        "PPOConfig",
-        "PPOHyperparams",
-        "proximal policy optimisation; Discrete and Box actions",
-    ),
-    "dqn": Entry(
-        "jaxrl.algorithms.dqn", "make_dqn", "DQNConfig", "DQNHyperparams", "deep Q-learning with uniform replay; Discrete actions"
-    ),
+    entry.name: entry
+    for entry in (
+        Entry(
+            "ppo",
+            "PPO",
+            "proximal policy optimisation",
+            actions=("Discrete", "Box"),
+            family="on-policy",
+            memory=True,
+            paper=Paper("Schulman et al.", 2017, "arXiv:1707.06347"),
+            module="jaxrl.algorithms.ppo",
+        ),
+        Entry(
+            "dqn",
+            "DQN",
+            "deep Q-learning with uniform replay",
+            actions=("Discrete",),
+            family="replay",
+            memory=False,
+            paper=Paper("Mnih et al.", 2015, "doi:10.1038/nature14236"),
+            module="jaxrl.algorithms.dqn",
+        ),
+    )
 }
 
 
 def setting_names(algorithm: str) -> tuple[list[str], list[str]]:
     """The names of an algorithm's structural settings, and of its hyperparameters; without ``total_steps``, which a run sets."""
-    entry = ALGORITHMS[algorithm]
-    module = importlib.import_module(entry.module)
-    structure = [field.name for field in dataclasses.fields(getattr(module, entry.config))]
-    return structure, [name for name in getattr(module, entry.hyperparams)._fields if name != "total_steps"]
+    rule = ALGORITHMS[algorithm].load()
+    return list(rule.config.__dataclass_fields__), [name for name in rule.hyperparams._fields if name != "total_steps"]

@@ -6,7 +6,6 @@ a program each: their combinations are jobs, each a run of its own in a process 
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
@@ -98,8 +97,7 @@ def _checked(sweep: SweepFile) -> SweepFile:
     from jaxrl.runtime.loop.plan import check_seeds
 
     entry = ALGORITHMS[sweep.algorithm]
-    module = importlib.import_module(entry.module)
-    config, hyperparams = getattr(module, entry.config), getattr(module, entry.hyperparams)
+    _, config, hyperparams = entry.load()
     structure, _ = setting_names(sweep.algorithm)
 
     def value(name: str, given: Any) -> Any:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import importlib
-import importlib.util
 import inspect
-import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import tyro
 
 from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.names import unknown
+from jaxrl.presets import PRESETS
 from jaxrl.runtime.cli.train import field_docs
-from jaxrl.runtime.presets import PRESETS
 from jaxrl.runtime.screen.tables import show_table
-
-CITATION = re.compile(r"\(([^()]*\b(?:19|20)\d\d)\)")
-
 
 HELP = """\
 List the algorithms; or, of one, all settings: their defaults, the values that
@@ -49,57 +41,38 @@ def main(args: Sequence[str]) -> int:
     return 0
 
 
-class About(NamedTuple):
-    """What an algorithm's own file and entry say of it."""
-
-    what: str
-    actions: str
-    paper: str
-    file: str
-    text: str
-    """The first paragraph of the file's docstring."""
-
-
-def about(entry: Entry) -> About:
-    """Read without importing the algorithm, and so without JAX."""
-    spec = importlib.util.find_spec(entry.module)
-    assert spec is not None and spec.origin is not None, f"{entry.module} is part of jaxrl"
-    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    text = " ".join(docstring.partition("\n\n")[0].split())
-    what, _, actions = entry.help.partition(";")
-    paper = CITATION.search(text)
-    return About(
-        what, actions.strip().removesuffix(" actions"), paper[1] if paper else "", f"{entry.module.replace('.', '/')}.py", text
-    )
+def file_of(entry: Entry) -> str:
+    return f"{entry.module.replace('.', '/')}.py"
 
 
 def list_algorithms() -> None:
-    columns = ("name", "what", "actions", "paper", "builder", "file")
-    rows = []
-    for name, entry in ALGORITHMS.items():
-        known = about(entry)
-        rows.append((name, known.what, known.actions, known.paper, entry.builder, known.file))
-    show_table(columns, rows, fixed=(0, 4, 5))
+    columns = ("name", "what", "actions", "family", "paper", "builder", "file")
+    rows = [
+        (name, entry.line, entry.takes, entry.family, str(entry.paper or ""), entry.builder, file_of(entry))
+        for name, entry in ALGORITHMS.items()
+    ]
+    show_table(columns, rows, fixed=(0, 5, 6))
     print(f"\n{len(ALGORITHMS)} algorithms. jaxrl algos NAME shows the settings of one.")
 
 
 def show_algorithm(name: str, entry: Entry) -> None:
-    module, known = importlib.import_module(entry.module), about(entry)
-    builder = getattr(module, entry.builder)
-    print(f"{known.text}\n")
+    rule, paper = entry.load(), entry.paper
+    print(f"{entry.title}: {entry.line}\n")
     show_table(
         None,
         [
-            ("actions", known.actions),
-            ("file", known.file),
-            ("Python", f"jaxrl.{entry.builder}({', '.join(_parts(builder))}, **settings)"),
+            ("actions", entry.takes),
+            ("family", f"{entry.family}, {'recurrent models too' if entry.memory else 'memoryless models only'}"),
+            *([("paper", f"{paper}, {paper.source}")] if paper else []),
+            ("file", file_of(entry)),
+            ("Python", f"jaxrl.{entry.builder}({', '.join(_parts(rule.make))}, **settings)"),
             ("command", f"jaxrl train {name} --env ENV"),
             ("presets", ", ".join(preset.name for preset in PRESETS.values() if preset.algorithm == name) or "none"),
         ],
     )
     for heading, source in (
-        ("Config: structure; another value compiles another program", getattr(module, entry.config)),
-        ("Hyperparameters: data in the state; vmap over them, change them mid-run", getattr(module, entry.hyperparams)),
+        ("Config: structure; another value compiles another program", rule.config),
+        ("Hyperparameters: data in the state; vmap over them, change them mid-run", rule.hyperparams),
     ):
         print(f"\n{heading}")
         show_table(("setting", "default", "allowed", "what"), settings(source))

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from jaxrl.runtime.presets import PRESETS, Preset, find_preset
+from jaxrl.algorithms import ALGORITHMS
+from jaxrl.presets import PRESETS, Preset, find_preset
 from jaxrl.runtime.screen.tables import show_table
 
 HELP = """\
@@ -62,10 +63,8 @@ def list_presets() -> None:
 
 
 def print_preset(preset: Preset) -> None:
-    score = preset.score
-    print(
-        f"# {preset.name}: {preset.algorithm.upper()} on {preset.env}, {preset.num_seeds} seeds of {preset.total_steps:,} steps"
-    )
+    score, title = preset.score, ALGORITHMS[preset.algorithm].title
+    print(f"# {preset.name}: {title} on {preset.env}, {preset.num_seeds} seeds of {preset.total_steps:,} steps")
     print(f"# score {score} (mean greedy return at the end, 95 % interval over seeds)")
     print(f"# trained in {score.train_seconds} s on {score.hardware}; {preset.source}")
     print(preset.command())

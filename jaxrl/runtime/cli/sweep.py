@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple, TextIO, cast
 import numpy as np
 import tyro
 
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.cli.flags import Flag, Trust
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN
 from jaxrl.runtime.screen.streams import screen
@@ -146,7 +147,7 @@ def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    set_title(figure, f"{sweep.algorithm.upper()} · {sweep.env} · {sweep.total_steps:,} steps per seed")
+    set_title(figure, f"{ALGORITHMS[sweep.algorithm].title} · {sweep.env} · {sweep.total_steps:,} steps per seed")
     save(figure, path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from functools import partial
 from pathlib import Path
@@ -25,9 +24,8 @@ def main(folder: str, name: str, *trust: str) -> int:
     request_devices_for([check_env_id(sweep.env, trust)])
     import_env_module(sweep.env)
     check_factory(sweep.env, trust)
-    entry = ALGORITHMS[sweep.algorithm]
     settings: dict[str, Any] = {**sweep.settings, **job.settings}
-    agent = getattr(importlib.import_module(entry.module), entry.builder)(sweep.env, **settings)
+    agent = ALGORITHMS[sweep.algorithm].load().make(sweep.env, **settings)
     seeds = check_seeds(sweep.seeds)
     members = [(member, seed) for member in job.members for seed in seeds]
     hyperparams = {key: [member[key] for member, _ in members] for key in job.members[0]} or None

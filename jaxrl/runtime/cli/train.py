@@ -6,7 +6,6 @@ import argparse
 import ast
 import contextlib
 import dataclasses
-import importlib
 import inspect
 import itertools
 import re
@@ -19,9 +18,9 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.names import unknown
+from jaxrl.presets import Preset, find_preset
 from jaxrl.runtime.cli.flags import Count, Flag, Trust, parse_count, refuse_foreign_flags, refuse_switch_values
 from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
-from jaxrl.runtime.presets import Preset, find_preset
 
 DEFAULT_TOTAL_STEPS = 500_000
 
@@ -101,7 +100,8 @@ class RunOptions:
 def main(args: Sequence[str]) -> int:
     """Train as the flags say; 0 when it went to its end."""
     if not args or args[0] in ("-h", "--help"):
-        rows = (f"  {name:<6} {entry.help}" for name, entry in ALGORITHMS.items())
+        width = max(map(len, ALGORITHMS))
+        rows = (f"  {name:<{width}}   {entry.help}" for name, entry in ALGORITHMS.items())
         print(HELP.format(algorithms="\n".join(rows)), end="")
         return 0 if args else 2
     if any(_is_resume(arg) for arg in args):
@@ -114,15 +114,13 @@ def main(args: Sequence[str]) -> int:
 
 
 def train(algorithm: str, args: Sequence[str]) -> int:
-    entry = ALGORITHMS[algorithm]
-    module = importlib.import_module(entry.module)
     options, settings = parse(algorithm, args)
     seeds = parse_seeds(options.seeds)
     from jaxrl.runtime.system.devices import request_devices_for
 
     request_devices_for([options.env])
     import_env_module(options.env)
-    agent = getattr(module, entry.builder)(options.env, **settings)
+    agent = ALGORITHMS[algorithm].load().make(options.env, **settings)
     from jaxrl.runtime.run import run
 
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
@@ -184,8 +182,7 @@ def resume(args: Sequence[str]) -> int:
 def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, Any]]:
     """``(run options, keywords of the builder)``. On wrong flags, prints what is wrong and the nearest flag, and exits with 2."""
     entry = ALGORITHMS[algorithm]
-    module = importlib.import_module(entry.module)
-    config, hyperparams = getattr(module, entry.config), getattr(module, entry.hyperparams)
+    _, config, hyperparams = entry.load()
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     preset = _chosen_preset(algorithm, args)
     measured = preset.settings if preset else {}
@@ -208,7 +205,7 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     return tyro.cli(
         chosen,
         prog=f"jaxrl train {algorithm}",
-        description=f"Train {algorithm.upper()}: {entry.help}.",
+        description=f"Train {entry.title}: {entry.help}.",
         args=list(args),
         config=(tyro.conf.OmitArgPrefixes,),
     )

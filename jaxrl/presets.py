@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from jaxrl.names import unknown
+
 
 class Score(NamedTuple):
     """Greedy returns with the parameters at the end of training, 128 episodes per seed."""
@@ -82,8 +84,6 @@ def find_preset(name: str, algorithm: str | None = None) -> Preset:
     Raises:
       ValueError: there is none of this name; the message suggests the nearest. Or it is of another algorithm.
     """
-    from jaxrl.names import unknown
-
     if name not in PRESETS:
         raise unknown("preset", name, list(PRESETS))
     preset = PRESETS[name]
