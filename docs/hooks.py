@@ -1,22 +1,26 @@
 """What the build writes into pages by itself, so that it cannot go stale; mkdocs calls the functions named ``on_…``.
 
 In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train ppo --help`` says, ``<!-- results: PPO -->`` a table
-of measured scores, and ``[code: ppo.py | some text]`` the line of that file which holds the text. LaTeX becomes MathML.
+of measured scores, ``<!-- algorithms: table -->`` a list from the registry, and ``[code: ppo.py | some text]`` the line of that
+file which holds the text. LaTeX becomes MathML. The navigation gets the page of each algorithm, and one with its source.
 """
 
 from __future__ import annotations
 
 import contextlib
 import html
+import importlib.util
 import io
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from jaxrl.algorithms import ALGORITHMS, Entry
 
 ROOT = Path(__file__).resolve().parents[1]
 SCORES = ROOT / "benchmarks/results/scores"
@@ -25,7 +29,8 @@ CURVES = "algorithms/curves"
 WIDTH = "100"
 
 HELP = re.compile(r"<!-- help: ?([a-z ]*)-->")
-RESULTS = re.compile(r"<!-- results: (\w+) -->")
+LISTS = re.compile(r"<!-- algorithms: (\w+) -->")
+RESULTS = re.compile(r"<!-- results: (.+?) -->")
 CODE = re.compile(r"\[code: (\w+)\.py \| (.+?)\]")
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
 WIDE = re.compile(r'<table>.*?</table>|<math [^>]*display="block".*?</math>', re.DOTALL)
@@ -34,17 +39,26 @@ WIDE = re.compile(r'<table>.*?</table>|<math [^>]*display="block".*?</math>', re
 # ----------------------------------------------------------------------------------------------------------- what mkdocs calls
 
 
+def on_config(config: Any) -> Any:
+    """The pages of algorithms, behind the one that lists them."""
+    (section,) = (part["Algorithms"] for part in config.nav if "Algorithms" in part)
+    section.extend({title: page} for title, page in pages().items())
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """The curves stay where the benchmarks leave them."""
+    """The curves stay where the benchmarks leave them, and sources where they are."""
     from mkdocs.structure.files import File
 
+    for entry in ALGORITHMS.values():
+        files.append(File.generated(config, source_page(entry), content=source(entry)))
     for path in sorted(SCORES.glob("*.png")):
         files.append(File.generated(config, f"{CURVES}/{path.name}", abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    markdown = HELP.sub(lambda match: f"```text\n{help_text(match[1])}```", markdown)
+    markdown = HELP.sub(lambda match: f"```text\n{help_text(match[1])}```", listed(markdown))
     markdown = RESULTS.sub(lambda match: results(match[1]), markdown)
     return CODE.sub(lambda match: code_link(match[1], match[2]), markdown)
 
@@ -73,6 +87,65 @@ def on_post_build(config: Any) -> None:
         from mkdocs.exceptions import PluginError
 
         raise PluginError("broken links:\n" + "\n".join(broken))
+
+
+# -------------------------------------------------------------------------------------------------------------- of the registry
+
+
+def page(entry: Entry) -> str:
+    return f"algorithms/{entry.name}.md"
+
+
+def source_page(entry: Entry) -> str:
+    return f"algorithms/{entry.name}-source.md"
+
+
+def pages() -> dict[str, str]:
+    """Title in the navigation -> page."""
+    entries = ALGORITHMS.values()
+    return {entry.title: page(entry) for entry in entries} | {f"Source of {entry.title}": source_page(entry) for entry in entries}
+
+
+def source_file(entry: Entry) -> Path:
+    found = importlib.util.find_spec(entry.module)
+    assert found and found.origin, entry
+    return Path(found.origin)
+
+
+def source(entry: Entry) -> str:
+    """The page with an algorithm's file."""
+    file, code = entry.module.replace(".", "/"), source_file(entry).read_text(encoding="utf-8")
+    about = f"`{file}.py`, which reads from top to bottom; [its page]({entry.name}.md) explains the details."
+    return f'# Source of {entry.title}\n\n{about}\n\n````python linenums="1"\n{code}````\n'
+
+
+def listed(markdown: str) -> str:
+    """With what the registry knows in the place of each ``<!-- algorithms: … -->``; links to builders lead to their files."""
+    for entry in ALGORITHMS.values():
+        markdown = markdown.replace(f"][jaxrl.{entry.builder}]", f"][{entry.module}.{entry.builder}]")
+    return LISTS.sub(lambda match: LIST_MAKERS[match[1]](), markdown)
+
+
+def table() -> str:
+    rows = ["| algorithm | what | actions | family | models | paper | source |", "|---" * 7 + "|"]
+    for entry in ALGORITHMS.values():
+        models = "recurrent too" if entry.memory else "memoryless"
+        paper = f"{entry.paper}, {entry.paper.source}" if entry.paper else "–"
+        link, code = f"[{entry.title}]({entry.name}.md)", f"[`{entry.name}.py`]({entry.name}-source.md)"
+        rows.append(f"| {link} | {entry.line} | {entry.takes} | {entry.family} | {models} | {paper} | {code} |")
+    return "\n".join(rows)
+
+
+def each(text: str) -> str:
+    return "\n\n".join(text.format(entry=entry) for entry in ALGORITHMS.values())
+
+
+LIST_MAKERS: dict[str, Callable[[], str]] = {
+    "table": table,
+    "commands": lambda: each("### jaxrl train {entry.name}\n\n<!-- help: train {entry.name} -->"),
+    "builders": lambda: each("::: {entry.module}.{entry.builder}\n    options:\n      heading: jaxrl.{entry.builder}"),
+    "parts": lambda: each("::: {entry.module}\n    options:\n      filters: ['!^_', '!^{entry.builder}$']"),
+}
 
 
 # ------------------------------------------------------------------------------------------------------------------- generated

@@ -27,17 +27,16 @@ import pytest
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl import types
-from jaxrl.algorithms import setting_names
+from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.names import called_here
 from jaxrl.runtime.cli import main as cli
-from jaxrl.runtime.cli.train import ALGORITHMS, parse
+from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
 from jaxrl.runtime.sweep import expand, read_sweep
 from tests.agents import cartpole
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
 SMALLER = {
     **dict.fromkeys(("500_000", "100_000", "50_000", "20_000"), "2_048"),
     "10_000": "1_024",  # the first half of a run of 20,000
@@ -56,6 +55,8 @@ def load_hooks() -> Any:
 
 
 hooks = load_hooks()
+PAGES = {str(path.relative_to(DOCS)): hooks.listed(path.read_text(encoding="utf-8")) for path in sorted(DOCS.rglob("*.md"))}
+PAGES |= {hooks.source_page(entry): hooks.source(entry) for entry in ALGORITHMS.values()}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -207,14 +208,14 @@ def test_help_of_no_command_is_refused() -> None:
         hooks.help_text("trian")
 
 
-@pytest.mark.parametrize("agent", ["PPO", "DQN"])
-def test_results_are_those_of_the_benchmarks(agent: str) -> None:
-    table = hooks.results(agent)
-    found = [json.loads(path.read_text()) for path in hooks.SCORES.glob("*.json")]
-    for result in (result for result in found if result["agent"] == agent):
-        assert f"| `{result['name']}` |" in table and f"| {result['mean']:.1f} [" in table
-        assert f"(curves/{result['name']}.png)" in table and (hooks.SCORES / f"{result['name']}.png").is_file()
-    assert f"<!-- results: {agent} -->" in PAGES[f"algorithms/{agent.lower()}.md"]
+@pytest.mark.parametrize("path", sorted(hooks.SCORES.glob("*.json")), ids=lambda path: path.stem)
+def test_results_are_those_of_the_benchmarks(path: Path) -> None:
+    result = json.loads(path.read_text())
+    (entry,) = (entry for entry in ALGORITHMS.values() if entry.title == result["agent"])
+    table = hooks.results(entry.title)
+    assert f"| `{result['name']}` |" in table and f"| {result['mean']:.1f} [" in table
+    assert f"(curves/{result['name']}.png)" in table and path.with_suffix(".png").is_file()
+    assert f"<!-- results: {entry.title} -->" in PAGES[hooks.page(entry)]
 
 
 def test_what_is_wide_scrolls_in_a_box_of_its_own() -> None:
@@ -265,10 +266,11 @@ def table(heading: str) -> list[list[str]]:
     return rows[2:]
 
 
-@pytest.mark.parametrize("rule", ALGORITHMS)
-def test_settings_in_the_table_of_names_exist(rule: str) -> None:
+@pytest.mark.parametrize("title", re.findall("^## Settings of (.+)$", PAGES["names.md"], re.MULTILINE))
+def test_settings_in_the_table_of_names_exist(title: str) -> None:
+    (rule,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
     structure, data = setting_names(rule)
-    for ours, *theirs in table(f"Settings of {rule.upper()}"):
+    for ours, *theirs in table(f"Settings of {title}"):
         (name,) = re.findall(r"`(\w+)`", ours)
         assert name in {*structure, *data}, name
         for cell in theirs:  # one name in place of another is what an error says too
@@ -290,7 +292,7 @@ def test_functions_in_the_table_of_names_exist() -> None:
 
 def test_log_keys_in_the_table_of_names_exist() -> None:
     keys = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS}
-    for rule in ("ppo", "dqn"):
+    for rule in ALGORITHMS:
         agent = cartpole(rule)
         keys |= set(jax.eval_shape(lambda key, agent=agent: agent.step(agent.init(key))[1], jax.random.key(0)))
     listed = [ours.strip("`") for ours, *_ in table("Log keys")]
@@ -314,13 +316,15 @@ def test_links_lead_somewhere(page: str) -> None:
         path = (DOCS / page).parent / file if file else DOCS / page
         if path.parent == DOCS / hooks.CURVES:  # the build takes them from where the benchmarks leave them
             path = hooks.SCORES / path.name
-        assert path.is_file(), target
-        assert not anchor or anchor in slugs(code_free(path.read_text(encoding="utf-8"))), target
+        found = os.path.relpath(path, DOCS)
+        assert found in PAGES or path.is_file(), target
+        assert not anchor or anchor in slugs(code_free(PAGES[found])), target
 
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\nhooks:")[0]
-    assert sorted(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == sorted(PAGES)
+    listed = [*re.findall(r": (\S+\.md)$", navigation, re.MULTILINE), *hooks.pages().values()]
+    assert sorted(listed) == sorted(PAGES)
 
 
 def resolve(name: str) -> Any:
@@ -350,7 +354,7 @@ def test_names_in_the_text_exist() -> None:
 
 
 def test_the_reference_is_complete() -> None:
-    listed = set(re.findall(r"^::: jaxrl\.(\w+)$", PAGES["api/index.md"], re.MULTILINE))
+    listed = set(re.findall(r"^(?:::: |      heading: )jaxrl\.(\w+)$", PAGES["api/index.md"], re.MULTILINE))
     assert listed == {name for name in jaxrl.__all__ if not hasattr(types, name)}
     assert "::: jaxrl.types" in PAGES["api/types.md"]
 
