@@ -18,7 +18,7 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
-from jaxrl.replay.uniform import Replay
+from jaxrl.replay import Replay, ReplayFn
 from jaxrl.spaces import example_input, same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree
 
@@ -89,10 +89,10 @@ def _is_flax(part: Any) -> bool:
     return isinstance(part, nn.Module) or (isinstance(part, type) and issubclass(part, nn.Module))
 
 
-def _takes(function: Any, *args: Any) -> bool:
+def _takes(function: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether it can be called so, as far as its signature tells."""
     try:
-        inspect.signature(function).bind(*args)
+        inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
         return False
     except ValueError:  # it has no signature, or arguments of a partial that do not fit: the call will say
@@ -204,13 +204,14 @@ def ready(transformation: optax.GradientTransformation) -> OptimizerFn:
 # ----------------------------------------------------------------------------------------------------------------------- replay
 
 
-def resolve_replay(replay: Any, default: Callable[..., Replay], *sizes: int) -> Replay:
-    """A builder's ``replay``: (capacity per environment, num_envs, rows_per_add, after) -> Replay, called with ``sizes``."""
-    must = f"must be a function (capacity per environment, num_envs, rows_per_add, after) -> Replay, such as {default.__name__}"
+def resolve_replay(replay: Any, default: ReplayFn, *sizes: int, before: int, after: int) -> Replay:
+    """A builder's ``replay`` keyword: None, or a ``ReplayFn``, called with the sizes and the window that the rule needs."""
+    must = "must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, such as "
+    must += show(default)
     function = default if replay is None else replay
-    if not callable(function) or not _takes(function, *sizes):
+    if not callable(function) or not _takes(function, *sizes, before=before, after=after):
         raise TypeError(f"replay={show(replay)} {must}")
-    made = function(*sizes)
+    made = function(*sizes, before=before, after=after)
     if not isinstance(made, Replay):
         raise TypeError(f"replay={show(replay)} gives {show(made)}, and {must}")
     return made

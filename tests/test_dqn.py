@@ -25,7 +25,8 @@ from jaxrl.algorithms.dqn import (
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
-from jaxrl.replay.uniform import Draw, Replay, uniform_replay
+from jaxrl.replay import Draw, Replay
+from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout import collect
 from jaxrl.spaces import first_input
 from jaxrl.training import run_iterations
@@ -76,9 +77,10 @@ def test_transitions_are_what_the_policy_saw(name: str) -> None:
     _, rollouts, learner = stream(name)
     rows, envs = 24, 3
     row, env = (x.reshape(-1) for x in np.meshgrid(np.arange(1, rows - 1), np.arange(envs), indexing="ij"))
-    replay = uniform_replay(rows, envs, 8)
+    replay = uniform_replay(rows, envs, 8, before=1)
     valid = np.asarray(learner.replay.valid[row, env])
-    drawn = transitions(replay, learner.replay, Draw(jnp.asarray(row), jnp.asarray(env), jnp.asarray(valid)), 0.9)
+    draw = Draw(jnp.asarray(row), jnp.asarray(env), jnp.ones(len(row)), jnp.asarray(valid))
+    drawn = transitions(replay, learner.replay, draw, 0.9)
     assert valid.any() and not valid.all()
 
     def at(tree: Any, offset: int) -> Any:
@@ -161,7 +163,7 @@ def cadence(interval: int) -> Agent:
 @cache
 def by_hand() -> Any:
     """A learner after its warm-up; what it draws at a version; and the gradient of one batch of that."""
-    agent, replay = cadence(1), uniform_replay(60, 4, 2)
+    agent, replay = cadence(1), uniform_replay(60, 4, 2, before=1)
     model = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
     loss = partial(dqn_loss, model, True, axis_name=None)
 
@@ -179,8 +181,8 @@ def test_the_replay_ratio_is_exact() -> None:
     """Rows drawn per row collected, by counting both: updates in the optimiser, rows at the replay's door."""
     asked: list[int] = []
 
-    def counting_replay(*sizes: int) -> Replay:
-        replay = uniform_replay(*sizes)
+    def counting_replay(*sizes: int, **window: int) -> Replay:
+        replay = uniform_replay(*sizes, **window)
 
         def draw(state: Any, key: Any, batch_size: int) -> Draw:
             asked.append(batch_size)

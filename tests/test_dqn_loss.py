@@ -37,7 +37,9 @@ def loss_case(seed: int) -> tuple[np.ndarray, np.ndarray, Transitions]:
     action = rng.integers(ACTIONS, size=N).astype(np.int32)
     terminated, valid = rng.random((2, N)) < np.array([[0.3], [0.7]])
     discount = np.where(terminated, 0, rng.uniform(0.5, 1, N)).astype(np.float32)
-    return normal(FEATURES, ACTIONS), normal(FEATURES, ACTIONS), Transitions(inputs, after, action, normal(N), discount, valid)
+    weight = rng.uniform(0.2, 1, N).astype(np.float32)
+    batch = Transitions(inputs, after, action, normal(N), discount, weight, valid)
+    return normal(FEATURES, ACTIONS), normal(FEATURES, ACTIONS), batch
 
 
 @cache
@@ -56,8 +58,8 @@ def test_the_loss_is_the_papers(double: bool) -> None:
             best = np.argmax(after @ (w if double else w_target))
             q_value = (x @ w)[batch.action[i]]
             error = q_value - (batch.reward[i] + batch.discount[i] * (after @ w_target)[best])
-            expected += 0.5 * error**2 / batch.valid.sum()
-            slope[:, batch.action[i]] += error * x / batch.valid.sum()  # nothing flows through the target
+            expected += 0.5 * batch.weight[i] * error**2 / batch.valid.sum()
+            slope[:, batch.action[i]] += batch.weight[i] * error * x / batch.valid.sum()  # nothing flows through the target
             values.append(q_value)
         assert float(loss) == pytest.approx(expected, rel=1e-4)
         np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-4)
@@ -115,7 +117,7 @@ def test_forbidden_actions_are_not_looked_ahead_to() -> None:
     q_free = np.asarray(jit(model.apply)(params, (), free)[1])
     allowed = np.asarray(bound.obs["action_mask"]).argmax(-1)
     action, nothing = jnp.zeros(N, jnp.int32), jnp.zeros(N)
-    batch = Transitions(free, bound, action, nothing, jnp.full(N, 0.9), jnp.ones(N, bool))
+    batch = Transitions(free, bound, action, nothing, jnp.full(N, 0.9), jnp.ones(N), jnp.ones(N, bool))
     for double in (True, False):
         loss, _ = jit(lambda p, b, d=double: dqn_loss(model, d, p, p, b, None))(params, batch)
         expected = 0.5 * np.mean((q_free[:, 0] - 0.9 * q_free[np.arange(N), allowed]) ** 2)

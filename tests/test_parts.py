@@ -225,10 +225,14 @@ def test_built_in_models_keep_the_contract() -> None:
 @pytest.mark.parametrize(
     "replay, words",
     [
-        ("uniform", "replay='uniform' must be a function (capacity per environment, num_envs, rows_per_add, after) -> Replay"),
+        (
+            "uniform",
+            "replay='uniform' must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> ",
+        ),
         (uniform_replay(60, 4, 2), "replay=Replay(…) must be a function"),
         (lambda capacity: uniform_replay(capacity, 4, 2), "replay=<lambda> must be a function"),
-        (lambda *sizes: None, "replay=<lambda> gives None, and must be a function"),
+        (lambda *sizes, after: uniform_replay(*sizes, after=after), "replay=<lambda> must be a function"),
+        (lambda *sizes, **window: None, "replay=<lambda> gives None, and must be a function"),
     ],
 )
 def test_what_is_no_replay(replay: Any, words: str) -> None:

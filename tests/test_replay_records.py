@@ -64,10 +64,3 @@ def test_rows_are_drawn_by_index_and_under_vmap() -> None:
     assert bits(records[index, 1].unpack()) == bits(jax.tree.map(lambda x: x[np.asarray(index), 1], rows))
     each = jax.vmap(lambda records: records[2].unpack(), in_axes=1)(records)
     assert bits(each) == bits(jax.tree.map(lambda x: x[2], rows))
-
-
-def test_leaves_take_the_types_of_the_layout() -> None:
-    layout = layout_of({"a": np.zeros((), np.float32), "b": np.zeros((), np.bool_)})
-    back = pack(layout, {"a": jnp.arange(3), "b": jnp.array([0, 1, 2])}).unpack()
-    np.testing.assert_array_equal(back["a"], np.float32([0, 1, 2]))
-    np.testing.assert_array_equal(back["b"], [False, True, True])

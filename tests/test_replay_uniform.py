@@ -14,14 +14,16 @@ import pytest
 import scipy.stats
 
 from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.replay import Draw, Replay
 from jaxrl.replay.gather import gather_rows
-from jaxrl.replay.uniform import CANDIDATES, Draw, Replay, ReplayState, uniform_replay
+from jaxrl.replay.uniform import CANDIDATES, ReplayState, uniform_replay
 from jaxrl.runtime.system.devices import usable_cores
 from tests import probes
 from tests.agents import assert_bit_equal, small_dqn
 
 KEY = partial(jax.random.key, 0)
 ENVS = 3
+ALL = np.arange(ENVS)
 
 
 class Numbered(NamedTuple):
@@ -55,7 +57,7 @@ class Filled(NamedTuple):
 @cache
 def ring(capacity: int, rows_per_add: int) -> tuple[Replay, Any]:
     """A replay and its compiled ``add``."""
-    replay = uniform_replay(capacity, ENVS, rows_per_add)
+    replay = uniform_replay(capacity, ENVS, rows_per_add, before=1)
     return replay, jax.jit(replay.add, compiler_options=COMPILE_FAST)
 
 
@@ -64,7 +66,7 @@ def fill(capacity: int, rows_per_add: int, adds: int, **settings: Any) -> Filled
     state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
     for i in range(adds):
         rows = numbered_rows(i * rows_per_add, rows_per_add, **settings)
-        state = add(state, rows)
+        state = add(state, rows, ALL)
         stored.extend(zip(range(i * rows_per_add, (i + 1) * rows_per_add), rows.valid, strict=True))
     return Filled(replay, state, list(stored))
 
@@ -91,7 +93,7 @@ def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
     state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
     for i in range(3 * capacity // rows_per_add + 3):
         rows = numbered_rows(i * rows_per_add, rows_per_add)
-        state = add(state, rows)
+        state = add(state, rows, ALL)
         stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
         draw, (before, row, after) = look(replay, state, jax.random.fold_in(KEY(), i), 600)
         allowed = drawable(list(stored))
@@ -117,7 +119,7 @@ def test_no_window_crosses_a_seal(capacity: int, rows_per_add: int) -> None:
     assert_bit_equal(seal(state), state)
     for i in range(3 * capacity // rows_per_add + 3):
         rows = numbered_rows(i * rows_per_add, rows_per_add)
-        state = add(state, rows)
+        state = add(state, rows, ALL)
         stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
         if i % 2:
             state = seal(state)
@@ -177,10 +179,10 @@ def test_states_of_different_age_side_by_side() -> None:
     both = jax.tree.map(lambda *x: jnp.stack(x), young.state, old.state)
     rows, keys = numbered_rows(100, 4), jax.random.split(KEY(), 2)
     _, add = ring(10, 4)
-    after = jax.jit(jax.vmap(replay.add, in_axes=(0, None)))(both, rows)
+    after = jax.jit(jax.vmap(replay.add, in_axes=(0, None, None)))(both, rows, ALL)
     seen = jax.vmap(lambda state, key: look(replay, state, key, 600))(after, keys)
     for i, filled in enumerate((young, old)):
-        alone = add(filled.state, rows)
+        alone = add(filled.state, rows, ALL)
         assert_bit_equal(jax.tree.map(lambda x, i=i: x[i], after), alone)
         assert_bit_equal(jax.tree.map(lambda x, i=i: x[i], seen), look(replay, alone, keys[i], 600))
 
@@ -189,42 +191,122 @@ def test_a_device_may_hold_a_share_of_the_environments() -> None:
     """Built for three environments, used with the last two: what is drawn follows the state."""
     replay, state, stored = large()
     share = state._replace(records=state.records[:, 1:], valid=state.valid[:, 1:])
-    share = ring(10, 4)[1](share, jax.tree.map(lambda x: x[:, 1:], numbered_rows(20, 4)))
+    share = ring(10, 4)[1](share, jax.tree.map(lambda x: x[:, 1:], numbered_rows(20, 4)), np.array([2, 3]))
     draw, (_, row, _) = look(replay, share, KEY(), 600)
     newer = [*stored, *zip(range(20, 24), numbered_rows(20, 4).valid, strict=True)][-10:]
     allowed = {(number, env - 1) for number, env in drawable(newer) if env > 0}
     assert set(zip(row.number[draw.valid].tolist(), draw.env[draw.valid].tolist(), strict=True)) == allowed
 
 
-@pytest.mark.parametrize("capacity, rows_per_add", [(10, 4), (9, 1)])
-def test_draws_are_followed_by_as_many_rows_as_asked(capacity: int, rows_per_add: int) -> None:
-    replay = uniform_replay(capacity, ENVS, rows_per_add, after=3)
+@pytest.mark.parametrize("capacity, rows_per_add, before, after", [(10, 4, 1, 3), (9, 1, 3, 0), (7, 4, 0, 1), (11, 3, 2, 2)])
+def test_windows_are_whole(capacity: int, rows_per_add: int, before: int, after: int) -> None:
+    """As many rows as asked for around each drawn one, as a deque holds them, until the ring has wrapped around twice."""
+    replay = uniform_replay(capacity, ENVS, rows_per_add, before=before, after=after)
+    offsets = range(-before, after + 1)
+
+    @partial(jax.jit, compiler_options=COMPILE_FAST)
+    def add_and_look(state: ReplayState, rows: Numbered, key: Any) -> Any:
+        state = replay.add(state, rows, ALL)
+        draw = replay.draw(state, key, 600)
+        return state, draw, [replay.take(state, draw, offset) for offset in offsets]
+
     stored: deque[tuple[int, np.ndarray]] = deque(maxlen=capacity)
     state = replay.init(EXAMPLE)
     for i in range(2 * capacity // rows_per_add + 3):
         rows = numbered_rows(i * rows_per_add, rows_per_add)
-        state = ring(capacity, rows_per_add)[1](state, rows)
         stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
-        draw, (_, row, _) = look(replay, state, jax.random.fold_in(KEY(), i), 600)
-        found = np.asarray(draw.valid)
-        allowed = drawable([*stored][: len(stored) - 2])
-        assert set(zip(row.number[found].tolist(), draw.env[found].tolist(), strict=True)) == allowed
+        state, draw, window = jax.device_get(add_and_look(state, rows, jax.random.fold_in(KEY(), i)))
+        found, whole = draw.valid, [*stored][before : len(stored) - after]
+        number, env = window[before].number[found], draw.env[found]
+        assert set(zip(number.tolist(), env.tolist(), strict=True)) == {(n, e) for n, ok in whole for e in ALL if ok[e]}
+        for offset, part in zip(offsets, window, strict=True):
+            np.testing.assert_array_equal(part.name[found], np.stack([number + offset, env], -1))
+    assert found.any()
+
+
+@pytest.mark.parametrize("capacity", [12, 10])
+@pytest.mark.parametrize("parts", [([0, 1], [2]), ([2], [0], [1])], ids=["in order", "in any order"])
+def test_a_round_may_come_in_parts(capacity: int, parts: tuple[list[int], ...]) -> None:
+    """The ring is then that of one add; before the last part nothing of the round is drawn, nor of what it writes over."""
+    replay, add = ring(capacity, 4)
+    whole = in_parts = replay.init(EXAMPLE)
+    stored: deque[tuple[int, np.ndarray]] = deque(maxlen=capacity)
+    for i in range(5):
+        rows = numbered_rows(4 * i, 4)
+        for part in parts:
+            if part is not parts[0]:
+                draw, (before, row, after) = look(replay, in_parts, jax.random.fold_in(KEY(), i), 600)
+                found = np.asarray(draw.valid)
+                allowed = drawable([*stored][max(0, len(stored) + 4 - 12) :])
+                assert set(zip(row.number[found].tolist(), draw.env[found].tolist(), strict=True)) == allowed
+                for x, offset in ((before, -1), (after, 1)):
+                    np.testing.assert_array_equal(x.name[found], row.name[found] + np.array([offset, 0]))
+            # ids of later environments: a device that holds the lanes of some counts them from its own first
+            in_parts = add(in_parts, jax.tree.map(lambda x, part=part: x[:, part], rows), np.array(part) + ENVS)
+        stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
+        whole = add(whole, rows, ALL)
+        assert_bit_equal(in_parts, whole)
+
+
+def test_all_draws_of_a_uniform_replay_count_alike() -> None:
+    replay, state, _ = large()
+    draw, _ = look(replay, state, KEY(), 600)
+    np.testing.assert_array_equal(draw.weight, np.ones(600, np.float32))
+    assert replay.update(state, draw, jnp.zeros(600)) is state
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    for sizes, name in (
-        ((2, 3, 4), "capacity"),
-        ((10, 0, 4), "num_envs"),
-        ((10, 3, 0), "rows_per_add"),
-        ((10.5, 3, 1), "capacity"),
-        ((6, 3, 1, 5), "capacity"),
-        ((10, 3, 1, 0), "after"),
+    for sizes, window, name in (
+        ((2, 3, 4), {"before": 1}, "capacity"),
+        ((10, 0, 4), {}, "num_envs"),
+        ((10, 3, 0), {}, "rows_per_add"),
+        ((10.5, 3, 1), {}, "capacity"),
+        ((6, 3, 1), {"before": 1, "after": 5}, "capacity"),
+        ((10, 3, 1), {"after": -1}, "after"),
+        ((10, 3, 1), {"before": 0.5}, "before"),
     ):
         with pytest.raises(ValueError, match=rf"^{name}=.* must be an integer >= "):
-            uniform_replay(*sizes)
+            uniform_replay(*sizes, **window)
     replay, state, _ = large()
     with pytest.raises(ValueError, match="takes 4 rows at a time, not 3: build it for that rollout_length"):
-        replay.add(state, numbered_rows(0, 3))
+        replay.add(state, numbered_rows(0, 3), ALL)
+    draw = Draw(jnp.zeros(2, jnp.int32), jnp.zeros(2, jnp.int32), jnp.ones(2), jnp.ones(2, bool))
+    for offset in (-2, 2):
+        with pytest.raises(ValueError, match=rf"^offset={offset} must be from -1 to 1: build this replay with a larger before"):
+            replay.take(state, draw, offset)
+    with pytest.raises(AssertionError, match="equal_shape"):
+        replay.take(state, draw, jnp.zeros(3, jnp.int32))
+
+
+ROWS = numbered_rows(0, 4)
+
+
+@pytest.mark.parametrize(
+    "rows, env_id, message",
+    [
+        (
+            ROWS._replace(flag=ROWS.number.astype(np.float32)),
+            ALL,
+            r"rows\.flag is float32\[4, 3\], .* takes uint8\[4, 3\]: cast it",
+        ),
+        (ROWS._replace(number=ROWS.name), ALL, r"rows\.number is float32\[4, 3, 2\], and this replay takes int32\[4, 3\]"),
+        (ROWS._replace(name={"x": ROWS.name}), ALL, "this replay stores rows of .* not of"),
+        (ROWS, ALL[:2], r"rows\.number is int32\[4, 3\], and this replay takes int32\[4, 2\]"),
+        (
+            numbered_rows(0, 4, 4),
+            np.arange(4),
+            "env_id names 4 environments, and this replay has 3 lanes: build it for that num_envs",
+        ),
+        (ROWS, np.array([0, 2, 1]), r"env_id=\[0, 2, 1\] must be consecutive environments within the 3 lanes"),
+        (numbered_rows(0, 4, 2), np.array([2, 3]), r"env_id=\[2, 3\] must be consecutive environments within the 3 lanes"),
+    ],
+    ids=["dtype", "shape", "structure", "ids of some", "too many", "order", "beyond the last lane"],
+)
+def test_rows_that_do_not_fit_are_refused(rows: Any, env_id: Any, message: str) -> None:
+    """What would be cut down, or fill other lanes, without a word."""
+    replay, state, _ = large()
+    with pytest.raises(ValueError, match=message):
+        replay.add(state, rows, env_id)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ cost

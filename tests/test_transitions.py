@@ -47,12 +47,12 @@ def by_loop(rows: ReplayRow, t: int, env: int, n_step: int) -> tuple[float, floa
 
 @pytest.mark.parametrize("n_step", [1, 2, 5])
 def test_returns_stop_where_their_episode_does(n_step: int) -> None:
-    replay = uniform_replay(CAPACITY, ENVS, ADD, after=n_step)
+    replay = uniform_replay(CAPACITY, ENVS, ADD, before=1, after=n_step)
     rows = episodes(n_step)
     state = replay.init(jax.tree.map(lambda x: jnp.asarray(x[0, 0]), rows))
     add, seal = (jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.seal))
     for start in range(0, ROWS, ADD):
-        state = add(state, jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + ADD]), rows))
+        state = add(state, jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + ADD]), rows), jnp.arange(ENVS))
         if start == ADD:  # the environments begin anew: nothing before follows the next row
             state = seal(state)
             rows.valid[2 * ADD - 1] = False

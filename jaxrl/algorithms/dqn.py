@@ -6,7 +6,7 @@ Reads top to bottom: settings, state, acting, loss, observe and learn, builder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,8 +33,9 @@ from jaxrl.optimize import (
     valid_mean,
 )
 from jaxrl.parts import ModelFn, model_output, resolve_model, resolve_optimizer, resolve_replay, show
+from jaxrl.replay import Replay, ReplayFn
 from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
-from jaxrl.replay.uniform import Replay, ReplayState, uniform_replay
+from jaxrl.replay.uniform import ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
 from jaxrl.spaces import example_input, finite, other_way, show_shapes
 from jaxrl.spec import agent_spec
@@ -88,17 +89,13 @@ class DQNState(NamedTuple):
     replay: ReplayState
 
 
-ReplayFn = Callable[[int, int, int, int], Replay]
-"""(capacity per environment, num_envs, rows_per_add, after) -> Replay"""
-
-
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
 
 def dqn_loss(
     model: Model, double: bool, params: PyTree, target_params: PyTree, batch: Transitions, axis_name: str | None
 ) -> tuple[Array, dict[str, Array]]:
-    """½·(r + γ·(1 − terminated)·Q⁻(s′, a′) − Q(s, a))², as a mean over valid draws (Mnih et al. 2015, eq. 1).
+    """½·w·(r + γ·(1 − terminated)·Q⁻(s′, a′) − Q(s, a))², as a mean over valid draws (Mnih et al. 2015, eq. 1; w is 1 there).
 
     With n-step returns r is the sum of n discounted rewards, γ is γⁿ, and s′ is n steps away. a′ maximises the online network
     with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without.
@@ -112,7 +109,7 @@ def dqn_loss(
     q_values = model.apply(params, (), batch.inputs)[1]
     chosen = pick(q_values, batch.action)
     mean = valid_mean(batch.valid, axis_name)
-    loss = 0.5 * mean((chosen - target) ** 2)
+    loss = 0.5 * mean(batch.weight * (chosen - target) ** 2)
     return loss, {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
 
 
@@ -170,7 +167,7 @@ def make_algorithm(
     def observe(learner: DQNState, rollout: Rollout) -> DQNState:
         obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
         rows = ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid)
-        return learner._replace(replay=replay.add(learner.replay, rows))
+        return learner._replace(replay=replay.add(learner.replay, rows, rollout.env_id))
 
     def learn(learner: DQNState) -> tuple[DQNState, Metrics]:
         hp = current(learner)
@@ -247,8 +244,8 @@ def make_dqn(
       model: a memoryless Model whose outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that
         gives one; default: an MLP of 2×64, ReLU.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      replay: (capacity per environment, num_envs, rows_per_add, after) -> Replay, where ``after`` is n_step; default:
-        ``uniform_replay``.
+      replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, asked to keep 1 row
+        before and n_step rows after a drawn one; default: ``uniform_replay``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``DQNConfig`` and ``DQNHyperparams``.
@@ -282,7 +279,7 @@ def make_dqn(
         bound.observation_space,
         bound.action_space,
         network,
-        resolve_replay(replay, uniform_replay, capacity, config.num_envs, config.rollout_length, config.n_step),
+        resolve_replay(replay, uniform_replay, capacity, config.num_envs, config.rollout_length, before=1, after=config.n_step),
         config,
         optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, DQNHyperparams(), [*factors]),
         schedules=factors,

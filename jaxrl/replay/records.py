@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.spaces import show_shapes
 from jaxrl.types import Array, PyTree
 
 SMALL_BYTES = 64
@@ -73,11 +74,24 @@ def layout_of(row: PyTree) -> Layout:
     return Layout(structure, tuple(x.shape for x in leaves), tuple(np.dtype(x.dtype) for x in leaves))
 
 
+def check_rows(layout: Layout, rows: PyTree, leading: tuple[int, ...]) -> None:
+    """Refuse rows that are not ``leading`` times what the layout is for: another type would be cut down, silently."""
+    leaves, structure = jax.tree.flatten_with_path(rows)
+    if structure != layout.structure:
+        raise ValueError(f"this replay stores rows of {layout.structure}, not of {structure}: build it with such an example")
+    for (path, x), shape, dtype in zip(leaves, layout.shapes, layout.dtypes, strict=True):
+        stored, given = (jax.ShapeDtypeStruct(*each) for each in (((*leading, *shape), dtype), (jnp.shape(x), x.dtype)))
+        if stored != given:
+            raise ValueError(
+                f"rows{jax.tree_util.keystr(path)} is {show_shapes(given)}, and this replay takes {show_shapes(stored)}: cast "
+                "it, or give init an example of that type and shape"
+            )
+
+
 def pack(layout: Layout, rows: PyTree) -> Records:
-    """Rows [..., leaf's shape] as records; leaves take the layout's types."""
+    """Rows [..., leaf's shape] as records."""
     words, large, leading = [], [], ()
-    for x, shape, dtype, small in zip(jax.tree.leaves(rows), layout.shapes, layout.dtypes, layout.in_record, strict=True):
-        x = x.astype(dtype)
+    for x, shape, small in zip(jax.tree.leaves(rows), layout.shapes, layout.in_record, strict=True):
         leading = x.shape[: x.ndim - len(shape)]
         if small:
             words.append(_to_words(x.reshape((*leading, math.prod(shape)))))

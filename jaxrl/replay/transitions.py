@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.replay.uniform import Draw, Replay, ReplayState
+from jaxrl.replay import Draw, Replay
 from jaxrl.spaces import per_row
 from jaxrl.types import Array, PyTree, StepInput
 
@@ -32,10 +32,12 @@ class Transitions(NamedTuple):
     """r₀ + γ·r₁ + … + γᵐ⁻¹·rₘ₋₁."""
     discount: Array
     """What the value of ``next_inputs`` counts: γᵐ, and 0 after a termination."""
+    weight: Array
+    """What the loss counts each row: ``Draw.weight``."""
     valid: Array
 
 
-def transitions(replay: Replay, state: ReplayState, draw: Draw, gamma: Array | float, n_step: int = 1) -> Transitions:
+def transitions(replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_step: int = 1) -> Transitions:
     """The drawn rows with the n-step return that follows them (Sutton & Barto 2018, eq. 7.1), and what it reached.
 
     A return stops at the end of its episode: after a termination nothing is beyond; after a truncation, and at a seam, the value
@@ -43,7 +45,7 @@ def transitions(replay: Replay, state: ReplayState, draw: Draw, gamma: Array | f
     (Hessel et al. 2018).
 
     Args:
-      replay: built to keep ``n_step`` rows after a drawn one.
+      replay: built with ``before=1`` and ``after=n_step``.
       draw: [N].
       gamma: f32[], discount per step.
     """
@@ -66,7 +68,7 @@ def transitions(replay: Replay, state: ReplayState, draw: Draw, gamma: Array | f
     else:
         last, reached = (replay.take(state, draw, count + offset) for offset in (-1, 0))
     inputs, next_inputs = _inputs(replay.take(state, draw, -1), first), _inputs(last, reached)
-    return Transitions(inputs, next_inputs, first.action, reward, discount, draw.valid)
+    return Transitions(inputs, next_inputs, first.action, reward, discount, draw.weight, draw.valid)
 
 
 def _inputs(previous: ReplayRow, current: ReplayRow) -> StepInput:
