@@ -94,12 +94,12 @@ class FusedProgram:
 
     def compile(self) -> tuple[float, int]:
         driver = self._driver(np.arange(self._case.num_seeds))
-        states, *_ = driver.advance(driver.init(), 1)
+        states, *_ = driver.iterate(driver.init(), 1)
         return driver.compile_seconds, count_parameters(states.learner.params) // self._case.num_seeds
 
     def train(self, seeds: np.ndarray) -> tuple[Any, int]:
         driver = self._driver(seeds)
-        states, metrics, _ = jax.block_until_ready(driver.advance(driver.init(), self._iterations))
+        states, metrics, _ = jax.block_until_ready(driver.iterate(driver.init(), self._iterations))
         valid = to_floats({"valid": metrics["charts/valid_rows"]})["valid"] or 0.0
         trained_rows = self.total_steps - self._warmup_steps
         return states, round(valid * trained_rows * self._case.num_seeds) + int(np.sum(states.warmup_rows))

@@ -41,9 +41,9 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
     """Time ``pairs`` pairs of chunks for each of both, and write ``overhead.json``."""
     agent = make_ppo("CartPole-v1")
     driver = FusedDriver(agent, SEEDS, seed_devices(len(SEEDS))[0])
-    states, *_ = driver.advance(driver.init(), 20)
+    states, *_ = driver.iterate(driver.init(), 20)
     begin = time.perf_counter()
-    states, *_ = jax.block_until_ready(driver.advance(states, 200))
+    states, *_ = jax.block_until_ready(driver.iterate(states, 200))
     iterations = max(1, round(200 * chunk_seconds / (time.perf_counter() - begin)))
 
     with tempfile.TemporaryDirectory() as name:
@@ -56,7 +56,7 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
         step = itertools.count(1)
 
         def plain(states: Any) -> Any:
-            states, metrics, _ = driver.advance(states, iterations)
+            states, metrics, _ = driver.iterate(states, iterations)
             session.fetch(metrics)
             return states
 

@@ -106,7 +106,7 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tup
         "interval": bootstrap_interval(scores),
         "scores": scores.tolist(),
         "seeds": list(range(experiment.num_seeds)),
-        "total_steps": int(history["total_steps"][-1]),
+        "total_steps": int(history["rows"][-1]),
         "train_seconds": train_seconds(history),
         "command": machine.command(),
         "date": machine.now(),

@@ -31,6 +31,7 @@ WIDTH = "100"
 HELP = re.compile(r"<!-- help: ?([a-z ]*)-->")
 LISTS = re.compile(r"<!-- algorithms: (\w+) -->")
 RESULTS = re.compile(r"<!-- results: (.+?) -->")
+LOGGED = re.compile(r"^## What is logged\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"\[code: (\w+)\.py \| (.+?)\]")
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
 WIDE = re.compile(r'<table>.*?</table>|<math [^>]*display="block".*?</math>', re.DOTALL)
@@ -140,10 +141,19 @@ def each(text: str) -> str:
     return "\n\n".join(text.format(entry=entry) for entry in ALGORITHMS.values())
 
 
+def logged(entry: Entry) -> str:
+    """The section of an algorithm's page on what it logs."""
+    section = LOGGED.search((ROOT / "docs" / page(entry)).read_text(encoding="utf-8"))
+    if section is None:
+        raise ValueError(f"{page(entry)} has no section '## What is logged'")
+    return section[1]
+
+
 LIST_MAKERS: dict[str, Callable[[], str]] = {
     "table": table,
     "commands": lambda: each("### jaxrl train {entry.name}\n\n<!-- help: train {entry.name} -->"),
     "builders": lambda: each("::: {entry.module}.{entry.builder}\n    options:\n      heading: jaxrl.{entry.builder}"),
+    "logged": lambda: "\n".join(f"## {entry.title}\n{logged(entry)}" for entry in ALGORITHMS.values()),
     "parts": lambda: each("::: {entry.module}\n    options:\n      filters: ['!^_', '!^{entry.builder}$']"),
 }
 

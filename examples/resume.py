@@ -20,7 +20,7 @@ def main(folder: str = "runs/example-resume", total_steps: int = 100_000) -> Non
     settings = {"seeds": 2, "eval_episodes": 16, "checkpoint_every": 0.5, "quiet": True}
 
     def cut(chunk):
-        if chunk.total_steps > total_steps / 2:
+        if chunk.rows > total_steps / 2:
             raise PowerCut
 
     try:

@@ -32,6 +32,7 @@ from jaxrl.names import called_here
 from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
+from jaxrl.runtime.records.sinks import RENAMED
 from jaxrl.runtime.sweep import expand, read_sweep
 from tests.agents import cartpole
 
@@ -290,12 +291,36 @@ def test_functions_in_the_table_of_names_exist() -> None:
         assert {keyword.arg for keyword in parsed.keywords} <= set(signature.parameters), call
 
 
+OF_A_RUN = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS}
+"""The log keys that no algorithm writes; tests/test_run.py holds that there are no more."""
+
+
+@cache
+def logged_by(rule: str) -> set[str]:
+    agent = cartpole(rule)
+    return set(jax.eval_shape(lambda key: agent.step(agent.init(key))[1], jax.random.key(0)))
+
+
+def keys_in(page: str) -> set[str]:
+    """The log keys in the first column of a page's tables."""
+    return set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize("rule", ALGORITHMS)
+def test_the_page_of_an_algorithm_has_what_it_logs(rule: str) -> None:
+    common, own = keys_in(PAGES["log-keys.md"]), keys_in(hooks.logged(ALGORITHMS[rule]))
+    assert not logged_by(rule) - common - own and not own & common
+    assert not own - logged_by(rule)
+
+
+def test_the_page_of_log_keys_has_all_and_no_other() -> None:
+    page = hooks.on_page_markdown(PAGES["log-keys.md"])
+    assert keys_in(page) == OF_A_RUN.union(*map(logged_by, ALGORITHMS))
+    assert all(f"`{tag}`" in page for tag in RENAMED.values())
+
+
 def test_log_keys_in_the_table_of_names_exist() -> None:
-    keys = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS}
-    for rule in ALGORITHMS:
-        agent = cartpole(rule)
-        keys |= set(jax.eval_shape(lambda key, agent=agent: agent.step(agent.init(key))[1], jax.random.key(0)))
-    listed = [ours.strip("`") for ours, *_ in table("Log keys")]
+    listed, keys = [ours.strip("`") for ours, *_ in table("Log keys")], OF_A_RUN.union(*map(logged_by, ALGORITHMS))
     assert len(listed) > 10 and set(listed) <= keys, set(listed) - keys
 
 

@@ -182,6 +182,8 @@ def test_a_finished_run_is_only_read(whole: Any, tmp_path: Path) -> None:
     folder, states, history = whole("ppo")
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
+    records = copy / "records.jsonl"
+    records.write_text(records.read_text().replace('"rows": ', '"total_steps": '))  # as version 0.1.0 called it
     again, history_again = train(cartpole("ppo"), copy)
     assert_bit_equal(again, states)
     assert_same_history(history_again, history)
@@ -393,7 +395,7 @@ CUTS: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
     "middle": (lambda lines: [*lines[:1], *lines[2:]], "was altered: iteration 4 follows 0, in a run that writes a row every 2"),
     "order": (lambda lines: [lines[1], lines[0], *lines[2:]], "was altered: iteration 0 follows 2"),
     "seeds": (lambda lines: [line.replace("[", "[1,", 1) for line in lines], "its row of iteration 0 has other seeds"),
-    "steps": (lambda lines: [line.replace('"total_steps": ', '"total_steps": 9') for line in lines], "or other steps"),
+    "steps": (lambda lines: [line.replace('"rows": ', '"rows": 9') for line in lines], "or other steps"),
 }
 
 
@@ -616,10 +618,10 @@ def test_a_seed_on_the_host_is_frozen() -> None:
     sane, wild = driver.init()
     hyperparams = wild.learner.hyperparams._replace(learning_rate=np.float32(1e38))
     wild = wild._replace(learner=wild.learner._replace(hyperparams=hyperparams))
-    states, metrics, alive = driver.advance([sane, wild], 2)
+    states, metrics, alive = driver.iterate([sane, wild], 2)
     assert alive.tolist() == [True, False]
     assert_bit_equal(states[1], wild)
-    states, metrics, alive = driver.advance(states, 2, alive)
+    states, metrics, alive = driver.iterate(states, 2, alive)
     assert alive.tolist() == [True, False] and metrics["charts/valid_rows"].count.tolist() == [64, 0]
     assert_bit_equal(states[1], wild)
     assert int(states[0].iteration) == 4

@@ -29,6 +29,7 @@ from jaxrl.runtime.loop import interrupt
 from jaxrl.runtime.loop import session as session_module
 from jaxrl.runtime.loop.plan import check_seeds, make_plan
 from jaxrl.runtime.records.origin import commit
+from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
 from jaxrl.runtime.run import RunInterrupted, run
 from jaxrl.runtime.screen.progress import duration, short, spread
 from jaxrl.runtime.system import devices
@@ -93,14 +94,14 @@ def test_seeds_over_two_devices_equal_seeds_alone(agent: Agent, finished: Finish
 
 
 def test_devices_never_communicate(finished: Finished) -> None:
-    program = finished.driver.programs["advance"].as_text()
+    program = finished.driver.programs["iterate"].as_text()
     assert "while" in program
     for collective in ("all-reduce", "all-gather", "collective-permute", "all-to-all"):
         assert collective not in program
 
 
 def test_chunks_do_not_change_the_result(finished: Finished) -> None:
-    states, *_ = finished.driver.advance(finished.driver.init({"total_steps": 160}), 5)
+    states, *_ = finished.driver.iterate(finished.driver.init({"total_steps": 160}), 5)
     assert_bit_equal(states, finished.states)
 
 
@@ -122,7 +123,7 @@ def test_environments_on_the_host_share_the_loop(tmp_path: Path, capsys: pytest.
     agent = small_dqn(hosted(probes.truncation(5)))
     states, history = run(agent, 80, seeds=2, out=tmp_path, chunk_iterations=1, eval_every=2, eval_episodes=3)
     assert len(states) == 2 and history["charts/episodic_length"].shape == (3, 2)
-    assert history["iteration"].tolist() == [8, 9, 10] and history["total_steps"].tolist() == [64, 72, 80]
+    assert history["iteration"].tolist() == [8, 9, 10] and history["rows"].tolist() == [64, 72, 80]
     np.testing.assert_array_equal(history["evaluation/episodic_return"], [[5.0] * 2, [np.nan] * 2, [5.0] * 2])
     assert history["env_steps"][0].tolist() == [4 * 14] * 2  # of 16 rows in each environment two are resets
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -238,18 +239,20 @@ def test_evaluate_refuses_env_params_on_the_host() -> None:
 
 def test_history_and_progress_csv_agree(finished: Finished) -> None:
     history, folder = finished.history, finished.folder
-    assert history["iteration"].tolist() == [0, 2, 4, 5] and history["total_steps"].tolist() == [0, 64, 128, 160]
-    assert history["env_steps"].shape == (4, 4) and (history["env_steps"] <= history["total_steps"][:, None]).all()
+    assert history["iteration"].tolist() == [0, 2, 4, 5] and history["rows"].tolist() == [0, 64, 128, 160]
+    assert history["env_steps"].shape == (4, 4) and (history["env_steps"] <= history["rows"][:, None]).all()
     valid = history["charts/valid_rows"][1:] * np.array([[64], [64], [32]])
     np.testing.assert_allclose(np.diff(history["env_steps"], axis=0), valid, rtol=1e-5)
     training = [key for key in history if key.startswith(("charts/", "losses/"))]
+    of_the_run = {*history, "seed"} - {*training}
+    assert of_the_run == {*FIRST_COLUMNS, EVALUATION_RETURN, EVALUATION_LENGTH}  # as docs/log-keys.md has them
     assert training and all(np.isnan(history[key][0]).all() for key in [*training, "sps"])
 
     text = (folder / "progress.csv").read_text()
     assert "nan" not in text.lower() and "inf" not in text.lower()
     rows = list(csv.DictReader(text.splitlines()))
     assert len(rows) == 4 * 4
-    assert list(rows[0])[:7] == ["seed", "iteration", "total_steps", "env_steps", "seconds", "sps", "diverged"]
+    assert list(rows[0])[:7] == ["seed", "iteration", "rows", "env_steps", "seconds", "sps", "diverged"]
     assert [int(row["seed"]) for row in rows[:4]] == SEEDS
     for index, row in enumerate(rows):
         chunk, seed = divmod(index, 4)
@@ -347,7 +350,7 @@ def test_panel_in_a_terminal() -> None:
     console = Console(force_terminal=True, width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115 - until the test ends
     live = Live(Header("PPO · Env · 2 seeds", 1000), console)
     record = {
-        "total_steps": 500,
+        "rows": 500,
         "sps": 123_456.0,
         "charts/episodic_return": np.array([1.0, 3.0]),
         "evaluation/episodic_return": np.array([400.0, 500.0]),
@@ -385,7 +388,7 @@ def test_numbers_for_people() -> None:
 
 
 class FakeDriver:
-    """Counts iterations; ``during[n]`` happens in its n-th call of ``advance``, 0 in ``init``."""
+    """Counts iterations; ``during[n]`` happens in its n-th call of ``iterate``, 0 in ``init``."""
 
     def __init__(self, num_seeds: int, during: dict[int, Callable[[], None]]) -> None:
         self.num_seeds, self.during, self.calls, self.closed = num_seeds, during, 0, False
@@ -402,7 +405,7 @@ class FakeDriver:
     def adopt(self, states: Any, iteration: int) -> Any:
         return states
 
-    def advance(self, states: Any, iterations: int, alive: Any) -> Any:
+    def iterate(self, states: Any, iterations: int, alive: Any) -> Any:
         self.calls += 1
         self.during.get(self.calls, lambda: None)()
         ones = np.ones(self.num_seeds)
@@ -429,7 +432,7 @@ def test_rows_beyond_32_bits_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     agent, calls = small_ppo(probes.action_choice(), num_envs=2**10, rollout_length=2**10), []
 
     class Counting(FakeDriver):
-        def advance(self, states: Any, iterations: int, alive: Any) -> Any:
+        def iterate(self, states: Any, iterations: int, alive: Any) -> Any:
             calls.append(iterations)
             rows = np.full(self.num_seeds, iterations * 2**20, np.int32)
             metrics = {
@@ -506,9 +509,9 @@ def test_nothing_is_computed_once_all_seeds_have_diverged(monkeypatch: pytest.Mo
     agent, calls = small_ppo(probes.action_choice(), num_envs=2**10, rollout_length=2**10), []
 
     class Diverging(FakeDriver):
-        def advance(self, states: Any, iterations: int, alive: Any) -> Any:
+        def iterate(self, states: Any, iterations: int, alive: Any) -> Any:
             calls.append(iterations)
-            states, metrics, alive = super().advance(states, iterations, alive)
+            states, metrics, alive = super().iterate(states, iterations, alive)
             return states, metrics, np.zeros_like(alive)
 
     monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds: (Diverging(len(seeds), {}), jax.devices()[:1], None))

@@ -22,7 +22,7 @@ SEEDS = [3, 8]
 def record(iteration: int, **more: Any) -> Record:
     return {
         "iteration": iteration,
-        "total_steps": iteration * 10,
+        "rows": iteration * 10,
         "env_steps": np.array([iteration * 9, iteration * 10]),
         "seconds": iteration / 3,
         "sps": 1e5 / 7,
@@ -175,7 +175,7 @@ class FakeWandb(types.ModuleType):
         return self
 
     def define_metric(self, name: str, step_metric: str) -> None:
-        assert (name, step_metric) == ("*", "total_steps")
+        assert (name, step_metric) == ("*", "rows")
 
     def log(self, row: dict[str, float], step: int) -> None:
         assert step >= self.step
@@ -196,10 +196,10 @@ def test_wandb_gets_means_and_seeds_and_goes_on_after_a_resume(tmp_path: Path, m
             sink.log(record(i))
         sink.close()
         ids.append(fake.settings["id"])
-    assert [row["total_steps"] for row in fake.rows] == [10, 20, 30]
+    assert [row["rows"] for row in fake.rows] == [10, 20, 30]
     assert ids[0] == ids[1] and fake.settings["resume"] == "allow" and fake.finished == 2
     row = fake.rows[0]
-    assert row["total_steps"] == 10 and row["charts/episodic_return"] == row["seed_3/charts/episodic_return"] == 1 / 7
+    assert row["rows"] == 10 and row["charts/episodic_return"] == row["seed_3/charts/episodic_return"] == 1 / 7
     assert "seed_8/charts/episodic_return" not in row and not any(np.isnan(value) for value in row.values())
     assert json.dumps(fake.settings["config"])
 

@@ -7,17 +7,25 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxrl
+import jaxrl.runtime.run
+from jaxrl.agent import with_length
+from jaxrl.algorithms import ALGORITHMS
+from jaxrl.config import merge_hyperparams
+from jaxrl.optimize import scheduled
 from jaxrl.runtime import sweep as sweep_module
 from jaxrl.runtime.cli import sweep as sweep_command
+from jaxrl.runtime.cli import sweep_job
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.sweep import Result, collect
 from jaxrl.runtime.cli.train import parse
-from jaxrl.runtime.loop.plan import check_members, check_seeds
+from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 
@@ -104,6 +112,44 @@ def test_whole_numbers_may_be_written_as_people_do(file: Path) -> None:
     assert sweep.grid["learning_rate"][1] == 0
 
 
+@pytest.mark.parametrize("rule", ALGORITHMS)
+def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same spec, and the same learning rate at every iteration."""
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(jaxrl.runtime.run, "run", lambda agent, *args, **given: asked.append((agent, *args, given)))
+    words = {"num_envs": 4, "rollout_length": 32, "gamma": 0.9, "learning_rate": 3e-3}
+    toml = "\n".join(f"{name} = {value}" for name, value in words.items())
+    head = f'algorithm = "{rule}"\nenv = "CartPole-v1"\ntotal_steps = 5000\n'
+    grid = "\n".join(f"{name} = [{value}]" for name, value in words.items())
+    for i, tables in enumerate((f"[settings]\n{toml}\n[grid]\n", f"[grid]\n{grid}\n")):
+        (tmp_path / "sweep.toml").write_text(head + tables)
+        sweep = read_sweep(tmp_path / "sweep.toml")
+        Manifest(tmp_path / f"{i}", sweep)
+        sweep_job.main(str(tmp_path / f"{i}"), expand(sweep)[0].name)
+    flags = [text for name, value in words.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    assert main(["train", rule, "--env", "CartPole-v1", "--total-steps", "5000", *flags, "--out", str(tmp_path / "run")]) == 0
+    jaxrl.runtime.run.run(getattr(jaxrl, f"make_{rule}")("CartPole-v1", **words), 5000)
+
+    rates, data = [], []
+    for agent, total_steps, given in asked:
+        plan = make_plan(agent, total_steps)
+        values = check_hyperparams(agent, given.get("hyperparams"), 1) or {}
+        one = {name: np.ravel(value)[0] for name, value in values.items()}
+        data.append(merge_hyperparams(agent.hyperparams, with_length(agent, one, plan.total_steps)))
+        rows = agent.steps_per_iteration * agent.spec["settings"]["anneal"]
+        iterations = jnp.arange(plan.warmup_iterations, plan.warmup_iterations + plan.iterations)
+        rates.append(jax.jit(lambda i, hp, n=rows: scheduled(hp, {}, i, annealed_rows=n).learning_rate)(iterations, data[-1]))
+    in_settings, in_grid, in_train, in_python = (agent.spec for agent, *_ in asked)
+    assert in_settings == in_train == in_python
+    changed = {name for name, value in in_grid["settings"].items() if value != in_python["settings"][name]}
+    assert changed == {"gamma", "learning_rate"}  # which the members of the run have, and no agent
+    assert data[1:] == data[:-1] and data[0].gamma == np.float32(0.9)
+    assert 0.75 * 3e-3 < rates[0][0] <= np.float32(3e-3) and 0 < rates[0][-1] < 0.06 * 3e-3
+    np.testing.assert_array_equal(rates[1:], rates[:-1])
+
+
 def test_a_file_that_is_mended_before_anything_ran_is_no_other_sweep(file: Path, tmp_path: Path) -> None:
     out, wrong = tmp_path / "sweep", read_sweep(file)
     mended = dataclasses.replace(wrong, env="tests.probes:memory")
@@ -188,7 +234,7 @@ def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, 
         {"iteration": 1, "diverged": [False] * 4, "charts/episodic_return": [1.0, 2.0, 3.0, 4.0]},
         {"iteration": 2, "diverged": [False, False, False, True], "evaluation/episodic_return": [10.0, None, 30.0, None]},
     ]
-    records = [{"env_steps": [8] * 4, "total_steps": 8, "seconds": 1.0, **record} for record in records]
+    records = [{"env_steps": [8] * 4, "rows": 8, "seconds": 1.0, **record} for record in records]
     (folder / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     results = collect(sweep, [job], tmp_path)
     assert [r.settings for r in results] == [{"gamma": 0.8}, {"gamma": 0.9}]

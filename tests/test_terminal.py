@@ -104,7 +104,7 @@ def test_a_signal_ends_a_run_cleanly_and_the_command_it_names_goes_on(number: in
     stopped = re.search(told, text.replace("\n", " "))
     assert stopped, text[-2000:]
     step = int(stopped[1].replace(",", ""))
-    assert int(rows()[-1]["total_steps"]) == step
+    assert int(rows()[-1]["rows"]) == step
     assert steps(folder / "checkpoints")[-1] == int(rows()[-1]["iteration"])
 
     before = rows()

@@ -92,7 +92,7 @@ def test_a_run_whose_config_lacks_its_output_goes_on(trained: Path, tmp_path: Pa
 
 RECORD: dict[str, Any] = {
     "iteration": 1,
-    "total_steps": 8,
+    "rows": 8,
     "seconds": 1.5,
     "env_steps": [8, 7],
     "diverged": [False, True],
@@ -106,6 +106,11 @@ def test_a_record_comes_back_as_numbers() -> None:
     assert record.keys() == RECORD.keys() and record["iteration"] == 1 and np.isnan(record["losses/loss"])
     np.testing.assert_array_equal(record["evaluation/episodic_return"], [np.nan, 1.0])
     assert record["diverged"].dtype == bool and record["env_steps"].dtype.kind == "i"
+
+
+def test_log_keys_of_before_are_read() -> None:
+    older = {"total_steps" if key == "rows" else key: value for key, value in RECORD.items()}
+    assert check_record(older, {}).keys() == RECORD.keys()
 
 
 @pytest.mark.parametrize("key", NEEDED_OF_RECORD)

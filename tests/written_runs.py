@@ -45,7 +45,7 @@ def write_run(
     records = [
         {
             "iteration": i + 1,
-            "total_steps": int(np.max(steps[i])),
+            "rows": int(np.max(steps[i])),
             "env_steps": np.broadcast_to(steps[i], num_seeds),
             "seconds": float(i),
             "sps": 1.0,

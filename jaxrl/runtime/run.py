@@ -1,6 +1,6 @@
 """``jaxrl.run``: train an agent over seeds, with progress, logs, learning curve and checkpoints, and go on where a run ended.
 
-The loop (``session.py``) knows nothing of environments: a driver advances all seeds by a number of iterations and evaluates them.
+The loop (``session.py``) knows nothing of environments: a driver trains all seeds for a number of iterations and evaluates them.
 Everything that reads a clock or a file happens between two chunks, and nothing that is computed depends on it.
 """
 
@@ -108,7 +108,7 @@ def run(
       on_nan: what happens when losses or parameters of a seed are NaN or infinite: "drop" freezes the seed in its state from
         before that iteration, leaves it out of all means from there on, and ends the run when none is left; "stop" ends it at
         once. A frozen seed to which ``on_chunk`` gives other parameters or hyperparameters goes on.
-      on_chunk: called with a ``Chunk`` (iteration, total_steps, states, record) after each; returns None, or the states to go on
+      on_chunk: called with a ``Chunk`` (iteration, rows, states, record) after each; returns None, or the states to go on
         with. It must depend on nothing but its argument, if resumed runs are to be the same.
       init_from: begin with what was learnt in this folder of a run, or by these states: parameters, target parameters and
         statistics, where name, shape and dtype agree; what was taken is said. Seed i, by its place in ``seeds``, takes those of
@@ -126,7 +126,7 @@ def run(
 
     Returns:
       ``(states, history)``. States have the leading axis [num_seeds] (for a host environment: a list). History maps
-      ``iteration, total_steps, seconds, sps`` to [num_rows] and ``env_steps`` (valid rows so far), ``diverged`` and each
+      ``iteration, rows, seconds, sps`` to [num_rows] and ``env_steps`` (valid rows so far), ``diverged`` and each
       metric's log key to [num_rows, num_seeds], NaN where nothing was counted: no episode ended, or no evaluation was due. There
       is a row per chunk, and before them, if there are evaluations, one of the policies that training begins with.
       ``seconds`` count from the start; ``sps`` are env steps per second of training, over all seeds, without compilation and

@@ -57,8 +57,8 @@ class FusedDriver:
                 compiled = background.submit(init.compile, self._compiler_options)
                 states = self._sharded(init.out_info)
                 alive = np.ones(self._seeds.shape, bool)
-                advance = self._lower(self._advance_one, (0, None, 0), states, np.int32(0), alive, donate=True)
-                self.programs["advance"] = advance.compile(self._compiler_options)
+                iterate = self._lower(self._iterate_one, (0, None, 0), states, np.int32(0), alive, donate=True)
+                self.programs["iterate"] = iterate.compile(self._compiler_options)
                 self.programs["init"] = compiled.result()
             self.compile_seconds += time.perf_counter() - start
         return self.programs["init"](*args)
@@ -79,13 +79,13 @@ class FusedDriver:
         """In shards again, wherever the caller's functions left them."""
         return jax.device_put(states, NamedSharding(self._mesh, P(SEEDS)))
 
-    def advance(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, Array]:
+    def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, Array]:
         """``iterations`` steps of every seed that is alive, in one call: ``(states, metrics, alive)``. ``states`` is used up.
 
         What makes a seed stand still, and how, is in ``training.freezing``.
         """
         alive = np.broadcast_to(np.asarray(alive, bool), self._seeds.shape)
-        return self.call("advance", self._advance_one, (0, None, 0), states, np.int32(iterations), alive, donate=True)
+        return self.call("iterate", self._iterate_one, (0, None, 0), states, np.int32(iterations), alive, donate=True)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
         """Episodes of every seed, greedy or as in training: ``(returns, lengths)``, [num_seeds, num_episodes]."""
@@ -107,7 +107,7 @@ class FusedDriver:
     def _init_one(self, seed: Array, hyperparams: PyTree) -> AgentState:
         return self._agent.init(jax.random.key(seed), hyperparams)
 
-    def _advance_one(self, state: AgentState, iterations: Array, alive: Array) -> tuple[AgentState, Metrics, Array]:
+    def _iterate_one(self, state: AgentState, iterations: Array, alive: Array) -> tuple[AgentState, Metrics, Array]:
         (state, alive), metrics = run_iterations(freezing(self._agent), (state, alive), iterations)
         return state, metrics, alive
 

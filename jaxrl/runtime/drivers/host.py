@@ -169,7 +169,7 @@ class HostDriver:
         """Of all seeds, [num_seeds, ...]."""
         return _stack([self.agent.algorithm.policy(state.learner) for state in states])
 
-    def advance(
+    def iterate(
         self, states: list[AgentState], iterations: int, alive: Any = True
     ) -> tuple[list[AgentState], Metrics, np.ndarray]:
         """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``."""

@@ -268,7 +268,7 @@ def why_incomplete(records: Sequence[Record], step: int, asked: Mapping[str, Any
         if not before < after <= before + chunk:
             return f"was altered: iteration {after} follows {before}, in a run that writes a row every {chunk}"
     for record in records:
-        if np.shape(record.get("env_steps", 0)) != shape or record.get("total_steps") != record["iteration"] * rows:
+        if np.shape(record.get("env_steps", 0)) != shape or record.get("rows") != record["iteration"] * rows:
             return f"is of another run: its row of iteration {record['iteration']} has other seeds, or other steps"
     if records and iterations[-1] != step:
         return f"was cut, or is an older copy: it ends at iteration {iterations[-1]}, before the checkpoint of iteration {step}"

@@ -77,7 +77,7 @@ def check_members(seeds: Sequence[int], hyperparams: Mapping[str, Any] | None) -
 
 
 class Plan(NamedTuple):
-    """Where a run stops to look around; iterations count from after the warm-up."""
+    """Where a run stops to look around; all numbers are of iterations of training, after the warm-up."""
 
     iterations: int
     warmup_iterations: int
@@ -91,15 +91,16 @@ class Plan(NamedTuple):
 
     @property
     def total_steps(self) -> int:
-        return self.steps_at(self.iterations)
+        return self.rows_at(self.iterations)
 
     @property
     def call_iterations(self) -> int:
         """At most so many in one call of the driver; a chunk may be several."""
         return max(1, MAX_CALL_ROWS // self.rows_per_iteration)
 
-    def steps_at(self, iteration: int) -> int:
-        return (self.warmup_iterations + iteration) * self.rows_per_iteration
+    def rows_at(self, trained: int) -> int:
+        """Per seed, after so many iterations of training."""
+        return (self.warmup_iterations + trained) * self.rows_per_iteration
 
     def stops(self, now: int = 0) -> Iterator[int]:
         """The iterations after ``now`` at which a chunk ends: multiples of ``chunk_iterations``, evaluations, and the end."""
@@ -108,8 +109,8 @@ class Plan(NamedTuple):
             now = min(*ahead, self.iterations)
             yield now
 
-    def evaluates(self, iteration: int) -> bool:
-        return bool(self.eval_every) and (iteration % self.eval_every == 0 or iteration == self.iterations)
+    def evaluates(self, trained: int) -> bool:
+        return bool(self.eval_every) and (trained % self.eval_every == 0 or trained == self.iterations)
 
     def describe(self) -> dict[str, Any]:
         return {"total_steps": self.total_steps, **self._asdict()}

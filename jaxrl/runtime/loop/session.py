@@ -42,10 +42,10 @@ class Driver(Protocol):
         ...
 
     def place(self, states: PyTree) -> PyTree:
-        """States that were changed by a function of the user's, where ``advance`` wants them."""
+        """States that were changed by a function of the user's, where ``iterate`` wants them."""
         ...
 
-    def advance(self, states: PyTree, iterations: int, alive: np.ndarray, /) -> tuple[PyTree, Metrics, Any]:
+    def iterate(self, states: PyTree, iterations: int, alive: np.ndarray, /) -> tuple[PyTree, Metrics, Any]:
         """``iterations`` steps of every seed that is alive: ``(states, metrics, alive)``, [num_seeds]; uses the old states up.
 
         A seed whose losses or parameters are no longer finite keeps its state from before that iteration, and is not alive.
@@ -67,8 +67,8 @@ class Chunk(NamedTuple):
     """What ``on_chunk`` gets."""
 
     iteration: int
-    total_steps: int
-    """Rows per seed so far."""
+    rows: int
+    """Per seed, so far."""
     states: PyTree
     """Of all seeds. The next chunk uses them up: copy what is to be kept."""
     record: Record
@@ -97,8 +97,8 @@ class Session:
         self.unlogged: list[Record] = []
         self.interrupt = Interrupt()
         self.told_of_interrupt = self.told_of_blanks = False
-        self.iteration = 0
-        """Of training: the warm-up is not counted."""
+        self.trained = 0
+        """Iterations of training so far; the number of an iteration counts the warm-up's, too."""
         self.env_steps = np.zeros(len(seeds), np.int64)
         self.diverged = np.zeros(len(seeds), bool)
         self.best = -np.inf
@@ -119,7 +119,7 @@ class Session:
             if "total_steps" in (hyperparams or {}):
                 states = made_as_long(states, hyperparams["total_steps"])
             self.take_up(step - self.plan.warmup_iterations, records)
-            self.progress.note(f"resumed at step {self.plan.steps_at(self.iteration):,}")
+            self.progress.note(f"resumed at step {self.plan.rows_at(self.trained):,}")
             return self.driver.adopt(states, step)
         if self.files:
             init_from, init_which = self.files.begin(init_from, init_which)
@@ -133,9 +133,9 @@ class Session:
             self.progress.note(report)
         return states
 
-    def take_up(self, iteration: int, records: Sequence[Record]) -> None:
-        """Stand where the run stood at ``iteration``."""
-        self.iteration, self.env_steps = iteration, np.full(len(self.seeds), self.plan.steps_at(iteration))
+    def take_up(self, trained: int, records: Sequence[Record]) -> None:
+        """Stand where the run stood after so many iterations of training."""
+        self.trained, self.env_steps = trained, np.full(len(self.seeds), self.plan.rows_at(trained))
         self.history = History(records)
         if records:
             self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
@@ -146,12 +146,12 @@ class Session:
                 self.best = -np.inf
 
     def train(self, states: PyTree) -> PyTree:
-        """Advance to the end of the plan, or to a reason to stop before."""
-        if self.plan.eval_every and not (self.iteration or len(self.history) or self.interrupt.requested):
+        """Go on to the end of the plan, or to a reason to stop before."""
+        if self.plan.eval_every and not (self.trained or len(self.history) or self.interrupt.requested):
             record = self.first_record(states)
             self.progress.update(View(record, np.nan, self.compile_seconds))
-        begin, compiled, first = time.perf_counter(), self.compile_seconds, self.iteration
-        for stop in self.plan.stops(self.iteration):
+        begin, compiled, first = time.perf_counter(), self.compile_seconds, self.trained
+        for stop in self.plan.stops(self.trained):
             if self.ended or self.interrupt.requested:
                 break
             states, record = self.chunk(states, stop)
@@ -163,13 +163,13 @@ class Session:
     @property
     def ended(self) -> str | None:
         """Why there is nothing left to do, if there is not."""
-        if self.iteration >= self.plan.iterations:
+        if self.trained >= self.plan.iterations:
             return "done"
         if self.diverged.all():
             return "stopped, since all seeds diverged,"
         if self.plan.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"
-        reached = mean(self.history.last.get(EVALUATION_RETURN, np.nan)) if self.iteration and len(self.history) else -np.inf
+        reached = mean(self.history.last.get(EVALUATION_RETURN, np.nan)) if self.trained and len(self.history) else -np.inf
         if self.plan.stop_at is not None and reached >= self.plan.stop_at:
             return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
         return None
@@ -178,7 +178,7 @@ class Session:
         """Evaluate the policies that training begins with, so that learning curves begin there; metrics of training are blank."""
         record: Record = {
             "iteration": self.plan.warmup_iterations,
-            "total_steps": self.plan.steps_at(0),
+            "rows": self.plan.rows_at(0),
             "env_steps": self.env_steps,
             "seconds": time.perf_counter() - self.start,
             "sps": np.nan,
@@ -189,18 +189,18 @@ class Session:
         return record
 
     def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
-        """Advance to iteration ``stop``, evaluate if it is due, log, and save if it is time."""
+        """Go on to ``stop`` iterations of training, evaluate if it is due, log, and save if it is time."""
         begin, compiled = time.perf_counter(), self.compile_seconds
         before = self.diverged
-        states, metrics = self.advance(states, stop - self.iteration)
+        states, metrics = self.iterate(states, stop - self.trained)
         seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
-        valid = logs.env_steps(metrics, (stop - self.iteration) * self.plan.rows_per_iteration)
-        self.iteration, self.env_steps = stop, self.env_steps + valid
+        valid = logs.env_steps(metrics, (stop - self.trained) * self.plan.rows_per_iteration)
+        self.trained, self.env_steps = stop, self.env_steps + valid
         self.report_diverged(self.diverged & ~before)
 
         record: Record = {
             "iteration": self.plan.warmup_iterations + stop,
-            "total_steps": self.plan.steps_at(stop),
+            "rows": self.plan.rows_at(stop),
             "env_steps": self.env_steps,
             "seconds": time.perf_counter() - self.start,
             "sps": valid.sum() / seconds,
@@ -209,7 +209,7 @@ class Session:
             **{name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()},
         }
         if self.on_chunk:
-            given = self.on_chunk(Chunk(record["iteration"], record["total_steps"], states, record))
+            given = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
             if given is not None:
                 if self.diverged.any():  # what was frozen and is given something else goes on
                     self.diverged = record["diverged"] = self.diverged & ~changed(states, given)
@@ -217,12 +217,12 @@ class Session:
         self.keep(states, record)
         return states, record
 
-    def advance(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
+    def iterate(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
         """``iterations`` steps, in calls that can be counted in 32 bits; metrics on the host."""
         parts: list[Metrics] = []
         while iterations and not (parts and self.diverged.all()):
             now = min(iterations, self.plan.call_iterations)
-            states, metrics, alive = self.driver.advance(states, now, ~self.diverged)
+            states, metrics, alive = self.driver.iterate(states, now, ~self.diverged)
             metrics, alive = self.fetch((metrics, alive))
             parts.append(widened(metrics))
             self.diverged, iterations = ~alive, iterations - now
@@ -239,7 +239,7 @@ class Session:
             self.best = score
             self.files.improve(self.driver.policies(states), record["iteration"])
         self.unlogged.append(record)
-        if self.iteration:  # a run whose first chunk fails leaves its folder as it was
+        if self.trained:  # a run whose first chunk fails leaves its folder as it was
             for each in self.unlogged:
                 self.files.log(each)
             self.unlogged.clear()
@@ -268,7 +268,7 @@ class Session:
             self.told_of_blanks = True
             per_seed = np.shape(lost) == (len(self.seeds),)
             which = f" of seed {', '.join(map(str, np.array(self.seeds)[lost]))}" if per_seed else ""
-            step = self.plan.steps_at(self.iteration)
+            step = self.plan.rows_at(self.trained)
             self.progress.note(
                 f"{key}{which} is no finite number at step {step:,}: such values are left blank, and count for nothing"
             )
@@ -291,7 +291,7 @@ class Session:
     def report_diverged(self, new: np.ndarray) -> None:
         if new.any():
             which = ", ".join(str(seed) for seed, is_new in zip(self.seeds, new, strict=True) if is_new)
-            steps = self.plan.steps_at(self.iteration)
+            steps = self.plan.rows_at(self.trained)
             self.progress.note(
                 f"seed {which}: losses or parameters are NaN or infinite by step {steps:,}: frozen as before that, and left out "
                 "from here on; a smaller learning_rate may help"
@@ -299,12 +299,12 @@ class Session:
 
     def finish(self, states: PyTree, title: str) -> str:
         """Write what the end leaves, and say in one line how it went."""
-        history, steps = self.history.arrays(), self.plan.steps_at(self.iteration)
-        has_results = self.files and self.iteration and history
+        history, steps = self.history.arrays(), self.plan.rows_at(self.trained)
+        has_results = self.files and self.trained and history
         took = duration(time.perf_counter() - self.start)
         if self.files and has_results:
             subtitle = f"{steps:,} steps per seed in {took}"
-            self.files.finish(states, self.plan.warmup_iterations + self.iteration, history, title=title, subtitle=subtitle)
+            self.files.finish(states, self.plan.warmup_iterations + self.trained, history, title=title, subtitle=subtitle)
         compilation = f" (compilation {duration(self.compile_seconds)})" if self.compile_seconds else ""
         parts = [f"{self.ended or 'stopped'} at step {steps:,} of {self.plan.total_steps:,} after {took}{compilation}"]
         evaluated = history.get(EVALUATION_RETURN, np.empty(0))

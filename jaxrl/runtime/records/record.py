@@ -12,7 +12,7 @@ from jaxrl.types import Max, Mean, Metrics, Min
 
 EVALUATION_RETURN, EVALUATION_LENGTH = "evaluation/episodic_return", "evaluation/episodic_length"
 TRAINING_RETURN = "charts/episodic_return"
-FIRST_COLUMNS = ("seed", "iteration", "total_steps", "env_steps", "seconds", "sps", "diverged")
+FIRST_COLUMNS = ("seed", "iteration", "rows", "env_steps", "seconds", "sps", "diverged")
 
 Record = dict[str, Any]
 """One chunk: scalars of the whole run, and arrays [num_seeds]; NaN where nothing was counted."""

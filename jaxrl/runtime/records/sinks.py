@@ -33,7 +33,7 @@ SECONDS_UNSEEN = 10.0
 RENAMED = {"sps": "charts/SPS", "env_steps": "charts/env_steps", "seconds": "charts/seconds", "diverged": "charts/diverged"}
 """Log keys of TensorBoard and W&B, CleanRL's, where they differ from the columns of the files."""
 
-NOT_DRAWN = ("iteration", "total_steps")
+NOT_DRAWN = ("iteration", "rows")
 
 
 class Sink(Protocol):
@@ -206,7 +206,7 @@ def _cell(value: Any) -> str:
 
 
 def scalars(record: Record) -> dict[str, np.ndarray]:
-    """What is drawn over ``total_steps``: key -> f64[num_seeds] or f64[], NaN for what is not finite, without what is all NaN."""
+    """What is drawn over ``rows``: key -> f64[num_seeds] or f64[], NaN for what is not finite, without what is all NaN."""
     drawn = {RENAMED.get(key, key): np.asarray(value, np.float64) for key, value in record.items() if key not in NOT_DRAWN}
     drawn = {key: np.where(np.isfinite(value), value, np.nan) for key, value in drawn.items()}
     return {key: value for key, value in drawn.items() if not np.isnan(value).all()}
@@ -229,7 +229,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, seeds: Sequence[int], records: Sequence[Record]) -> None:
-        last = records[-1]["total_steps"] if records else None
+        last = records[-1]["rows"] if records else None
         writers = [_event_writer(folder / TENSORBOARD / name, last) for name in ("mean", *member_names(seeds))]
         self._mean, *self._each = writers
         self._num_seeds = len(seeds)
@@ -244,7 +244,7 @@ class TensorBoard:
             return [Summary.Value(tag=key, simple_value=x) for key, x in values.items() if not np.isnan(x)]
 
         def write(writer: Any, values: Sequence[Any]) -> None:  # one event for all: one for each takes ten times as long
-            writer.write_event(Event(wall_time=time.time(), step=int(record["total_steps"]), summary=Summary(value=values)))
+            writer.write_event(Event(wall_time=time.time(), step=int(record["rows"]), summary=Summary(value=values)))
 
         drawn = scalars(record)
         shown = scalar_values({key: float(np.nanmean(value)) for key, value in drawn.items()})
@@ -300,17 +300,17 @@ class WeightsAndBiases:
                 f"wandb={project!r}: W&B could not start ({' '.join(str(error).split())[:200]}). Log in with `wandb login`, or "
                 "set WANDB_MODE=offline to keep its files here and send them later with `wandb sync`"
             ) from error
-        self._run.define_metric("*", step_metric="total_steps")
+        self._run.define_metric("*", step_metric="rows")
 
     def log(self, record: Record) -> None:
-        if int(record["total_steps"]) < self._run.step:  # W&B has it from before a kill, and cannot be cut back
+        if int(record["rows"]) < self._run.step:  # W&B has it from before a kill, and cannot be cut back
             return
-        row: dict[str, Any] = {"total_steps": int(record["total_steps"])}
+        row: dict[str, Any] = {"rows": int(record["rows"])}
         for key, value in scalars(record).items():
             row[key] = float(np.nanmean(value))
             if value.ndim:
                 row |= {f"{name}/{key}": float(x) for name, x in zip(self._names, value, strict=False) if not np.isnan(x)}
-        self._run.log(row, step=row["total_steps"])
+        self._run.log(row, step=row["rows"])
 
     def flush(self) -> None: ...
 

@@ -30,7 +30,10 @@ CONFIG_TYPES: dict[str, tuple[type, ...]] = {
 NEEDED_OF_CONFIG = ("agent", "run", "run.seeds", "spaces.observation", "spaces.action")
 """Where what holds it is there."""
 
-COUNTS = ("iteration", "total_steps")
+OLDER_KEYS = {"total_steps": "rows"}
+"""What log keys of jaxrl 0.1.0 and before are called now."""
+
+COUNTS = ("iteration", "rows")
 PER_SEED = ("env_steps", "diverged", EVALUATION_RETURN)
 NEEDED_OF_RECORD = (*COUNTS, "seconds", "env_steps", "diverged")
 
@@ -78,6 +81,7 @@ def check_record(data: Any, shapes: dict[str, tuple[int, ...]]) -> Record:
     """
     if not isinstance(data, dict):
         raise ValueError(f"it is {_shown(data)}, and no record")
+    data = {OLDER_KEYS.get(key, key): value for key, value in data.items()}
     if missing := [key for key in NEEDED_OF_RECORD if key not in data]:
         raise ValueError(f"it lacks {missing[0]!r}")
     record = {}

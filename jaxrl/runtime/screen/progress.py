@@ -80,7 +80,7 @@ class Lines:
     def update(self, view: View) -> None:
         record, total = view.record, self._header.total_steps
         parts = [
-            f"step {int(record['total_steps']):>{len(f'{total:,}')},}/{total:,}",
+            f"step {int(record['rows']):>{len(f'{total:,}')},}/{total:,}",
             f"return {spread(record, TRAINING_RETURN)}",
         ]
         if known(record, EVALUATION_RETURN).size:
@@ -128,7 +128,7 @@ class Live:
         total = self._header.total_steps
         if view is None:
             return Panel(Spinner("dots", "compiling …"), title=Text(self._header.title), title_align="left", border_style="blue")
-        steps = int(view.record["total_steps"])
+        steps = int(view.record["rows"])
         bar = Table.grid(padding=(0, 2), expand=True)
         bar.add_column(ratio=1)
         bar.add_column(justify="right")
