@@ -246,6 +246,11 @@ class RolloutConfig:
     def steps_per_iteration(self) -> int:
         return self.num_envs * self.rollout_length
 
+    @property
+    def warmup_iterations(self) -> int:
+        """Those that are collected and observed before the first update."""
+        return 0
+
     def check(self, *, recurrent: bool = False) -> None:
         """Refuse sizes that do not fit together; each alone is in its range. What a rule adds, it checks after these.
 

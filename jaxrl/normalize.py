@@ -121,8 +121,9 @@ def scale_rewards(statistics: Statistics, reward: Array) -> Array:
     return reward * jax.lax.rsqrt(statistics.rewards.moments.variance + EPSILON)
 
 
-def normalize_inputs(statistics: Statistics, inputs: StepInput) -> StepInput:
-    if not statistics.observations:
+def normalize_inputs(statistics: Statistics | tuple[()], inputs: StepInput) -> StepInput:
+    """Inputs as a model sees them; raw where there are no statistics."""
+    if not (statistics and statistics.observations):
         return inputs
     return inputs._replace(obs=normalize(statistics.observations, inputs.obs))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -20,6 +20,9 @@ OptimizerFn: TypeAlias = Callable[[Any], optax.GradientTransformation]
 """hyperparams -> optimiser, called inside the trace, so that its scalars are data."""
 Optimizer: TypeAlias = OptimizerFn | optax.GradientTransformation
 """What builders take: a transformation itself looks at no hyperparameter."""
+
+LossFn: TypeAlias = Callable[[PyTree, Any], tuple[Array, dict[str, Array]]]
+"""(params, what the rule's loss is given) -> (a loss to add, scalars to log)."""
 
 H = TypeVar("H")
 
@@ -183,3 +186,14 @@ def descend(
     metrics["losses/grad_norm"] = optax.tree.norm(gradient)
     updates, opt_state = optimise.update(gradient, opt_state, params)
     return optax.apply_updates(params, updates), opt_state, metrics
+
+
+def add_losses(
+    losses: Sequence[LossFn], params: PyTree, batch: Any, total: Array, metrics: dict[str, Array]
+) -> tuple[Array, dict[str, Array]]:
+    """A rule's own loss and metrics with those of the user's functions (params, batch) -> (a loss to add, scalars to log)."""
+    for loss in losses:
+        extra, logged = loss(params, batch)
+        total += extra
+        metrics |= {f"losses/{name}": x for name, x in logged.items()}
+    return total, metrics

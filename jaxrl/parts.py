@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -17,9 +18,12 @@ import numpy as np
 import optax
 from gymnasium import spaces
 
+from jaxrl.config import ReplayConfig
+from jaxrl.distributions import Categorical, Normal
+from jaxrl.models import ActorCriticOutput
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.replay import Replay, ReplayFn
-from jaxrl.spaces import example_input, same_shapes, show_shapes
+from jaxrl.spaces import example_input, other_way, same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree
 
 ModelFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Model]
@@ -54,6 +58,14 @@ def attempt(what: str, function: Callable[..., Any], *args: Any) -> Any:
         return jax.eval_shape(function, *args)
     except Exception as error:
         raise TypeError(f"{what} fails with {reason(error)}") from error
+
+
+def check_actions(rule: str, env: Env | HostEnv, kinds: Sequence[type[spaces.Space]]) -> None:
+    """Refuse an environment whose actions are of none of these kinds."""
+    if not isinstance(env.action_space, tuple(kinds)):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        what = f"{env.name} has {env.action_space}: {other_way(env.action_space)}"
+        raise TypeError(f"{rule} needs a {names} action space; {what}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------- models
@@ -137,6 +149,39 @@ def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool
     return outputs[0]
 
 
+def is_recurrent(model: Model) -> bool:
+    """Whether it has a carry."""
+    return bool(jax.tree.leaves(jax.eval_shape(lambda: model.initial_carry(1))))
+
+
+def check_actor_critic(given: Any, output: PyTree, action_space: spaces.Space) -> None:
+    """Refuse a model that gives (shapes of) something else than a policy over these actions and a value, for a batch of one."""
+    if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
+        raise TypeError(
+            f"model={show(given)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
+            f"{show_shapes(output)}"
+        )
+    kind: Any = Categorical
+    size = getattr(action_space, "n", None)
+    if isinstance(action_space, spaces.Box):
+        kind, size = Normal, math.prod(action_space.shape)
+    built_in = isinstance(output.policy, Categorical | Normal)  # a distribution of the user's own is the user's matter
+    if built_in and (not isinstance(output.policy, kind) or output.policy[0].shape != (1, size)):
+        raise TypeError(
+            f"model={show(given)} must give a {kind.__name__} policy of size {size} for {action_space}; it gives "
+            f"{type(output.policy).__name__} {show_shapes(output.policy[0])}"
+        )
+
+
+def check_q_values(given: Any, output: PyTree, action_space: Any) -> None:
+    """Refuse a model that gives (shapes of) something else than a Q-value of each Discrete action, for a batch of one."""
+    if getattr(output, "shape", None) != (1, action_space.n):
+        raise TypeError(
+            f"model={show(given)} must give Q-values f32[batch, {action_space.n}]; for a batch of one it gives "
+            f"{show_shapes(output)}"
+        )
+
+
 # ------------------------------------------------------------------------------------------------------------------- optimisers
 
 
@@ -204,8 +249,9 @@ def ready(transformation: optax.GradientTransformation) -> OptimizerFn:
 # ----------------------------------------------------------------------------------------------------------------------- replay
 
 
-def resolve_replay(replay: Any, default: ReplayFn, *sizes: int, before: int, after: int) -> Replay:
-    """A builder's ``replay`` keyword: None, or a ``ReplayFn``, called with the sizes and the window that the rule needs."""
+def resolve_replay(replay: Any, default: ReplayFn, config: ReplayConfig, *, before: int, after: int) -> Replay:
+    """A builder's ``replay`` keyword: None, or a ``ReplayFn``, called with the rule's sizes and the window that it needs."""
+    sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
     must = "must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, such as "
     must += show(default)
     function = default if replay is None else replay

@@ -136,7 +136,7 @@ def test_what_is_no_policy() -> None:
     for wrong, words in (
         ((states, {}), "not a tuple: states is the first of the two that run returns$"),
         ([jax.tree.map(lambda x: x[0], states)], r"not a list: pick one, states\[0\]$"),  # a host environment's, from run
-        (states.learner, "not a PPOState$"),
+        (states.learner, "not a Learner$"),
         (states.learner.params, "not bare parameters$"),
         (None, "not a NoneType$"),
     ):

@@ -67,7 +67,7 @@ LAYERS = (
     ("names", "presets", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "spaces", "trust"),
     ("envs", "minibatch", "models", "optimize", "replay", "rollout"),
-    ("agent", "parts", "spec", "training"),
+    ("agent", "parts", "rule", "spec", "training"),
     ("algorithms", "parallel"),
 )
 """Each imports its own layer and those above it in this list."""

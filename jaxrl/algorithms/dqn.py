@@ -6,6 +6,7 @@ Reads top to bottom: settings, state, acting, loss, observe and learn, builder.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,30 +16,18 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.actions import epsilon_greedy
-from jaxrl.agent import bind, resolve_env
-from jaxrl.config import Count, Length, NonNegative, Positive, PositiveUnit, ReplayConfig, Unit, split_settings
+from jaxrl.config import Count, Length, NonNegative, Positive, PositiveUnit, ReplayConfig, Unit
 from jaxrl.distributions import pick
 from jaxrl.metrics import scalars
 from jaxrl.models import q_network, split_mask
-from jaxrl.optimize import (
-    Optimizer,
-    OptimizerFn,
-    Schedule,
-    check_schedules,
-    clipped_adam,
-    descend,
-    learning_rate_metric,
-    packing,
-    scheduled,
-    valid_mean,
-)
-from jaxrl.parts import ModelFn, model_output, resolve_model, resolve_optimizer, resolve_replay, show
-from jaxrl.replay import Replay, ReplayFn
+from jaxrl.optimize import Optimizer, Schedule, descend, learning_rate_metric, packing, valid_mean
+from jaxrl.parts import ModelFn, check_q_values, is_recurrent, resolve_replay
+from jaxrl.replay import ReplayFn
 from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
 from jaxrl.replay.uniform import ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input, finite, other_way, show_shapes
-from jaxrl.spec import agent_spec
+from jaxrl.rule import Rule, prepare
+from jaxrl.spaces import example_input, finite
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
 
@@ -113,115 +102,72 @@ def dqn_loss(
     return loss, {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
 
 
-def make_algorithm(
-    observation_space: spaces.Space,
-    action_space: spaces.Discrete,
-    model: Model,
-    replay: Replay,
-    config: DQNConfig,
-    *,
-    optimizer: OptimizerFn = clipped_adam,
-    schedules: Mapping[str, Schedule] | None = None,
-    axis_name: str | None = None,
-) -> Algorithm:
-    """DQN's learning rule for these spaces, bound to no environment."""
-    schedules = dict(schedules or {})
-    num_updates = config.updates_per_iteration
-    warmup_iterations = config.warmup_iterations
+# ------------------------------------------------------------------------------------------------------------------------ rule
 
-    def current(learner: DQNState) -> DQNHyperparams:
-        rows = config.steps_per_iteration if config.anneal and "learning_rate" not in schedules else 0
-        return scheduled(learner.hyperparams, schedules, learner.version + warmup_iterations, annealed_rows=rows)
 
-    def init(key: Key, hyperparams: DQNHyperparams) -> DQNState:
-        model_key, learner_key = jax.random.split(key)
-        example = example_input(observation_space, action_space)
-        params = model.init(model_key, example)
-        row = jax.tree.map(lambda x: x[0], ReplayRow(*example[:3], example.is_first, example.is_first))
-        return DQNState(
-            params=params,
-            opt_state=optimizer(hyperparams).init(packing(optimizer, params).pack(params)),
-            hyperparams=hyperparams,
-            statistics=(),
-            key=learner_key,
-            version=jnp.zeros((), jnp.int32),
-            target_params=jax.tree.map(jnp.copy, params),
-            replay=replay.init(row),
-        )
+def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> DQNState:
+    learner = rule.init_learner(key, hyperparams)
+    example = example_input(rule.observation_space, rule.action_space)
+    row = jax.tree.map(lambda x: x[0], ReplayRow(*example[:3], example.is_first, example.is_first))
+    return DQNState(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=rule.replay.init(row))
 
-    def epsilon(learner: DQNState) -> Array:
-        hp = current(learner)
-        done = learner.version.astype(jnp.float32) * config.steps_per_iteration / hp.exploration_steps
-        return hp.epsilon_start + (hp.epsilon_end - hp.epsilon_start) * jnp.clip(done, 0.0, 1.0)
 
-    def policy(learner: DQNState) -> Policy:
-        return Policy(learner.params, (), epsilon(learner), learner.version)
+def epsilon(rule: Rule[DQNConfig], learner: DQNState) -> Array:
+    hp = rule.current(learner)
+    done = learner.version.astype(jnp.float32) * rule.config.steps_per_iteration / hp.exploration_steps
+    return hp.epsilon_start + (hp.epsilon_end - hp.epsilon_start) * jnp.clip(done, 0.0, 1.0)
 
-    def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
-        carry, q_values = model.apply(policy.params, carry, inputs)
-        if not explore:
-            return carry, jnp.argmax(q_values, -1).astype(jnp.int32), {}
-        action = epsilon_greedy(q_values, split_mask(inputs.obs)[1], policy.exploration, fold_each(key, env_id))
-        return carry, action, {}
 
-    def observe(learner: DQNState, rollout: Rollout) -> DQNState:
-        obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
-        rows = ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid)
-        return learner._replace(replay=replay.add(learner.replay, rows, rollout.env_id))
+def policy(rule: Rule[DQNConfig], learner: DQNState) -> Policy:
+    return Policy(learner.params, (), epsilon(rule, learner), learner.version)
 
-    def learn(learner: DQNState) -> tuple[DQNState, Metrics]:
-        hp = current(learner)
-        optimise, (pack, unpack) = optimizer(hp), packing(optimizer, learner.params)
-        key, batch_size = jax.random.fold_in(learner.key, learner.version), config.batch_size
-        if axis_name is not None:
-            key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-            batch_size //= jax.lax.axis_size(axis_name)
-        # Modulo first: the count of all updates would not stay within 32 bits.
-        first = (learner.version % config.target_update_interval) * num_updates
 
-        # All updates' rows are gathered before the scan: a buffer that a loop reads would be copied into it.
-        draw = replay.draw(learner.replay, key, num_updates * batch_size)
-        drawn = transitions(replay, learner.replay, draw, hp.gamma, config.n_step)
-        batches = jax.tree.map(lambda x: x.reshape((num_updates, batch_size, *x.shape[1:])), drawn)
+def act(
+    rule: Rule[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    carry, q_values = rule.model.apply(policy.params, carry, inputs)
+    if not explore:
+        return carry, jnp.argmax(q_values, -1).astype(jnp.int32), {}
+    return carry, epsilon_greedy(q_values, split_mask(inputs.obs)[1], policy.exploration, fold_each(key, env_id)), {}
 
-        def one(
-            carry: tuple[PyTree, PyTree, PyTree], now: tuple[Array, Transitions]
-        ) -> tuple[tuple[PyTree, PyTree, PyTree], dict[str, Array]]:
-            packed, target, opt_state = carry
-            index, batch = now
-            loss = lambda p: dqn_loss(model, config.double, unpack(p), unpack(target), batch, axis_name)  # noqa: E731
-            packed, opt_state, metrics = descend(loss, optimise, packed, opt_state, axis_name)
-            # A where on parameters: a cond on state would become a select of everything under vmap.
-            step = jnp.where((first + index + 1) % config.target_update_interval == 0, hp.tau, 0.0)
-            target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
-            return (packed, target, opt_state), metrics
 
-        now = (jnp.arange(num_updates, dtype=jnp.int32), batches)
-        start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-        (packed, target, opt_state), metrics = jax.lax.scan(one, start, now)
-        metrics |= {"charts/epsilon": epsilon(learner), **learning_rate_metric(optimizer, hp, learner.params)}
-        learner = learner._replace(
-            params=unpack(packed), target_params=unpack(target), opt_state=opt_state, version=learner.version + 1
-        )
-        return learner, scalars(metrics)
+def observe(rule: Rule[DQNConfig], learner: DQNState, rollout: Rollout) -> DQNState:
+    obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
+    rows = ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid)
+    return learner._replace(replay=rule.replay.add(learner.replay, rows, rollout.env_id))
 
-    def update(learner: DQNState, rollout: Rollout) -> tuple[DQNState, Metrics]:
-        return learn(observe(learner, rollout))
 
-    def seal(learner: DQNState) -> DQNState:
-        return learner._replace(replay=replay.seal(learner.replay))
+def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
+    config, hp = rule.config, rule.current(learner)
+    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
+    # Modulo first: the count of all updates would not stay within 32 bits.
+    first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
-    return Algorithm(
-        init,
-        policy,
-        act,
-        update,
-        model.initial_carry,
-        observe=observe,
-        learn=learn,
-        seal=seal,
-        warmup_iterations=warmup_iterations,
+    def one(carry: tuple[PyTree, PyTree, PyTree], now: tuple[Array, Transitions]) -> Any:
+        packed, target, opt_state = carry
+        index, batch = now
+        loss = lambda p: dqn_loss(rule.model, config.double, unpack(p), unpack(target), batch, rule.axis_name)  # noqa: E731
+        packed, opt_state, metrics = descend(loss, optimise, packed, opt_state, rule.axis_name)
+        # A where on parameters: a cond on state would become a select of everything under vmap.
+        step = jnp.where((first + index + 1) % config.target_update_interval == 0, hp.tau, 0.0)
+        target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
+        return (packed, target, opt_state), metrics
+
+    # All updates' rows are gathered before the scan: a buffer that a loop reads would be copied into it.
+    drawn = transitions(rule.replay, learner.replay, rule.draw(learner), hp.gamma, config.n_step)
+    now = (jnp.arange(config.updates_per_iteration, dtype=jnp.int32), rule.per_update(drawn))
+    start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
+    (packed, target, opt_state), metrics = jax.lax.scan(one, start, now)
+    metrics |= {"charts/epsilon": epsilon(rule, learner), **learning_rate_metric(rule.optimizer, hp, learner.params)}
+    learner = learner._replace(
+        params=unpack(packed), target_params=unpack(target), opt_state=opt_state, version=learner.version + 1
     )
+    return learner, scalars(metrics)
+
+
+def make_algorithm(rule: Rule[DQNConfig]) -> Algorithm:
+    """DQN's learning rule, bound to spaces and to no environment."""
+    return rule.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn)
 
 
 # --------------------------------------------------------------------------------------------------------------------- builder
@@ -254,44 +200,13 @@ def make_dqn(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
-    config, hyperparams = split_settings(
-        "make_dqn", DQNConfig, DQNHyperparams, settings, ("model", "optimizer", "replay", "schedules", "axis_name")
-    )
-    bound = resolve_env(env)
-    if not isinstance(bound.action_space, spaces.Discrete):
-        raise TypeError(
-            f"DQN needs a Discrete action space; {bound.name} has {bound.action_space}: {other_way(bound.action_space)}"
-        )
-    network = resolve_model(model, q_network, bound)
-    if jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1))):
+    given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
+    if is_recurrent(ready.rule.model):
         raise TypeError(
             "DQN with uniform replay learns from single rows, so its model must be memoryless (initial_carry gives ())"
         )
-    num_actions = int(bound.action_space.n)
-    if getattr(output := model_output(model, network, bound), "shape", None) != (1, num_actions):
-        raise TypeError(
-            f"model={show(model)} must give Q-values f32[batch, {num_actions}]; for a batch of one it gives {show_shapes(output)}"
-        )
-    config.check()
-    capacity = config.buffer_size // config.num_envs
-    factors = check_schedules(schedules, DQNHyperparams._fields)
-    algorithm = make_algorithm(
-        bound.observation_space,
-        bound.action_space,
-        network,
-        resolve_replay(replay, uniform_replay, capacity, config.num_envs, config.rollout_length, before=1, after=config.n_step),
-        config,
-        optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, DQNHyperparams(), [*factors]),
-        schedules=factors,
-        axis_name=axis_name,
-    )
-    parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
-    return bind(
-        algorithm,
-        bound,
-        num_envs=config.num_envs,
-        rollout_length=config.rollout_length,
-        hyperparams=hyperparams,
-        spec=agent_spec(make_dqn, env, config, hyperparams, parts),
-        axis_name=axis_name,
-    )
+    check_q_values(model, ready.output, ready.env.action_space)
+    config = ready.rule.config
+    made = resolve_replay(replay, uniform_replay, config, before=1, after=config.n_step)
+    return ready.bind(make_algorithm(dataclasses.replace(ready.rule, replay=made)))

@@ -5,7 +5,6 @@ Reads top to bottom: settings, state, acting, targets, loss, update, builder.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,31 +14,18 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.actions import to_environment
-from jaxrl.agent import as_only_device, bind, resolve_env
-from jaxrl.config import Count, Length, NonNegative, Positive, RolloutConfig, Unit, merge_hyperparams, split_settings
-from jaxrl.distributions import Categorical, Normal, sample_each
+from jaxrl.config import Count, Length, NonNegative, Positive, RolloutConfig, Unit
+from jaxrl.distributions import sample_each
 from jaxrl.metrics import scalars
 from jaxrl.minibatch import explained_variance, minibatches
-from jaxrl.models import ActorCriticOutput, actor_critic
-from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
-from jaxrl.optimize import (
-    Optimizer,
-    OptimizerFn,
-    Schedule,
-    check_schedules,
-    clipped_adam,
-    descend,
-    learning_rate_metric,
-    packing,
-    pmean,
-    scheduled,
-    valid_mean,
-)
-from jaxrl.parts import ModelFn, check_loss, model_output, resolve_losses, resolve_model, resolve_optimizer, show
+from jaxrl.models import actor_critic
+from jaxrl.normalize import init_statistics, normalize_inputs, refresh, scale_rewards
+from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, learning_rate_metric, packing, pmean, valid_mean
+from jaxrl.parts import ModelFn, check_actor_critic
 from jaxrl.returns import gae
-from jaxrl.rollout import example_rollout, fold_each
-from jaxrl.spaces import example_input, finite, other_way, show_shapes
-from jaxrl.spec import agent_spec
+from jaxrl.rollout import fold_each
+from jaxrl.rule import Learner, Rule, prepare
+from jaxrl.spaces import finite
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
 
@@ -67,6 +53,11 @@ class PPOConfig(RolloutConfig):
             why = " (a recurrent model learns from whole sequences)" if recurrent else ""
             raise ValueError(f"num_minibatches={self.num_minibatches} must divide {what}={items}{why}")
 
+    @property
+    def warmup_iterations(self) -> int:
+        """One for the statistics, where there are some."""
+        return int(self.normalize_observations or self.normalize_rewards)
+
 
 class PPOHyperparams(NamedTuple):
     """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
@@ -87,15 +78,6 @@ class PPOHyperparams(NamedTuple):
     """Clip the gradient to this global norm."""
     total_steps: Length = 0.0
     """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
-
-
-class PPOState(NamedTuple):
-    params: PyTree
-    opt_state: PyTree
-    hyperparams: PPOHyperparams
-    statistics: Statistics
-    key: Key
-    version: Array
 
 
 class Batch(NamedTuple):
@@ -122,7 +104,7 @@ ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
-def targets(model: Model, learner: PPOState, rollout: Rollout, hp: PPOHyperparams) -> Batch:
+def targets(model: Model, learner: Learner, rollout: Rollout, hp: PPOHyperparams) -> Batch:
     """Advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
     inputs = normalize_inputs(learner.statistics, rollout.inputs)
     # All values at once, the reached observation of the last row included: far cheaper than one row at a time when acting.
@@ -186,120 +168,61 @@ def ppo_loss(
     return policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy, metrics
 
 
-def make_algorithm(
-    observation_space: spaces.Space,
-    action_space: spaces.Space,
-    model: Model,
-    config: PPOConfig,
-    *,
-    optimizer: OptimizerFn = clipped_adam,
-    schedules: Mapping[str, Schedule] | None = None,
-    extra_losses: Sequence[ExtraLoss] = (),
-    axis_name: str | None = None,
-) -> Algorithm:
-    """PPO's learning rule for these spaces, bound to no environment."""
-    schedules = dict(schedules or {})
-    warmup_iterations = int(config.normalize_observations or config.normalize_rewards)
+# ------------------------------------------------------------------------------------------------------------------------ rule
 
-    def current(learner: PPOState) -> PPOHyperparams:
-        rows = config.steps_per_iteration if config.anneal and "learning_rate" not in schedules else 0
-        return scheduled(learner.hyperparams, schedules, learner.version + warmup_iterations, annealed_rows=rows)
 
-    def init(key: Key, hyperparams: PPOHyperparams) -> PPOState:
-        model_key, learner_key = jax.random.split(key)
-        example = example_input(observation_space, action_space)
-        statistics = init_statistics(
-            observation_space if config.normalize_observations else None, config.num_envs if config.normalize_rewards else None
-        )
-        params = model.init(model_key, normalize_inputs(statistics, example))
-        opt_state = optimizer(hyperparams).init(packing(optimizer, params).pack(params))
-        return PPOState(params, opt_state, hyperparams, statistics, learner_key, jnp.zeros((), jnp.int32))
+def init(rule: Rule[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Learner:
+    observations = rule.observation_space if rule.config.normalize_observations else None
+    rewards = rule.config.num_envs if rule.config.normalize_rewards else None
+    return rule.init_learner(key, hyperparams, init_statistics(observations, rewards))
 
-    def policy(learner: PPOState) -> Policy:
-        return Policy(learner.params, learner.statistics, (), learner.version)
 
-    def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
-        carry, output = model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
-        drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
-        extras = {"log_prob": output.policy.log_prob(drawn)}
-        if not isinstance(action_space, spaces.Discrete):
-            extras["raw_action"] = drawn
-        return carry, to_environment(action_space, drawn), extras
+def act(
+    rule: Rule[PPOConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    carry, output = rule.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
+    drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
+    extras = {"log_prob": output.policy.log_prob(drawn)}
+    if not isinstance(rule.action_space, spaces.Discrete):
+        extras["raw_action"] = drawn
+    return carry, to_environment(rule.action_space, drawn), extras
 
-    def observe(learner: PPOState, rollout: Rollout) -> PPOState:
-        return learner._replace(statistics=refresh(learner.statistics, rollout, current(learner).gamma, axis_name))
 
-    def loss(params: PyTree, hp: PPOHyperparams, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        total, metrics = ppo_loss(model, config, hp, params, batch, axis_name)
-        for extra_loss in extra_losses:
-            extra, logged = extra_loss(params, batch)
-            total += extra
-            metrics |= {f"losses/{name}": x for name, x in logged.items()}
-        return total, metrics
+def observe(rule: Rule[PPOConfig], learner: Learner, rollout: Rollout) -> Learner:
+    return learner._replace(statistics=refresh(learner.statistics, rollout, rule.current(learner).gamma, rule.axis_name))
 
-    def update(learner: PPOState, rollout: Rollout) -> tuple[PPOState, Metrics]:
-        hp = current(learner)
-        optimise, (pack, unpack) = optimizer(hp), packing(optimizer, learner.params)
-        batch = targets(model, learner, rollout, hp)
-        key = jax.random.fold_in(learner.key, learner.version)
-        order = minibatches(key, batch.valid.shape[0], config.num_epochs, config.num_minibatches)
 
-        def minibatch(carry: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
-            packed, opt_state = carry
-            part = jax.tree.map(lambda x: x[rows], batch)
-            packed, opt_state, metrics = descend(lambda p: loss(unpack(p), hp, part), optimise, packed, opt_state, axis_name)
-            return (packed, opt_state), metrics
+def update(rule: Rule[PPOConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
+    config, hp = rule.config, rule.current(learner)
+    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
+    batch = targets(rule.model, learner, rollout, hp)
+    key = jax.random.fold_in(learner.key, learner.version)
+    order = minibatches(key, batch.valid.shape[0], config.num_epochs, config.num_minibatches)
 
-        (packed, opt_state), metrics = jax.lax.scan(minibatch, (pack(learner.params), learner.opt_state), order)
-        metrics["losses/explained_variance"] = explained_variance(batch.target, batch.advantage, batch.valid, axis_name)
-        metrics |= learning_rate_metric(optimizer, hp, learner.params)
-        statistics = refresh(learner.statistics, rollout, hp.gamma, axis_name)
-        learner = learner._replace(params=unpack(packed), opt_state=opt_state, statistics=statistics, version=learner.version + 1)
-        return learner, scalars(metrics)
+    def loss(params: PyTree, part: Batch) -> tuple[Array, dict[str, Array]]:
+        total, metrics = ppo_loss(rule.model, config, hp, params, part, rule.axis_name)
+        return add_losses(rule.extra_losses, params, part, total, metrics)
 
-    return Algorithm(
-        init,
-        policy,
-        act,
-        update,
-        model.initial_carry,
-        observe=observe,
-        warmup_iterations=warmup_iterations,
-    )
+    def minibatch(carry: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
+        packed, opt_state = carry
+        part = jax.tree.map(lambda x: x[rows], batch)
+        packed, opt_state, metrics = descend(lambda p: loss(unpack(p), part), optimise, packed, opt_state, rule.axis_name)
+        return (packed, opt_state), metrics
+
+    (packed, opt_state), metrics = jax.lax.scan(minibatch, (pack(learner.params), learner.opt_state), order)
+    metrics["losses/explained_variance"] = explained_variance(batch.target, batch.advantage, batch.valid, rule.axis_name)
+    metrics |= learning_rate_metric(rule.optimizer, hp, learner.params)
+    statistics = refresh(learner.statistics, rollout, hp.gamma, rule.axis_name)
+    learner = learner._replace(params=unpack(packed), opt_state=opt_state, statistics=statistics, version=learner.version + 1)
+    return learner, scalars(metrics)
+
+
+def make_algorithm(rule: Rule[PPOConfig]) -> Algorithm:
+    """PPO's learning rule, bound to spaces and to no environment."""
+    return rule.algorithm(init=init, act=act, observe=observe, update=update)
 
 
 # --------------------------------------------------------------------------------------------------------------------- builder
-
-
-def check_output(model: Any, output: Any, action_space: spaces.Space) -> None:
-    """Refuse a model that gives (shapes of) something else than a policy over these actions and a value, for a batch of one."""
-    if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
-        raise TypeError(
-            f"model={show(model)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
-            f"{show_shapes(output)}"
-        )
-    kind: Any = Categorical
-    size = getattr(action_space, "n", None)
-    if isinstance(action_space, spaces.Box):
-        kind, size = Normal, math.prod(action_space.shape)
-    built_in = isinstance(output.policy, Categorical | Normal)  # a distribution of the user's own is the user's matter
-    if built_in and (not isinstance(output.policy, kind) or output.policy[0].shape != (1, size)):
-        raise TypeError(
-            f"model={show(model)} must give a {kind.__name__} policy of size {size} for {action_space}; it gives "
-            f"{type(output.policy).__name__} {show_shapes(output.policy[0])}"
-        )
-
-
-def check_losses(
-    losses: Sequence[ExtraLoss], model: Model, algorithm: Algorithm, env: Env | HostEnv, config: PPOConfig, hyperparams: Any
-) -> None:
-    """Refuse extra losses that fail on a minibatch, or give something else than they have to; only shapes are computed."""
-    learner = algorithm.init(jax.random.key(0), merge_hyperparams(hyperparams, None))
-    rollout = example_rollout(algorithm, env, algorithm.policy(learner), config.num_envs, config.rollout_length)
-    batch = targets(model, learner, rollout, learner.hyperparams)
-    part = jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
-    for i, loss in enumerate(losses):
-        check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, part)
 
 
 def make_ppo(
@@ -328,37 +251,15 @@ def make_ppo(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
-    config, hyperparams = split_settings(
-        "make_ppo", PPOConfig, PPOHyperparams, settings, ("model", "optimizer", "schedules", "extra_losses", "axis_name")
-    )
-    bound = resolve_env(env)
-    if not isinstance(bound.action_space, spaces.Discrete | spaces.Box):
-        what = f"{bound.name} has {bound.action_space}: {other_way(bound.action_space)}"
-        raise TypeError(f"PPO needs a Discrete or Box action space; {what}")
-    network, losses = resolve_model(model, actor_critic, bound), resolve_losses(extra_losses)
-    check_output(model, model_output(model, network, bound, unrolled=True), bound.action_space)
-    config.check(recurrent=bool(jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))))
-    factors = check_schedules(schedules, PPOHyperparams._fields)
-    algorithm = make_algorithm(
-        bound.observation_space,
-        bound.action_space,
-        network,
-        config,
-        optimizer=resolve_optimizer(optimizer, network, bound, hyperparams, PPOHyperparams(), [*factors]),
-        schedules=factors,
-        extra_losses=losses,
-        axis_name=axis_name,
-    )
-    if losses:
-        check = as_only_device(lambda _: check_losses(losses, network, algorithm, bound, config, hyperparams), axis_name)
-        jax.eval_shape(check, jax.ShapeDtypeStruct((), jnp.float32))  # an array would start a backend
-    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": losses, "axis_name": axis_name}
-    return bind(
-        algorithm,
-        bound,
-        num_envs=config.num_envs,
-        rollout_length=config.rollout_length,
-        hyperparams=hyperparams,
-        spec=agent_spec(make_ppo, env, config, hyperparams, parts),
-        axis_name=axis_name,
-    )
+    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
+    kinds = (spaces.Discrete, spaces.Box)
+    ready = prepare(make_ppo, env, PPOConfig, PPOHyperparams, settings, kinds, actor_critic, given, unrolled=True)
+    check_actor_critic(model, ready.output, ready.env.action_space)
+    config, network = ready.rule.config, ready.rule.model
+
+    def minibatch(learner: Learner, rollout: Rollout) -> Batch:
+        """The first, for extra losses to be tried on."""
+        batch = targets(network, learner, rollout, learner.hyperparams)
+        return jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
+
+    return ready.bind(make_algorithm(ready.rule), batch=minibatch)

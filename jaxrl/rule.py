@@ -1,0 +1,202 @@
+"""What every learning rule shares around its own few functions.
+
+A builder ``prepare``s what it was given; the rule's functions take the ``Rule`` that comes of it as their first argument, as in
+``update(rule, learner, rollout)``; ``Prepared.bind`` makes the ``Agent``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.agent import as_only_device, bind, resolve_env
+from jaxrl.config import RolloutConfig, merge_hyperparams, split_settings
+from jaxrl.normalize import normalize_inputs
+from jaxrl.optimize import LossFn, OptimizerFn, Schedule, check_schedules, clipped_adam, packing, scheduled
+from jaxrl.parts import (
+    ModelFn,
+    check_actions,
+    check_loss,
+    is_recurrent,
+    model_output,
+    resolve_losses,
+    resolve_model,
+    resolve_optimizer,
+    show,
+)
+from jaxrl.replay import Draw, Replay
+from jaxrl.rollout import example_rollout
+from jaxrl.spaces import example_input
+from jaxrl.spec import agent_spec
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Model, Policy, PyTree, Rollout
+
+C = TypeVar("C", bound=RolloutConfig)
+
+
+class Learner(NamedTuple):
+    """The state of a rule that keeps nothing of its own; the others have these fields first."""
+
+    params: PyTree
+    opt_state: PyTree
+    hyperparams: Any
+    statistics: PyTree
+    key: Key
+    """Constant: update n draws from (key, n)."""
+    version: Array
+
+
+@dataclass(frozen=True)
+class Rule(Generic[C]):
+    """All that the functions of a rule know before anything is traced. A rule bound to spaces, and to no environment."""
+
+    observation_space: spaces.Space
+    action_space: spaces.Space
+    model: Model
+    config: C
+    optimizer: OptimizerFn = clipped_adam
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    extra_losses: Sequence[LossFn] = ()
+    replay: Replay = None  # type: ignore[assignment]
+    """Of rules that have one."""
+    axis_name: str | None = None
+
+    def current(self, learner: LearnerState) -> Any:
+        """The hyperparameters of the next update: the state's, after their schedules and annealing."""
+        annealed = self.config.anneal and "learning_rate" not in self.schedules
+        iteration = learner.version + self.config.warmup_iterations
+        rows = self.config.steps_per_iteration if annealed else 0
+        return scheduled(learner.hyperparams, self.schedules, iteration, annealed_rows=rows)
+
+    def init_learner(self, key: Key, hyperparams: Any, statistics: PyTree = ()) -> Learner:
+        """Parameters of the model, and the optimiser's state for them."""
+        model_key, learner_key = jax.random.split(key)
+        example = example_input(self.observation_space, self.action_space)
+        params = self.model.init(model_key, normalize_inputs(statistics, example))
+        opt_state = self.optimizer(hyperparams).init(packing(self.optimizer, params).pack(params))
+        return Learner(params, opt_state, hyperparams, statistics, learner_key, jnp.zeros((), jnp.int32))
+
+    def draw(self, learner: Any) -> Draw:
+        """The rows that all updates of an iteration learn from, one batch after the other; a device draws its share."""
+        config: Any = self.config
+        key, batch_size = jax.random.fold_in(learner.key, learner.version), config.batch_size
+        if self.axis_name is not None:
+            key = jax.random.fold_in(key, jax.lax.axis_index(self.axis_name))
+            batch_size //= jax.lax.axis_size(self.axis_name)
+        return self.replay.draw(learner.replay, key, config.updates_per_iteration * batch_size)
+
+    def per_update(self, drawn: PyTree) -> PyTree:
+        """What was drawn as batches to scan over, [updates_per_iteration, batch_size, ...]."""
+        config: Any = self.config
+        return jax.tree.map(lambda x: x.reshape((config.updates_per_iteration, -1, *x.shape[1:])), drawn)
+
+    def algorithm(self, **functions: Callable[..., Any]) -> Algorithm:
+        """The ``Algorithm`` of functions that take the rule first, by the names that it has for them.
+
+        Without a ``policy`` of its own a rule explores by the parameters alone. Replay rules give ``observe`` and ``learn``, and
+        get ``update``, which is one after the other, and ``seal``.
+        """
+        if "learn" in functions:
+            observe, learn = functions["observe"], functions["learn"]
+            functions["update"] = lambda rule, learner, rollout: learn(rule, observe(rule, learner, rollout))
+        if self.replay is not None:
+            functions["seal"] = lambda rule, learner: learner._replace(replay=rule.replay.seal(learner.replay))
+        bound: dict[str, Any] = {name: partial(function, self) for name, function in ({"policy": policy} | functions).items()}
+        return Algorithm(**bound, initial_carry=self.model.initial_carry, warmup_iterations=self.config.warmup_iterations)
+
+
+def policy(rule: Rule[Any], learner: LearnerState) -> Policy:
+    """The parameters and statistics, and nothing besides."""
+    return Policy(learner.params, learner.statistics, (), learner.version)
+
+
+# -------------------------------------------------------------------------------------------------------------------- builders
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[C]):
+    """What a builder was given, looked through."""
+
+    rule: Rule[C]
+    env: Env | HostEnv
+    hyperparams: Any
+    """The agent's own, as Python floats."""
+    output: PyTree
+    """Shapes of what the model gives for a batch of one."""
+    spec: dict[str, Any]
+
+    def bind(self, algorithm: Algorithm, *, batch: Callable[[Any, Rollout], Any] | None = None) -> Agent:
+        """The ``Agent`` of the algorithm and the environment.
+
+        Args:
+          batch: (learner, rollout) -> what extra losses are given, of rules that take some.
+        """
+        config = self.rule.config
+        if self.rule.extra_losses:
+            check = as_only_device(lambda _: self._check_losses(algorithm, batch), self.rule.axis_name)
+            jax.eval_shape(check, jax.ShapeDtypeStruct((), jnp.float32))  # an array would start a backend
+        return bind(
+            algorithm,
+            self.env,
+            num_envs=config.num_envs,
+            rollout_length=config.rollout_length,
+            hyperparams=self.hyperparams,
+            spec=self.spec,
+            axis_name=self.rule.axis_name,
+        )
+
+    def _check_losses(self, algorithm: Algorithm, batch: Any) -> None:
+        """Refuse extra losses that fail, or give something else than they have to; only shapes are computed."""
+        config = self.rule.config
+        learner = algorithm.init(jax.random.key(0), merge_hyperparams(self.hyperparams, None))
+        policy = algorithm.policy(learner)
+        part = batch(learner, example_rollout(algorithm, self.env, policy, config.num_envs, config.rollout_length))
+        for i, loss in enumerate(self.rule.extra_losses):
+            check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, part)
+
+
+def prepare(
+    builder: Callable[..., Agent],
+    env: str | Env | HostEnv,
+    config: type[C],
+    hyperparams: type,
+    settings: Mapping[str, Any],
+    actions: Sequence[type[spaces.Space]],
+    default_model: ModelFn,
+    parts: Mapping[str, Any],
+    *,
+    unrolled: bool = False,
+) -> Prepared[C]:
+    """Look through what a builder was given: settings, environment, model, optimiser, schedules and losses.
+
+    Args:
+      builder: itself, which the spec names.
+      settings: its keywords that are fields of ``config`` and ``hyperparams``.
+      actions: the kinds of action space that the rule takes.
+      parts: all other keywords of the builder: ``model``, ``optimizer``, ``schedules``, ``axis_name``, and others that it has.
+      unrolled: the rule calls the model's ``unroll``, not only ``apply``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, action space or part.
+      ValueError: settings out of range, or that have no effect.
+    """
+    data: Any
+    structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
+    bound = resolve_env(env)
+    check_actions(builder.__name__.removeprefix("make_").upper(), bound, actions)
+    model = resolve_model(parts["model"], default_model, bound)
+    losses = resolve_losses(parts.get("extra_losses", ()))
+    output = model_output(parts["model"], model, bound, unrolled=unrolled)
+    structure.check(recurrent=is_recurrent(model))
+    factors = check_schedules(parts["schedules"], data._fields)
+    optimizer = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
+    both = (bound.observation_space, bound.action_space)
+    rule = Rule(*both, model, structure, optimizer, factors, losses, axis_name=parts["axis_name"])
+    if "extra_losses" in parts:
+        parts = {**parts, "extra_losses": losses}  # one need not be in a list
+    return Prepared(rule, bound, data, output, agent_spec(builder, env, structure, data, parts))
