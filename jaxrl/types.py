@@ -52,6 +52,15 @@ class StepFn(Protocol):
         ...
 
 
+class RenderFn(Protocol):
+    def __call__(self, env_state: PyTree, action: Any, params: PyTree, /) -> Any:
+        """One environment as a picture: u8[height, width, 3]. ``action`` led there; it is None where an episode starts.
+
+        Never traced: it may draw with Pillow, matplotlib or NumPy.
+        """
+        ...
+
+
 class Env(NamedTuple):
     """A pure environment: functions of one unbatched instance, and data."""
 
@@ -64,6 +73,10 @@ class Env(NamedTuple):
     name: str = "custom"
     max_episode_steps: int | None = None
     """A limit that jaxrl enforces, as truncation, on top of the environment's own. None: the environment has its own, or none."""
+    render: RenderFn | None = None
+    """Draws a state, for ``jaxrl record``."""
+    render_fps: float = 30.0
+    """Pictures per second in real time."""
 
 
 class HostStep(NamedTuple):
@@ -119,6 +132,10 @@ class HostEnv(NamedTuple):
     """A limit that jaxrl enforces, as truncation, in training and in evaluation (see ``HostEnvs``)."""
     open_eval: OpenFn | None = None
     """As ``open``, for scores: raw rewards and whole games where ``open`` changes them for learning. None: ``open`` itself."""
+    open_render: OpenFn | None = None
+    """As ``open_eval``, with one more method: ``render() -> u8[B, height, width, 3]`` draws where the environments stand."""
+    render_fps: float = 30.0
+    """Pictures per second in real time."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ data

@@ -18,13 +18,15 @@ from gymnasium import spaces
 from PIL import Image, ImageColor
 
 from jaxrl import make_env
+from jaxrl.envs.backend import REAL_TIME
+from jaxrl.envs.gymnax_figures import BODY, FIGURES, FORCE, GOAL, LIMB
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.play import policy
-from jaxrl.runtime.play.pictures import BODY, FIGURES, FORCE, GOAL, LIMB, drawing
+from jaxrl.runtime.play.pictures import drawing
 from jaxrl.runtime.play.video import CAPTION, Shot, check_film, write_film
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
-from jaxrl.types import Env
+from jaxrl.types import Env, HostEnv
 from tests.agents import cartpole
 
 
@@ -65,16 +67,20 @@ def where(picture: Any, colour: str, *, tolerance: int = 40) -> tuple[float, flo
     return (right - width / 2) / width, (height / 2 - down) / width
 
 
-def gymnax_drawing(name: str) -> Any:
-    return drawing(make_env(name)).draw
+def figure(env_id: str, action: Any = None, **state: float) -> np.ndarray:
+    """What gymnax's environment draws of a state."""
+    env = make_env(env_id)
+    assert isinstance(env, Env) and env.render is not None
+    picture = env.render(types.SimpleNamespace(**state), action, env.params)
+    assert picture.dtype == np.uint8 and picture.shape[1:] == (480, 3)
+    return picture
 
 
 # ---------------------------------------------------------------------------------------------------------------------- figures
 
 
 def test_the_pole_leans_the_way_it_falls() -> None:
-    draw = gymnax_drawing("CartPole-v1")
-    upright, right, left = (draw(np.array([0.0, 0, angle, 0]), None) for angle in (0.0, 0.3, -0.3))
+    upright, right, left = (figure("CartPole-v1", x=0, theta=angle) for angle in (0.0, 0.3, -0.3))
     assert where(upright, LIMB)[0] == pytest.approx(0, abs=0.005)
     assert where(right, LIMB)[0] > 0.02 and where(left, LIMB)[0] < -0.02
     assert where(right, LIMB)[1] < where(upright, LIMB)[1], "a pole that leans is lower"
@@ -87,44 +93,43 @@ def test_the_pole_leans_the_way_it_falls() -> None:
 
 
 def test_the_cart_is_where_it_is_and_the_arrow_points_to_the_push() -> None:
-    draw = gymnax_drawing("CartPole-v1")
-    cart = [where(draw(np.array([x, 0, 0, 0]), 1), BODY)[0] for x in (-2.4, 0.0, 1.2)]
+    cart = [where(figure("CartPole-v1", 1, x=x, theta=0), BODY)[0] for x in (-2.4, 0.0, 1.2)]
     np.testing.assert_allclose(cart, [-2.4 / 6, 0, 1.2 / 6], atol=0.005)
     for action, sign in ((0, -1), (1, 1)):
-        picture = np.asarray(draw(np.array([0.0, 0, 0, 0]), action))[:, 80:-80]  # without the marks of the limits
+        picture = figure("CartPole-v1", action, x=0, theta=0)[:, 80:-80]  # without the marks of the limits
         assert sign * where(picture, FORCE)[0] > 0.02
 
 
 def test_a_longer_pole_is_drawn_longer() -> None:
-    obs = np.array([0.0, 0, 0, 0])
-    length = [np.ptp(limb_rows(drawing(make_env(f"CartPole-v1?length={half}")).draw(obs, None))) for half in (0.25, 0.5)]
+    length = [np.ptp(limb_rows(figure(f"CartPole-v1?length={half}", x=0, theta=0))) for half in (0.25, 0.5)]
     assert length[1] == pytest.approx(2 * length[0], rel=0.15)
 
 
-def limb_rows(picture: Any) -> np.ndarray:
-    return np.argwhere(np.abs(np.asarray(picture).astype(int) - ImageColor.getrgb(LIMB)).sum(-1) < 40)[:, 0]
+def limb_rows(picture: np.ndarray) -> np.ndarray:
+    return np.argwhere(np.abs(picture.astype(int) - ImageColor.getrgb(LIMB)).sum(-1) < 40)[:, 0]
+
+
+def test_a_track_without_end_is_drawn_in_part() -> None:
+    picture = figure("CartPole-v1?x_threshold=1e30", 1, x=0, theta=0.1)
+    assert where(picture, BODY)[0] == pytest.approx(0, abs=0.01)
 
 
 def test_the_pendulum_is_upright_at_angle_zero_and_turns_counterclockwise() -> None:
-    draw = gymnax_drawing("Pendulum-v1")
     for angle, (right, up) in {0: (0, 1), math.pi: (0, -1), math.pi / 2: (-1, 0), -math.pi / 2: (1, 0)}.items():
-        at = where(draw(np.array([math.cos(angle), math.sin(angle), 0.0]), None), LIMB)
+        at = where(figure("Pendulum-v1", theta=angle), LIMB)
         radius = 0.5 / (2 * 1.3 * 1.6)
         np.testing.assert_allclose(at, (right * radius, up * radius), atol=0.02)
-    torques = [where(draw(np.array([-1.0, 0, 0]), np.array([u])), FORCE)[1] for u in (2.0, -2.0)]
+    torques = [where(figure("Pendulum-v1", np.array([u]), theta=math.pi), FORCE)[1] for u in (2.0, -2.0)]
     assert torques[0] > 0.03 and torques[1] < -0.03, "from the right upwards is counterclockwise"
 
 
 def test_the_acrobot_hangs_down_at_zero_and_reaches_its_goal_line_where_the_episode_ends() -> None:
-    draw = gymnax_drawing("Acrobot-v1")
-
-    def obs(first: float, second: float) -> np.ndarray:
-        return np.array([math.cos(first), math.sin(first), math.cos(second), math.sin(second), 0, 0])
-
-    hanging = draw(obs(0, 0), None)
+    hanging = figure("Acrobot-v1", joint_angle1=0, joint_angle2=0)
     assert where(hanging, BODY)[1] < where(hanging, LIMB)[1] < 0
-    assert where(draw(obs(math.pi / 2, 0), None), BODY)[0] > 0.2, "counterclockwise from below is to the right"
-    folded = draw(obs(math.pi / 2, math.pi / 2), None)
+    assert where(figure("Acrobot-v1", joint_angle1=math.pi / 2, joint_angle2=0), BODY)[0] > 0.2, (
+        "counterclockwise is to the right"
+    )
+    folded = figure("Acrobot-v1", joint_angle1=math.pi / 2, joint_angle2=math.pi / 2)
     assert where(folded, BODY)[1] > 0.05, "the second angle is added to the first"
     goal = where(hanging, GOAL)[1]
     side = 2.2  # half the height of the picture, in metres
@@ -132,27 +137,53 @@ def test_the_acrobot_hangs_down_at_zero_and_reaches_its_goal_line_where_the_epis
 
 
 def test_the_car_follows_the_hill() -> None:
-    draw = gymnax_drawing("MountainCar-v0")
-    valley, goal = (where(draw(np.array([x, 0.0]), None), BODY) for x in (-math.pi / 6, 0.5))
+    valley, goal = (where(figure("MountainCar-v0", position=x), BODY) for x in (-math.pi / 6, 0.5))
     assert valley[0] == pytest.approx((-math.pi / 6 + 0.3) / 1.8, abs=0.02) and goal[0] == pytest.approx(0.8 / 1.8, abs=0.04)
     assert goal[1] - valley[1] > 0.3
-    pushes = [where(draw(np.array([-math.pi / 6, 0.0]), action), FORCE)[0] - valley[0] for action in (0, 2)]
+    pushes = [where(figure("MountainCar-v0", action, position=-math.pi / 6), FORCE)[0] - valley[0] for action in (0, 2)]
     assert pushes[0] < -0.02 and pushes[1] > 0.02
     harder, softer = (
-        where(gymnax_drawing("MountainCarContinuous-v0")(np.array([-math.pi / 6, 0.0]), np.array([push])), FORCE)[0]
-        for push in (1.0, 0.5)
+        where(figure("MountainCarContinuous-v0", np.array([push]), position=-math.pi / 6), FORCE)[0] for push in (1.0, 0.5)
     )
     assert harder > softer > valley[0]
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_both_backends_have_the_figures(name: str) -> None:
-    for env_id in (name, f"envpool:{name}"):
-        env = make_env(env_id)
-        drawn = drawing(env)
-        obs = env.observation_space.sample()
-        size = drawn.draw(np.asarray(obs), None).size
-        assert size == drawn.draw(np.asarray(obs), np.asarray(env.action_space.sample())).size and size[0] == 480
+@pytest.mark.parametrize("name", [*FIGURES, "FourRooms-misc", "MetaMaze-misc", "PointRobot-misc"])
+def test_gymnax_draws_itself(name: str) -> None:
+    """From its own states, at the start of an episode and after an action."""
+    env = make_env(name)
+    state, obs = jax.jit(env.reset)(jax.random.key(0), env.params)
+    drawn = drawing(env)
+    first, later = (drawn.draw(state, obs, action) for action in (None, np.asarray(env.action_space.sample())))
+    assert first.shape == later.shape and first.std() > 5 and drawn.fps == REAL_TIME.get(name, 10)
+
+
+@pytest.mark.parametrize(("name", "fps"), [("CartPole-v1", 50), ("Pong-v5", 15), ("MiniGrid-Empty-5x5-v0", 10)])
+def test_envpool_draws_itself(name: str, fps: float) -> None:
+    """Each of its environments as it stands, and as it would be played without pictures."""
+    env = make_env(f"envpool:{name}")
+    assert isinstance(env, HostEnv) and env.open_render is not None
+    action = np.stack([env.action_space.sample()] * 2)
+    envs, plain = env.open_render(2, 0), env.open(2, 0)
+    np.testing.assert_equal(envs.reset(), plain.reset())
+    before = envs.render().copy()
+    for _ in range(40 if "Pong" in name else 2):
+        row, same_row = envs.step(action), plain.step(action)
+    np.testing.assert_equal(row, same_row)
+    drawn = drawing(env)
+    picture = drawn.draw(envs, None, None)
+    assert picture.dtype == np.uint8 and picture.ndim == 3 and min(picture.shape[:2]) >= 300 and drawn.fps == fps
+    assert "Pong" not in name or (before[0] != envs.render()[0]).any()
+    envs.close()
+    plain.close()
+
+
+def test_a_picture_of_another_type_is_refused() -> None:
+    env = box_env(spaces.Discrete(2))._replace(render=lambda state, action, params: np.zeros((4, 4)))
+    with pytest.raises(
+        ValueError, match=r"tests:box cannot be drawn: render gave float64\[4, 4\]; a picture is an array uint8\["
+    ):
+        drawing(env).draw(None, None, None)
 
 
 # ------------------------------------------------------------------------------------------------------------- boards and images
@@ -167,7 +198,7 @@ def test_boards_have_a_colour_per_channel_and_the_last_one_is_on_top() -> None:
     board = np.zeros((3, 4, 2), np.float32)
     board[0, 0, 0] = board[0, 1, 1] = board[2, 3] = 1
     board[1, 1, 0] = 0.5
-    picture = np.asarray(draw(board, None)).astype(int)
+    picture = draw(None, board, None).astype(int)
     cell = picture.shape[1] // 4
     cells = picture[cell // 2 :: cell, cell // 2 :: cell]
     assert cells.shape == (3, 4, 3)
@@ -181,38 +212,38 @@ def test_boards_have_a_colour_per_channel_and_the_last_one_is_on_top() -> None:
 def test_gymnax_boards_are_drawn(name: str) -> None:
     env = make_env(name)
     _, obs = jax.jit(env.reset)(jax.random.key(0), env.params)
-    picture = np.asarray(drawing(env).draw(np.asarray(obs), 0))
+    picture = drawing(env).draw(None, np.asarray(obs), 0)
     lit = (np.asarray(obs).reshape(*obs.shape[:2], -1) > 0).any(-1)
     cell = picture.shape[0] // lit.shape[0]
     np.testing.assert_array_equal(picture[cell // 2 :: cell, cell // 2 :: cell].max(-1) > 60, lit)
 
 
 def test_the_newest_image_of_a_stack_is_drawn() -> None:
-    grey = drawing(make_env("envpool:Pong-v5"))
     obs = np.zeros((4, 84, 84), np.uint8)
     obs[3, :42] = 200
     obs[0] = 77
-    picture = np.asarray(grey.draw(obs, 0))
-    assert picture.shape == (336, 336, 3) and (picture[:168] == 200).all() and (picture[168:] == 0).all()
-    colour = drawing(make_env("envpool:Pong-v5", gray_scale=False))
+    picture = drawing(box_env(spaces.Box(0, 255, obs.shape, np.uint8))).draw(None, obs, 0)
+    assert picture.shape == (420, 420, 3) and (picture[:210] == 200).all() and (picture[210:] == 0).all()
     obs = np.zeros((12, 84, 84), np.uint8)
     obs[9] = 255
-    assert (np.asarray(colour.draw(obs, 0)) == [255, 0, 0]).all()
+    assert (drawing(box_env(spaces.Box(0, 255, obs.shape, np.uint8))).draw(None, obs, 0) == [255, 0, 0]).all()
 
 
 def test_images_with_channels_behind() -> None:
     obs = np.zeros((40, 60, 3), np.float32)
     obs[..., 1] = 0.5
-    picture = np.asarray(drawing(box_env(spaces.Box(0, 1, (40, 60, 3)))).draw(obs, None))
-    assert picture.shape == (240, 360, 3) and (picture == [0, 128, 0]).all()
+    picture = drawing(box_env(spaces.Box(0, 1, (40, 60, 3)))).draw(None, obs, None)
+    assert picture.shape == (280, 420, 3) and (picture == [0, 128, 0]).all()
 
 
 @pytest.mark.parametrize(
-    "env", ["Reacher-misc", "SimpleBandit-bsuite", "FrozenLake-misc", "envpool:HalfCheetah-v4", box_env(spaces.Dict({}))], ids=str
+    "env", ["Reacher-misc", "SimpleBandit-bsuite", "FrozenLake-misc", "envpool:FrozenLake-v1", box_env(spaces.Dict({}))], ids=str
 )
 def test_what_cannot_be_drawn_is_told(env: Any) -> None:
     env = make_env(env) if isinstance(env, str) else env
-    with pytest.raises(ValueError, match=r"cannot be drawn: its observations are .* What can be: CartPole-v1, .*MinAtar.*Atari"):
+    with pytest.raises(
+        ValueError, match=r"cannot be drawn: its observations are .* What can be: .*classic control, .*MinAtar.* images"
+    ):
         drawing(env)
 
 
@@ -357,20 +388,15 @@ def test_a_seed_that_diverged(folder: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert "seed=2 of" in (err := capsys.readouterr().err) and "diverged" in err
 
 
-def test_a_track_without_end_is_drawn_in_part() -> None:
-    picture = gymnax_drawing("CartPole-v1?x_threshold=1e30")(np.array([0.0, 0, 0.1, 0]), 1)
-    assert picture.size[0] == 480 and where(picture, BODY)[0] == pytest.approx(0, abs=0.01)
-
-
 def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["record", str(tmp_path)]) == 2
     assert "is not the folder of a run: it has no config.json" in capsys.readouterr().err
 
 
 def test_a_run_on_an_environment_without_a_drawing(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.delitem(FIGURES, "CartPole-v1")
+    monkeypatch.setattr("jaxrl.runtime.play.pictures.drawing", lambda env: drawing(env._replace(render=None)))
     assert main(["record", str(folder)]) == 2
-    assert "gymnax:CartPole-v1 cannot be drawn: its observations are Box(4,)." in capsys.readouterr().err
+    assert "gymnax:CartPole-v1 cannot be drawn: its observations are Box(4,), and it has no render." in capsys.readouterr().err
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from jaxrl.config import check_count
 from jaxrl.envs.check_host import NUM_ENVS, Say, host_problems
-from jaxrl.envs.validate import EnvError, abstract, abstract_key, explain, find_problems, outside, same
+from jaxrl.envs.validate import EnvError, abstract, abstract_key, explain, find_problems, outside, picture_problem, same
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, TimeStep
 
 COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -103,24 +103,41 @@ def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
         env_state, time_step = env.step(step_key, env_state, random_action(env.action_space, action_key), params)
         return (env_state, time_step.terminated | time_step.truncated), (obs, time_step)
 
-    def episodes(key: Key, params: PyTree) -> tuple[PyTree, TimeStep]:
+    def episodes(key: Key, params: PyTree) -> tuple[PyTree, tuple[PyTree, TimeStep]]:
         blank = jax.tree.map(lambda x: _blank(x, key), jax.eval_shape(env.reset, key, params)[0])
-        return jax.lax.scan(functools.partial(row, params), (blank, jnp.asarray(True)), jax.random.split(key, steps))[1]
+        (env_state, _), rows = jax.lax.scan(
+            functools.partial(row, params), (blank, jnp.asarray(True)), jax.random.split(key, steps)
+        )
+        return env_state, rows
 
     run = jax.jit(jax.vmap(episodes), compiler_options=COMPILE_FAST if jax.default_backend() == "cpu" else None)
     try:
         keys, params = jax.random.split(key, NUM_ENVS), _batched(env.params)
-        first, again = (jax.tree.map(lambda x: np.asarray(_bits(x)), run(keys, params)) for _ in range(2))
+        env_states, _ = played = run(keys, params)
+        first, again = (jax.tree.map(lambda x: np.asarray(_bits(x)), each) for each in (played, run(keys, params)))
     except Exception as error:
         return [explain("a run of reset and step under jit and vmap", error)]
-    obs, time_step = first
+    _, (obs, time_step) = first
     problems = outside("the obs after reset", env.observation_space, obs)
     problems += outside("the obs after a step", env.observation_space, time_step.obs)
     if not np.isfinite(time_step.reward).all():
         problems.append("reward is NaN or infinite after some step: guard divisions, logarithms and roots")
     if not same(first, again):
         problems.append("the same key gave different results: all randomness must come from the key, through jax.random")
-    return problems
+    return problems or _render_problems(env, jax.tree.map(lambda x: x[0], env_states))
+
+
+def _render_problems(env: Env, env_state: PyTree) -> list[str]:
+    if env.render is None:
+        return []
+    action = np.asarray(random_action(env.action_space, jax.random.key(0)))
+    try:
+        pictures = [env.render(env_state, led_there, env.params) for led_there in (None, action)]
+    except Exception as error:
+        return [explain("render", error)]
+    sizes = {np.shape(picture) for picture in pictures}
+    several = [f"render gave pictures of several shapes, {sorted(sizes)}: a film has one"] if len(sizes) > 1 else []
+    return [problem for problem in map(picture_problem, pictures) if problem][:1] or several
 
 
 def _blank(like: Any, key: Key) -> Array:

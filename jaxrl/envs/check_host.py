@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.validate import EnvError, abstract, explain, mismatches, outside, same
+from jaxrl.envs.validate import EnvError, abstract, explain, mismatches, outside, picture_problem, same
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 NUM_ENVS = 2
@@ -44,7 +44,25 @@ def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
             return [SAME_STEP if same(first.seen, _play(env, steps, say).seen) else UNSEEDED]
     except EnvError as error:
         return list(error.problems)
-    return [LATE_REWARD] if first.late_reward else []
+    return [LATE_REWARD] if first.late_reward else _render_problems(env)
+
+
+def _render_problems(env: HostEnv) -> list[str]:
+    if env.open_render is None:
+        return []
+    envs: Any = env.open_render(NUM_ENVS, 0)
+    try:
+        envs.reset()
+        pictures = envs.render()
+    except OSError:  # this machine lacks what draws them
+        return []
+    except Exception as error:
+        return [explain("render() of what open_render opened", error)]
+    finally:
+        envs.close()
+    if len(pictures) != NUM_ENVS:
+        return [f"render gave {len(pictures)} pictures; with {NUM_ENVS} environments it must give {NUM_ENVS}"]
+    return [problem for problem in [picture_problem(pictures[0])] if problem]
 
 
 def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False) -> Played:

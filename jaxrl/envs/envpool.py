@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.config import check_count
-from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
+from jaxrl.envs.backend import REAL_TIME, check_known, check_name, check_option, import_package, smallest
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}
@@ -25,12 +28,32 @@ RENDERING = {"from_pixels", "render_mode", "render_width", "render_height", "ren
 LEARNING = {"reward_clip", "episodic_life"}
 """Options of Atari that serve learning, and that no score may know of: evaluation opens the environments without them."""
 
+DRAWN = {"atari": 15, "box2d": 50, "classic_control": 20, "highway": 15, "jumanji": 10, "minigrid": 10, "mujoco": 25, "pgx": 2}
+"""Families that draw themselves, and their pictures per second: in real time, or at a pleasant speed."""
+
 MOST_ACTIONS = 2**20
 """An integer with a wider range than this is a number, not a choice."""
 
 
 def list_names() -> list[str]:
-    return list(import_package("envpool", "the backend envpool", "envpool").list_all_envs())
+    return list(_import_envpool("the backend envpool").list_all_envs())
+
+
+def _import_envpool(what: str) -> Any:
+    _load_egl()
+    return import_package("envpool", what, "envpool")
+
+
+@functools.cache
+def _load_egl() -> bool:
+    """Whether MuJoCo can draw: envpool looks for EGL while it is imported, and would end the process at the first picture."""
+    if "envpool" in sys.modules:
+        return False
+    try:
+        ctypes.CDLL("libEGL.so.1", mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
 
 
 def family(name: str) -> str:
@@ -53,7 +76,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
       between seeds (envpool's ``seed=`` gives environment i the stream seed + i).
     """
     label = f"envpool:{name}"
-    envpool = import_package("envpool", label, "envpool")
+    envpool = _import_envpool(label)
     check_name("envpool", name, envpool.list_all_envs())
     spec = _make_spec(envpool, name, options)
     if spec.config.max_num_players > 1:
@@ -63,7 +86,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
         raise ValueError(f"{label} takes several actions at once ({', '.join(actions)}), which jaxrl does not support")
     (action_spec,) = actions.values()
     observation_space, action_space = _observation_space(spec.state_array_spec), _space(action_spec, action=True)
-    limit = int(spec.config.max_episode_steps)
+    limit, kind = int(spec.config.max_episode_steps), family(name).partition(".")[0]
 
     def open(num_envs: int, seed: int, *, options: Mapping[str, Any] = options) -> HostEnvs:
         num_envs = check_count("num_envs", num_envs)
@@ -74,6 +97,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
         return _Running(label, pool, num_envs, observation_space, action_space, action_spec.dtype)
 
+    drawn = kind in DRAWN and (kind != "mujoco" or _load_egl())
     scored = {option: value for option, value in options.items() if option not in LEARNING}
     return HostEnv(
         open,
@@ -83,6 +107,8 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
         label,
         max_episode_steps=limit if 0 < limit < 2**31 - 1 else None,
         open_eval=partial(open, options=scored) if scored != options else None,
+        open_render=partial(open, options={**scored, "render_mode": "rgb_array"}) if drawn else None,
+        render_fps=REAL_TIME.get(name, DRAWN.get(kind, 30)),
     )
 
 
@@ -132,6 +158,17 @@ class _Running:
             return rows
 
         return jax.tree.map(spread, _cast(fresh, self._dtypes))
+
+    def render(self) -> np.ndarray:
+        """Pictures of all environments, where ``open_render`` opened them.
+
+        Raises:
+          OSError: this machine cannot draw them.
+        """
+        try:
+            return np.asarray(self._running().render(np.arange(self._num_envs)))
+        except (OSError, RuntimeError) as error:
+            raise OSError(f"envpool cannot draw {self._label} here: {error}") from error
 
     def close(self) -> None:
         self._pool = None

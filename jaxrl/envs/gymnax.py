@@ -17,10 +17,21 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.backend import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id, smallest
+from jaxrl.envs.backend import (
+    REAL_TIME,
+    EnvId,
+    check_known,
+    check_name,
+    check_option,
+    format_id,
+    import_package,
+    parse_id,
+    smallest,
+)
 from jaxrl.envs.constants import Table, constants
+from jaxrl.envs.gymnax_figures import FIGURES
 from jaxrl.envs.validate import CONTROL_FLOW
-from jaxrl.types import Array, Env, Key, PyTree, ResetFn, StepFn, TimeStep
+from jaxrl.types import Array, Env, Key, PyTree, RenderFn, ResetFn, StepFn, TimeStep
 
 DOWNLOADS = "MNISTBandit-bsuite"
 """Fetches its data when constructed, so it is left out."""
@@ -50,6 +61,7 @@ class Game(NamedTuple):
     step: StepFn
     obs: PyTree
     """ShapeDtypeStructs of one observation."""
+    render: RenderFn | None
 
 
 def list_names() -> list[str]:
@@ -85,7 +97,8 @@ def make(name: str, options: dict[str, Any]) -> Env:
     params = _override(label, game.params, fields)
     observation_space = _convert(_declared(game, "observation", params), game.obs, unbounded=name in LOOSE_BOUNDS)
     action_space = _convert(_declared(game, "action", params), None)
-    return Env(game.reset, game.step, observation_space, action_space, params, label)
+    fps = REAL_TIME.get(name, 10)
+    return Env(game.reset, game.step, observation_space, action_space, params, label, render=game.render, render_fps=fps)
 
 
 def _import_gymnax(needed_by: str) -> ModuleType:
@@ -155,7 +168,27 @@ def _game(canonical_id: str) -> Game:
             terminated, at_limit = terminated | at_limit, jnp.zeros_like(at_limit)
         return _cast(env_state, state), TimeStep(_cast(reached, obs), jnp.asarray(reward, jnp.float32), terminated, at_limit, {})
 
-    return Game(kind, construct, params, reset, step, obs)
+    render: RenderFn | None = FIGURES.get(name)
+    if hasattr(kind, "render") and len(obs.shape) == 1:  # boards are clearer in jaxrl's own colours
+        render = _plot(construct)
+    return Game(kind, construct, params, reset, step, obs, render)
+
+
+def _plot(construct: Callable[[], Any]) -> RenderFn:
+    """gymnax's own drawing, a figure of matplotlib's, as pixels."""
+
+    def render(env_state: PyTree, action: Any, params: PyTree) -> np.ndarray:
+        import matplotlib.pyplot as plt
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        with plt.ioff():
+            figure, _ = construct().render(env_state, params)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        plt.close(figure)
+        return np.asarray(canvas.buffer_rgba())[..., :3]
+
+    return render
 
 
 def _arrays(params: PyTree) -> PyTree:

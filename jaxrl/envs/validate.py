@@ -223,6 +223,12 @@ def mismatches(what: str, got: PyTree, want: PyTree, source: str, *, numpy: str 
     return problems
 
 
+def picture_problem(picture: Any) -> str | None:
+    """What is wrong with a picture that ``render`` gave."""
+    good = getattr(picture, "dtype", None) == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size
+    return None if good else f"render gave {show_shapes(picture)}; a picture is an array uint8[height, width, 3]"
+
+
 # ---------------------------------------------------------------------------------------------------------------------- values
 
 

@@ -25,10 +25,10 @@ PAUSE = 1.0
 HELP = """\
 Play a policy that a run learnt, and draw what happens, as a GIF or MP4.
 
-What can be drawn: CartPole, Pendulum, Acrobot, MountainCar and MountainCarContinuous, of gymnax or envpool, with an arrow for the
-action that led there; environments whose observations are small boards, as cells with a colour for each channel (gymnax's
-MinAtar, Catch, DeepSea and Pong); and those whose observations are images (envpool's Atari and Procgen). Nothing opens a window,
-and no display is needed.
+What can be drawn: environments that draw themselves, which are gymnax's classic control, FourRooms, MetaMaze and PointRobot, most
+of envpool (Atari, MuJoCo, Box2D, MiniGrid, ...; MuJoCo needs the system library libEGL) and those of yours with a render; those
+whose observations are small boards, as cells with a colour for each channel (gymnax's MinAtar, Catch, DeepSea and Pong); and
+those whose observations are images (Procgen, VizDoom). Nothing opens a window, and no display is needed.
 
 try:
   jaxrl record runs/cartpole                                   the best policy of the best seed: runs/cartpole/best-seed-S.gif
@@ -49,7 +49,7 @@ class RecordOptions:
     episodes: Count = 1
     """Episodes, one after the other."""
     max_steps: Count = 1000
-    """Steps after which an episode is cut. A GIF takes about 150 kB of memory per step while it is made."""
+    """Steps after which an episode is cut. A GIF takes 100 to 500 kB of memory per step while it is made."""
     which: Literal["best", "last"] = "best"
     """The policy of the run's best evaluation, or of its last checkpoint."""
     seed: Annotated[Count | None, tyro.conf.arg(metavar="S", help_behavior_hint="(default: the best in its evaluation)")] = None
@@ -69,6 +69,8 @@ class RecordOptions:
 class Moment(NamedTuple):
     """One step of an episode."""
 
+    scene: Any
+    """What an environment draws itself from (see ``pictures.Drawing``)."""
     obs: Any
     """The observation that was reached."""
     action: Any
@@ -157,7 +159,7 @@ def film(
             if options.episodes > 1:
                 where = f"episode {episode + 1} of {options.episodes}   {where}"
             say(where)
-            picture = captioned(drawn.draw(moment.obs, moment.action), f"{name.partition('?')[0]}   {where}")
+            picture = captioned(drawn.draw(moment.scene, moment.obs, moment.action), f"{name.partition('?')[0]}   {where}")
             yield Shot(picture, PAUSE if cut or moment.ended else 1 / fps)
         tally.append(f"return {number(total, total)} in {step} steps" + " (cut by --max-steps)" * cut)
 
@@ -199,11 +201,11 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     def play(episode: int) -> Iterator[Moment]:
         env_id = np.array([episode], np.int32)
         actor = start(env_id)
-        yield Moment(_first(actor.input.obs), None, 0.0, False)
+        yield Moment(_row(actor.env_state), _first(actor.input.obs), None, 0.0, False)
         for time in count():
             actor, action, reached = step(policy, actor, env_id, np.int32(time))
             ended = bool(reached.terminated[0] | reached.truncated[0])
-            yield Moment(_first(reached.obs), np.asarray(action)[0], float(reached.reward[0]), ended)
+            yield Moment(_row(actor.env_state), _first(reached.obs), np.asarray(action)[0], float(reached.reward[0]), ended)
             if ended:
                 return
 
@@ -220,20 +222,21 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
 
     env, algorithm = agent.env, agent.algorithm
     assert isinstance(env, HostEnv)
+    shown = env._replace(open_eval=env.open_render or env.open_eval)
     act = jax.jit(partial(algorithm.act, explore=explore))
 
     def play(episode: int) -> Iterator[Moment]:
         episode_key = jax.random.fold_in(key, episode)
-        envs = Stepper(env, 1, int(jax.random.randint(episode_key, (), 0, 2**31 - 1)), evaluation=True)
+        envs = Stepper(shown, 1, int(jax.random.randint(episode_key, (), 0, 2**31 - 1)), evaluation=True)
         try:
             envs.reset()
             carry = algorithm.initial_carry(1)
-            yield Moment(_first(envs.input.obs), None, 0.0, False)
+            yield Moment(envs, _first(envs.input.obs), None, 0.0, False)
             for time in count():
                 carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(episode_key, time))
                 row = envs.step(np.asarray(action))
                 ended = bool(envs.done[0])
-                yield Moment(_first(envs.input.obs), row.action[0], float(row.reward[0]), ended)
+                yield Moment(envs, _first(envs.input.obs), row.action[0], float(row.reward[0]), ended)
                 if ended:
                     return
         finally:
@@ -247,4 +250,10 @@ def _first(obs: Any) -> Any:
     import jax
     import numpy as np
 
-    return jax.tree.map(lambda x: np.asarray(x)[0], obs)
+    return jax.tree.map(np.asarray, _row(obs))
+
+
+def _row(tree: Any) -> Any:
+    import jax
+
+    return jax.tree.map(lambda x: x[0], tree)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -67,6 +67,11 @@ class Stepper:
         prev_action = np.where(per_row(valid, action), action, np.zeros_like(action))  # type: ignore[arg-type]
         self.input = StepInput(obs, prev_action, reward, ~valid)  # type: ignore[arg-type]
         return HostRow(action, reward, terminated, truncated, valid, self.episode)
+
+    def render(self) -> np.ndarray:
+        """Pictures of where the environments stand, of those that ``HostEnv.open_render`` opened."""
+        envs: Any = self._envs
+        return np.asarray(envs.render())
 
     def close(self) -> None:
         self._envs.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxrl.runtime.system.disk import at_home, new_file, without_links
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL.Image import Image
 
 CAPTION = 24
@@ -19,13 +20,13 @@ CAPTION = 24
 PAPER, INK = "#ffffff", "#24292f"
 
 
-def captioned(picture: Image, text: str) -> Image:
+def captioned(picture: np.ndarray, text: str) -> Image:
     """The picture with a line of text above it; both sides even, as video encoders want them."""
     from PIL import Image, ImageDraw, ImageFont
 
-    width, height = (side + side % 2 for side in picture.size)
+    height, width = (side + side % 2 for side in picture.shape[:2])
     whole = Image.new("RGB", (width, height + CAPTION), PAPER)
-    whole.paste(picture, (0, CAPTION))
+    whole.paste(Image.fromarray(picture), (0, CAPTION))
     ImageDraw.Draw(whole).text((6, CAPTION / 2), text, fill=INK, font=ImageFont.load_default(13), anchor="lm")
     return whole
 

@@ -1,0 +1,160 @@
+"""How gymnax's classic control looks, drawn with Pillow: gymnax's own pictures of it need pygame, and show no action."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from jaxrl.types import PyTree
+
+WIDTH, SMOOTH = 480, 3
+"""Pixels of a picture; each is the mean of SMOOTH² that are drawn."""
+
+PAPER, GROUND, FAINT = "#ffffff", "#57606a", "#d8dee4"
+BODY, LIMB, JOINT, FORCE, GOAL = "#1f6feb", "#bf8040", "#24292f", "#cf222e", "#1a7f37"
+
+WIDEST = 12.0
+"""Metres of track to either side that are shown at most."""
+
+
+class Canvas:
+    """A picture in the environment's own units, y upwards."""
+
+    def __init__(self, left: float, right: float, bottom: float, top: float) -> None:
+        from PIL import Image, ImageDraw
+
+        self._left, self._top, self._scale = left, top, WIDTH * SMOOTH / (right - left)
+        height = round(WIDTH * (top - bottom) / (right - left))
+        self._image = Image.new("RGB", (WIDTH * SMOOTH, height * SMOOTH), PAPER)
+        self._pen = ImageDraw.Draw(self._image)
+
+    def picture(self) -> np.ndarray:
+        return np.asarray(self._image.reduce(SMOOTH))
+
+    def line(self, points: Iterable[tuple[float, float]], thickness: float, colour: str) -> None:
+        """Through the points, with round ends and corners."""
+        points = list(points)
+        width = max(1, round(thickness * self._scale))
+        self._pen.line([self._at(*point) for point in points], fill=colour, width=width, joint="curve")
+        for end in (points[0], points[-1]):
+            self.disc(*end, thickness / 2, colour)
+
+    def polygon(self, points: Iterable[tuple[float, float]], colour: str) -> None:
+        self._pen.polygon([self._at(*point) for point in points], fill=colour)
+
+    def disc(self, x: float, y: float, radius: float, colour: str) -> None:
+        (x, y), radius = self._at(x, y), radius * self._scale
+        self._pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
+
+    def arrow(self, points: Iterable[tuple[float, float]], thickness: float, colour: str) -> None:
+        """A line that ends in a head; nothing if it is shorter than that head."""
+        path = np.array(list(points), float)
+        length = np.linalg.norm(np.diff(path, axis=0), axis=1).sum()
+        along = path[-1] - path[-2]
+        if length < thickness or not along.any():
+            return
+        along *= 2 * thickness / np.linalg.norm(along)
+        across = np.array([-along[1], along[0]])
+        self.line([(x, y) for x, y in path], thickness, colour)
+        self.polygon([tuple(path[-1] + part) for part in (1.5 * along, across, -across)], colour)
+
+    def turn(self, x: float, y: float, radius: float, angle: float, colour: str) -> None:
+        """An arrow around (x, y), by an angle from the right side upwards: counterclockwise if positive."""
+        steps = np.linspace(0, angle, 12)
+        self.arrow(zip(x + radius * np.cos(steps), y + radius * np.sin(steps), strict=True), radius / 9, colour)
+
+    def _at(self, x: float, y: float) -> tuple[float, float]:
+        return (x - self._left) * self._scale, (self._top - y) * self._scale
+
+
+def cart_pole(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
+    """The angle is 0 upright, and positive to the right."""
+    x, theta = float(state.x), float(state.theta)
+    limit, pole = min(float(params.x_threshold), WIDEST), 2 * float(params.length)  # gymnax's length is half the pole's
+    canvas = Canvas(-limit - 0.6, limit + 0.6, -0.75, pole + 0.65)
+    canvas.line([(-limit - 0.6, 0), (limit + 0.6, 0)], 0.02, GROUND)
+    for end in (-limit, limit):
+        canvas.line([(end, -0.12), (end, 0.12)], 0.03, FORCE)
+    canvas.polygon([(x - 0.28, -0.15), (x + 0.28, -0.15), (x + 0.28, 0.15), (x - 0.28, 0.15)], BODY)
+    canvas.line([(x, 0.12), (x + pole * math.sin(theta), 0.12 + pole * math.cos(theta))], 0.09, LIMB)
+    canvas.disc(x, 0.12, 0.035, JOINT)
+    if action is not None:
+        canvas.arrow([(x, -0.4), (x + 0.3 * (1 if action == 1 else -1), -0.4)], 0.06, FORCE)
+    return canvas.picture()
+
+
+def pendulum(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
+    """The angle is 0 upright, and positive counterclockwise."""
+    theta, length = float(state.theta), float(params.l)
+    side = 1.3 * length
+    canvas = Canvas(-1.6 * side, 1.6 * side, -side, side)
+    canvas.line([(0, 1.14 * length), (0, 1.24 * length)], 0.02 * length, GOAL)
+    canvas.line([(0, 0), (-length * math.sin(theta), length * math.cos(theta))], 0.16 * length, LIMB)
+    if action is not None:
+        torque = np.clip(float(np.ravel(action)[0]) / float(params.max_torque), -1, 1)
+        canvas.turn(0, 0, 0.4 * length, 2.5 * torque, FORCE)
+    canvas.disc(0, 0, 0.05 * length, JOINT)
+    return canvas.picture()
+
+
+def acrobot(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
+    """The first angle is 0 hanging down, the second 0 straight on."""
+    upper, lower = float(params.link_length_1), float(params.link_length_2)
+    first = float(state.joint_angle1)
+    both = first + float(state.joint_angle2)
+    elbow = (upper * math.sin(first), -upper * math.cos(first))
+    hand = (elbow[0] + lower * math.sin(both), elbow[1] - lower * math.cos(both))
+    side = 1.1 * (upper + lower)
+    canvas = Canvas(-1.3 * side, 1.3 * side, -side, side)
+    canvas.line([(-1.3 * side, 1.0), (1.3 * side, 1.0)], 0.02, GOAL)
+    canvas.line([(0, 0), elbow], 0.14, LIMB)
+    canvas.line([elbow, hand], 0.14, BODY)
+    for joint in ((0.0, 0.0), elbow):
+        canvas.disc(*joint, 0.05, JOINT)
+    if action is not None:
+        canvas.turn(*elbow, 0.3, 2.0 * (int(action) - 1), FORCE)
+    return canvas.picture()
+
+
+def mountain_car(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
+    """A Discrete action pushes by itself − 1, a continuous one by itself."""
+
+    def height(x: Any) -> Any:
+        return 0.45 * np.sin(3 * x) + 0.55
+
+    x, goal = float(state.position), float(params.goal_position)
+    left, right = float(params.min_position), float(params.max_position)
+    canvas = Canvas(left, right, -0.02, 1.25)
+    hill = np.linspace(left, right, 121)
+    canvas.polygon([(left, -0.1), *zip(hill, height(hill), strict=True), (right, -0.1)], FAINT)
+    canvas.line(zip(hill, height(hill), strict=True), 0.008, GROUND)
+    top = height(goal) + 0.18
+    canvas.line([(goal, height(goal)), (goal, top)], 0.008, GROUND)
+    canvas.polygon([(goal, top), (goal - 0.09, top - 0.035), (goal, top - 0.07)], GOAL)
+
+    slope = math.atan(1.35 * math.cos(3 * x))
+    along, up = np.array([math.cos(slope), math.sin(slope)]), np.array([-math.sin(slope), math.cos(slope)])
+    at = np.array([x, height(x)])
+    corners = ((-0.07, 0.02), (0.07, 0.02), (0.07, 0.055), (0.035, 0.06), (0.02, 0.085), (-0.045, 0.085), (-0.07, 0.06))
+    canvas.polygon([tuple(at + a * along + b * up) for a, b in corners], BODY)
+    for wheel in (-0.04, 0.04):
+        x, y = at + wheel * along + 0.022 * up
+        canvas.disc(x, y, 0.022, JOINT)
+    if action is not None:
+        push = int(action) - 1 if np.ndim(action) == 0 else float(np.clip(action[0], -1, 1))
+        begin = at + 0.13 * up
+        canvas.arrow([tuple(begin), tuple(begin + 0.1 * push * along)], 0.015, FORCE)
+    return canvas.picture()
+
+
+FIGURES = {
+    "CartPole-v1": cart_pole,
+    "Pendulum-v1": pendulum,
+    "Acrobot-v1": acrobot,
+    "MountainCar-v0": mountain_car,
+    "MountainCarContinuous-v0": mountain_car,
+}
+"""Each is a ``jaxrl.types.RenderFn`` for gymnax's states."""
