@@ -1,5 +1,6 @@
 """One environment per mistake: each is found, named, and told how to be mended."""
 
+import re
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -82,6 +83,33 @@ def test_an_environment_with_everything_passes():
 
     actions = spaces.Box(-2, np.inf, (3,))
     check_env(Env(lambda key, params: (key, observe(key)), step, spaces.Dict(inside), actions))
+
+
+def test_a_picture_passes():
+    """Drawn from a state with values, whatever ``params`` are, and from the action that led there."""
+    drawn = []
+
+    def render(state, action, params):
+        drawn.append((float(state.position[0]), action, params["speed"]))
+        return np.zeros((4, 6, 3), np.uint8)
+
+    check_env(make(render=render), steps=5)
+    assert [action is None for _, action, _ in drawn] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("render", "message"),
+    [
+        (lambda state, action, params: np.zeros((4, 6, 3)), r"render gave float64\[4, 6, 3\]; .* uint8\[height, width, 3\]"),
+        (lambda state, action, params: np.zeros((4, 6), np.uint8), r"render gave uint8\[4, 6\]"),
+        (lambda state, action, params: None, "render gave nothing"),
+        (lambda state, action, params: np.zeros((4 + (action is None), 6, 3), np.uint8), "pictures of several shapes"),
+        (lambda state: None, "render raised TypeError"),
+    ],
+)
+def test_other_pictures_are_found(render, message):
+    (problem,) = problems(make(render=render), partial(check_env, steps=2))
+    assert re.search(message, problem)
 
 
 # -------------------------------------------------------------------------------------------------- found by shapes and types
@@ -461,6 +489,25 @@ def test_ended_environments_reset_at_the_next_step(make_host):
     with pytest.raises(EnvError, match=r"\(SAME_STEP\).*autoreset_mode=AutoresetMode\.NEXT_STEP") as caught:
         check_env(make_host(same_step=True), steps=60)
     assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("render", "message"),
+    [
+        (lambda self: np.zeros((2, 4, 6, 3), np.uint8), None),
+        (refuse, None),  # this machine has no display; others may
+        (lambda self: np.zeros((1, 4, 6, 3), np.uint8), "render gave 1 pictures; with 2 environments it must give 2"),
+        (lambda self: np.zeros((2, 4, 6), np.uint8), r"render gave uint8\[4, 6\]"),
+        (lambda self: self.nothing, r"render\(\) of what open_render opened raised AttributeError"),
+    ],
+)
+def test_pictures_of_host_environments(render, message):
+    env = host()._replace(open_render=host(render=render).open)
+    if message is None:
+        check_env(env, steps=2)
+    else:
+        (problem,) = problems(env, partial(check_env, steps=2))
+        assert re.search(message, problem)
 
 
 def test_a_check_says_what_it_is_at(monkeypatch, capsys):

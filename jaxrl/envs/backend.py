@@ -18,9 +18,6 @@ from jaxrl.config import nearest
 
 DEFAULT_BACKEND = "gymnax"
 
-REAL_TIME = {"CartPole-v1": 50, "Pendulum-v1": 20, "Acrobot-v1": 15, "MountainCar-v0": 30, "MountainCarContinuous-v0": 30}
-"""Pictures per second, by the names that gymnax and envpool share."""
-
 
 class EnvId(NamedTuple):
     """``backend:name?option=value&option=value``, taken apart."""

@@ -16,7 +16,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.config import check_count
-from jaxrl.envs.backend import REAL_TIME, check_known, check_name, check_option, import_package, smallest
+from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
+from jaxrl.envs.gymnax_figures import REAL_TIME
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}

@@ -17,19 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.backend import (
-    REAL_TIME,
-    EnvId,
-    check_known,
-    check_name,
-    check_option,
-    format_id,
-    import_package,
-    parse_id,
-    smallest,
-)
+from jaxrl.envs.backend import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id, smallest
 from jaxrl.envs.constants import Table, constants
-from jaxrl.envs.gymnax_figures import FIGURES
+from jaxrl.envs.gymnax_figures import FIGURES, REAL_TIME
 from jaxrl.envs.validate import CONTROL_FLOW
 from jaxrl.types import Array, Env, Key, PyTree, RenderFn, ResetFn, StepFn, TimeStep
 

@@ -158,3 +158,6 @@ FIGURES = {
     "MountainCarContinuous-v0": mountain_car,
 }
 """Each is a ``jaxrl.types.RenderFn`` for gymnax's states."""
+
+REAL_TIME = {"CartPole-v1": 50, "Pendulum-v1": 20, "Acrobot-v1": 15, "MountainCar-v0": 30, "MountainCarContinuous-v0": 30}
+"""Pictures per second, by the names that gymnax and envpool share."""

@@ -201,11 +201,11 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     def play(episode: int) -> Iterator[Moment]:
         env_id = np.array([episode], np.int32)
         actor = start(env_id)
-        yield Moment(_row(actor.env_state), _first(actor.input.obs), None, 0.0, False)
+        yield Moment(_first(actor.env_state), _first(actor.input.obs), None, 0.0, False)
         for time in count():
             actor, action, reached = step(policy, actor, env_id, np.int32(time))
             ended = bool(reached.terminated[0] | reached.truncated[0])
-            yield Moment(_row(actor.env_state), _first(reached.obs), np.asarray(action)[0], float(reached.reward[0]), ended)
+            yield Moment(_first(actor.env_state), _first(reached.obs), np.asarray(action)[0], float(reached.reward[0]), ended)
             if ended:
                 return
 
@@ -245,15 +245,8 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     return play
 
 
-def _first(obs: Any) -> Any:
-    """The only row of a batch, as NumPy arrays."""
-    import jax
-    import numpy as np
-
-    return jax.tree.map(np.asarray, _row(obs))
-
-
-def _row(tree: Any) -> Any:
+def _first(batch: Any) -> Any:
+    """The only row of a batch."""
     import jax
 
-    return jax.tree.map(lambda x: x[0], tree)
+    return jax.tree.map(lambda x: x[0], batch)
