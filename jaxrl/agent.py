@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.config import merge_hyperparams
+from jaxrl.config import merge_hyperparams, setting_types
 from jaxrl.metrics import all_reduce
 from jaxrl.rollout import check_env_params, collect, init_actor
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, Metrics, PyTree
@@ -67,6 +67,7 @@ def bind(
     """
     if not isinstance(axis_name, str | None):
         raise TypeError(f"axis_name={axis_name!r} must be the name of a mapped axis, such as 'd', or None")
+    setting_types(type(hyperparams))  # type: ignore[arg-type]  # refuses those that do not say what they may be
     if isinstance(env, HostEnv):
         init, step = _host_functions(algorithm, env)
     else:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
-import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.names import called_here, home_of
+from jaxrl.names import home_of, nearest
 from jaxrl.types import PyTree
 
 
@@ -45,8 +43,14 @@ Positive = Annotated[float, Range(0, open_low=True)]
 NonNegative = Annotated[float, Range(0)]
 Unit = Annotated[float, Range(0, 1)]
 PositiveUnit = Annotated[float, Range(0, 1, open_low=True)]
-Length = Annotated[float, Range(0, integral=True)]
-"""A number of rows among the hyperparameters, where all are floats."""
+
+# What a hyperparameter is may stand in its type, beside its range: for those that are the same in every rule.
+LearningRate = Annotated[float, Range(0), "Adam's step size; 0 learns nothing, as a control."]
+TotalSteps = Annotated[
+    float,
+    Range(0, integral=True),
+    "Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length.",
+]
 
 
 @functools.cache
@@ -98,18 +102,7 @@ def checked(name: str, value: Any, type_: Any) -> Any:
     return float(value)
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """`` It is called 'x' here.``, `` Did you mean 'x'?`` or nothing, to append to an error."""
-    allowed = list(allowed)
-    if known := called_here(name, allowed):
-        here, note = known
-        return f" It is called {here!r} here{note and f' ({note})'}."
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
-
-
 C = TypeVar("C")
-F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H")
 
 
@@ -132,32 +125,6 @@ def split_settings(
     plain = {name: checked(name, value, (structure | data)[name]) for name, value in settings.items()}
     chosen = hyperparams(**{name: value for name, value in plain.items() if name in data})
     return config(**{name: value for name, value in plain.items() if name in structure}), chosen
-
-
-def says_keywords(function: F) -> F:
-    """``function``, which says of a keyword that it does not know what it is called, or where it belongs."""
-    allowed = list(inspect.signature(function).parameters)
-
-    def hint(name: str, agent: Any) -> str:
-        setting = called_here(name, getattr(getattr(agent, "hyperparams", None), "_fields", ()))
-        if setting and not called_here(name, allowed):
-            return (
-                f" {setting[0]} is a setting of the algorithm: give it to the builder, or in hyperparams={{{setting[0]!r}: …}}."
-            )
-        elsewhere = " Settings of the algorithm belong to its builder." if "hyperparams" in allowed else ""
-        return nearest(name, allowed) or elsewhere
-
-    @functools.wraps(function)
-    def checked(*args: Any, **keywords: Any) -> Any:
-        for name in keywords:
-            if name not in allowed:
-                agent = args[0] if args else keywords.get("agent")
-                raise TypeError(
-                    f"{function.__name__}() got an unknown keyword {name!r}.{hint(name, agent)} It takes: {', '.join(allowed)}."
-                )
-        return function(*args, **keywords)
-
-    return cast(F, checked)
 
 
 def check_number(name: str, value: Any, allowed: Range | None = None) -> None:

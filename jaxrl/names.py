@@ -1,4 +1,4 @@
-"""What other libraries call the settings that jaxrl has, so that an error can say what each is called here.
+"""What an error says of a name that is not known: what is near, and what other libraries call the settings that jaxrl has.
 
 CleanRL, Stable-Baselines3, Rejax, PureJaxRL, RLlib, Brax, rlpyt and others. Names that are the same there are not listed.
 """
@@ -6,7 +6,12 @@ CleanRL, Stable-Baselines3, Rejax, PureJaxRL, RLlib, Brax, rlpyt and others. Nam
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _ELSEWHERE = {
     "rollout_length": "num_steps n_steps nsteps num_step steps_per_env unroll_length horizon batch_T rollout_steps"
@@ -122,8 +127,44 @@ def home_of(name: str) -> str:
     return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""
 
 
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """`` It is called 'x' here.``, `` Did you mean 'x'?`` or nothing, to append to an error."""
+    allowed = list(allowed)
+    if known := called_here(name, allowed):
+        here, note = known
+        return f" It is called {here!r} here{note and f' ({note})'}."
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
 def unknown(kind: str, name: str, allowed: Sequence[str]) -> ValueError:
     """The error for a word that is none of those allowed."""
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.4)
     suggestion = f" Did you mean {close[0]!r}?" if close else ""
     return ValueError(f"unknown {kind} {name!r}.{suggestion} There are: {', '.join(allowed)}.")
+
+
+def says_keywords(function: F) -> F:
+    """``function``, which says of a keyword that it does not know what it is called, or where it belongs."""
+    allowed = list(inspect.signature(function).parameters)
+
+    def hint(name: str, agent: Any) -> str:
+        setting = called_here(name, getattr(getattr(agent, "hyperparams", None), "_fields", ()))
+        if setting and not called_here(name, allowed):
+            return (
+                f" {setting[0]} is a setting of the algorithm: give it to the builder, or in hyperparams={{{setting[0]!r}: …}}."
+            )
+        elsewhere = " Settings of the algorithm belong to its builder." if "hyperparams" in allowed else ""
+        return nearest(name, allowed) or elsewhere
+
+    @functools.wraps(function)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name not in allowed:
+                agent = args[0] if args else keywords.get("agent")
+                raise TypeError(
+                    f"{function.__name__}() got an unknown keyword {name!r}.{hint(name, agent)} It takes: {', '.join(allowed)}."
+                )
+        return function(*args, **keywords)
+
+    return cast(F, checked)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from jaxrl.config import nearest
+from jaxrl.names import nearest
 from jaxrl.spaces import show_shapes
 from jaxrl.types import Array, PyTree
 

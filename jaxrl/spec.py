@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.config import nearest
+from jaxrl.names import nearest
 from jaxrl.trust import PATH, RESULTS, check_trust, check_trusted, import_object, import_part, is_trusted, remember
 from jaxrl.types import Agent, Env, HostEnv, Model
 

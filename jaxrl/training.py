@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.agent import check_agent, check_key, with_length
-from jaxrl.config import check_count, merge_hyperparams, says_keywords
+from jaxrl.config import check_count, merge_hyperparams
 from jaxrl.metrics import identity, merge, only_if
+from jaxrl.names import says_keywords
 from jaxrl.rollout import advance, init_actor
 from jaxrl.spaces import same_shapes
 from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Policy, PyTree

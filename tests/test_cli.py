@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -110,8 +110,9 @@ def test_help_texts_come_from_the_fields() -> None:
         second: float = 2.0
         """What ``second``
         does."""
+        third: Annotated[float, "What ``third`` does."] = 3.0
 
-    assert field_docs(Settings) == {"second": "What second does."}
+    assert field_docs(Settings) == {"second": "What second does.", "third": "What third does."}
 
 
 # ---------------------------------------------------------------------------------------------------------------------- errors

@@ -12,7 +12,7 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms import setting_names
-from jaxrl.names import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, called_here
+from jaxrl.names import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, called_here, nearest
 from jaxrl.optimize import check_schedules
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import RunOptions
@@ -27,6 +27,11 @@ Builder = Callable[..., Agent]
 
 def keywords(function: Any) -> set[str]:
     return {name for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD}
+
+
+def test_nearest() -> None:
+    assert nearest("gama", ["lambda", "gamma"]) == " Did you mean 'gamma'?"
+    assert nearest("q", ["gamma"]) == nearest("gamma", []) == ""
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.actions import epsilon_greedy
-from jaxrl.config import Count, Length, NonNegative, Positive, PositiveUnit, ReplayConfig, Unit
+from jaxrl.config import Count, LearningRate, Positive, PositiveUnit, ReplayConfig, TotalSteps, Unit
 from jaxrl.distributions import pick
 from jaxrl.metrics import scalars
 from jaxrl.models import q_network, split_mask
@@ -45,10 +45,9 @@ class DQNConfig(ReplayConfig):
 
 
 class DQNHyperparams(NamedTuple):
-    """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
+    """DQN's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
 
-    learning_rate: NonNegative = 0.01
-    """Adam's step size; 0 learns nothing, as a control."""
+    learning_rate: LearningRate = 0.01
     gamma: Unit = 0.99
     """Discount per step."""
     tau: PositiveUnit = 1.0
@@ -63,8 +62,7 @@ class DQNHyperparams(NamedTuple):
     """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, those that hold an end."""
     adam_eps: Positive = 0.01
     """Adam's ε. A large one takes smaller steps where gradients are small, as between actions of nearly the same value."""
-    total_steps: Length = 0.0
-    """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
+    total_steps: TotalSteps = 0.0
 
 
 class DQNState(NamedTuple):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.actions import to_environment
-from jaxrl.config import Count, Length, NonNegative, Positive, RolloutConfig, Unit
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, RolloutConfig, TotalSteps, Unit
 from jaxrl.distributions import sample_each
 from jaxrl.metrics import scalars
 from jaxrl.minibatch import explained_variance, minibatches
@@ -60,10 +60,9 @@ class PPOConfig(RolloutConfig):
 
 
 class PPOHyperparams(NamedTuple):
-    """Data: f32 scalars in the learner's state; vmap over them, change them mid-run."""
+    """PPO's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
 
-    learning_rate: NonNegative = 1e-3
-    """Adam's step size; 0 learns nothing, as a control."""
+    learning_rate: LearningRate = 1e-3
     gamma: Unit = 0.99
     """Discount per step."""
     gae_lambda: Unit = 0.95
@@ -76,8 +75,7 @@ class PPOHyperparams(NamedTuple):
     """Weight of the value loss."""
     max_grad_norm: Positive = 0.5
     """Clip the gradient to this global norm."""
-    total_steps: Length = 0.0
-    """Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length."""
+    total_steps: TotalSteps = 0.0
 
 
 class Batch(NamedTuple):

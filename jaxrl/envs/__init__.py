@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.config import nearest
 from jaxrl.envs.backend import EnvId, UnknownName, check_known, format_id, parse_id, shortest
 from jaxrl.envs.check import check_env
 from jaxrl.envs.validate import EnvError, validate_env
+from jaxrl.names import nearest
 from jaxrl.types import Env, HostEnv, PyTree
 
 __all__ = ["Backend", "EnvError", "check_env", "describe_env", "list_envs", "make_env", "register_backend", "validate_env"]

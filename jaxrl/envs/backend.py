@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.config import nearest
+from jaxrl.names import nearest
 
 DEFAULT_BACKEND = "gymnax"
 

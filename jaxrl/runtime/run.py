@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 from jaxrl.agent import check_agent, with_length
-from jaxrl.config import check_switches, says_keywords, whole
+from jaxrl.config import check_switches, whole
+from jaxrl.names import says_keywords
 from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl.algorithms import ALGORITHMS, setting_names
-from jaxrl.config import check_count, check_switches, nearest, split_settings
+from jaxrl.config import check_count, check_switches, split_settings
+from jaxrl.names import nearest
 from jaxrl.runtime.loop.interrupt import SIGNALS, UNTOUCHED, Interrupted
 from jaxrl.runtime.records.folder import contents, plain
 from jaxrl.runtime.system.disk import checked_depth, parse_json, read_regular, refusing_depth, savable, write_atomically

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.config import nearest
+from jaxrl.names import nearest
 from jaxrl.runtime.checkpoint.store import latest_step, read_arrays
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, read_config
 from jaxrl.runtime.system.disk import absolute

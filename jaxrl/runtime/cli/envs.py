@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from jaxrl.names import nearest
 from jaxrl.runtime.cli.flags import Flag
 from jaxrl.runtime.screen.tables import show_table, terminal
 
@@ -127,8 +128,6 @@ def matches(env_id: str, pattern: str | None) -> bool:
 
 
 def nothing_matches(pattern: str, ids: Sequence[str]) -> ValueError:
-    from jaxrl.config import nearest
-
     by_name = {name.partition(":")[2] or name: name for name in reversed(ids)}
     near = nearest(pattern, by_name)
     return ValueError(f"no environment matches {pattern!r}.{near} jaxrl envs --all lists all {len(ids):,}.")

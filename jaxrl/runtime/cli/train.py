@@ -238,16 +238,17 @@ def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:
 
 
 def field_docs(source: type) -> dict[str, str]:
-    """The string under each field of a dataclass or NamedTuple, and of the dataclasses that it extends."""
-    docs: dict[str, str] = {}
+    """The string in the type of each field of a dataclass or NamedTuple, or under it, those of bases included."""
+    types = get_type_hints(source, include_extras=True)
+    docs = {name: text for name, type_ in types.items() for text in getattr(type_, "__metadata__", ()) if isinstance(text, str)}
     for base in source.__bases__:
         docs |= field_docs(base) if dataclasses.is_dataclass(base) else {}
     body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
     for field, after in itertools.pairwise(body):
         text = after.value if isinstance(after, ast.Expr) else None
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
-            docs[field.target.id] = " ".join(str(text.value).replace("``", "").split())
-    return docs
+            docs[field.target.id] = str(text.value)
+    return {name: " ".join(text.replace("``", "").split()) for name, text in docs.items()}
 
 
 def parse_seeds(text: str) -> int | list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxrl import training
 from jaxrl.agent import check_agent, refuse_env_params
-from jaxrl.config import says_keywords
+from jaxrl.names import says_keywords
 from jaxrl.training import Evaluation
 from jaxrl.types import Agent, AgentState, HostEnv, Key, Policy, PyTree
 
