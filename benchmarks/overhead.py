@@ -49,8 +49,8 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name) / "run")
         plan = make_plan(agent, 10**9, eval_every=0, chunk_iterations=iterations)
-        asked = {**plan.describe(), "seeds": SEEDS, "hyperparams": None, "save_replay": True}
-        files = RunFiles(folder, agent, asked, Output(checkpoint_every=0), jax.devices(), lambda text: None)
+        request = {**plan.describe(), "seeds": SEEDS, "hyperparams": None, "save_replay": True}
+        files = RunFiles(folder, agent, request, Output(checkpoint_every=0), jax.devices(), lambda text: None)
         session = Session(driver, SEEDS, plan, Silent(), files)
         saver = Saver(Path(name) / "saved", agent.spec, every=1e-9, keep=3, save_replay=True, note=lambda text: None)
         step = itertools.count(1)

@@ -15,7 +15,7 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.runtime.checkpoint import store as checkpoint
 from jaxrl.runtime.checkpoint.store import CheckpointWarning, steps
-from jaxrl.runtime.checkpoint.transfer import read_source, take_over
+from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.play.policy import load_policies
 from jaxrl.runtime.run import run
@@ -250,7 +250,7 @@ def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
     """Three seeds from a run of two. The best are policies, without target networks; whole states have theirs."""
     folder, states = runs["dqn"]
     fresh = jax.vmap(cartpole("dqn").init)(jax.random.split(jax.random.key(0), 3))
-    taken, report = take_over(fresh, read_source(folder))
+    taken, report = warm_start(fresh, read_source(folder))
     there = load_policies(folder)
     assert "(2 members for 3 seeds: seed i, from 0, takes member i % 2)" in report and "new ones" not in report
     for learnt in (taken.learner.params, taken.learner.target_params):
@@ -258,7 +258,7 @@ def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
 
     states = jax.device_get(states._replace(actor=(), key=()))
     other = jax.tree.map(lambda x: x + 1, states.learner.target_params)
-    taken, _ = take_over(fresh, read_source(states._replace(learner=states.learner._replace(target_params=other))))
+    taken, _ = warm_start(fresh, read_source(states._replace(learner=states.learner._replace(target_params=other))))
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[[0, 1, 0]]), taken.learner.target_params, other)
 
 
@@ -279,7 +279,7 @@ def test_what_does_not_fit_is_new_and_named(runs: Any) -> None:
     _, states = runs["ppo"]
     agent = small_ppo("Acrobot-v1", model=SMALL_ACTOR_CRITIC)
     fresh = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
-    taken, report = take_over(fresh, read_source(states))
+    taken, report = warm_start(fresh, read_source(states))
     there, here = states.learner.params["params"], taken.learner.params["params"]
     np.testing.assert_array_equal(here["value"]["kernel"], there["value"]["kernel"][np.array([0, 1, 0])])
     np.testing.assert_array_equal(
@@ -293,7 +293,7 @@ def test_nothing_that_fits_is_an_error(runs: Any) -> None:
     _, states = runs["dqn"]
     fresh = jax.vmap(cartpole("ppo").init)(jax.random.split(jax.random.key(0), 2))
     with pytest.raises(ValueError, match=r"init_from=the given states: nothing in it fits this agent. Here new: .learner.params"):
-        take_over(fresh, read_source(states))
+        warm_start(fresh, read_source(states))
 
 
 # ----------------------------------------------------------------------------------------------------------------------- spaces

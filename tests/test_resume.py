@@ -32,6 +32,7 @@ from tests import probes
 from tests.agents import assert_bit_equal, cartpole, small_dqn, small_ppo
 from tests.chaos import TIMES, progress
 from tests.hosted import hosted
+from tests.written_runs import make_older
 
 
 @pytest.fixture(autouse=True)
@@ -169,6 +170,8 @@ def test_a_folder_of_an_older_version_goes_on(whole: Any, tmp_path: Path) -> Non
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
         train(cartpole("ppo"), tmp_path, on_chunk=at(8, kill))
+    for step in (tmp_path / "checkpoints").glob("[0-9]*"):
+        make_older(step)
     config = json.loads((tmp_path / "config.json").read_text())
     del config["run"]["eval_explore"]
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -444,10 +447,12 @@ EDITS: dict[str, tuple[str, str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
-def test_a_config_that_was_edited_is_refused(edit: str, tmp_path: Path, stopped: Path) -> None:
+@pytest.mark.parametrize(("edit", "older"), [*((edit, False) for edit in EDITS), ("seeds", True)])
+def test_a_config_that_was_edited_is_refused(edit: str, older: bool, tmp_path: Path, stopped: Path) -> None:
     """It says something else than the checkpoint, whose run goes on as it was."""
     folder, (part, key, value, message) = shutil.copytree(stopped, tmp_path / "run"), EDITS[edit]
+    if older:
+        make_older(folder / "checkpoints" / "8")
     config = json.loads((folder / "config.json").read_text())
     config[part][key] = {**config[part][key], **value} if part == "agent" else value
     (folder / "config.json").write_text(json.dumps(config))

@@ -457,7 +457,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, during: dict[int, Callable[[], None]]
     driver = FakeDriver(2, during)
     monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds: (driver, jax.devices()[:1], None))
     # Its states have no learner whose length could be set.
-    monkeypatch.setattr(session_module, "made_as_long", lambda states, total_steps: states)
+    monkeypatch.setattr(session_module, "with_total_steps", lambda states, total_steps: states)
     return driver
 
 

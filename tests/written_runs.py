@@ -1,4 +1,4 @@
-"""Folders as `jaxrl.run` leaves them, without a run: for what reads them."""
+"""Folders as `jaxrl.run` leaves them, without a run, or as an older version left them: for what reads them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.runtime.checkpoint import manifest
 from jaxrl.runtime.records.sinks import JsonLines
 
 EVALUATION, TRAINING = "evaluation/episodic_return", "charts/episodic_return"
@@ -56,3 +57,11 @@ def write_run(
     ]
     JsonLines(folder, records).close()
     return folder
+
+
+def make_older(step: Path) -> None:
+    """Rewrite the manifest of a checkpoint as it was before ``request`` had that name."""
+    file = step / manifest.NAME
+    body = json.loads(file.read_text())
+    body["asked"] = body.pop("request")
+    file.write_bytes(manifest.render(body))

@@ -22,7 +22,7 @@ from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted
-from jaxrl.runtime.loop.plan import as_long_as, check_hyperparams, check_members, check_seeds, make_plan
+from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
 from jaxrl.runtime.loop.session import Driver, OnChunk, Session
 from jaxrl.runtime.records.folder import RunFolder, read_config
 from jaxrl.runtime.screen.progress import Header, make_progress
@@ -169,9 +169,9 @@ def run(
             exact_steps=exact_steps,
             before=before,
         )
-        asked = {**plan.describe(), "seeds": seeds, "hyperparams": values, "save_replay": save_replay}
+        request = {**plan.describe(), "seeds": seeds, "hyperparams": values, "save_replay": save_replay}
         if folder and before:
-            folder.check_same(agent.spec, as_long_as(asked, before))
+            folder.check_same(agent.spec, with_length_of(request, before))
 
         enable_compilation_cache()
         driver, devices, advice = open_driver(agent, seeds)
@@ -181,7 +181,7 @@ def run(
         progress = resources.enter_context(contextlib.closing(make_progress(Header(title, plan.total_steps), quiet=quiet)))
         files = None
         if folder:
-            files = RunFiles(folder, agent, asked, output, devices, progress.note)
+            files = RunFiles(folder, agent, request, output, devices, progress.note)
             resources.enter_context(contextlib.closing(files))
         session = resources.enter_context(contextlib.closing(Session(driver, seeds, plan, progress, files, on_chunk)))
         if plan.total_steps != total_steps:
@@ -231,12 +231,12 @@ def resume(
       TypeError: a keyword is no part of the agent.
     """
     config = read_config(out)
-    asked, agent = config["run"], build_again(config["agent"], trust=trust, to_learn=True, **parts)
-    if missing := [name for name in ("total_steps", *KEPT) if name not in asked]:
+    request, agent = config["run"], build_again(config["agent"], trust=trust, to_learn=True, **parts)
+    if missing := [name for name in ("total_steps", *KEPT) if name not in request]:
         raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: put it back from a copy")
-    settings = {name: asked[name] for name in KEPT}
+    settings = {name: request[name] for name in KEPT}
     output = {name: value for name, value in config.get("output", {}).items() if name in Output._fields}
-    length = asked["total_steps"] if total_steps is None else total_steps
+    length = request["total_steps"] if total_steps is None else total_steps
     return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
 
 

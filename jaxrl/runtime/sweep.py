@@ -226,17 +226,17 @@ def run_job(command: Sequence[str]) -> Ended:
     """Run a process, and leave it to end by itself: a signal reaches it too, and it has to save before it goes."""
     came: list[int] = []
 
-    def hand_on(number: int, _: Any) -> None:
+    def forward(number: int, _: Any) -> None:
         came.append(number)
         if process:  # which may have it from the terminal or a batch system too, and takes this for an echo
             process.send_signal(number)
 
     process: subprocess.Popen[bytes] | None = None
     mine = [number for number in SIGNALS if signal.getsignal(number) in UNTOUCHED]
-    before = {number: signal.signal(number, hand_on) for number in mine}
+    before = {number: signal.signal(number, forward) for number in mine}
     try:
         process = subprocess.Popen(command)
-        for number in list(came):  # when there was nobody yet to hand it on to
+        for number in list(came):  # when there was nobody yet to forward it to
             process.send_signal(number)
         code = process.wait()
     finally:

@@ -53,7 +53,7 @@ class Manifest(NamedTuple):
     """Plain JSON data as ``save`` got it (tuples come back as lists), or None."""
     run: str | None
     """The id of the run that wrote it, if one did."""
-    asked: Any
+    request: Any
     """What that run was asked for, as its ``config.json`` has it; None where nothing was said."""
     versions: dict[str, str]
     """Of jaxrl, Python and the libraries that wrote the step."""
@@ -72,7 +72,7 @@ def digest_files(folder: Path, *, sync: bool = False) -> dict[str, tuple[int, st
     }
 
 
-def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: str | None = None, asked: Any = None) -> None:
+def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: str | None = None, request: Any = None) -> None:
     """Digest the files of a step folder and describe them in ``manifest.json``; both are on the disk when this returns.
 
     Raises:
@@ -85,7 +85,7 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
         "step": step,
         "spec": spec,
         "run": run,
-        "asked": asked,
+        "request": request,
         "versions": installed_versions(),
         "structure": [leaf._asdict() for leaf in structure],
         "files": {name: {"size": size, "sha256": digest} for name, (size, digest) in digest_files(folder, sync=True).items()},
@@ -168,7 +168,7 @@ def _read(folder: Path, step: int) -> Manifest:
             step=step,
             spec=body["spec"],
             run=body.get("run"),
-            asked=body.get("asked"),
+            request=body.get("request", body.get("asked")),  # the key of jaxrl 0.1
             versions=body["versions"],
             structure=[_leaf(**leaf) for leaf in body["structure"]],
             files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},

@@ -39,7 +39,7 @@ class Saver:
         folder: Path,
         *,
         spec: Mapping[str, Any],
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         run: str | None,
         every: float,
         keep: int,
@@ -49,7 +49,7 @@ class Saver:
     ) -> None:
         """
         Args:
-          spec, asked, run: of the agent and the run, for each checkpoint: what it holds of both, and the run's id.
+          spec, request, run: of the agent and the run, for each checkpoint: what it holds of both, and the run's id.
           every: seconds between checkpoints; 0: only at the end.
           check: raises where the folder is not this run's any more.
         """
@@ -59,16 +59,16 @@ class Saver:
         self._best_is_lost = False
         self._best_is_unknown = False
         self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
-        self._always: dict[str, Any] = {"spec": spec, "run": run, "asked": plain(asked), "check": check}
+        self._always: dict[str, Any] = {"spec": spec, "run": run, "request": plain(request), "check": check}
         """What every save is told."""
         self._keep, self._save_replay, self._note = keep, save_replay, note
-        self._every = self._asked = every or math.inf
+        self._every = self._least = every or math.inf
         self._last = time.perf_counter()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-checkpoint")
         self._pending: Future[float] | None = None
         self._better: tuple[PyTree, int] | None = None
 
-    def improve(self, policies: PyTree, step: int) -> None:
+    def set_best(self, policies: PyTree, step: int) -> None:
         """Remember the best policies so far; they are written together with the next checkpoint."""
         self._better = (policies, step)
 
@@ -135,7 +135,7 @@ class Saver:
         if seconds > SHARE * self._every:
             self._every = seconds / SHARE
             self._note(
-                f"checkpoints every {self._every:.0f} s instead of {self._asked:.0f} s: one takes {seconds:.1f} s, and saving "
+                f"checkpoints every {self._every:.0f} s instead of {self._least:.0f} s: one takes {seconds:.1f} s, and saving "
                 f"may take {SHARE:.0%} of the time"
             )
 

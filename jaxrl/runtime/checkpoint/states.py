@@ -39,7 +39,7 @@ def check_seal(agent: Agent, *, save_replay: bool) -> None:
         )
 
 
-def made_as_long(states: PyTree, total_steps: Any) -> PyTree:
+def with_total_steps(states: PyTree, total_steps: Any) -> PyTree:
     """``states`` of a run of ``total_steps`` rows, one number or [num_seeds]."""
 
     def one(state: AgentState) -> AgentState:

@@ -58,7 +58,7 @@ class PendingSave(NamedTuple):
     step: int
     spec: Any
     run: str | None
-    asked: Any
+    request: Any
     structure: list[leaves.LeafSpec]
     keep: int
     resources: contextlib.ExitStack
@@ -100,7 +100,7 @@ def begin_save(
     spec: Any = None,
     keep: int = 3,
     run: str | None = None,
-    asked: Any = None,
+    request: Any = None,
     check: Callable[[], None] = lambda: None,
 ) -> PendingSave:
     """The first half of ``save``: check everything and hand the state to orbax, which goes on writing in the background.
@@ -108,14 +108,14 @@ def begin_save(
     Nothing counts as saved before ``finish_save``, and the next save in this folder must not begin before it.
 
     Args:
-      asked: plain JSON data, what the run was asked for.
+      request: plain JSON data, what the run was asked for.
       check: called before anything in the folder is changed, moved or deleted. What it raises, say because the folder has become
         somebody else's, ends the save there.
     """
     import orbax.checkpoint as ocp
 
     step, keep = check_count("step", step, at_least=0), check_count("keep", keep)
-    spec, asked = _plain("spec", spec), _plain("asked", asked)
+    spec, request = _plain("spec", spec), _plain("request", request)
     structure, arrays = leaves.encode(state)
     folder = savable(folder)
     check()
@@ -123,7 +123,7 @@ def begin_save(
     unfinished = _open_for_writing(folder)
     resources = contextlib.ExitStack()
     quiet = resources.enter_context(_Quiet())
-    pending = PendingSave(None, folder, unfinished, int(step), spec, run, asked, structure, int(keep), resources, quiet, check)
+    pending = PendingSave(None, folder, unfinished, int(step), spec, run, request, structure, int(keep), resources, quiet, check)
     try:
         options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
         manager = ocp.CheckpointManager(unfinished, options=options)
@@ -141,7 +141,7 @@ def finish_save(pending: PendingSave) -> Path:
     try:
         pending.manager.wait_until_finished()
         pending.check()
-        manifest.write(unfinished / str(step), step, pending.spec, pending.structure, pending.run, pending.asked)
+        manifest.write(unfinished / str(step), step, pending.spec, pending.structure, pending.run, pending.request)
         os.replace(unfinished / str(step), folder / str(step))
         manifest.sync_folder(folder)
     except Exception as error:  # orbax's threads report here, in exceptions of any type
@@ -288,14 +288,14 @@ def read_arrays(
     return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, _info(found)
 
 
-def _read_arrays(folder: Path, found: Manifest, asked: dict[str, Any]) -> dict[str, Any]:
+def _read_arrays(folder: Path, found: Manifest, targets: dict[str, Any]) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
     try:
         with _Quiet():
             options = ocp.CheckpointManagerOptions(read_only=True, lightweight_initialize=True)  # not a glance at other steps
             with ocp.CheckpointManager(folder, options=options) as manager:
-                return dict(manager.restore(found.step, args=ocp.args.StandardRestore(asked)))
+                return dict(manager.restore(found.step, args=ocp.args.StandardRestore(targets)))
     except Exception as error:
         name, here = "orbax-checkpoint", manifest.installed_versions()
         raise CheckpointError(

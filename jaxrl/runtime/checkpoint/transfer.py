@@ -68,15 +68,18 @@ def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") ->
     return Source(name, arrays)
 
 
-def described(source: Any, which: str) -> dict[str, Any] | None:
+def describe_source(source: Any, which: str) -> dict[str, Any] | None:
     """What ``config.json`` says of ``init_from``, so that a run which saved no checkpoint yet can begin the same again."""
     if source is None:
         return None
     return {"folder": os.fspath(absolute(source)) if isinstance(source, str | os.PathLike) else None, "which": which}
 
 
-def begun_from(origin: Any, out: str) -> tuple[Any, str]:
-    """``init_from`` and ``init_which`` of the run in ``out``, which goes on without a checkpoint; ``origin``: see ``described``.
+def recorded_source(origin: Any, out: str) -> tuple[Any, str]:
+    """``init_from`` and ``init_which`` of the run in ``out``, which goes on without a checkpoint.
+
+    Args:
+      origin: what ``describe_source`` said of them.
 
     Raises:
       ValueError: it began with states, or ``origin`` is not what a run writes.
@@ -97,7 +100,7 @@ def begun_from(origin: Any, out: str) -> tuple[Any, str]:
     raise ValueError(f"{CONFIG} in {out!r} is not what a run writes: its 'init_from' is {origin!r}. Put it back from a copy")
 
 
-def take_over(states: PyTree, source: Source) -> tuple[PyTree, str]:
+def warm_start(states: PyTree, source: Source) -> tuple[PyTree, str]:
     """States of all seeds with the learnt arrays of ``source`` where name, shape and dtype agree, and a report.
 
     Args:

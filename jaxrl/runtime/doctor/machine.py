@@ -70,7 +70,7 @@ def check_gpu(answer: Answer, requirements: Sequence[Requirement], dev: Path = P
 
 def why_not_writable(folder: Path) -> str | None:
     """None if a file can be made in the folder, or in the next one above it that exists; else the reason."""
-    place = standing(folder)
+    place = nearest_existing(folder)
     if not os.path.isdir(place):
         return f"{place} is a file" if place != folder else "it is a file"
     try:
@@ -85,12 +85,12 @@ def why_not_writable(folder: Path) -> str | None:
     return None
 
 
-def standing(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """The folder, or the next one above it that exists."""
     return next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
 
 
-def refuge() -> str:
+def safe_folder() -> str:
     """A folder that can be written to, for the commands that mend things."""
     places = (os.path.expanduser("~"), "/tmp", "/var/tmp")
     return next(
@@ -104,19 +104,19 @@ def check_current_folder() -> tuple[Finding, Path | None]:
     try:
         here = Path.cwd()
     except OSError:
-        return Finding(MACHINE, "current folder", "problem", "it was deleted", breaks, f"cd {shlex.quote(refuge())}"), None
+        return Finding(MACHINE, "current folder", "problem", "it was deleted", breaks, f"cd {shlex.quote(safe_folder())}"), None
     why = why_not_writable(here)
     if why is None:
         return Finding(MACHINE, "current folder", "ok", str(here)), here
     ours = why == os.strerror(errno.EACCES).lower() and here.stat().st_uid == os.geteuid() != 0  # nothing like that stops root
-    fix = f"chmod u+wx {shlex.quote(str(here))}" if ours else f"cd {shlex.quote(refuge())}"
+    fix = f"chmod u+wx {shlex.quote(str(here))}" if ours else f"cd {shlex.quote(safe_folder())}"
     return Finding(MACHINE, "current folder", "problem", f"{here} cannot be written to: {why}", breaks, fix), None
 
 
 def check_temporary_folder() -> tuple[Finding, Path | None]:
     """``(finding, the folder if it can be written to)``."""
     set_, breaks = os.environ.get("TMPDIR"), "whatever needs temporary files: saving plots, JAX on GPUs, worker processes"
-    fix = f"mkdir -p {shlex.quote(refuge() + '/tmp')} && export TMPDIR={shlex.quote(refuge() + '/tmp')}"
+    fix = f"mkdir -p {shlex.quote(safe_folder() + '/tmp')} && export TMPDIR={shlex.quote(safe_folder() + '/tmp')}"
     if set_ and (why := why_not_writable(Path(set_)) or (None if os.path.isdir(set_) else "there is no such folder")):
         found = f"TMPDIR={set_} cannot be written to: {why}"
         return Finding(MACHINE, "temporary folder", "problem", found, breaks, fix), None
@@ -137,14 +137,14 @@ def check_cache(cache: str | None) -> tuple[Finding, Path | None]:
     if why is None:
         return Finding(MACHINE, name, "ok", cache), Path(cache)
     variable = "JAX_COMPILATION_CACHE_DIR" if os.environ.get("JAX_COMPILATION_CACHE_DIR") else "JAXRL_CACHE_DIR"
-    fix = f"export {variable}={shlex.quote(refuge() + '/jaxrl-cache')}"
+    fix = f"export {variable}={shlex.quote(safe_folder() + '/jaxrl-cache')}"
     found = f"{cache} cannot be written to: {why}"
     return Finding(MACHINE, name, "problem", found, "quick starts: every run compiles anew", fix), None
 
 
 def check_room(folders: Sequence[Path]) -> Iterator[Finding]:
     """Free room on the disks that hold these folders."""
-    free = {folder: shutil.disk_usage(standing(folder)).free for folder in folders}
+    free = {folder: shutil.disk_usage(nearest_existing(folder)).free for folder in folders}
     little = {folder: room for folder, room in free.items() if room < LITTLE}
     if free and not little:
         yield Finding(MACHINE, "free disk", "ok", f"{min(free.values()) / 2**30:.1f} GiB or more in these folders")

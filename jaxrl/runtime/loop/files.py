@@ -21,8 +21,8 @@ from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint.manifest import Manifest
 from jaxrl.runtime.checkpoint.saver import Saver
 from jaxrl.runtime.checkpoint.store import CheckpointError, latest_step, newest_whole, read_state
-from jaxrl.runtime.checkpoint.transfer import begun_from, described
-from jaxrl.runtime.loop.plan import as_long_as
+from jaxrl.runtime.checkpoint.transfer import describe_source, recorded_source
+from jaxrl.runtime.loop.plan import with_length_of
 from jaxrl.runtime.records.folder import (
     BEST,
     CHECKPOINTS,
@@ -39,15 +39,15 @@ from jaxrl.runtime.records.folder import (
 )
 from jaxrl.runtime.records.record import Record
 from jaxrl.runtime.records.sinks import (
+    BestEffort,
     Csv,
     JsonLines,
     Sink,
-    Spare,
     TensorBoard,
     WeightsAndBiases,
+    best_effort,
     import_wandb,
     read_records,
-    sparing,
 )
 from jaxrl.runtime.system.disk import read_regular
 from jaxrl.spaces import describe_space
@@ -85,23 +85,23 @@ class RunFiles:
         self,
         folder: RunFolder,
         agent: Agent,
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         output: Output,
         devices: Sequence[jax.Device],
         note: Callable[[str], None],
     ) -> None:
-        self._folder, self._agent, self._asked, self._output, self._devices = folder, agent, asked, output, devices
+        self._folder, self._agent, self._request, self._output, self._devices = folder, agent, request, output, devices
         self._sinks: list[Sink] | None = None
         self._records: list[Record] = []
         self._origin = (folder.config or {}).get("init_from")
         self._saver = Saver(
             folder.path,
             spec=agent.spec,
-            asked=asked,
+            request=request,
             run=folder.id,
             every=output.checkpoint_every,
             keep=output.keep_checkpoints,
-            save_replay=asked["save_replay"],
+            save_replay=request["save_replay"],
             note=note,
             check=folder.check_there,
         )
@@ -112,10 +112,10 @@ class RunFiles:
         return latest_step(self._folder.path / CHECKPOINTS) is not None
 
     def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
-        """What a run without a checkpoint begins from: as it is asked, or as it began before it was killed; this is recorded."""
+        """What a run without a checkpoint begins from: what the call says, or what it began from before a kill; recorded."""
         if init_from is None:
-            init_from, which = begun_from(self._origin, os.fspath(self._folder.shown))
-        self._origin = described(init_from, which)
+            init_from, which = recorded_source(self._origin, os.fspath(self._folder.shown))
+        self._origin = describe_source(init_from, which)
         return init_from, which
 
     def resume(self, target: PyTree) -> tuple[PyTree, int, list[Record]]:
@@ -130,7 +130,7 @@ class RunFiles:
             raise CheckpointError(f"{folder / str(found.step)} is no checkpoint of a run, which counts iterations in 32 bits")
         self._check_saved(found)
         records = read_records(self._folder.path, found.step)
-        if problem := why_incomplete(records, found.step, self._asked):
+        if problem := why_incomplete(records, found.step, self._request):
             raise ValueError(
                 f"{self._folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
                 f"resumes with records that begin at its checkpoint, and keeps what {PROGRESS} and {BEST}/ hold"
@@ -147,8 +147,8 @@ class RunFiles:
           ValueError.
         """
         agents = (without_length(found.spec or {}), without_length(plain(self._agent.spec)))
-        there = found.asked or {}  # of an older version: fewer settings, or none
-        now = plain(as_long_as(self._asked, there)) if there else {}
+        there = found.request or {}  # of an older version: fewer settings, or none
+        now = plain(with_length_of(self._request, there)) if there else {}
         for name, saved, here in (("agent", *agents), ("run", there, {key: now.get(key) for key in there})):
             if difference := first_difference(saved, here, name):
                 raise ValueError(
@@ -188,9 +188,9 @@ class RunFiles:
         """Whether the best policies so far are there; a warning says why not."""
         return self._saver.has_best()
 
-    def improve(self, policies: PyTree, step: int) -> None:
+    def set_best(self, policies: PyTree, step: int) -> None:
         """These are the best policies so far."""
-        self._saver.improve(policies, step)
+        self._saver.set_best(policies, step)
 
     def finish(self, states: PyTree, step: int, history: Mapping[str, np.ndarray], *, title: str, subtitle: str) -> None:
         """The last checkpoint and the learning curve."""
@@ -199,7 +199,7 @@ class RunFiles:
         self._flush()
         self._saver.finish(states, step)
         self._folder.check_there()
-        with sparing(CURVE):
+        with best_effort(CURVE):
             learning_curve(history, self._folder.path / CURVE, title=title, subtitle=subtitle)
 
     def close(self) -> None:
@@ -238,31 +238,31 @@ class RunFiles:
             ) from error
 
     def _open_sinks(self) -> list[Sink]:
-        folder, seeds, records = self._folder.path, self._asked["seeds"], self._records
+        folder, seeds, records = self._folder.path, self._request["seeds"], self._records
         self._folder.write_config(
             self._devices,
             agent=self._agent.spec,
             spaces=_describe_spaces(self._agent),
-            run=self._asked,
+            run=self._request,
             output=self._output._asdict(),
             **({"init_from": self._origin} if self._origin else {}),
         )
         if self._saver.saved is not None:
             keep_earlier_rows(folder / PROGRESS, records)
-        sinks: list[Sink] = [JsonLines(folder, records), Spare(PROGRESS, lambda: Csv(folder, seeds, records))]
+        sinks: list[Sink] = [JsonLines(folder, records), BestEffort(PROGRESS, lambda: Csv(folder, seeds, records))]
         if self._output.tensorboard:
-            sinks.append(Spare(TENSORBOARD, lambda: TensorBoard(folder, seeds, records)))
+            sinks.append(BestEffort(TENSORBOARD, lambda: TensorBoard(folder, seeds, records)))
         if self._output.wandb is not None:
             sinks.append(WeightsAndBiases(folder, self._output.wandb, self._folder.config or {}, seeds))
         return sinks
 
 
-def why_incomplete(records: Sequence[Record], step: int, asked: Mapping[str, Any]) -> str | None:
+def why_incomplete(records: Sequence[Record], step: int, request: Mapping[str, Any]) -> str | None:
     """Why the records up to a checkpoint are not those of its run, or not all; None where they are, or where there are none.
 
     They may begin late, as those do that once were moved away.
     """
-    rows, chunk, shape = asked["rows_per_iteration"], asked["chunk_iterations"], (len(asked["seeds"]),)
+    rows, chunk, shape = request["rows_per_iteration"], request["chunk_iterations"], (len(request["seeds"]),)
     iterations = [record["iteration"] for record in records]
     for before, after in itertools.pairwise(iterations):
         if not before < after <= before + chunk:

@@ -158,11 +158,11 @@ def make_plan(
     return Plan(iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan, eval_explore)
 
 
-def as_long_as(asked: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """``asked`` as far as it must agree with what an earlier call asked for: a run may be made longer."""
-    if asked["total_steps"] <= before["total_steps"]:
-        return dict(asked)
-    agreed = {**asked, **{name: before[name] for name in ("total_steps", "iterations")}}
+def with_length_of(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """``request`` as far as it must agree with what an earlier call asked for: a run may be made longer."""
+    if request["total_steps"] <= before["total_steps"]:
+        return dict(request)
+    agreed = {**request, **{name: before[name] for name in ("total_steps", "iterations")}}
     if given := (before["hyperparams"] or {}).get("total_steps"):
-        agreed["hyperparams"] = {**(asked["hyperparams"] or {}), "total_steps": given}
+        agreed["hyperparams"] = {**(request["hyperparams"] or {}), "total_steps": given}
     return agreed

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from jaxrl.metrics import merge, widened
-from jaxrl.runtime.checkpoint.states import made_as_long, with_replay
-from jaxrl.runtime.checkpoint.transfer import read_source, take_over
+from jaxrl.runtime.checkpoint.states import with_replay, with_total_steps
+from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.loop.files import RunFiles
 from jaxrl.runtime.loop.interrupt import Interrupt
 from jaxrl.runtime.loop.plan import Plan
@@ -117,8 +117,8 @@ class Session:
                     "never stopped"
                 )
             if "total_steps" in (hyperparams or {}):
-                states = made_as_long(states, hyperparams["total_steps"])
-            self.take_up(step - self.plan.warmup_iterations, records)
+                states = with_total_steps(states, hyperparams["total_steps"])
+            self.restore_progress(step - self.plan.warmup_iterations, records)
             self.progress.note(f"resumed at step {self.plan.rows_at(self.trained):,}")
             return self.driver.adopt(states, step)
         if self.files:
@@ -129,11 +129,11 @@ class Session:
             rows = [state.warmup_rows for state in states] if isinstance(states, list) else states.warmup_rows
             self.env_steps = np.asarray(self.fetch(rows), np.int64)
         if source is not None:
-            states, report = take_over(states, source)
+            states, report = warm_start(states, source)
             self.progress.note(report)
         return states
 
-    def take_up(self, trained: int, records: Sequence[Record]) -> None:
+    def restore_progress(self, trained: int, records: Sequence[Record]) -> None:
         """Stand where the run stood after so many iterations of training."""
         self.trained, self.env_steps = trained, np.full(len(self.seeds), self.plan.rows_at(trained))
         self.history = History(records)
@@ -141,7 +141,7 @@ class Session:
             self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
             self.diverged = np.asarray(records[-1]["diverged"], bool)
             self.start -= records[-1]["seconds"]
-            self.best = max(map(self.standing, records))
+            self.best = max(map(self.score, records))
             if self.best > -np.inf and self.files and not self.files.has_best():
                 self.best = -np.inf
 
@@ -235,9 +235,9 @@ class Session:
         self.history.append(record)
         if self.files is None:
             return
-        if (score := self.standing(record)) > self.best:
+        if (score := self.score(record)) > self.best:
             self.best = score
-            self.files.improve(self.driver.policies(states), record["iteration"])
+            self.files.set_best(self.driver.policies(states), record["iteration"])
         self.unlogged.append(record)
         if self.trained:  # a run whose first chunk fails leaves its folder as it was
             for each in self.unlogged:
@@ -245,7 +245,7 @@ class Session:
             self.unlogged.clear()
             self.files.save_if_due(states, record["iteration"])
 
-    def standing(self, record: Record) -> float:
+    def score(self, record: Record) -> float:
         """What is compared to find the best policies; those that were not trained yet lose to equally good ones."""
         score = mean(record.get(EVALUATION_RETURN, np.nan))
         return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))

@@ -50,7 +50,7 @@ class RunFolder:
                 return self.path.relative_to(here)
         return self.path
 
-    def check_same(self, spec: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    def check_same(self, spec: Mapping[str, Any], request: Mapping[str, Any]) -> None:
         """Refuse to go on with a run that was asked for otherwise; the message names the first difference.
 
         The length that the agent was built for is none: a run has its own.
@@ -60,7 +60,7 @@ class RunFolder:
         """
         assert self.config is not None
         agents = (without_length(self.config["agent"]), without_length(plain(spec)))
-        for name, there, here in (("agent", *agents), ("run", self.config["run"], plain(asked))):
+        for name, there, here in (("agent", *agents), ("run", self.config["run"], plain(request))):
             if difference := first_difference(there, here, name):
                 raise FileExistsError(
                     f"out={self._shown!r} holds another run: {difference} here. Name another folder, or ask for the same again "

@@ -48,14 +48,14 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-class Spare:
+class BestEffort:
     """A sink that a run can do without: where it cannot be written to, that is said once, and the run goes on."""
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
         """``name``: of its file or folder."""
         self._name = name
         self._sink: Sink | None = None
-        with sparing(name):
+        with best_effort(name):
             self._sink = make()
 
     def log(self, record: Record) -> None:
@@ -72,13 +72,13 @@ class Spare:
     def _attempt(self, method: str, *args: Any) -> None:
         if (sink := self._sink) is not None:
             self._sink = None
-            with sparing(self._name):
+            with best_effort(self._name):
                 getattr(sink, method)(*args)
                 self._sink = sink
 
 
 @contextlib.contextmanager
-def sparing(name: str) -> Iterator[None]:
+def best_effort(name: str) -> Iterator[None]:
     """Where a file that only shows what the records hold cannot be written, warn."""
     try:
         yield
