@@ -23,6 +23,7 @@ import jaxrl
 from jaxrl.runtime.checkpoint import manifest
 from jaxrl.runtime.checkpoint import store as checkpoint
 from jaxrl.runtime.checkpoint.store import CheckpointError, CheckpointWarning
+from jaxrl.runtime.system import disk
 
 
 class Learner(NamedTuple):
@@ -533,7 +534,7 @@ def test_paths_that_orbax_misreads_are_refused(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["a[b]", "a\\b"])
 def test_a_step_without_its_arrays_is_never_sealed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "UNSAVABLE", "")
+    monkeypatch.setattr(disk, "UNSAVABLE", "")
     with pytest.raises(CheckpointError, match=r"saving step 3 in .* failed: orbax-checkpoint wrote no default/manifest.ocdbt"):
         checkpoint.save(tmp_path / name, tiny(), 3)
     assert checkpoint.steps(tmp_path / name) == []
