@@ -18,7 +18,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from jaxrl.algorithms import *  # noqa: F403
     from jaxrl.envs import list_envs, make_env
-    from jaxrl.runtime.checkpoint.store import restore, save
+    from jaxrl.runtime.checkpoint.restore import restore
+    from jaxrl.runtime.checkpoint.store import save
     from jaxrl.runtime.play.checking import check_env
     from jaxrl.runtime.play.evaluation import evaluate
     from jaxrl.runtime.play.policy import load_policy
@@ -31,7 +32,7 @@ _HOMES = {
     "check_env": "jaxrl.runtime.play.checking",
     "list_envs": "jaxrl.envs",
     "make_env": "jaxrl.envs",
-    "restore": "jaxrl.runtime.checkpoint.store",
+    "restore": "jaxrl.runtime.checkpoint.restore",
     "save": "jaxrl.runtime.checkpoint.store",
     "evaluate": "jaxrl.runtime.play.evaluation",
     "load_policy": "jaxrl.runtime.play.policy",

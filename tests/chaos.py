@@ -18,7 +18,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxrl.runtime.checkpoint.store import read_arrays, steps
+from jaxrl.runtime.checkpoint.manifest import steps
+from jaxrl.runtime.checkpoint.restore import read_arrays
 
 TIMES = ("seconds", "sps")
 PROGRAM = """

@@ -18,7 +18,8 @@ from jax.sharding import AxisType, PartitionSpec
 import jaxrl
 from jaxrl.metrics import to_floats
 from jaxrl.parallel import data_parallel, join_state, partition_specs, split_state
-from jaxrl.runtime.checkpoint.store import restore, save
+from jaxrl.runtime.checkpoint.restore import restore
+from jaxrl.runtime.checkpoint.store import save
 from jaxrl.runtime.drivers.host import HostLearner
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Agent, Env, HostEnv

@@ -15,7 +15,7 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime.checkpoint import manifest
-from jaxrl.runtime.checkpoint.store import CheckpointError
+from jaxrl.runtime.checkpoint.manifest import CheckpointError
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.figures.style import new_figure, save
 from jaxrl.runtime.records.folder import RunFolder, read_config
@@ -93,7 +93,7 @@ def forge(step: Path, **changes: Any) -> None:
 
 
 NOTHING = {"size": 0, "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
-LEAF = {"path": "", "shape": [3], "dtype": "float32", "kind": "jax"}
+LEAF = {"path": "", "shape": [3], "dtype": "float32"}
 
 
 @pytest.mark.parametrize(

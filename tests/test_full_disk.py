@@ -47,7 +47,8 @@ def test_a_full_disk_ends_a_run_with_one_line_and_loses_nothing(tmp_path: Path) 
 MANY = """
 import resource, sys, time
 import jax.numpy as jnp
-from jaxrl.runtime.checkpoint.store import CheckpointError, save, steps
+from jaxrl.runtime.checkpoint.manifest import CheckpointError, steps
+from jaxrl.runtime.checkpoint.store import save
 
 folder, state = sys.argv[1], {str(i): jnp.full(1000, i) for i in range(60)}
 save(folder, {"a": jnp.ones(1000)}, 1)

@@ -13,7 +13,8 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime.checkpoint import saver as saving
-from jaxrl.runtime.checkpoint.store import CheckpointError, CheckpointWarning, steps, why_unusable
+from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, steps
+from jaxrl.runtime.checkpoint.restore import why_unusable
 from jaxrl.runtime.checkpoint.transfer import read_source
 from jaxrl.runtime.records.folder import RunFolder, read_config
 from tests.agents import assert_bit_equal, cartpole
@@ -219,3 +220,12 @@ def test_a_run_whose_checkpoints_would_be_lost_is_refused_before_it_begins(
             train(cartpole("ppo"), out)
         assert repr(str(tmp_path / name / "run")) in str(caught.value)
     assert not list((tmp_path / name).iterdir())
+
+
+def test_a_url_is_refused_before_anything_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ValueError, match="out='gs://bucket/run' is a URL, and results are written to folders of this machine only"
+    ):
+        train(cartpole("ppo"), "gs://bucket/run")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

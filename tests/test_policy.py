@@ -13,8 +13,8 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.runtime.checkpoint import store as checkpoint
-from jaxrl.runtime.checkpoint.store import CheckpointWarning, steps
+from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
+from jaxrl.runtime.checkpoint.restore import read_arrays
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.play.policy import load_policies
@@ -71,7 +71,7 @@ def test_a_run_from_before_its_length_was_data_still_plays(which: str, runs: Any
     (tmp_path / "config.json").write_text(json.dumps(config))
 
     def without_length(path: Path, **given: Any) -> Any:
-        arrays, info = checkpoint.read_arrays(path, **given)
+        arrays, info = read_arrays(path, **given)
         return {name: x for name, x in arrays.items() if not name.endswith(".total_steps")}, info
 
     monkeypatch.setattr("jaxrl.runtime.play.policy.read_arrays", without_length)

@@ -20,7 +20,7 @@ import jaxrl
 from jaxrl.algorithms.dqn import transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.checkpoint import saver as saving
-from jaxrl.runtime.checkpoint.store import CheckpointWarning, steps
+from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.loop.session import Chunk
@@ -384,6 +384,7 @@ def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
         _, history = train(cartpole("ppo"), tmp_path)
     assert history["iteration"].tolist() == [6, 8, 10, 12]
     said = [str(warning.message) for warning in told]
+    assert {warning.filename for warning in told} == {__file__}  # whose line called run
     assert "records.jsonl has no row up to the checkpoint: the rows from before stay in progress.before.csv" in said
     assert (tmp_path / "progress.before.csv").read_bytes() == rows
     train(cartpole("ppo"), tmp_path, 32 * 14)  # records that begin late are those of this run from here on
@@ -584,6 +585,18 @@ def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
     means = [np.nanmean(returns[row]) for row in (0, 2, 4, 6)]
     assert steps(tmp_path / "best") == [(0, 4, 8, 12)[int(np.argmax(means))]]
     assert_same_history(train(agent, tmp_path, **settings)[1], history)
+
+
+def test_numbers_that_on_chunk_puts_into_states_on_the_host_are_saved(tmp_path: Path) -> None:
+    def slow(chunk: Chunk) -> Any:
+        changed = [state.learner.hyperparams._replace(learning_rate=2.0**-12) for state in chunk.states]
+        pairs = zip(chunk.states, changed, strict=True)
+        return [state._replace(learner=state.learner._replace(hyperparams=new)) for state, new in pairs]
+
+    agent = small_ppo(hosted(probes.truncation(5)))
+    train(agent, tmp_path, 32 * 2, on_chunk=slow, eval_every=0)
+    states, _ = train(agent, tmp_path, 32 * 4, eval_every=0)
+    assert [float(state.learner.hyperparams.learning_rate) for state in states] == [2.0**-12] * 2
 
 
 def test_a_seed_that_diverges_is_frozen(tmp_path: Path) -> None:

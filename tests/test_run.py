@@ -21,7 +21,8 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime import run as run_module
-from jaxrl.runtime.checkpoint.store import restore, steps
+from jaxrl.runtime.checkpoint.manifest import steps
+from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.figures import draw as plots
 from jaxrl.runtime.figures.statistics import seed_interval

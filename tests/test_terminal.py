@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.runtime.checkpoint.store import steps
+from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 
 REPOSITORY = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.runtime.checkpoint.store import read_info
+from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.loop.files import Output, RunFiles
 from jaxrl.runtime.play.saved_runs import Rules, evaluate_run

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,10 @@ def write_run(
     return folder
 
 
-def make_older(step: Path) -> None:
-    """Rewrite the manifest of a checkpoint as it was before ``request`` had that name."""
+def make_older(step: Path, kinds: Iterable[str] = itertools.repeat("jax")) -> None:
+    """Rewrite the manifest of a checkpoint in format 1."""
     file = step / manifest.NAME
     body = json.loads(file.read_text())
-    body["asked"] = body.pop("request")
+    structure = [{**leaf, "kind": kind} for leaf, kind in zip(body["structure"], kinds, strict=False)]
+    body |= {"format": 1, "structure": structure, "asked": body.pop("request")}
     file.write_bytes(manifest.render(body))

@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 
 from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.records.origin import installed_versions
-from jaxrl.runtime.system.disk import open_regular, parse_json, read_regular, replacing
+from jaxrl.runtime.system.disk import absolute, open_regular, parse_json, read_regular, replacing
 
-FORMAT = 1
-"""The layout of a step folder; a reader refuses other numbers. ``render`` and the keys ``format`` and ``versions`` stay as they
-are in every format, so that each version can tell another's checkpoint from a damaged one."""
+FORMAT, READABLE = 2, (1, 2)
+"""The layout of a step folder; a reader refuses others. ``render`` and the keys ``format`` and ``versions`` stay as they are in
+every format, so that each version can tell another's checkpoint from a damaged one.
+
+Format 1 has ``asked`` for ``request``, and with each leaf the ``kind`` that it was; all of them are arrays today."""
 
 NAME = "manifest.json"
+UNFINISHED = "unfinished"
+"""The folder of the steps that are being saved."""
+
 STEP_NAME = re.compile(r"(0|[1-9]\d*)(\.orbax-checkpoint-tmp.*)?")
 ARRAYS = "default/manifest.ocdbt"
 """The file of a step folder without which orbax finds none of its arrays."""
@@ -29,7 +34,7 @@ class CheckpointError(ValueError):
 
 
 class Damage(Exception):
-    """A step is not whole; the text says why. Never leaves ``checkpoint.py``, which goes back to the step before."""
+    """A step is not whole; the text says why. It never leaves this room, which goes back to the step before."""
 
     def __str__(self) -> str:
         return f"is not whole: {self.args[0]}"
@@ -40,6 +45,10 @@ class Foreign(Damage):
 
     def __str__(self) -> str:
         return "was written by another run"
+
+
+class CheckpointWarning(UserWarning):
+    """A step that could not be used, or was written by another version of jaxrl."""
 
 
 UNPARSABLE = f"the file {NAME} was altered: it cannot be parsed"
@@ -132,6 +141,16 @@ def step_folders(folder: Path) -> list[tuple[int, Path]]:
     return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
 
 
+def steps(folder: str | os.PathLike[str]) -> list[int]:
+    """The steps in a folder, going up, by their manifests; their files are not checked. Empty if there is no such folder."""
+    return sorted(step for step, path in step_folders(absolute(folder)) if (path / NAME).is_file())
+
+
+def latest_step(folder: str | os.PathLike[str]) -> int | None:
+    """The last of ``steps``, or None."""
+    return max(steps(folder), default=None)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the names in a folder to the disk, so that a rename survives a power cut; some file systems refuse."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -155,11 +174,11 @@ def _read(folder: Path, step: int) -> Manifest:
         raise Damage(UNPARSABLE) from None
     if raw != render(body):
         raise Damage(f"the file {NAME} was altered: its digest differs")
-    if version != FORMAT:
+    if version not in READABLE:
         raise CheckpointError(
             f"the checkpoint {folder} has format {version}, written by jaxrl {writer}; this jaxrl"
-            f" {installed_versions()['jaxrl']} reads format {FORMAT} only. Use jaxrl {writer} (pip install jaxrl=={writer}) or"
-            f" another version that reads format {version}."
+            f" {installed_versions()['jaxrl']} reads formats {' and '.join(map(str, READABLE))} only. Use jaxrl {writer} (pip"
+            f" install jaxrl=={writer}) or another version that reads format {version}."
         )
     if body["step"] != step:
         raise Damage(f"the file {NAME} belongs to step {body['step']}")
@@ -168,7 +187,7 @@ def _read(folder: Path, step: int) -> Manifest:
             step=step,
             spec=body["spec"],
             run=body.get("run"),
-            request=body.get("request", body.get("asked")),  # the key of jaxrl 0.1
+            request=body.get("asked" if version == 1 else "request"),
             versions=body["versions"],
             structure=[_leaf(**leaf) for leaf in body["structure"]],
             files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},
@@ -177,10 +196,10 @@ def _read(folder: Path, step: int) -> Manifest:
         raise Damage(UNPARSABLE) from None
 
 
-def _leaf(path: str, shape: list[int], dtype: str, kind: str) -> LeafSpec:
-    if not (all(isinstance(text, str) for text in (path, dtype, kind)) and all(type(n) is int and n >= 0 for n in shape)):
+def _leaf(path: str, shape: list[int], dtype: str, kind: str = "") -> LeafSpec:
+    if not (isinstance(path, str) and isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in shape)):
         raise TypeError
-    return LeafSpec(path, tuple(shape), dtype, kind)
+    return LeafSpec(path, tuple(shape), dtype)
 
 
 def _digest_file(path: Path, sync: bool = False) -> tuple[int, str]:

@@ -7,24 +7,18 @@ import math
 import os
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from jaxrl.runtime.checkpoint.manifest import Damage, read_whole, step_folders
+from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointWarning, Damage, latest_step, read_whole, step_folders
+from jaxrl.runtime.checkpoint.restore import why_unusable
 from jaxrl.runtime.checkpoint.states import without_replay
-from jaxrl.runtime.checkpoint.store import (
-    UNFINISHED,
-    CheckpointWarning,
-    begin_save,
-    finish_save,
-    latest_step,
-    why_unusable,
-)
+from jaxrl.runtime.checkpoint.store import begin_save, finish_save
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, plain, set_aside
 from jaxrl.runtime.records.record import Record
+from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree
 
 SHARE = 0.03
@@ -159,7 +153,7 @@ class Saver:
         if problem := why_unusable(self._best, self._run):
             self._best_is_lost = True
             text = f"the best policies are lost: {problem.rstrip('.')}. Those of the next evaluation take their place"
-            warnings.warn(text, CheckpointWarning, stacklevel=2)
+            warn(text, CheckpointWarning)
         return not self._best_is_lost
 
     def _make_way_for_best(self) -> None:
@@ -167,7 +161,7 @@ class Saver:
         if self._best_is_unknown:
             aside = set_aside(self._best)
             self._best_is_unknown = False
-            warnings.warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they stay in {aside.name}/", stacklevel=2)
+            warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they stay in {aside.name}/")
             return
         if self._best_is_lost or not self._best.is_dir():
             if os.path.lexists(self._best):

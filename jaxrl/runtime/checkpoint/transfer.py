@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.names import nearest
-from jaxrl.runtime.checkpoint.store import latest_step, read_arrays
+from jaxrl.runtime.checkpoint.manifest import latest_step
+from jaxrl.runtime.checkpoint.restore import read_arrays
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, read_config
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.types import PyTree

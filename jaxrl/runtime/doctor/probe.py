@@ -60,7 +60,8 @@ def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     import jaxrl
-    from jaxrl.runtime.checkpoint.store import restore, save
+    from jaxrl.runtime.checkpoint.restore import restore
+    from jaxrl.runtime.checkpoint.store import save
     from jaxrl.runtime.system.devices import enable_compilation_cache
 
     enable_compilation_cache()

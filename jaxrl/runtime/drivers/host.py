@@ -162,8 +162,8 @@ class HostDriver:
         return [sealed(state) for state in states]
 
     def place(self, states: list[AgentState]) -> list[AgentState]:
-        """As they are: there is one device."""
-        return states
+        """On the one device; a number, which no checkpoint holds, becomes an array."""
+        return jax.device_put(states)
 
     def policies(self, states: list[AgentState]) -> Policy:
         """Of all seeds, [num_seeds, ...]."""

@@ -9,7 +9,6 @@ import itertools
 import math
 import os
 import shlex
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +17,9 @@ import jax
 import numpy as np
 
 from jaxrl.config import check_count
-from jaxrl.runtime.checkpoint.manifest import Manifest
+from jaxrl.runtime.checkpoint.manifest import CheckpointError, Manifest, latest_step
+from jaxrl.runtime.checkpoint.restore import newest_whole, read_state
 from jaxrl.runtime.checkpoint.saver import Saver
-from jaxrl.runtime.checkpoint.store import CheckpointError, latest_step, newest_whole, read_state
 from jaxrl.runtime.checkpoint.transfer import describe_source, recorded_source
 from jaxrl.runtime.loop.plan import with_length_of
 from jaxrl.runtime.records.folder import (
@@ -50,6 +49,7 @@ from jaxrl.runtime.records.sinks import (
     read_records,
 )
 from jaxrl.runtime.system.disk import read_regular
+from jaxrl.runtime.system.warn import warn
 from jaxrl.spaces import describe_space
 from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent, PyTree
@@ -282,7 +282,7 @@ def keep_earlier_rows(progress: Path, records: Sequence[Record]) -> None:
         if not records or first < records[0]["iteration"]:
             what = f"begins at iteration {records[0]['iteration']}" if records else "has no row up to the checkpoint"
             aside = set_aside(progress)
-            warnings.warn(f"{RECORDS} {what}: the rows from before stay in {aside.name}", stacklevel=2)
+            warn(f"{RECORDS} {what}: the rows from before stay in {aside.name}")
 
 
 def _describe_spaces(agent: Agent) -> dict[str, Any] | None:

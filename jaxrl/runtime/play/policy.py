@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.agent import state_shapes
-from jaxrl.runtime.checkpoint.store import read_arrays, restore
+from jaxrl.runtime.checkpoint.restore import read_arrays, restore
 from jaxrl.runtime.checkpoint.transfer import by_path, check_which, saved_folder
 from jaxrl.runtime.play.loaded import LoadedPolicy
 from jaxrl.runtime.records.folder import read_config

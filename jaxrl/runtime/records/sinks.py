@@ -12,7 +12,6 @@ import io
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from jaxrl.runtime.records.folder import PROGRESS, RECORDS, TENSORBOARD, plain, 
 from jaxrl.runtime.records.record import EVALUATION_RETURN, FIRST_COLUMNS, TRAINING_RETURN, Record
 from jaxrl.runtime.records.written import check_record, per_seed_shapes
 from jaxrl.runtime.system.disk import parse_json, read_regular, write_atomically
+from jaxrl.runtime.system.warn import warn
 
 MAX_SEEDS_SHOWN = 16
 """TensorBoard draws every seed up to this number, and only their mean beyond."""
@@ -83,8 +83,7 @@ def best_effort(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"{name} cannot be written ({error.strerror or error}), and is left out; {RECORDS} has all that it would show"
-        warnings.warn(message, stacklevel=4)
+        warn(f"{name} cannot be written ({error.strerror or error}), and is left out; {RECORDS} has all that it would show")
 
 
 # ----------------------------------------------------------------------------------------------------------------------- files

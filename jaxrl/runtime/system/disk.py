@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any, BinaryIO
 
 UNSAVABLE = "[]*?\\"
 """In a path, orbax takes these for patterns of names (and a backslash for a slash), and saves without an error what is lost."""
+
+URL_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 MAX_DEPTH = 100
 """Of data inside data. No run writes half as deep, and Python walks a few times this."""
@@ -156,9 +159,14 @@ def savable(path: str | os.PathLike[str], name: str = "folder") -> Path:
     """``path`` made absolute, if orbax can save below it. ``name``: the argument that it is.
 
     Raises:
-      ValueError: it holds a character that orbax misreads, maybe in the path of the current folder.
+      ValueError: it is a URL; or it holds a character that orbax misreads, maybe in the path of the current folder.
     """
     place = absolute(path)
+    if any(URL_SCHEME.fullmatch(part) for part in place.parts):  # `gs://bucket` is the folder `gs:/bucket` to the system
+        raise ValueError(
+            f"{name}={os.fspath(path)!r} is a URL, and results are written to folders of this machine only: name one, such as"
+            " where that storage is mounted"
+        )
     misread = next((char for char in place.as_posix() if char in UNSAVABLE or "\ud800" <= char <= "\udfff"), None)
     if misread is not None:
         given = "" if os.fspath(path) == str(place) else f" ({str(place)!r})"

@@ -1,0 +1,169 @@
+"""Checkpoints, restored: the newest step that is whole, bit for bit, on the target's devices."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.runtime.checkpoint import leaves, manifest
+from jaxrl.runtime.checkpoint.manifest import (
+    UNFINISHED,
+    CheckpointError,
+    CheckpointWarning,
+    Damage,
+    Manifest,
+    step_folders,
+    steps,
+)
+from jaxrl.runtime.checkpoint.quiet import Quiet
+from jaxrl.runtime.system.disk import absolute
+from jaxrl.runtime.system.warn import warn
+from jaxrl.types import PyTree
+
+
+class CheckpointInfo(NamedTuple):
+    """What is known of a checkpoint besides its state."""
+
+    step: int
+    spec: Any
+    """As ``save`` got it, through JSON (tuples come back as lists); None if it got none."""
+    versions: dict[str, str]
+    """Of jaxrl, Python and the libraries that wrote it."""
+
+
+def restore(
+    folder: str | os.PathLike[str], target: PyTree, *, step: int | None = None, run: str | None = None
+) -> tuple[PyTree, CheckpointInfo]:
+    """Restore the newest whole step, or ``step``, bit for bit.
+
+    A newer step that was cut short, truncated or altered, or that another run than ``run`` wrote, is named in a
+    CheckpointWarning, and the step before it is used.
+
+    Args:
+      folder: as given to ``save``.
+      target: what the state looks like: a state, or ``jax.eval_shape(agent.init, key)``. A leaf comes back as a NumPy array where
+        the target has one, else as a JAX array on the target's sharding; on the default device, where that has none. Weak types
+        come back strong.
+      step: this step and no other.
+      run: the id that was given to ``save``; None: that of any.
+
+    Returns:
+      (state, info).
+
+    Raises:
+      FileNotFoundError: the folder, or ``step``, is not there; or nothing was saved in it.
+      CheckpointError: no step is whole, or the format is another version's.
+      ValueError: the checkpoint does not fit the target; the message names the first leaf that differs.
+    """
+    found = newest_whole(absolute(folder), step, run)
+    return read_state(absolute(folder), found, target), _info(found)
+
+
+def read_state(folder: Path, found: Manifest, target: PyTree) -> PyTree:
+    """The state of a step that ``newest_whole`` found; arguments and errors as in ``restore``."""
+    wanted = leaves.describe(target)
+    if difference := leaves.first_difference(found.structure, wanted):
+        raise ValueError(
+            f"step {found.step} in {folder} does not fit the agent: {difference}. Another algorithm, network or setting saved it:"
+            " build the agent from the checkpoint's own spec, which jaxrl.runtime.checkpoint.restore.read_info gives."
+        )
+    here = manifest.installed_versions()
+    if found.versions["jaxrl"] != here["jaxrl"]:
+        warn(
+            f"step {found.step} in {folder} was saved by jaxrl {found.versions['jaxrl']}, and this is jaxrl {here['jaxrl']}: the"
+            " state fits, but the run need not go on bit for bit",
+            CheckpointWarning,
+        )
+    arrays = _read_arrays(folder, found, leaves.restore_targets(found.structure, target))
+    return leaves.decode(found.structure, arrays, target)
+
+
+def read_arrays(
+    folder: str | os.PathLike[str], *, step: int | None = None, run: str | None = None
+) -> tuple[dict[str, np.ndarray], CheckpointInfo]:
+    """The arrays of a checkpoint without a target, by their paths in the state (``.learner.params['params']…``), and its info.
+
+    Keys come as their data. Errors and warnings as in ``restore``.
+    """
+    folder = absolute(folder)
+    found = newest_whole(folder, step, run)
+    arrays = _read_arrays(folder, found, leaves.restore_targets(found.structure))
+    return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, _info(found)
+
+
+def _read_arrays(folder: Path, found: Manifest, targets: dict[str, Any]) -> dict[str, Any]:
+    import orbax.checkpoint as ocp
+
+    try:
+        with Quiet():
+            options = ocp.CheckpointManagerOptions(read_only=True, lightweight_initialize=True)  # not a glance at other steps
+            with ocp.CheckpointManager(folder, options=options) as manager:
+                return dict(manager.restore(found.step, args=ocp.args.StandardRestore(targets)))
+    except Exception as error:
+        name, here = "orbax-checkpoint", manifest.installed_versions()
+        raise CheckpointError(
+            f"step {found.step} in {folder} is whole, but {name} {here[name]} cannot read it ({name} {found.versions[name]} wrote"
+            f" it): {error}"
+        ) from error
+
+
+def read_info(folder: str | os.PathLike[str], *, step: int | None = None) -> CheckpointInfo:
+    """Step, spec and versions of the newest step, or of ``step``, without its state; errors and warnings as in ``restore``."""
+    return _info(newest_whole(absolute(folder), step))
+
+
+def _info(found: Manifest) -> CheckpointInfo:
+    return CheckpointInfo(found.step, found.spec, found.versions)
+
+
+def why_unusable(folder: str | os.PathLike[str], run: str | None = None) -> str | None:
+    """Why there is nothing to restore; None where there is, though it may not be the newest step."""
+    try:
+        with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
+            newest_whole(absolute(folder), None, run)
+    except (CheckpointError, FileNotFoundError) as error:
+        return str(error)
+    return None
+
+
+def newest_whole(folder: Path, step: int | None = None, run: str | None = None) -> Manifest:
+    """The manifest of the step to use, after a warning for every newer one that is not whole."""
+    problems = []
+    for number, path in _candidates(folder, step):
+        try:
+            if path.parent != folder:
+                raise Damage("its save was cut short, or is still going on")
+            found = manifest.read_whole(path, number, run)
+        except Damage as damage:
+            problems.append(f"step {number} ({path}) {damage}")
+            continue
+        for problem in problems:
+            warn(f"{problem}. Using step {number} instead", CheckpointWarning)
+        return found
+    hint = "Put the files back from a copy" + (", or leave step out to use another step." if step is not None else ".")
+    raise CheckpointError(f"no whole checkpoint: {'; '.join(problems)}. {hint}")
+
+
+def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:
+    """The steps to try, best first."""
+    if not os.path.isdir(folder):
+        what = "is a file" if os.path.isfile(folder) else "does not exist or is out of reach"
+        raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} {what}")
+    found = sorted(step_folders(folder) + _cut_short(folder / UNFINISHED), key=lambda entry: entry[0], reverse=True)
+    if not found:
+        raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} holds no step")
+    if step is None:
+        return found
+    chosen = [entry for entry in found if entry[0] == step]
+    if not chosen:
+        raise FileNotFoundError(f"no checkpoint of step={step} in {folder}, which holds the steps {steps(folder)}")
+    return chosen
+
+
+def _cut_short(unfinished: Path) -> list[tuple[int, Path]]:
+    """Steps that are still being saved, or were when a process was killed."""
+    return [entry for save in (unfinished, *unfinished.glob("save-*")) for entry in step_folders(save)]

@@ -1,0 +1,22 @@
+"""Warnings that name the line of the user's script, however deep in jaxrl they arise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import jaxrl
+
+NOT_THE_USERS = (f"{Path(jaxrl.__file__).parent}{os.sep}", contextlib.contextmanager.__code__.co_filename)
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """``warnings.warn`` at the first line outside of jaxrl; filters know it as one of this module."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(NOT_THE_USERS):
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, __name__, registry)
