@@ -20,10 +20,11 @@ from jaxrl.config import check_switches, whole
 from jaxrl.names import says_keywords
 from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which
+from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
-from jaxrl.runtime.loop.session import Driver, OnChunk, Session
+from jaxrl.runtime.loop.session import OnChunk, Session
 from jaxrl.runtime.records.folder import RunFolder, read_config
 from jaxrl.runtime.screen.progress import Header, make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache, seed_devices

@@ -37,15 +37,13 @@ from jaxrl.runtime.records.folder import (
     without_length,
 )
 from jaxrl.runtime.records.record import Record
+from jaxrl.runtime.records.services import TensorBoard, WeightsAndBiases, import_wandb
 from jaxrl.runtime.records.sinks import (
     BestEffort,
     Csv,
     JsonLines,
     Sink,
-    TensorBoard,
-    WeightsAndBiases,
     best_effort,
-    import_wandb,
     read_records,
 )
 from jaxrl.runtime.system.disk import read_regular

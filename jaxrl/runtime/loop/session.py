@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl.metrics import merge, widened
 from jaxrl.runtime.checkpoint.states import with_replay, with_total_steps
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
+from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.loop.files import RunFiles
 from jaxrl.runtime.loop.interrupt import Interrupt
 from jaxrl.runtime.loop.plan import Plan
@@ -20,47 +21,6 @@ from jaxrl.runtime.records import record as logs
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, History, Record
 from jaxrl.runtime.screen.progress import Progress, View, duration, spread
 from jaxrl.types import Metrics, PyTree
-
-
-class Driver(Protocol):
-    """How one kind of environment trains many seeds."""
-
-    def init(self, hyperparams: Any = None) -> PyTree:
-        """The states of all seeds, warmed up."""
-        ...
-
-    def shapes(self, hyperparams: Any = None) -> PyTree:
-        """What ``init`` gives, as shapes, with shardings: the target of ``restore``."""
-        ...
-
-    def adopt(self, states: PyTree, iteration: int) -> PyTree:
-        """Go on from restored states: whatever of them does not survive on the host is made anew."""
-        ...
-
-    def seal(self, states: PyTree) -> PyTree:
-        """States whose replay, if they have one, knows that the next rows do not follow those stored; uses the old ones up."""
-        ...
-
-    def place(self, states: PyTree) -> PyTree:
-        """States that were changed by a function of the user's, where ``iterate`` wants them."""
-        ...
-
-    def iterate(self, states: PyTree, iterations: int, alive: np.ndarray, /) -> tuple[PyTree, Metrics, Any]:
-        """``iterations`` steps of every seed that is alive: ``(states, metrics, alive)``, [num_seeds]; uses the old states up.
-
-        A seed whose losses or parameters are no longer finite keeps its state from before that iteration, and is not alive.
-        """
-        ...
-
-    def evaluate(self, states: PyTree, iteration: int, num_episodes: int, *, explore: bool) -> tuple[Any, Any]:
-        """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
-        ...
-
-    def policies(self, states: PyTree) -> PyTree:
-        """The Policy of every seed, in memory of its own; every leaf is [num_seeds, ...]."""
-        ...
-
-    # A driver that knows what compilation took has `compile_seconds`; one that holds something to release has `close()`.
 
 
 class Chunk(NamedTuple):
