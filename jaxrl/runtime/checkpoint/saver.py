@@ -18,6 +18,7 @@ from jaxrl.runtime.checkpoint.states import without_replay
 from jaxrl.runtime.checkpoint.store import begin_save, finish_save
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, plain, set_aside
 from jaxrl.runtime.records.record import Record
+from jaxrl.runtime.system.disk import move_damaged
 from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree
 
@@ -165,8 +166,5 @@ class Saver:
             return
         if self._best_is_lost or not self._best.is_dir():
             if os.path.lexists(self._best):
-                aside = self._best.with_name(f"{BEST}.damaged")
-                if aside.is_dir() and not aside.is_symlink():
-                    shutil.rmtree(aside)
-                os.replace(self._best, aside)
+                move_damaged(self._best)
             self._best_is_lost = False

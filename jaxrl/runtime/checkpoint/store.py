@@ -21,7 +21,7 @@ from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint import leaves, manifest
 from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointError, CheckpointWarning, Damage, step_folders, steps
 from jaxrl.runtime.checkpoint.quiet import Quiet
-from jaxrl.runtime.system.disk import savable
+from jaxrl.runtime.system.disk import move_damaged, savable
 from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree
 
@@ -193,10 +193,5 @@ def _make_way(folder: Path, step: int, run: str | None) -> None:
 
 
 def _set_aside(path: Path, step: int, problem: str) -> None:
-    aside = path.with_name(f"{step}.damaged")
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        aside.unlink(missing_ok=True)
-    os.replace(path, aside)
+    aside = move_damaged(path)
     warn(f"step {step} ({path}) {problem}. It is set aside as {aside.name}", CheckpointWarning)

@@ -15,7 +15,7 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.cli.flags import Flag, Trust
-from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN
+from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
 from jaxrl.runtime.screen.streams import screen
 from jaxrl.runtime.sweep import Job, SweepFile, expand, job_folder, read_sweep, run_sweep
 from jaxrl.runtime.system.disk import write_atomically
@@ -79,7 +79,7 @@ def run(options: SweepOptions) -> int:
         return 0
     check_env_id(sweep.env, options.trust)
     jobs = run_sweep(sweep, out, trust=options.trust, say=lambda text: print(text, flush=True))
-    results = sorted(collect(sweep, jobs, out), key=lambda result: -_mean(result.returns))
+    results = sorted(collect(sweep, jobs, out), key=lambda result: -mean_over_seeds(result.returns))
     write_table(results, out / "results.csv")
     draw(results, sweep, out / "results.png")
     show(results)
@@ -138,7 +138,7 @@ def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
     figure = new_figure(7.2, 1.4 + 0.32 * len(results))
     axes = figure.add_subplot()
     rows = np.arange(len(results))[::-1]
-    axes.barh(rows, [np.nan_to_num(_mean(r.returns), neginf=0.0) for r in results], color=PALE, height=0.6)
+    axes.barh(rows, [np.nan_to_num(mean_over_seeds(r.returns), neginf=0.0) for r in results], color=PALE, height=0.6)
     for row, result in zip(rows, results, strict=True):
         axes.plot(result.returns, np.full(len(result.returns), row), "o", color=LINE, markersize=3.5, alpha=0.8)
     axes.set_yticks(rows, [label(result.settings) for result in results], fontsize=8, color=INK)
@@ -153,8 +153,3 @@ def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
 
 def label(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={brief(value)}" for name, value in settings.items())
-
-
-def _mean(returns: np.ndarray) -> float:
-    """Over the seeds that did not diverge; −inf if all did."""
-    return float(np.nanmean(returns)) if not np.isnan(returns).all() else -np.inf

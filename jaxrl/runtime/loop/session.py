@@ -18,7 +18,7 @@ from jaxrl.runtime.loop.files import RunFiles
 from jaxrl.runtime.loop.interrupt import Interrupt
 from jaxrl.runtime.loop.plan import Plan
 from jaxrl.runtime.records import record as logs
-from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, History, Record
+from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, History, Record, mean_over_seeds
 from jaxrl.runtime.screen.progress import Progress, View, duration, spread
 from jaxrl.types import Metrics, PyTree
 
@@ -129,7 +129,9 @@ class Session:
             return "stopped, since all seeds diverged,"
         if self.plan.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"
-        reached = mean(self.history.last.get(EVALUATION_RETURN, np.nan)) if self.trained and len(self.history) else -np.inf
+        reached = (
+            mean_over_seeds(self.history.last.get(EVALUATION_RETURN, np.nan)) if self.trained and len(self.history) else -np.inf
+        )
         if self.plan.stop_at is not None and reached >= self.plan.stop_at:
             return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
         return None
@@ -207,7 +209,7 @@ class Session:
 
     def score(self, record: Record) -> float:
         """What is compared to find the best policies; those that were not trained yet lose to equally good ones."""
-        score = mean(record.get(EVALUATION_RETURN, np.nan))
+        score = mean_over_seeds(record.get(EVALUATION_RETURN, np.nan))
         return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
 
     def evaluated(self, states: PyTree, stop: int) -> Record:
@@ -292,8 +294,3 @@ def changed(before: PyTree, after: PyTree, *, lead: int = 1) -> Any:
     learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
     differ = [np.asarray(x) != np.asarray(y) for x, y in zip(*learnt, strict=True)]
     return np.logical_or.reduce([x.any(axis=tuple(range(lead, x.ndim))) for x in differ])
-
-
-def mean(values: np.ndarray) -> float:
-    """Over the seeds that have a value; −inf where none has."""
-    return float(np.nanmean(values)) if not np.isnan(values).all() else -np.inf

@@ -62,3 +62,8 @@ class History:
             key: np.stack([np.asarray(record.get(key, np.full(example.shape, np.nan))) for record in self._records])
             for key, example in examples.items()
         }
+
+
+def mean_over_seeds(values: np.ndarray) -> float:
+    """Of those that have a value; −inf where none has."""
+    return float(np.nanmean(values)) if not np.isnan(values).all() else -np.inf

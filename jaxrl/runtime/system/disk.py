@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,17 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace a file by this text."""
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def move_damaged(path: Path) -> Path:
+    """Rename what cannot be used to ``NAME.damaged``, in the place of an earlier one."""
+    aside = path.with_name(f"{path.name}.damaged")
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.unlink(missing_ok=True)
+    os.replace(path, aside)
+    return aside
 
 
 def new_file(path: Path) -> BinaryIO:
