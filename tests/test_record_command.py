@@ -18,6 +18,7 @@ from gymnasium import spaces
 from PIL import Image, ImageColor
 
 from jaxrl import make_env
+from jaxrl.envs import envpool
 from jaxrl.envs.gymnax_figures import BODY, FIGURES, FORCE, GOAL, LIMB, REAL_TIME
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.play import policy
@@ -149,12 +150,16 @@ def test_the_car_follows_the_hill() -> None:
 
 @pytest.mark.parametrize("name", [*FIGURES, "FourRooms-misc", "MetaMaze-misc", "PointRobot-misc"])
 def test_gymnax_draws_itself(name: str) -> None:
-    """From its own states, at the start of an episode and after an action."""
+    """That these fit its states is seen by check_env, in tests/test_envs_gymnax.py."""
     env = make_env(name)
-    state, obs = jax.jit(env.reset)(jax.random.key(0), env.params)
-    drawn = drawing(env)
-    first, later = (drawn.draw(state, obs, action) for action in (None, np.asarray(env.action_space.sample())))
-    assert first.shape == later.shape and first.std() > 5 and drawn.fps == REAL_TIME.get(name, 10)
+    assert isinstance(env, Env) and env.render is not None and env.render_fps == REAL_TIME.get(name, 10)
+
+
+def test_what_gymnax_draws_with_matplotlib_becomes_pixels() -> None:
+    env = make_env("PointRobot-misc")
+    draw = drawing(env).draw
+    left, right = (draw(types.SimpleNamespace(pos=(x, 0.0), goal=(0.0, 1.0)), None, None) for x in (-0.5, 0.5))
+    assert left.dtype == np.uint8 and where(left, "#ff0000")[0] < -0.05 and where(right, "#ff0000")[0] > 0.05
 
 
 @pytest.mark.parametrize(("name", "fps"), [("CartPole-v1", 50), ("Pong-v5", 15), ("MiniGrid-Empty-5x5-v0", 10)])
@@ -173,8 +178,17 @@ def test_envpool_draws_itself(name: str, fps: float) -> None:
     picture = drawn.draw(envs, None, None)
     assert picture.dtype == np.uint8 and picture.ndim == 3 and min(picture.shape[:2]) >= 300 and drawn.fps == fps
     assert "Pong" not in name or (before[0] != envs.render()[0]).any()
+    with pytest.raises(OSError, match=rf"envpool cannot draw envpool:{name} here: render_mode must be set"):
+        plain.render()  # type: ignore[attr-defined]
     envs.close()
     plain.close()
+
+
+def test_without_egl_mujoco_is_not_asked_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the process."""
+    monkeypatch.setattr(envpool, "_load_egl", lambda: False)
+    with pytest.raises(ValueError, match=r"its observations are Box\(17,\), and it has no render"):
+        drawing(envpool.make("HalfCheetah-v4", {}))
 
 
 def test_a_picture_of_another_type_is_refused() -> None:
@@ -346,6 +360,26 @@ def test_host_environments_are_recorded(folder: Path, tmp_path: Path, capsys: py
     pictures, _ = frames(film)
     assert len(pictures) == 8 and "PPO on envpool:CartPole-v1" in capsys.readouterr().out
     assert (pictures[0][CAPTION:] != pictures[4][CAPTION:]).any(), "each episode begins elsewhere"
+
+
+def grey_cartpole() -> Env:
+    """CartPole as a grey that grows lighter with every step."""
+    env = make_env("CartPole-v1")
+    assert isinstance(env, Env)
+
+    def render(state: Any, action: Any, params: Any) -> np.ndarray:
+        assert (action is None) == (state.time == 0) and float(params.length) == 0.5
+        return np.full((30, 400, 3), 40 * int(state.time), np.uint8)
+
+    return env._replace(render=render, render_fps=5)
+
+
+def test_a_users_own_render_gets_the_states_that_were_reached(folder: Path, tmp_path: Path) -> None:
+    film = tmp_path / "x.gif"
+    args = ["--env", f"{__name__}:grey_cartpole", "--max-steps", "3", "--out", str(film)]
+    assert main(["record", str(folder), *args]) == 0
+    pictures, times = frames(film)
+    assert [picture[-1, 0, 0] for picture in pictures] == [0, 40, 80, 120] and times == [200, 200, 200, 1000]
 
 
 @pytest.mark.parametrize(
