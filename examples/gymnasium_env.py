@@ -54,7 +54,7 @@ def make_gymnasium(id: str, **options: Any) -> jaxrl.HostEnv:
     with gymnasium.make(id, **options) as one:
         observation_space, action_space = narrow_space(one.observation_space), narrow_space(one.action_space)
 
-    def open(num_envs: int, seed: int) -> Running:
+    def open(num_envs: int, seed: int, first_id: int = 0) -> Running:
         envs = gymnasium.make_vec(
             id,
             num_envs,
@@ -63,7 +63,8 @@ def make_gymnasium(id: str, **options: Any) -> jaxrl.HostEnv:
             **options,
         )
         # Environment i draws from (seed, i): the same in a batch of any size, and other seeds have no environment in common.
-        seeds = [int(np.random.SeedSequence([seed, i]).generate_state(1)[0]) for i in range(num_envs)]
+        ids = range(first_id, first_id + num_envs)
+        seeds = [int(np.random.SeedSequence([seed, i]).generate_state(1)[0]) for i in ids]
         return Running(envs, seeds)
 
     return jaxrl.HostEnv(open, observation_space, action_space, options, name=f"gymnasium:{id}")

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.spaces import MASK_KEY, per_row, zeros
+from jaxrl.rows import per_row
+from jaxrl.spaces import MASK_KEY, zeros
 from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 EPSILON = 1e-8

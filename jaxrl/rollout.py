@@ -5,22 +5,23 @@ Environment i of iteration n draws from (key, n, i) alone, so its rows are the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
 from jaxrl.metrics import masked_max, masked_mean, masked_min
-from jaxrl.spaces import first_input, per_row, show_shapes, zeros
+from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
+from jaxrl.spaces import show_shapes, zeros
 from jaxrl.types import (
     ActorState,
     Algorithm,
     Array,
     Env,
-    EpisodeStatistics,
     HostEnv,
     Key,
     Mean,
@@ -29,7 +30,6 @@ from jaxrl.types import (
     PyTree,
     Rollout,
     StepInput,
-    TimeStep,
 )
 
 
@@ -38,16 +38,13 @@ class Row(NamedTuple):
 
     input: StepInput
     action: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
     extras: PyTree
-    valid: Array
-    episode: EpisodeStatistics
+    outcome: Outcome
 
 
 def fold_each(key: Key, env_id: Array) -> Key:
     """One key per environment: [B]."""
+    chex.assert_rank(env_id, 1)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, env_id)
 
 
@@ -150,6 +147,8 @@ def reset_done_envs(
     env: Env, done: Array, key: Key, env_id: Array, env_state: PyTree, obs: PyTree, env_params: PyTree
 ) -> tuple[PyTree, PyTree]:
     """``(env_state, obs)`` with a fresh episode where ``done``, unchanged elsewhere, [B]."""
+    chex.assert_rank([done, env_id], 1)
+    chex.assert_equal_shape([done, env_id])
     leaves, structure = jax.tree.flatten(env_params)
     axes = tuple(structure.flatten_up_to(params_axes(env, env_params)))
     keys = jnp.broadcast_to(key, done.shape)
@@ -161,36 +160,24 @@ def reset_done_envs(
 
 def init_actor(algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_params: PyTree) -> ActorState:
     """Start all environments: the state before row 0."""
-    batch = env_id.shape[0]
     env_state, obs = reset_envs(env, key, env_id, env_params)
-    episode = EpisodeStatistics(jnp.zeros(batch, jnp.float32), jnp.zeros(batch, jnp.int32))
-    return ActorState(
-        env_state, first_input(obs, env.action_space, batch), algorithm.initial_carry(batch), jnp.zeros(batch, bool), episode
-    )
+    batch = env_id.shape[0]
+    carry, done = algorithm.initial_carry(batch), jnp.zeros(batch, bool)
+    return ActorState(env_state, first_input(obs, env.action_space, batch), carry, done, no_episode(batch, jnp))
 
 
 def advance(
     env: Env, actor: ActorState, carry: PyTree, action: Array, env_params: PyTree, env_id: Array, step_key: Key, reset_key: Key
-) -> tuple[ActorState, TimeStep, Array]:
-    """Execute ``action``: ``(actor, time_step, valid)``, [B]. Where the episode had ended the row is spent on the reset."""
+) -> tuple[ActorState, Outcome]:
+    """Execute ``action``: ``(actor after it, what the row came to)``, [B]. Where the episode had ended the row is spent on the
+    reset."""
+    chex.assert_equal_shape_prefix([action, actor.done, env_id], 1)
     env_params = _as_arrays(env_params)
     axes = (0, 0, 0, params_axes(env, env_params))
     env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, env_id), actor.env_state, action, env_params)
     env_state, obs = reset_done_envs(env, actor.done, reset_key, env_id, env_state, reached.obs, env_params)
-
-    valid = ~actor.done
-    length = jnp.where(valid, actor.episode.episodic_length + 1, 0)
-    terminated = reached.terminated.astype(bool) & valid
-    truncated = reached.truncated.astype(bool) & valid
-    if env.max_episode_steps is not None:
-        truncated |= length >= env.max_episode_steps
-    truncated &= ~terminated
-    reward = jnp.where(valid, reached.reward, 0).astype(jnp.float32)
-
-    prev_action = jnp.where(per_row(valid, action), action, jnp.zeros_like(action))
-    episode = EpisodeStatistics(jnp.where(valid, actor.episode.episodic_return + reward, 0.0), length)
-    actor = ActorState(env_state, StepInput(obs, prev_action, reward, ~valid), carry, terminated | truncated, episode)
-    return actor, TimeStep(obs, reward, terminated, truncated, reached.info), valid
+    inputs, outcome = finish_row(actor.done, actor.episode, action, reached._replace(obs=obs), env.max_episode_steps)
+    return ActorState(env_state, inputs, carry, outcome.done, outcome.episode), outcome
 
 
 def collect(
@@ -214,26 +201,31 @@ def collect(
 
     def row(actor: ActorState, keys: Key) -> tuple[ActorState, Row]:
         carry, action, extras = algorithm.act(policy, actor.carry, actor.input, env_id, keys[0], explore=explore)
-        after, reached, valid = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
-        return after, Row(
-            actor.input, action, reached.reward, reached.terminated, reached.truncated, extras, valid, after.episode
-        )
+        after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
+        return after, Row(actor.input, action, extras, outcome)
 
     after, rows = jax.lax.scan(row, actor, jax.random.split(key, (num_rows, 3)))
     inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows.input, after.input)
-    rollout = Rollout(
+    version = jnp.broadcast_to(policy.version, env_id.shape)
+    return after, to_rollout(rows, inputs, actor.carry, env_id, version), episode_metrics(rows.outcome)
+
+
+def to_rollout(rows: Row, inputs: StepInput, carry: PyTree, env_id: Array, version: Array) -> Rollout:
+    """A Rollout of rows [T, B]; ``inputs`` [T + 1, B] hold theirs, and the one after them."""
+    outcome = rows.outcome
+    return Rollout(
         inputs=inputs,
         action=rows.action,
-        reward=rows.reward,
-        terminated=rows.terminated,
-        truncated=rows.truncated,
+        reward=outcome.reward,
+        terminated=outcome.terminated,
+        truncated=outcome.truncated,
         extras=rows.extras,
-        valid=rows.valid,
-        carry=actor.carry,
+        valid=outcome.valid,
+        carry=carry,
         env_id=env_id,
-        version=policy.version,
+        version=version,
+        info=outcome.info,
     )
-    return after, rollout, episode_metrics(rows.episode, rows.terminated | rows.truncated, rows.valid)
 
 
 def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, num_envs: int, num_rows: int) -> Rollout:
@@ -245,23 +237,46 @@ def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, nu
     def rows(tree: PyTree, length: int = num_rows) -> PyTree:
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), tree)
 
-    no = rows(jnp.zeros(num_envs, bool))
-    return Rollout(
-        inputs=rows(first, num_rows + 1),
-        action=rows(action),
-        reward=rows(first.prev_reward),
-        terminated=no,
-        truncated=no,
-        extras=rows(extras),
-        valid=~no,
-        carry=carry,
-        env_id=env_id,
-        version=policy.version,
-    )
+    no = jnp.zeros(num_envs, bool)
+    outcome = Outcome(first.prev_reward, no, no, ~no, {}, no_episode(num_envs, jnp))
+    version = jnp.broadcast_to(policy.version, env_id.shape)
+    return to_rollout(rows(Row(first, action, extras, outcome)), rows(first, num_rows + 1), carry, env_id, version)
 
 
-def episode_metrics(episode: EpisodeStatistics, ended: Array, valid: Array) -> Metrics:
-    """Metrics of the episodes that ended in these rows, [T, B]; ``charts/env_steps`` holds valid rows over all rows."""
+JOINED = Rollout(**dict.fromkeys(Rollout._fields, 1) | {"carry": 0, "env_id": 0, "version": 0})  # type: ignore[arg-type]
+"""The axis of a rollout's leaves, field by field, that counts environments."""
+
+
+def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """One rollout of all their environments, in this order: workers' parts as one batch. What is NumPy stays NumPy.
+
+    Raises:
+      ValueError: there is none, or two differ in more than their number of environments.
+    """
+    if not rollouts:
+        raise ValueError("concat_rollouts needs at least one rollout")
+
+    def without(axis: int, part: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype), part)
+
+    for i, other in enumerate(rollouts[1:], 1):
+        for name, axis, first, part in zip(Rollout._fields, JOINED, rollouts[0], other, strict=True):
+            if without(axis, first) != without(axis, part):
+                raise ValueError(
+                    f"rollouts[{i}].{name} is {show_shapes(part)}, and rollouts[0]'s {show_shapes(first)}: what is joined may "
+                    "differ in its number of environments alone"
+                )
+
+    def join(axis: int, *parts: PyTree) -> PyTree:
+        return jax.tree.map(lambda *leaves: leaves[0].__array_namespace__().concatenate(leaves, axis), *parts)
+
+    return jax.tree.map(join, JOINED, *rollouts)
+
+
+def episode_metrics(outcome: Outcome) -> Metrics:
+    """Metrics of the episodes that ended in these rows, [T, B]; ``charts/valid_rows`` holds valid rows over all rows."""
+    chex.assert_rank([outcome.done, outcome.valid], 2)
+    episode, ended, valid = outcome.episode, outcome.done, outcome.valid
     return {
         "charts/episodic_return": masked_mean(episode.episodic_return, ended),
         "charts/episodic_length": masked_mean(episode.episodic_length, ended),

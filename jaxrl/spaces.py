@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms import ALGORITHMS
+from jaxrl.rows import first_input, per_row
 from jaxrl.types import Array, PyTree, StepInput
 
 MASK_KEY = "action_mask"
@@ -27,17 +28,6 @@ def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
     if space.shape is None or space.dtype is None:
         raise TypeError(f"{space} has no fixed shape and dtype: use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple")
     return jnp.zeros(batch_shape + space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
-
-
-def zero_actions(space: spaces.Space, batch_size: int) -> Array:
-    """[batch_size, ...] zeros in the type that rules act in: int32 or float32, whatever small type the space declares."""
-    example = zeros(space, (batch_size,))
-    return example.astype(jnp.float32 if jnp.issubdtype(example.dtype, jnp.floating) else jnp.int32)
-
-
-def first_input(obs: PyTree, action_space: spaces.Space, batch_size: int) -> StepInput:
-    """The input of an episode's first row, for ``obs`` [B, ...]."""
-    return StepInput(obs, zero_actions(action_space, batch_size), jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, bool))
 
 
 def example_input(observation_space: spaces.Space, action_space: spaces.Space) -> StepInput:
@@ -61,11 +51,6 @@ def finite(tree: PyTree, valid: Array) -> PyTree:
         return jnp.where(per_row(valid, x) | jnp.isfinite(x), x, 0)
 
     return jax.tree.map(clean, tree)
-
-
-def per_row(x: Array, like: Array) -> Array:
-    """Append axes to a mask ``x`` so that it broadcasts against ``like``."""
-    return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
 
 
 def show_shapes(tree: PyTree) -> str:

@@ -13,6 +13,7 @@ from jaxrl.config import check_count, merge_hyperparams
 from jaxrl.metrics import identity, merge, only_if
 from jaxrl.names import says_keywords
 from jaxrl.rollout import advance, init_actor
+from jaxrl.rows import Outcome
 from jaxrl.spaces import same_shapes
 from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Policy, PyTree
 
@@ -153,6 +154,15 @@ class Evaluation(NamedTuple):
     finished: Array
     """bool: False for an episode that was given up at the step limit; its return so far counts."""
 
+    def after(self, row: Outcome) -> Evaluation:
+        """After one more row: what each environment's first episode has come to, NumPy's arrays or JAX's."""
+        where = self.finished.__array_namespace__().where
+        return Evaluation(
+            where(self.finished, self.episodic_return, row.episode.episodic_return),
+            where(self.finished, self.episodic_length, row.episode.episodic_length),
+            self.finished | row.done,
+        )
+
 
 def check_episodes(num_episodes: int, max_steps: int | None) -> tuple[int, int | None]:
     """Both as integers; an evaluation of nothing is refused."""
@@ -200,12 +210,8 @@ def evaluate(
         actor, result, time = progress
         act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(key, time), 3)
         carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
-        actor, _, _ = advance(env, actor, carry, action, env_params, env_id, step_key, reset_key)
-        now = Evaluation(
-            jnp.where(result.finished, result.episodic_return, actor.episode.episodic_return),
-            jnp.where(result.finished, result.episodic_length, actor.episode.episodic_length),
-            result.finished | actor.done,
-        )
+        actor, outcome = advance(env, actor, carry, action, env_params, env_id, step_key, reset_key)
+        now = result.after(outcome)
         # Nothing is reset here: a finished episode's environment only idles until the others are done.
         actor = actor._replace(done=jnp.zeros_like(actor.done))
         return _Progress(actor, now, time + 1)

@@ -11,14 +11,17 @@ last observation; row t + 1 is spent on the reset (its action is ignored, its re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-import jax
 from gymnasium import spaces
 
+if TYPE_CHECKING:
+    from jax import Array
+else:
+    Array = Any  # a process that only steps host environments need not import jax
+
 PyTree: TypeAlias = Any
-Array: TypeAlias = jax.Array
-Key: TypeAlias = jax.Array
+Key: TypeAlias = Array
 """A typed threefry key, as made by ``jax.random.key``."""
 
 
@@ -37,7 +40,7 @@ class TimeStep(NamedTuple):
     truncated: Array
     """bool[]. A limit cut the episode, so the value beyond is V(obs)."""
     info: dict[str, Array] = {}
-    """Fixed structure, empty by default."""
+    """Numbers, of the same names, shapes and types in every step, for ``Rollout.info``. What no rule reads costs nothing."""
 
 
 class ResetFn(Protocol):
@@ -92,6 +95,8 @@ class HostStep(NamedTuple):
     """bool[B]"""
     truncated: Any
     """bool[B]"""
+    info: dict[str, Any] = {}
+    """Arrays of numbers [B, ...], of the same names, shapes and types in every step, for ``Rollout.info``."""
 
 
 class HostEnvs(Protocol):
@@ -115,8 +120,9 @@ class HostEnvs(Protocol):
 
 
 class OpenFn(Protocol):
-    def __call__(self, num_envs: int, seed: int) -> HostEnvs:
-        """Start ``num_envs`` environments. Environment i's stream is fixed by ``seed`` and i."""
+    def __call__(self, num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
+        """Start ``num_envs`` environments. The stream of the i-th is fixed by ``seed`` and ``first_id + i``, and by nothing else:
+        two processes that open two each have the rows of one that opens four."""
         ...
 
 
@@ -175,7 +181,9 @@ class Rollout(NamedTuple):
     env_id: Array
     """i32[B]: which environments these are."""
     version: Array
-    """i32[]: which parameters acted (``Policy.version``)."""
+    """i32[B]: which parameters acted (``Policy.version``)."""
+    info: dict[str, Array] = {}
+    """[T, B, ...]: what the environments told besides, on every row; whatever that is where ``valid`` is False."""
 
 
 class Mean(NamedTuple):

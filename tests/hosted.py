@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,15 +16,15 @@ from jaxrl.types import Algorithm, Env, HostEnv, HostStep
 class _Running:
     """NEXT_STEP rows of ``env``, as a C++ environment would give them."""
 
-    def __init__(self, env: Env, num_envs: int, seed: int) -> None:
+    def __init__(self, env: Env, num_envs: int, seed: int, first_id: int = 0) -> None:
         self.key, self.time, self.num_envs = jax.random.key(seed), 0, num_envs
-        env_id = jnp.arange(num_envs, dtype=jnp.int32)
+        env_id = first_id + jnp.arange(num_envs, dtype=jnp.int32)
         memoryless: Any = Algorithm(*[None] * 4, initial_carry=lambda batch: ())  # type: ignore[list-item]
         self._init = jax.jit(lambda key: init_actor(memoryless, env, key, env_id, env.params))
 
         @jax.jit
         def step(key: Any, actor: Any, action: Any) -> Any:
-            return advance(env, actor, (), action, env.params, env_id, *jax.random.split(key))[:2]
+            return advance(env, actor, (), action, env.params, env_id, *jax.random.split(key))
 
         self._step = step
 
@@ -33,8 +34,9 @@ class _Running:
 
     def step(self, action: Any) -> HostStep:
         self.time += 1
-        self.actor, reached = self._step(jax.random.fold_in(self.key, self.time), self.actor, action)
-        return HostStep(*(jax.tree.map(np.asarray, x) for x in reached[:4]))
+        self.actor, row = self._step(jax.random.fold_in(self.key, self.time), self.actor, action)
+        obs, row = jax.tree.map(np.asarray, (self.actor.input.obs, row))
+        return HostStep(obs, row.reward, row.terminated, row.truncated, row.info)
 
     def close(self) -> None:
         del self.actor
@@ -43,7 +45,7 @@ class _Running:
 def hosted(env: Env) -> HostEnv:
     """``env`` as a HostEnv."""
     return HostEnv(
-        lambda num_envs, seed: _Running(env, num_envs, seed),
+        partial(_Running, env),
         env.observation_space,
         env.action_space,
         name=f"hosted:{env.name}",

@@ -171,6 +171,10 @@ SHAPES = {
     "float flag": (changed(terminated=lambda t: t.reward), "terminated has dtype float32; it must be bool"),
     "flag per dimension": (changed(truncated=lambda t: t.obs > 0), r"truncated has shape \(2,\)"),
     "info is no dict": (changed(info=lambda t: t.reward), "info is float32.*must be a dict"),
+    "info is nested": (
+        changed(info=lambda t: {"of": {"time": t.reward}}),
+        r"info\['of'\] is \{'time': float32\[\]\}; it must be one array of numbers",
+    ),
     "obs shape after step": (
         changed(obs=lambda t: t.obs[:1]),
         r"obs that step returns is float32\[1\], but.*reset.*float32\[2\]",
@@ -411,10 +415,21 @@ HOST = {
     "obs and info": (host(reset=lambda self: (Walk.reset(self), {})), r"of gymnasium's \(obs, info\), return obs alone"),
     "reward": (replaced(reward=lambda row: row.reward > 0), r"reward is bool\[2\].*must be a NumPy array float32"),
     "five parts": (
-        host(step=lambda self, action: (*Walk.step(self, action), {})),
+        host(step=lambda self, action: (*Walk.step(self, action)[:4], {})),
         r"step returned tuple; it must return .*HostStep\(\*row\[:4\]\)",
     ),
     "flags": (replaced(truncated=lambda row: row.truncated[:, None]), r"truncated is bool\[2, 1\]"),
+    "info": (replaced(info=lambda row: [1, 2]), r"info is list\[2\]; it must be a dict of arrays"),
+    "info text": (replaced(info=lambda row: {"name": np.array(["a", "b"])}), r"info\['name'\] is <U1\[2\]; with 2.*of numbers"),
+    "info batch": (
+        replaced(info=lambda row: {"lives": np.ones(3)}),
+        r"info\['lives'\] is float64\[3\]; with 2 environments it must be a NumPy array of numbers \[2, \.\.\.\]",
+    ),
+    "info that comes and goes": (
+        replaced(info=lambda row: {"end": row.reward} if row.truncated.any() else {}),
+        r"info that step returns: structure \{'end': float32\[2\]\} is not an earlier step's, \{\}",
+    ),
+    "numbering": (host(__init__=lambda self, num_envs, seed, first_id=0: Walk.__init__(self, num_envs, seed)), r"first_id \+ i"),
     "nan": (replaced(reward=lambda row: row.reward * np.float32(np.nan)), "reward is NaN"),
     "no HostStep": (host(step=lambda self, action: tuple(Walk.step(self, action))), "step returned tuple"),
     "reset row": (host(step=late_reward), "spent on the reset .*reward must be 0"),

@@ -21,6 +21,7 @@ from jaxrl.parallel import data_parallel, join_state, partition_specs, split_sta
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.runtime.drivers.host import HostLearner
+from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Agent, Env, HostEnv
 from tests import probes
@@ -153,7 +154,7 @@ def test_environment_parameters_are_data() -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_host_loop_truncation_bootstraps(rule: str) -> None:
     agent = truncation_agent(rule, hosted(probes.truncation()))
-    learner = HostLearner(agent, seed=0)
+    learner = HostLearner(agent, HostSampler(agent, 0))
     state = learner.init(KEY())
     for _ in range(800):
         state, _ = learner.step(state)
@@ -165,7 +166,7 @@ def test_host_loop_gives_the_same_data_as_the_fused_program(rule: str) -> None:
     """On an environment without randomness, whole learner states agree bit for bit after the warm-up and five iterations."""
     fused, host = (BUILDERS[rule](env) for env in (probes.truncation(), hosted(probes.truncation())))
     state, _ = run_steps(fused, fused.init(KEY()), 5)
-    learner = HostLearner(host, seed=0)
+    learner = HostLearner(host, HostSampler(host, 0))
     on_host = learner.init(KEY())
     for _ in range(5):
         on_host, _ = learner.step(on_host)
@@ -176,11 +177,11 @@ def test_host_loop_gives_the_same_data_as_the_fused_program(rule: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_host_loop_over_envpool(rule: str) -> None:
     agent = BUILDERS[rule]("envpool:CartPole-v1")
-    learner = HostLearner(agent, seed=3)
+    learner = HostLearner(agent, HostSampler(agent, 3))
     state = learner.init(KEY())
     before = to_numpy(state.learner.params)
     for _ in range(10):
-        rollout, _ = learner.collector.collect(learner.policy(state.learner), KEY())
+        rollout, _ = learner.sampler.collect(learner.policy(state.learner), KEY())
         end = rollout.terminated | rollout.truncated
         np.testing.assert_array_equal(~rollout.valid[1:], end[:-1])  # each end is followed by exactly one reset row
         np.testing.assert_array_equal(rollout.inputs.is_first[1:], ~rollout.valid)
@@ -360,7 +361,7 @@ def test_gru_remembers_a_cue_and_a_memoryless_network_cannot() -> None:
 
 def test_gru_remembers_in_the_host_loop() -> None:
     agent = memory_agent(hosted(probes.memory()), RECURRENT)
-    learner = HostLearner(agent, seed=0)
+    learner = HostLearner(agent, HostSampler(agent, 0))
     state = learner.init(KEY())
     for _ in range(100):
         state, _ = learner.step(state)

@@ -111,10 +111,27 @@ def test_a_seed_and_a_number_fix_a_stream():
     assert len(np.unique(everything, axis=0)) == len(everything)  # consecutive seeds share no environment
 
 
+def test_environments_of_a_part_are_those_of_the_whole():
+    whole, part = opened("CartPole-v1", seed=5, num_envs=4), make_env("envpool:CartPole-v1").open(2, 5, first_id=2)
+    part.reset()
+    for all_of_them, some in zip(*(rows(envs, np.ones(n, int), 30) for envs, n in ((whole, 4), (part, 2))), strict=True):
+        np.testing.assert_array_equal(all_of_them[:, 2:], some)
+
+
+def test_what_atari_tells_besides():
+    envs = opened("Breakout-v5", num_envs=2, reward_clip=True, num_threads=1)
+    told = envs.step(np.zeros(2, int)).info
+    assert {name: (x.dtype, x.shape) for name, x in told.items()} == {"lives": (np.int32, (2,)), "reward": (np.float32, (2,))}
+    np.testing.assert_array_equal(told["lives"], [5, 5])
+    assert opened("CartPole-v1").step(np.zeros(3, int)).info == {}
+
+
 def test_seeds_do_not_overlap():
     seeds = [seed for run in range(20) for seed in env_seeds(run, 50)]
     assert len(set(seeds)) == len(seeds) and min(seeds) >= 0 and max(seeds) < 2**31
     assert env_seeds(2**40, 1) != env_seeds(0, 1)
+    with pytest.raises(ValueError, match="first_id=-1 must be an integer >= 0"):
+        env_seeds(0, 1, -1)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,15 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl import make_env
+from jaxrl.metrics import merge
+from jaxrl.rollout import concat_rollouts
 from jaxrl.runtime.cli.record import _host_player
-from jaxrl.runtime.drivers.host import Collector, evaluate_host
+from jaxrl.runtime.drivers.host import HostDriver, evaluate_host
+from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.play.evaluation import evaluate
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
-from tests.agents import small_ppo
+from tests.agents import assert_close, small_dqn, small_ppo
 
 NUM_ENVS = 4
 
@@ -72,13 +75,24 @@ def pure_clock(max_episode_steps: int) -> Env:
 def collected(env: HostEnv) -> Any:
     agent = small_ppo(env)
     learner = agent.init(jax.random.key(0)).learner
-    rollout, _ = Collector(agent, 0).collect(agent.algorithm.policy(learner), jax.random.key(1))
+    rollout, _ = HostSampler(agent, 0).collect(agent.algorithm.policy(learner), jax.random.key(1))
     return rollout
 
 
 def test_arrays_that_an_environment_writes_again_are_copied() -> None:
     obs = collected(clock()).inputs.obs
     np.testing.assert_array_equal(obs[:, :, 0], np.arange(9)[:, None] * np.ones(NUM_ENVS))
+
+
+class Telling(Clock):
+    def step(self, action: Any) -> HostStep:
+        return super().step(action)._replace(info={"time": self.time[:, 0]})
+
+
+def test_what_environments_tell_besides_is_collected() -> None:
+    """Copied as well."""
+    np.testing.assert_array_equal(collected(clock(Telling)).info["time"], np.arange(1, 9)[:, None] * np.ones(NUM_ENVS))
+    assert collected(clock()).info == {}
 
 
 @pytest.mark.parametrize("kind", [Resettable, Limited])
@@ -129,6 +143,45 @@ def test_environment_parameters_are_refused_where_there_are_none() -> None:
     agent = small_ppo(clock())
     with pytest.raises(ValueError, match="env_params are for pure environments; clock runs on the host"):
         agent.init(jax.random.key(0), env_params={"gravity": 5.0})
+
+
+# --------------------------------------------------------------------------------------------------------------------- samplers
+
+
+class Pair:
+    """A pool of two, each with half of the environments."""
+
+    def __init__(self, agent: Agent, seed: int) -> None:
+        half = agent.num_envs // 2
+        self.parts = [HostSampler(agent, seed, first_id, half) for first_id in (0, half)]
+
+    def collect(self, policy: Any, key: Any) -> Any:
+        rollouts, metrics = zip(*(part.collect(policy, key) for part in self.parts), strict=True)
+        return concat_rollouts(rollouts), merge(*metrics)
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+
+
+def test_a_pool_is_only_another_sampler() -> None:
+    """One that collects in parts gives the states, metrics and warm-up of one that holds all environments."""
+    agent = small_dqn("envpool:CartPole-v1")
+    results = []
+    for sampler in (HostSampler, Pair):
+        driver = HostDriver(agent, [3], sampler)
+        results.append(driver.advance(driver.init(), 5))
+        driver.close()
+    (one, alone, _), (two, paired, _) = results
+    assert_close(one, two)
+    assert_close(alone, paired)
+
+
+def test_a_part_of_the_environments_needs_first_id() -> None:
+    agent = small_ppo(clock())
+    HostSampler(agent, 0)
+    with pytest.raises(TypeError, match=r"^clock: environments 2 to 3 cannot be opened apart from the others: let open take"):
+        HostSampler(agent, 0, 2, 2)
 
 
 # ------------------------------------------------------------------------------------------------------------------- evaluation

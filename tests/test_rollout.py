@@ -15,8 +15,8 @@ from gymnasium import spaces
 from jaxrl import make_env
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
-from jaxrl.rollout import collect, fold_each, init_actor, params_axes, reset_done_envs
-from jaxrl.spaces import per_row
+from jaxrl.rollout import collect, concat_rollouts, fold_each, init_actor, params_axes, reset_done_envs
+from jaxrl.rows import per_row
 from jaxrl.types import ActorState, Algorithm, Env, Policy, Rollout, TimeStep
 from tests import probes
 from tests.agents import assert_bit_equal, small_dqn, small_ppo, to_numpy
@@ -135,6 +135,7 @@ def play(env: Env, params: Any, i: int, key: Any) -> list[dict[str, Any]]:
                 cut = bool(reached.truncated) or (env.max_episode_steps is not None and length >= env.max_episode_steps)
                 ended = bool(reached.terminated)
                 row |= {"valid": True, "reward": float(reached.reward), "terminated": ended, "truncated": cut and not ended}
+                row["info"] = reached.info
                 seen = {"obs": reached.obs, "prev_action": action, "prev_reward": float(reached.reward), "is_first": False}
                 done = ended or cut
             rows.append({**row, "next_obs": seen["obs"], "done": done, "return": total, "length": length})
@@ -164,6 +165,10 @@ def test_rollouts_are_the_loop(name: str) -> None:
             expected += [row[name] for name in ("terminated", "truncated", "valid", "prev_reward", "carry")]
             actual = [*now[1:], got.action[t, i], got.reward[t, i], got.terminated[t, i], got.truncated[t, i], got.valid[t, i]]
             actual += [got.extras["saw"][t, i], got.extras["carry"][t, i]]
+            assert set(got.info) == ({"lucky"} if "crowded" in name else set())
+            if row["valid"]:
+                expected += row["info"].values()
+                actual += column(got.info, t, i).values()
             for x, y in zip(actual, expected, strict=True):
                 np.testing.assert_allclose(x, y, rtol=1e-6, err_msg=f"environment {i}, row {n}")
             for x, y in zip(jax.tree.leaves((now.obs, after.obs)), jax.tree.leaves((row["obs"], row["next_obs"])), strict=True):
@@ -215,7 +220,7 @@ def test_the_first_row_of_a_rollout_takes_up_where_the_last_one_ended() -> None:
     _, (rollouts, _) = jit(collect_all(probes.truncation()))(KEY(), probes.Cut())
     assert_bit_equal(*(jax.tree.map(lambda x, i=i: x[i], rollouts.inputs) for i in ((1, 0), (0, ROWS))))
     np.testing.assert_array_equal(rollouts.carry, [[0] * NUM_ENVS, rollouts.extras["carry"][0, -1]])
-    np.testing.assert_array_equal(rollouts.version, [5, 5])
+    np.testing.assert_array_equal(rollouts.version, np.full((ROLLOUTS, NUM_ENVS), 5))
     np.testing.assert_array_equal(rollouts.env_id[1], jnp.arange(NUM_ENVS))
 
 
@@ -225,17 +230,54 @@ def test_the_first_row_of_a_rollout_takes_up_where_the_last_one_ended() -> None:
 def test_an_environment_does_not_notice_the_others() -> None:
     """Two environments, the same two of four, and the last two of four as a second device holds them."""
     four, two, last_two = crowd(4), crowd(2), crowd(2, first_id=2)
-    cut = jax.tree.map(lambda x, axis: jnp.split(x, 2, axis) if axis else [x, x], four, environment_axes(four))
-    halves = [jax.tree.map(lambda _, pair, h=h: pair[h], four, cut) for h in (0, 1)]
-    assert_bit_equal(two, halves[0])
-    assert_bit_equal(last_two, halves[1])
+    for r in range(ROLLOUTS):
+        assert_bit_equal(concat_rollouts([take(two, r), take(last_two, r)]), take(four, r))
     assert (np.asarray(four.action[..., 0]) != np.asarray(four.action[..., 1])).any()
 
 
-def environment_axes(rollouts: Rollout) -> Rollout:
-    """The axis of each leaf that counts environments, in a stack of rollouts; 0 for none."""
-    axes = jax.tree.map(lambda _: 2, rollouts)
-    return axes._replace(carry=jax.tree.map(lambda _: 1, rollouts.carry), env_id=1, version=0)
+def take(rollouts: Rollout, r: int) -> Rollout:
+    return jax.tree.map(lambda x: x[r], rollouts)
+
+
+# ------------------------------------------------------------------------------------------------------------------ joined rows
+
+
+def test_joined_rollouts_stay_in_numpy_and_may_be_of_several_sizes_and_versions() -> None:
+    parts = [to_numpy(take(crowd(2), 0))._replace(version=np.int32([1, 1])), to_numpy(take(crowd(4), 0))]
+    whole = concat_rollouts(parts)
+    assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(whole))
+    assert (whole.reward.shape, whole.inputs.obs["x"].shape) == ((ROWS, 6), (ROWS + 1, 6, 2))
+    np.testing.assert_array_equal(whole.version, [1, 1, 5, 5, 5, 5])
+    np.testing.assert_array_equal(whole.env_id, [0, 1, 0, 1, 2, 3])
+    assert_bit_equal(concat_rollouts(parts[:1]), parts[0])
+
+
+def test_rollouts_that_do_not_fit_are_not_joined() -> None:
+    one = take(crowd(2), 0)
+    for other, message in (
+        (one._replace(action=one.action[:-1]), r"rollouts\[1\]\.action is int32\[8, 2\], and rollouts\[0\]'s int32\[9, 2\]"),
+        (one._replace(info={}), r"rollouts\[1\]\.info is \{\}, and rollouts\[0\]'s \{'lucky': bool\[9, 2\]\}"),
+        (one._replace(reward=one.valid), r"rollouts\[1\]\.reward is bool\[9, 2\], and rollouts\[0\]'s float32\[9, 2\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            concat_rollouts([one, other])
+    with pytest.raises(ValueError, match="at least one rollout"):
+        concat_rollouts([])
+
+
+# --------------------------------------------------------------------------------------------------------------- what is refused
+
+
+def test_ids_and_flags_are_one_number_per_environment() -> None:
+    env, algorithm = probes.constant_reward(), random_algorithm(probes.constant_reward())
+    actor = jax.eval_shape(lambda: init_actor(algorithm, env, KEY(), jnp.arange(3), ()))
+    for call in (
+        lambda: init_actor(algorithm, env, KEY(), jnp.arange(3)[None], ()),
+        lambda: collect(algorithm, env, POLICY, actor, (), jnp.arange(2), KEY(), 1),
+        lambda: reset_done_envs(env, jnp.zeros((3, 1), bool), KEY(), jnp.arange(3), actor.env_state, actor.input.obs, ()),
+    ):
+        with pytest.raises(AssertionError):
+            jax.eval_shape(call)
 
 
 def test_a_rollout_is_the_same_under_vmap_in_every_nesting() -> None:
@@ -331,51 +373,7 @@ def test_only_what_is_done_is_reset() -> None:
     assert_bit_equal(untouched, (old, old))
 
 
-# --------------------------------------------------------------------------------------------------------- limits and parameters
-
-
-class Flags(NamedTuple):
-    terminated: Any = False
-    truncated: Any = False
-
-
-@cache
-def flagged(limit: int | None) -> Callable[..., Any]:
-    """Every step says what the parameters say."""
-
-    def step(key: Any, state: Any, action: Any, params: Flags) -> Any:
-        return state, TimeStep(jnp.zeros(1), jnp.float32(1), *(jnp.asarray(flag, bool) for flag in params))
-
-    env = probes.constant_reward()._replace(step=step, params=Flags(), max_episode_steps=limit)
-    return jit(collect_all(env))
-
-
-def one_step(terminated: bool, truncated: bool, limit: int | None = None) -> Rollout:
-    return jax.tree.map(lambda x: np.asarray(x)[0], flagged(limit)(KEY(), Flags(terminated, truncated))[1][0])
-
-
-@pytest.mark.parametrize(
-    "flags, limit, expected",
-    [
-        ((True, True), None, (True, False)),
-        ((False, True), None, (False, True)),
-        ((False, False), None, (False, False)),
-        ((True, False), 1, (True, False)),
-        ((False, True), 1, (False, True)),
-        ((False, False), 1, (False, True)),
-    ],
-)
-def test_termination_wins(flags: tuple[bool, bool], limit: int | None, expected: tuple[bool, bool]) -> None:
-    rollout = one_step(*flags, limit)
-    assert (bool(rollout.terminated[0, 0]), bool(rollout.truncated[0, 0])) == expected
-    assert rollout.valid[1, 0] == (not any(expected))
-
-
-def test_a_limit_holds_in_every_episode() -> None:
-    rollout = one_step(False, False, limit=3)
-    np.testing.assert_array_equal(rollout.truncated[:, 0], [False, False, True, False] * 2 + [False])
-    np.testing.assert_array_equal(rollout.valid[:, 0], [True, True, True, False] * 2 + [True])
-    np.testing.assert_array_equal(rollout.inputs.is_first[:, 0], [True, False, False, False] * 2 + [True, False])
+# -------------------------------------------------------------------------------------------------------------------- parameters
 
 
 def test_params_axes() -> None:

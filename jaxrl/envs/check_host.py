@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,10 @@ SAME_STEP = (
 )
 LATE_REWARD = "the row after an end is spent on the reset (NEXT_STEP), so its reward must be 0"
 UNSEEDED = "open() with the same seed gave different results: every stream must be fixed by the seed and the environment"
+UNNUMBERED = (
+    "environment 1 of open(2, 0) is another one than that of open(1, 0, first_id=1): draw the i-th environment's stream from "
+    "(seed, first_id + i), whatever num_envs, so that a worker can open a part of them"
+)
 
 
 class Played(NamedTuple):
@@ -36,12 +41,17 @@ class Played(NamedTuple):
 
 
 def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
-    """Open two environments, twice or more often with the same seed, and step them."""
+    """Open two environments, twice or more often with the same seed, and step them; and the second of them alone."""
     try:
         first = _play(env, steps, say)
         # NEXT_STEP environments ignore the actions of reset rows, so other ones there must give the same.
         if not same(first.seen, _play(env, steps, say, other_after_end=True).seen):
             return [SAME_STEP if same(first.seen, _play(env, steps, say).seen) else UNSEEDED]
+        # An open that takes no first_id serves in a process of its own.
+        if "first_id" in inspect.signature(env.open).parameters:
+            second = _play(env, steps, say, first_id=1).seen
+            if not same(second, jax.tree.map(lambda x: x[1:], first.seen)):
+                return [UNNUMBERED]
     except EnvError as error:
         return list(error.problems)
     return [LATE_REWARD] if first.late_reward else _render_problems(env)
@@ -65,21 +75,24 @@ def _render_problems(env: HostEnv) -> list[str]:
     return [problem for problem in [picture_problem(pictures[0])] if problem]
 
 
-def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False) -> Played:
+def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, first_id: int = 0) -> Played:
     """Reset and step, checking each row.
 
     Args:
       other_after_end: take other actions where an episode has just ended.
+      first_id: play the environments from this one on, as a process that holds no others.
 
     Raises:
       EnvError: something is wrong already.
     """
+    args, names = (NUM_ENVS - first_id, 0), {"first_id": first_id} if first_id else {}
     try:
-        envs = env.open(NUM_ENVS, 0)
+        envs = env.open(*args, **names)
     except Exception as error:
-        raise EnvError(env.name, [explain(f"open({NUM_ENVS}, 0)", error)]) from error
+        shown = ", ".join([*map(str, args), *(f"{name}={value}" for name, value in names.items())])
+        raise EnvError(env.name, [explain(f"open({shown})", error)]) from error
     try:
-        return _rows(env, envs, steps, say, other_after_end)
+        return _rows(env, envs, steps, say, other_after_end, first_id)
     except EnvError:
         raise
     except Exception as error:
@@ -88,23 +101,26 @@ def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False) 
         envs.close()
 
 
-def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: bool) -> Played:
+def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: bool, first_id: int) -> Played:
     action_space = copy.deepcopy(env.action_space)
     action_space.seed(0)
-    obs = envs.reset()
-    _raise_if(env, _obs_problems("the obs that reset returns", env.observation_space, obs))
+    obs, num_envs = envs.reset(), NUM_ENVS - first_id
+    _raise_if(env, _obs_problems("the obs that reset returns", env.observation_space, obs, num_envs))
     seen: list[Any] = [jax.tree.map(np.copy, obs)]
-    done, late_reward = np.zeros(NUM_ENVS, bool), False
+    done, late_reward = np.zeros(num_envs, bool), False
     for step in range(steps):
         say(f"step {step + 1} of {steps}")
-        action, other = (np.stack([action_space.sample() for _ in range(NUM_ENVS)]) for _ in range(2))
+        action, other = (np.stack([action_space.sample() for _ in range(NUM_ENVS)])[first_id:] for _ in range(2))
         if not isinstance(action_space, spaces.Box):  # two samples of a few actions may be the same
             other = (action + 1) % np.asarray(getattr(action_space, "n", getattr(action_space, "nvec", None)))
         if other_after_end:
             action[done] = other[done]
         before, row = obs, envs.step(action)
-        _raise_if(env, _row_problems(env, row))
-        if not same(before, seen[-1][0] if isinstance(seen[-1], HostStep) else seen[-1]):
+        _raise_if(env, _row_problems(env, row, num_envs))
+        if step:
+            told, tells = ({name: np.zeros_like(x) for name, x in info.items()} for info in (seen[-1].info, row.info))
+            _raise_if(env, mismatches("the info that step returns", tells, told, "an earlier step", numpy="np"))
+        if not same(before, seen[-1].obs if step else seen[-1]):
             _raise_if(env, ["step changes arrays that it returned before: return copies"])
         late_reward |= bool(np.any(row.reward[done] != 0))
         obs, done = row.obs, row.terminated | row.truncated
@@ -117,27 +133,41 @@ def _raise_if(env: HostEnv, problems: list[str]) -> None:
         raise EnvError(env.name, problems)
 
 
-def _row_problems(env: HostEnv, row: Any) -> list[str]:
+def _row_problems(env: HostEnv, row: Any, num_envs: int) -> list[str]:
     if not isinstance(row, HostStep):
         theirs = isinstance(row, tuple) and len(row) == 5
         hint = ": of gymnasium's (obs, reward, terminated, truncated, info), HostStep(*row[:4])" if theirs else ""
         return [f"step returned {type(row).__name__}; it must return a jaxrl.types.HostStep{hint}"]
-    problems = _obs_problems("the obs that step returns", env.observation_space, row.obs)
+    problems = _obs_problems("the obs that step returns", env.observation_space, row.obs, num_envs)
     for name, kinds, wanted in (("reward", "fiu", "float32"), ("terminated", "b", "bool"), ("truncated", "b", "bool")):
         value = getattr(row, name)
-        if np.shape(value) != (NUM_ENVS,) or not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
-            shape = f"{getattr(value, 'dtype', type(value).__name__)}{list(np.shape(value))}"
-            problems.append(f"{name} is {shape}; with {NUM_ENVS} environments it must be a NumPy array {wanted}[{NUM_ENVS}]")
+        if not _is_batch(value, kinds, num_envs) or value.ndim != 1:
+            wanted = f"a NumPy array {wanted}[{num_envs}]"
+            problems.append(f"{name} is {_shown(value)}; with {num_envs} environments it must be {wanted}")
+    if not isinstance(row.info, dict):
+        return [*problems, f"info is {_shown(row.info)}; it must be a dict of arrays, {{}} when there is nothing to tell"]
+    for name, value in row.info.items():
+        if not _is_batch(value, "biuf", num_envs):
+            wanted = f"a NumPy array of numbers [{num_envs}, ...]"
+            problems.append(f"info[{name!r}] is {_shown(value)}; with {num_envs} environments it must be {wanted}")
     if not problems and not np.isfinite(row.reward).all():
         problems.append("reward is NaN or infinite")
     return problems
 
 
-def _obs_problems(what: str, space: spaces.Space, obs: PyTree) -> list[str]:
+def _is_batch(value: Any, kinds: str, num_envs: int) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.shape[:1] == (num_envs,)
+
+
+def _shown(value: Any) -> str:
+    return f"{getattr(value, 'dtype', type(value).__name__)}{list(np.shape(value))}"
+
+
+def _obs_problems(what: str, space: spaces.Space, obs: PyTree, num_envs: int) -> list[str]:
     if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not isinstance(space, spaces.Tuple):
         return [f"{what} is a pair whose second part is a dict: of gymnasium's (obs, info), return obs alone"]
     if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(obs)):
         return [f"{what} holds something else than NumPy arrays: take np.asarray of each part"]
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((NUM_ENVS, *x.shape), x.dtype), abstract(space))
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), abstract(space))
     got = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
-    return mismatches(what, got, batch, f"a batch of {NUM_ENVS} of observation_space", numpy="np") or outside(what, space, obs)
+    return mismatches(what, got, batch, f"a batch of {num_envs} of observation_space", numpy="np") or outside(what, space, obs)

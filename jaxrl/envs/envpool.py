@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import tree
 from gymnasium import spaces
 
 from jaxrl.config import check_count
@@ -31,6 +32,10 @@ LEARNING = {"reward_clip", "episodic_life"}
 
 DRAWN = {"atari": 15, "box2d": 50, "classic_control": 20, "highway": 15, "jumanji": 10, "minigrid": 10, "mujoco": 25, "pgx": 2}
 """Families that draw themselves, and their pictures per second: in real time, or at a pleasant speed."""
+
+TOLD = ("lives", "reward", "success", "is_success")
+"""What ``HostStep.info`` has of envpool's own, where an environment has it: Atari's lives, and its reward before ``reward_clip``;
+whether a task of robotics or MetaWorld is done. One number each: what else there is would be copied on every row for nobody."""
 
 MOST_ACTIONS = 2**20
 """An integer with a wider range than this is a number, not a choice."""
@@ -65,16 +70,16 @@ def family(name: str) -> str:
 
 
 def make(name: str, options: dict[str, Any]) -> HostEnv:
-    """An envpool environment; nothing starts before ``open(num_envs, seed)``.
+    """An envpool environment; nothing starts before ``open(num_envs, seed, first_id=0)``.
 
     Args:
       options: envpool's own (``max_episode_steps``, ``frame_skip``, ``num_threads``, ``from_pixels``, ...). Atari's
         ``reward_clip`` and ``episodic_life`` hold for training alone: ``open_eval`` gives raw rewards and whole games.
 
     Returns:
-      A HostEnv whose spaces and observations have 32-bit types; ``max_episode_steps`` is envpool's own limit. Environment i of
-      ``open(num_envs, seed)`` is seeded by a hash of (seed, i), so streams do not depend on ``num_envs`` and do not overlap
-      between seeds (envpool's ``seed=`` gives environment i the stream seed + i).
+      A HostEnv whose spaces, observations and info (``TOLD``) have 32-bit types; ``max_episode_steps`` is envpool's own limit.
+      The i-th environment opened is seeded by a hash of (seed, first_id + i), so streams do not depend on ``num_envs`` and do not
+      overlap between seeds (envpool's ``seed=`` gives environment i the stream seed + i).
     """
     label = f"envpool:{name}"
     envpool = _import_envpool(label)
@@ -88,15 +93,16 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     (action_spec,) = actions.values()
     observation_space, action_space = _observation_space(spec.state_array_spec), _space(action_spec, action=True)
     limit, kind = int(spec.config.max_episode_steps), family(name).partition(".")[0]
+    told = {name: _narrow(array.dtype) for name in TOLD if (array := spec.state_array_spec.get(f"info:{name}"))}
 
-    def open(num_envs: int, seed: int, *, options: Mapping[str, Any] = options) -> HostEnvs:
+    def open(num_envs: int, seed: int, first_id: int = 0, *, options: Mapping[str, Any] = options) -> HostEnvs:
         num_envs = check_count("num_envs", num_envs)
         with _quiet():
             try:
-                pool = envpool.make_gymnasium(name, num_envs=num_envs, env_seed=env_seeds(seed, num_envs), **options)
+                pool = envpool.make_gymnasium(name, num_envs=num_envs, env_seed=env_seeds(seed, num_envs, first_id), **options)
             except RuntimeError as error:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
-        return _Running(label, pool, num_envs, observation_space, action_space, action_spec.dtype)
+        return _Running(label, pool, num_envs, _dtypes(observation_space), told, action_space, action_spec.dtype)
 
     drawn = kind in DRAWN and (kind != "mujoco" or _load_egl())
     scored = {option: value for option, value in options.items() if option not in LEARNING}
@@ -113,20 +119,27 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     )
 
 
-def env_seeds(seed: int, num_envs: int) -> list[int]:
-    """int31 seeds for ``num_envs`` environments: a hash of (seed, i) for environment i."""
-    seed = check_count("seed", seed, at_least=0)
-    return [int(np.random.SeedSequence([seed, i]).generate_state(1)[0] >> 1) for i in range(num_envs)]
+def env_seeds(seed: int, num_envs: int, first_id: int = 0) -> list[int]:
+    """int31 seeds for ``num_envs`` environments: a hash of (seed, i) for environment i, from ``first_id`` on."""
+    seed, first_id = check_count("seed", seed, at_least=0), check_count("first_id", first_id, at_least=0)
+    return [int(np.random.SeedSequence([seed, first_id + i]).generate_state(1)[0] >> 1) for i in range(num_envs)]
 
 
 class _Running:
     """Environments that run: see ``jaxrl.types.HostEnvs``."""
 
     def __init__(
-        self, label: str, pool: Any, num_envs: int, observation_space: spaces.Space, action_space: spaces.Space, action_dtype: Any
+        self,
+        label: str,
+        pool: Any,
+        num_envs: int,
+        dtypes: PyTree,
+        told: Mapping[str, np.dtype],
+        action_space: spaces.Space,
+        action_dtype: Any,
     ) -> None:
         self._label, self._pool, self._num_envs = label, pool, num_envs
-        self._dtypes, self._action_space, self._action_dtype = _dtypes(observation_space), action_space, action_dtype
+        self._dtypes, self._told, self._action_space, self._action_dtype = dtypes, told, action_space, action_dtype
         self._done: np.ndarray | None = None
 
     def reset(self) -> PyTree:
@@ -140,11 +153,12 @@ class _Running:
         if self._done is None:
             raise RuntimeError(f"{self._label}: call reset() before the first step()")
         # In this mode rows come back in the order of the environments, in arrays that envpool does not touch again.
-        obs, reward, terminated, truncated, _ = pool.step(self._checked(action))
+        obs, reward, terminated, truncated, info = pool.step(self._checked(action))
         # dm_control and MetaWorld put the reward of the new state on reset rows, where nothing was earned.
         reset_row, self._done = self._done, terminated | truncated
         reward = np.where(reset_row, np.float32(0), reward.astype(np.float32, copy=False))
-        return HostStep(_cast(obs, self._dtypes), reward, terminated, truncated)
+        told = {name: np.asarray(info[name], dtype) for name, dtype in self._told.items()}
+        return HostStep(_cast(obs, self._dtypes), reward, terminated, truncated, told)
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
         """New episodes in some environments: highway, gfootball and toy_text do not keep the limit that they declare."""
@@ -158,7 +172,7 @@ class _Running:
             rows[which] = x
             return rows
 
-        return jax.tree.map(spread, _cast(fresh, self._dtypes))
+        return tree.map_structure(spread, _cast(fresh, self._dtypes))
 
     def render(self) -> np.ndarray:
         """Pictures of all environments, where ``open_render`` opened them.
@@ -273,15 +287,20 @@ def _space(spec: Any, *, action: bool = False) -> spaces.Space:
         return spaces.Discrete(int(choices), start=int(low))
     if action and np.all(choices < MOST_ACTIONS):
         return spaces.MultiDiscrete(choices, start=low.astype(np.int64))
-    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    dtype = _narrow(dtype)
     return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype.type)
 
 
 def _dtypes(space: spaces.Space) -> PyTree:
-    """The dtype of each part of an observation, as JAX will hold it."""
+    """The dtype of each part of an observation."""
     if isinstance(space, spaces.Dict):
         return {name: _dtypes(part) for name, part in space.items()}
-    return jax.dtypes.canonicalize_dtype(space.dtype)
+    return _narrow(space.dtype)
+
+
+def _narrow(dtype: Any) -> np.dtype:
+    """In 32 bits, as JAX will hold it."""
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def _cast(obs: Any, dtypes: PyTree) -> PyTree:

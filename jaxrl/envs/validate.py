@@ -155,7 +155,12 @@ def _time_step_problems(time_step: TimeStep) -> list[str]:
         problems.append(
             f"info is {show_shapes(info)}; it must be a dict from names to arrays, {{}} when there is nothing to tell"
         )
-    return problems
+        return problems
+    return problems + [
+        f"info[{name!r}] is {show_shapes(value)}; it must be one array of numbers: give each a name of its own, without nesting"
+        for name, value in info.items()
+        if not (hasattr(value, "dtype") and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == bool))
+    ]
 
 
 def abstract_key() -> jax.ShapeDtypeStruct:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from jaxrl.replay import Draw, Replay
-from jaxrl.spaces import per_row
+from jaxrl.rows import next_input
 from jaxrl.types import Array, PyTree, StepInput
 
 
@@ -67,12 +67,13 @@ def transitions(replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_
         last, reached = first, replay.take(state, draw, 1)
     else:
         last, reached = (replay.take(state, draw, count + offset) for offset in (-1, 0))
-    inputs, next_inputs = _inputs(replay.take(state, draw, -1), first), _inputs(last, reached)
-    return Transitions(inputs, next_inputs, first.action, reward, discount, draw.weight, draw.valid)
-
-
-def _inputs(previous: ReplayRow, current: ReplayRow) -> StepInput:
-    """What the policy saw at ``current``."""
-    keep = previous.valid
-    action = jnp.where(per_row(keep, previous.action), previous.action, 0)
-    return StepInput(current.obs, action, jnp.where(keep, previous.reward, 0.0), ~keep)
+    before = replay.take(state, draw, -1)
+    return Transitions(
+        inputs=next_input(first.obs, before.action, before.reward, before.valid),
+        next_inputs=next_input(reached.obs, last.action, last.reward, last.valid),
+        action=first.action,
+        reward=reward,
+        discount=discount,
+        weight=draw.weight,
+        valid=draw.valid,
+    )

@@ -195,17 +195,18 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     def step(policy: Policy, actor: Any, env_id: Any, time: Any) -> Any:
         act_key, step_key, unused = jax.random.split(jax.random.fold_in(row_key, time), 3)
         carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
-        actor, reached, _ = advance(env, actor, carry, action, env.params, env_id, step_key, unused)
-        return actor, action, reached
+        actor, row = advance(env, actor, carry, action, env.params, env_id, step_key, unused)
+        return actor, action, row
 
     def play(episode: int) -> Iterator[Moment]:
         env_id = np.array([episode], np.int32)
         actor = start(env_id)
         yield Moment(_first(actor.env_state), _first(actor.input.obs), None, 0.0, False)
         for time in count():
-            actor, action, reached = step(policy, actor, env_id, np.int32(time))
-            ended = bool(reached.terminated[0] | reached.truncated[0])
-            yield Moment(_first(actor.env_state), _first(reached.obs), np.asarray(action)[0], float(reached.reward[0]), ended)
+            actor, action, row = step(policy, actor, env_id, np.int32(time))
+            ended = bool(row.done[0])
+            obs = _first(actor.input.obs)
+            yield Moment(_first(actor.env_state), obs, np.asarray(action)[0], float(row.reward[0]), ended)
             if ended:
                 return
 
@@ -235,8 +236,8 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
             for time in count():
                 carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(episode_key, time))
                 row = envs.step(np.asarray(action))
-                ended = bool(envs.done[0])
-                yield Moment(envs, _first(envs.input.obs), row.action[0], float(row.reward[0]), ended)
+                ended = bool(row.done[0])
+                yield Moment(envs, _first(envs.input.obs), np.asarray(action)[0], float(row.reward[0]), ended)
                 if ended:
                     return
         finally:

@@ -1,4 +1,4 @@
-"""The host loop: collect from environments that run outside JAX, and learn with the same functions as the fused program."""
+"""The host loop: a sampler collects from environments that run outside JAX, and the learner is that of the fused program."""
 
 from __future__ import annotations
 
@@ -12,91 +12,25 @@ import numpy as np
 
 from jaxrl.agent import check_key
 from jaxrl.metrics import identity, merge, only_if
-from jaxrl.rollout import episode_metrics
 from jaxrl.runtime.checkpoint.states import seal
+from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, evaluation_key, is_finite, losses, policy_of
 from jaxrl.types import (
     Agent,
     AgentState,
-    HostEnv,
     Key,
     Metrics,
     Policy,
-    PyTree,
     Rollout,
 )
 
 
-def _host_env(agent: Agent) -> HostEnv:
-    if not isinstance(agent.env, HostEnv):
-        raise TypeError(f"{agent.env.name} is a pure environment: agent.step collects and learns in one program")
-    return agent.env
-
-
-class Collector:
-    """Running environments and where their episodes stand: makes Rollouts for an agent's algorithm.
-
-    The counterpart of ``rollout.collect``: the same rows, keys and metrics, with NumPy between the calls of ``act``.
-    """
-
-    def __init__(self, agent: Agent, seed: int) -> None:
-        self.num_rows = agent.rollout_length
-        self.envs = Stepper(_host_env(agent), agent.num_envs, seed)
-        self.env_id = jnp.arange(agent.num_envs, dtype=jnp.int32)
-        self.act = jax.jit(partial(agent.algorithm.act, explore=True))
-        self.carry = agent.algorithm.initial_carry(agent.num_envs)
-        self.metrics = jax.jit(episode_metrics)
-        self.envs.reset()
-
-    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        """One rollout with ``policy``; ``key`` is the iteration's, as for ``rollout.collect``."""
-        keys = _row_keys(key, self.num_rows)
-        first_carry, rows, extras = self.carry, [], []
-        for t in range(self.num_rows):
-            now = self.envs.input
-            self.carry, action, extra = self.act(policy, self.carry, now, self.env_id, keys[t])
-            rows.append((now, *self.envs.step(np.asarray(action))))
-            extras.append(extra)
-        inputs, action, reward, terminated, truncated, valid, episode = _stack(rows)
-        rollout = Rollout(
-            inputs=jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), inputs, self.envs.input),
-            action=action,
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            extras=_stack(extras),
-            valid=valid,
-            carry=first_carry,
-            env_id=self.env_id,
-            version=policy.version,
-        )
-        return rollout, self.metrics(episode, terminated | truncated, valid)
-
-    def close(self) -> None:
-        self.envs.close()
-
-
-@partial(jax.jit, static_argnums=1)
-def _split_rows(key: Key, num_rows: int) -> Key:
-    return jax.random.split(key, (num_rows, 3))[:, 0]
-
-
-def _row_keys(key: Key, num_rows: int) -> list[Key]:
-    """The keys with which rows act: the first of each row's three in ``rollout.collect``."""
-    return list(_split_rows(key, num_rows))
-
-
-def _stack(rows: Sequence[PyTree]) -> Any:
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-
-
 class HostLearner:
-    """One agent learning from host environments: initial state with its warm-up, then iteration after iteration."""
+    """One agent learning from a sampler's rollouts: initial state with its warm-up, then iteration after iteration."""
 
-    def __init__(self, agent: Agent, seed: int) -> None:
-        self.agent, self.seed = agent, seed
-        self.collector = Collector(agent, seed)
+    def __init__(self, agent: Agent, sampler: Sampler) -> None:
+        self.agent, self.sampler = agent, sampler
         algorithm = agent.algorithm
         self.policy = jax.jit(algorithm.policy)
         # Not donated: the policy shares the learner's buffers, and the next rollout acts with them.
@@ -122,10 +56,10 @@ class HostLearner:
         return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
 
     def _collect(self, state: AgentState) -> tuple[Rollout, Metrics]:
-        return self.collector.collect(self.policy(state.learner), self.iteration_key(state.key, state.iteration))
+        return self.sampler.collect(self.policy(state.learner), self.iteration_key(state.key, state.iteration))
 
     def close(self) -> None:
-        self.collector.close()
+        self.sampler.close()
 
 
 def resumed_seed(seed: int, iteration: int) -> int:
@@ -134,10 +68,10 @@ def resumed_seed(seed: int, iteration: int) -> int:
 
 
 class HostDriver:
-    """Runs an agent on host environments for ``jaxrl.run``: seeds one after the other, each with environments of its own."""
+    """Runs an agent on host environments for ``jaxrl.run``: seeds one after the other, each with a sampler of its own."""
 
-    def __init__(self, agent: Agent, seeds: Sequence[int]) -> None:
-        self.agent, self.seeds = agent, list(seeds)
+    def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler) -> None:
+        self.agent, self.seeds, self.sampler = agent, list(seeds), sampler
         self.learners: list[HostLearner] = []
         self.is_finite = jax.jit(is_finite)
 
@@ -167,7 +101,7 @@ class HostDriver:
 
     def policies(self, states: list[AgentState]) -> Policy:
         """Of all seeds, [num_seeds, ...]."""
-        return _stack([self.agent.algorithm.policy(state.learner) for state in states])
+        return stack([self.agent.algorithm.policy(state.learner) for state in states])
 
     def iterate(
         self, states: list[AgentState], iterations: int, alive: Any = True
@@ -188,7 +122,7 @@ class HostDriver:
             after.append(state)
             collected.append(total)
         nothing = identity(next(metrics for metrics in collected if metrics))
-        return after, _stack([metrics or nothing for metrics in collected]), alive
+        return after, stack([metrics or nothing for metrics in collected]), alive
 
     def evaluate(
         self, states: list[AgentState], iteration: int, num_episodes: int, *, explore: bool = False
@@ -202,7 +136,7 @@ class HostDriver:
 
     def _open(self, seeds: Sequence[int]) -> None:
         self.close()  # a replay buffer that was not saved is filled by init, before adopt
-        self.learners = [HostLearner(self.agent, seed) for seed in seeds]
+        self.learners = [HostLearner(self.agent, self.sampler(self.agent, seed)) for seed in seeds]
 
     def close(self) -> None:
         for learner in self.learners:
@@ -226,7 +160,7 @@ def evaluate_host(
       on_row: called with the number of finished episodes after each row, for progress.
     """
     num_episodes, max_steps = check_episodes(num_episodes, max_steps)
-    env, algorithm = _host_env(agent), agent.algorithm
+    env, algorithm = host_env(agent), agent.algorithm
     check_key(key, vmapped="agent.init")
     policy = policy_of(agent, policy)
     act = jax.jit(partial(algorithm.act, explore=explore))
@@ -239,13 +173,7 @@ def evaluate_host(
         result = Evaluation(*envs.episode, envs.done)  # type: ignore[arg-type]
         for t in range(max_steps or env.max_episode_steps or EVALUATION_LIMIT):
             carry, action, _ = act(policy, carry, envs.input, env_id, jax.random.fold_in(key, t))
-            envs.step(np.asarray(action))
-            finished = result.finished
-            result = Evaluation(
-                np.where(finished, result.episodic_return, envs.episode.episodic_return),  # type: ignore[arg-type]
-                np.where(finished, result.episodic_length, envs.episode.episodic_length),  # type: ignore[arg-type]
-                finished | envs.done,
-            )
+            result = result.after(envs.step(np.asarray(action)))
             if on_row:
                 on_row(int(result.finished.sum()))
             if result.finished.all():

@@ -1,72 +1,48 @@
-"""Host environments as the loops use them: what ``rollout.advance`` is for pure ones, with NumPy arrays."""
+"""Running host environments, a row at a time: what ``rollout.advance`` is for pure ones. Imports no jax."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import inspect
+from typing import Any
 
-import jax
 import numpy as np
+import tree
 
-from jaxrl.spaces import per_row, zero_actions
-from jaxrl.types import EpisodeStatistics, HostEnv, PyTree, StepInput
-
-
-class HostRow(NamedTuple):
-    """What one row of host environments was, [B]."""
-
-    action: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    valid: np.ndarray
-    episode: EpisodeStatistics
-    """After the row."""
+from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
+from jaxrl.types import HostEnv, HostEnvs, PyTree
 
 
 class Stepper:
     """Running host environments, and where their episodes stand.
 
-    Observations are copied as they come, since an environment may write the next ones into the same arrays. Episodes end at
+    What they give is copied as it comes, since an environment may write the next row into the same arrays. Episodes end at
     ``max_episode_steps``, whether or not the environments know that limit.
     """
 
-    def __init__(self, env: HostEnv, num_envs: int, seed: int, *, evaluation: bool = False) -> None:
+    def __init__(self, env: HostEnv, num_envs: int, seed: int, first_id: int = 0, *, evaluation: bool = False) -> None:
         """``evaluation``: open the form that is scored. Only first episodes count there, so none is begun anew at the limit."""
         self._env, self._num_envs, self._evaluation = env, num_envs, evaluation
-        self._envs = (env.open_eval if evaluation and env.open_eval else env.open)(num_envs, seed)
+        self._envs = _open(env, num_envs, seed, first_id, evaluation)
         self.done = np.zeros(num_envs, bool)
         self._cut = self.done
         """Which episodes ended at a limit that the environments do not know of, so that they must be told to reset."""
-        self.episode = EpisodeStatistics(np.zeros(num_envs, np.float32), np.zeros(num_envs, np.int32))  # type: ignore[arg-type]
+        self.episode = no_episode(num_envs)
 
-    def reset(self) -> StepInput:
-        """Begin all episodes: the input of their first rows."""
-        prev_action = np.asarray(zero_actions(self._env.action_space, self._num_envs))
-        no_reward, first = np.zeros(self._num_envs, np.float32), np.ones(self._num_envs, bool)
-        self.input = StepInput(_copy(self._envs.reset()), prev_action, no_reward, first)  # type: ignore[arg-type]
-        return self.input
+    def reset(self) -> None:
+        """Begin all episodes: ``input`` is then that of their first rows."""
+        self.input = first_input(_copy(self._envs.reset()), self._env.action_space, self._num_envs)
 
-    def step(self, action: np.ndarray) -> HostRow:
+    def step(self, action: np.ndarray) -> Outcome:
         """Execute one row; ``input``, ``done`` and ``episode`` are then those after it."""
-        reached, valid = self._envs.step(action), ~self.done
-        obs = _copy(reached.obs)
+        reached = self._envs.step(action)
+        reached = reached._replace(obs=_copy(reached.obs), info={name: np.array(x) for name, x in reached.info.items()})
         if self._cut.any():
-            obs = self._begin_anew(obs)
-        reward = np.where(valid, reached.reward, 0).astype(np.float32)
-        terminated, truncated = reached.terminated & valid, reached.truncated & valid
-        self.episode = EpisodeStatistics(
-            np.where(valid, self.episode.episodic_return + reward, np.float32(0)),  # type: ignore[arg-type]
-            np.where(valid, self.episode.episodic_length + 1, np.int32(0)),  # type: ignore[arg-type]
-        )
-        at_limit = np.zeros_like(valid)
-        if self._env.max_episode_steps is not None:
-            at_limit = np.asarray(self.episode.episodic_length >= self._env.max_episode_steps)
-        self._cut = at_limit & ~terminated & ~truncated & (not self._evaluation)
-        truncated = (truncated | at_limit) & ~terminated
-        self.done = terminated | truncated
-        prev_action = np.where(per_row(valid, action), action, np.zeros_like(action))  # type: ignore[arg-type]
-        self.input = StepInput(obs, prev_action, reward, ~valid)  # type: ignore[arg-type]
-        return HostRow(action, reward, terminated, truncated, valid, self.episode)
+            reached = reached._replace(obs=self._begin_anew(reached.obs))
+        self.input, row = finish_row(self.done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
+        if not self._evaluation:
+            self._cut = np.logical_and(row.truncated, np.logical_not(reached.truncated))
+        self.done, self.episode = np.asarray(row.done), row.episode
+        return row
 
     def render(self) -> np.ndarray:
         """Pictures of where the environments stand, of those that ``HostEnv.open_render`` opened."""
@@ -84,9 +60,22 @@ class Stepper:
                 f"{self._env.name}: an episode went on past max_episode_steps={self._env.max_episode_steps}: set truncated there "
                 "in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
             )
-        fresh = reset_where(self._cut)
-        return jax.tree.map(lambda new, old: np.where(per_row(self._cut, old), new, old), fresh, obs)  # type: ignore[arg-type]
+        mask: Any = self._cut
+        return tree.map_structure(lambda new, old: np.where(per_row(mask, old), new, old), reset_where(mask), obs)
+
+
+def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: bool) -> HostEnvs:
+    """An ``open`` that takes no ``first_id`` serves where that is 0."""
+    start = env.open_eval if evaluation and env.open_eval else env.open
+    if not first_id:
+        return start(num_envs, seed)
+    if "first_id" not in inspect.signature(start).parameters:
+        raise TypeError(
+            f"{env.name}: environments {first_id} to {first_id + num_envs - 1} cannot be opened apart from the others: let open "
+            "take (num_envs, seed, first_id=0), and draw the i-th from (seed, first_id + i)"
+        )
+    return start(num_envs, seed, first_id=first_id)
 
 
 def _copy(obs: PyTree) -> PyTree:
-    return jax.tree.map(np.array, obs)
+    return tree.map_structure(np.array, obs)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.spaces import show_shapes, zero_actions, zeros
+from jaxrl.rows import zero_actions
+from jaxrl.spaces import show_shapes, zeros
 from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
 
 
