@@ -28,7 +28,7 @@ from jaxrl.models import actor_critic, q_network
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout import collect
-from jaxrl.spaces import first_input
+from jaxrl.rows import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Rollout, StepInput, TimeStep
 from tests import probes

@@ -170,7 +170,7 @@ def test_a_pool_is_only_another_sampler() -> None:
     results = []
     for sampler in (HostSampler, Pair):
         driver = HostDriver(agent, [3], sampler)
-        results.append(driver.advance(driver.init(), 5))
+        results.append(driver.iterate(driver.init(), 5))
         driver.close()
     (one, alone, _), (two, paired, _) = results
     assert_close(one, two)

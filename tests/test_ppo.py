@@ -28,7 +28,7 @@ from jaxrl.normalize import init_statistics, normalize_inputs
 from jaxrl.optimize import clipped_adam, packing, scheduled
 from jaxrl.returns import gae
 from jaxrl.rollout import collect
-from jaxrl.spaces import first_input
+from jaxrl.rows import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, AgentState, Env, Model, Rollout, TimeStep
 from tests import probes

@@ -22,7 +22,7 @@ from jaxrl.algorithms.ppo import (
 from jaxrl.distributions import Categorical, Normal
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import ActorCriticOutput
-from jaxrl.spaces import first_input
+from jaxrl.rows import first_input
 from jaxrl.types import Model
 from tests.agents import assert_bit_equal
 
