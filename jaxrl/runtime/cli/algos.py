@@ -94,9 +94,6 @@ def settings(source: type) -> list[tuple[str, str, str, str]]:
     """``(name, default, allowed, what)`` of every field of a Config or Hyperparams."""
     from jaxrl.config import in_words, setting_types
 
-    types, texts = setting_types(source), field_docs(source)
-    if dataclasses.is_dataclass(source):
-        defaults = {field.name: field.default for field in dataclasses.fields(source)}
-    else:
-        defaults = dict(source._field_defaults)  # type: ignore[attr-defined]
-    return [(field, str(default), in_words(types[field]), texts.get(field, "")) for field, default in defaults.items()]
+    defaults, texts = source(), field_docs(source)
+    types = setting_types(source).items()
+    return [(field, str(getattr(defaults, field)), in_words(type_), texts.get(field, "")) for field, type_ in types]

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -183,14 +183,10 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     """``(run options, keywords of the builder)``. On wrong flags, prints what is wrong and the nearest flag, and exits with 2."""
     entry = ALGORITHMS[algorithm]
     _, config, hyperparams = entry.load()
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    preset = _chosen_preset(algorithm, args)
+    preset, names = _chosen_preset(algorithm, args), setting_names(algorithm)
     measured = preset.settings if preset else {}
-    defaults |= {name: value for name, value in measured.items() if name in defaults}
-    _, names = setting_names(algorithm)
-    numbers = {name: measured.get(name, hyperparams._field_defaults[name]) for name in names}
-    structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, defaults)
-    data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, numbers)
+    structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, names[0], measured)
+    data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, names[1], measured)
 
     def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
         return run, {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
@@ -200,7 +196,7 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
         run = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
         chosen.__defaults__ = (run, structure(), data())
     if not {"-h", "--help"} & set(args):
-        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *defaults, *numbers})
+        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *names[0], *names[1]})
         refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
     return tyro.cli(
         chosen,
@@ -221,17 +217,18 @@ def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
     return None
 
 
-def _flags(name: str, doc: str, source: type, defaults: dict[str, Any]) -> type:
-    """A dataclass with the fields of ``source``, as tyro makes flags of: types, defaults and help."""
+def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Mapping[str, Any]) -> type:
+    """A dataclass with these fields of ``source``, as tyro makes flags of: types, help, and a preset's values or the defaults."""
     from jaxrl.config import in_words, setting_types
 
-    types, texts = setting_types(source), field_docs(source)
+    types, texts, defaults = setting_types(source), field_docs(source), source()
     fields = []
-    for field, default in defaults.items():
+    for field in names:
         type_ = types[field]
         help_ = texts.get(field, "") + f" [{in_words(type_)}]" * (type_ is not bool)
         read_as = Count if getattr(type_, "__origin__", None) is int else type_
-        fields.append((field, Annotated[read_as, tyro.conf.arg(help=help_)], dataclasses.field(default=default)))
+        default = dataclasses.field(default=measured.get(field, getattr(defaults, field)))
+        fields.append((field, Annotated[read_as, tyro.conf.arg(help=help_)], default))
     made = dataclasses.make_dataclass(name, fields, frozen=True)
     made.__doc__ = doc
     return made
