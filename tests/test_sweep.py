@@ -65,6 +65,9 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
     assert jobs[0].members == [{"learning_rate": rate, "gamma": 0.9} for rate in (1e-3, 1e-2, 1e38)]
     only_data = SweepFile("ppo", "CartPole-v1", 100, settings={}, grid={"gamma": [0.9, 0.99]})
     assert [(job.name, len(job.members)) for job in expand(only_data)] == [("all", 2)]
+    ratios = file.parent / "ratios.toml"
+    ratios.write_text('algorithm = "dqn"\nenv = "x"\ntotal_steps = 1e5\n[grid]\nreplay_ratio = [8, 16.0]\nbatch_size = [32.0]\n')
+    assert [job.name for job in expand(read_sweep(ratios))] == [f"replay_ratio={ratio} batch_size=32" for ratio in ("8", "16.0")]
     only_structure = SweepFile("ppo", "CartPole-v1", 100, settings={}, grid={"num_envs": [2, 4]})
     assert [job.members for job in expand(only_structure)] == [[{}], [{}]]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl.algorithms import ALGORITHMS, setting_names
-from jaxrl.config import check_count, check_switches, split_settings
+from jaxrl.config import check_count, check_switches, checked, setting_types, split_settings
 from jaxrl.names import nearest
 from jaxrl.runtime.loop.interrupt import SIGNALS, UNTOUCHED, Interrupted
 from jaxrl.runtime.records.folder import contents, plain
@@ -99,11 +99,11 @@ def _checked(sweep: SweepFile) -> SweepFile:
 
     entry = ALGORITHMS[sweep.algorithm]
     _, config, hyperparams = entry.load()
-    structure, _ = setting_names(sweep.algorithm)
+    types = setting_types(config) | setting_types(hyperparams)
 
     def value(name: str, given: Any) -> Any:
-        alone, _ = split_settings(entry.builder, config, hyperparams, {name: given})
-        return getattr(alone, name) if name in structure else given
+        plain = checked(name, given, types[name])
+        return given if isinstance(plain, float) else plain  # as it is written: jobs are named after it
 
     settings = {name: value(name, given) for name, given in sweep.settings.items()}
     grid = {name: [value(name, each) for each in values] for name, values in sweep.grid.items()}
@@ -115,13 +115,13 @@ def _checked(sweep: SweepFile) -> SweepFile:
     if not isinstance(sweep.env, str):
         raise TypeError(f'env = {sweep.env!r} must be an id, such as "CartPole-v1"')
     total_steps, episodes = check_count("total_steps", sweep.total_steps), check_count("eval_episodes", sweep.eval_episodes)
-    checked = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
-    for job in expand(checked):
+    plain = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
+    for job in expand(plain):
         try:
             split_settings(entry.builder, config, hyperparams, {**settings, **job.settings})[0].check()
         except ValueError as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
-    return checked
+    return plain
 
 
 def _refuse_unknown(where: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
