@@ -192,7 +192,7 @@ def _strong(tree: PyTree) -> PyTree:
 def _pure_functions(
     algorithm: Algorithm, env: Env, num_envs: int, rollout_length: int, axis_name: str | None
 ) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
-    def advance_actor(state: AgentState, env_id: Array) -> Any:
+    def collect_rollout(state: AgentState, env_id: Array) -> Any:
         policy, key = algorithm.policy(state.learner), jax.random.fold_in(state.key, state.iteration)
         return collect(algorithm, env, policy, state.actor, state.env_params, env_id, key, rollout_length)
 
@@ -205,7 +205,7 @@ def _pure_functions(
         state = AgentState(learner, actor, env_params, key, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
         def warm_up(state: AgentState, _: None) -> tuple[AgentState, None]:
-            actor, rollout, _ = advance_actor(state, env_id)
+            actor, rollout, _ = collect_rollout(state, env_id)
             learner = as_only_device(algorithm.observe, axis_name)(state.learner, rollout)
             rows = state.warmup_rows + rollout.valid.sum(dtype=jnp.int32)
             return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1, warmup_rows=rows), None
@@ -220,7 +220,7 @@ def _pure_functions(
             check_axis(axis_name)
         warn_if_eager(state)
         env_id = environment_ids(state.actor.done.shape[0], axis_name)
-        actor, rollout, episodes = advance_actor(state, env_id)
+        actor, rollout, episodes = collect_rollout(state, env_id)
         learner, losses = algorithm.update(state.learner, rollout)
         metrics = all_reduce(episodes | losses, axis_name)
         return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), metrics
