@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import jaxrl
 from jaxrl.envs import EnvError, check_env, make_env, validate_env
+from jaxrl.envs.check import _render_problems
 from jaxrl.types import Env, HostEnv, HostStep, TimeStep
 
 
@@ -95,6 +96,8 @@ def test_a_picture_passes():
 
     check_env(make(render=render), steps=5)
     assert [action is None for _, action, _ in drawn] == [True, False]
+    (problem,) = problems(make(render=lambda state, action, params: state.position), partial(check_env, steps=5))
+    assert "render gave float32[2]" in problem
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_a_picture_passes():
     ],
 )
 def test_other_pictures_are_found(render, message):
-    (problem,) = problems(make(render=render), partial(check_env, steps=2))
+    (problem,) = _render_problems(make(render=render), None)
     assert re.search(message, problem)
 
 

@@ -150,9 +150,13 @@ def test_the_car_follows_the_hill() -> None:
 
 @pytest.mark.parametrize("name", [*FIGURES, "FourRooms-misc", "MetaMaze-misc", "PointRobot-misc"])
 def test_gymnax_draws_itself(name: str) -> None:
-    """That these fit its states is seen by check_env, in tests/test_envs_gymnax.py."""
+    """A state of its own kind, at the start of an episode and after an action."""
     env = make_env(name)
     assert isinstance(env, Env) and env.render is not None and env.render_fps == REAL_TIME.get(name, 10)
+    state, _ = jax.eval_shape(env.reset, jax.random.key(0), env.params)
+    still = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state)
+    pictures = [drawing(env).draw(still, None, action) for action in (None, np.asarray(env.action_space.sample()))]
+    assert pictures[0].shape == pictures[1].shape and pictures[0].std() > 5
 
 
 def test_what_gymnax_draws_with_matplotlib_becomes_pixels() -> None:
