@@ -10,7 +10,7 @@ last observation; row t + 1 is spent on the reset (its action is ignored, its re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from gymnasium import spaces
@@ -273,14 +273,6 @@ class LearnerState(Protocol):
     def version(self) -> Array: ...
 
 
-class InitLearnerFn(Protocol):
-    def __call__(self, key: Key, hyperparams: PyTree, /) -> Any: ...
-
-
-class PolicyFn(Protocol):
-    def __call__(self, learner: Any, /) -> Policy: ...
-
-
 class ActFn(Protocol):
     def __call__(
         self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
@@ -289,49 +281,26 @@ class ActFn(Protocol):
         ...
 
 
-class UpdateFn(Protocol):
-    def __call__(self, learner: Any, rollout: Rollout, /) -> tuple[Any, Metrics]: ...
-
-
-class ObserveFn(Protocol):
-    def __call__(self, learner: Any, rollout: Rollout, /) -> Any: ...
-
-
-class SealFn(Protocol):
-    def __call__(self, learner: Any, /) -> Any: ...
-
-
-class LearnFn(Protocol):
-    def __call__(self, learner: Any, /) -> tuple[Any, Metrics]: ...
-
-
-class GradientsFn(Protocol):
-    def __call__(self, learner: Any, rollout: Rollout, /) -> tuple[PyTree, Metrics]: ...
-
-
-class ApplyGradientsFn(Protocol):
-    def __call__(self, learner: Any, gradients: PyTree, /) -> Any: ...
-
-
 class Algorithm(NamedTuple):
-    """A learning rule. It knows spaces, and no environment."""
+    """A learning rule. It knows spaces, and no environment. ``Any`` is the rule's own ``LearnerState``."""
 
-    init: InitLearnerFn
-    policy: PolicyFn
+    init: Callable[[Key, PyTree], Any]
+    """From a key and hyperparams."""
+    policy: Callable[[Any], Policy]
     act: ActFn
-    update: UpdateFn
+    update: Callable[[Any, Rollout], tuple[Any, Metrics]]
     """Learn from one rollout. For replay rules, ``learn`` after ``observe``."""
     initial_carry: InitialCarryFn
     """The model's, for whoever acts."""
-    observe: ObserveFn | None = None
+    observe: Callable[[Any, Rollout], Any] | None = None
     """Take rollouts in without learning: store rows, refresh statistics. Present where the warm-up needs it."""
-    learn: LearnFn | None = None
+    learn: Callable[[Any], tuple[Any, Metrics]] | None = None
     """Replay rules only: draw and learn."""
-    seal: SealFn | None = None
+    seal: Callable[[Any], Any] | None = None
     """Replay rules only: the environments begin anew, so no row stored so far is followed by the next one to come."""
-    gradients: GradientsFn | None = None
+    gradients: Callable[[Any, Rollout], tuple[PyTree, Metrics]] | None = None
     """Rules with one gradient per rollout only: lets another process compute gradients."""
-    apply: ApplyGradientsFn | None = None
+    apply: Callable[[Any, PyTree], Any] | None = None
     warmup_iterations: int = 0
     """How many rollouts ``Agent.init`` collects and observes without learning."""
 
