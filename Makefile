@@ -31,10 +31,10 @@ FAST_COMPILE = XLA_FLAGS="--xla_llvm_disable_expensive_passes=true $(XLA_FLAGS)"
 run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadfile -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
-test: $(VENV)/.installed ## run the tests but those marked learning, chaos or gpu; about 12 minutes on 2 cores
-	$(call run_tests,not learning and not chaos and not gpu,tests marked learning or chaos (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
+test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 12 minutes on 2 cores
+	$(call run_tests,not learning and not chaos and not slow and not gpu,tests marked learning or chaos or slow (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
 
-test-all: $(VENV)/.installed ## the same with learning and chaos; under 75 minutes on 2 cores
+test-all: $(VENV)/.installed ## the same with learning, chaos and slow; under 75 minutes on 2 cores
 	$(call run_tests,not gpu,$(GPU_LEFT_OUT))
 
 test-gpu: $(VENV)/.installed ## only the tests marked gpu

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from jaxrl import make_dqn, make_ppo
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.models import actor_critic, q_network
 from jaxrl.replay.records import Records
 from jaxrl.types import Agent, Env, HostEnv
@@ -19,40 +22,44 @@ SMALL_Q_NETWORK = partial(q_network, hidden_sizes=(8,))
 RECURRENT = partial(actor_critic, hidden_sizes=(16,), core="gru", core_size=16)
 
 
-def small_ppo(env: str | Env | HostEnv, **settings: Any) -> Agent:
-    defaults = {
-        "num_envs": 4,
-        "rollout_length": 8,
-        "num_epochs": 2,
-        "num_minibatches": 2,
-        "anneal": False,
-        "model": SMALL_ACTOR_CRITIC,
-    }
-    return make_ppo(env, **{**defaults, **settings})
+class Tiny(NamedTuple):
+    """What the tests of every rule have to know of one: ``TINY`` in the rule's own ``tests/test_NAME.py``."""
+
+    settings: dict[str, Any]
+    """Of a small agent: four environments, a network of 8 units, nothing annealed."""
+    value: Callable[[Any], Any]
+    """The model's outputs -> V, or Q of each action."""
+    one_gradient: tuple[str, dict[str, Any]]
+    """Environment and settings with which an iteration is one gradient, which no draw or shuffle can change."""
 
 
-def small_dqn(env: str | Env | HostEnv, **settings: Any) -> Agent:
-    defaults = {
-        "num_envs": 4,
-        "rollout_length": 2,
-        "batch_size": 32,
-        "replay_ratio": 8,
-        "buffer_size": 240,
-        "learning_starts": 64,
-        "target_update_interval": 3,
-        "n_step": 1,
-        "anneal": False,
-        "model": SMALL_Q_NETWORK,
-    }
-    return make_dqn(env, **{**defaults, **settings})
+@cache
+def tiny(rule: str) -> Tiny:
+    return importlib.import_module(f"tests.test_{rule}").TINY
 
 
-BUILDERS = {"ppo": small_ppo, "dqn": small_dqn}
+def small(rule: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
+    return ALGORITHMS[rule].load().make(env, **{**tiny(rule).settings, **settings})
+
+
+small_ppo, small_dqn = partial(small, "ppo"), partial(small, "dqn")
+
+
+RULES = tuple(ALGORITHMS)
+REPRESENTATIVES = tuple({entry.family: name for name, entry in reversed(ALGORITHMS.items())}.values())
+"""The first rule of each family."""
+
+every_rule = pytest.mark.parametrize("rule", RULES)
+every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, rule), id=rule) for rule in RULES])
+each_family = pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=() if rule in REPRESENTATIVES else pytest.mark.slow) for rule in RULES]
+)
+"""For tests of what runs a rule, rather than of the rule; ``make test-all`` has all rules."""
 
 
 @cache
 def cartpole(rule: str) -> Agent:
-    return BUILDERS[rule]("CartPole-v1")
+    return small(rule, "CartPole-v1")
 
 
 @cache

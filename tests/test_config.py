@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from jaxrl.agent import bind
-from jaxrl.algorithms.dqn import DQNConfig, DQNHyperparams, make_dqn
-from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, make_ppo
+from jaxrl.algorithms import ALGORITHMS
+from jaxrl.algorithms.dqn import DQNConfig
+from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams
 from jaxrl.config import (
     Count,
     PositiveUnit,
@@ -35,14 +36,10 @@ from jaxrl.runtime.loop.plan import check_hyperparams, check_seeds, make_plan
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 from tests import probes
-from tests.agents import small_dqn, small_ppo
+from tests.agents import every_builder, small_dqn, small_ppo
 
 Builder = Callable[..., Agent]
-RULES = [
-    pytest.param(make_ppo, PPOConfig, PPOHyperparams, id="ppo"),
-    pytest.param(make_dqn, DQNConfig, DQNHyperparams, id="dqn"),
-]
-SMALL = [pytest.param(small_ppo, id="ppo"), pytest.param(small_dqn, id="dqn")]
+RULES = [pytest.param(*entry.load(), id=name) for name, entry in ALGORITHMS.items()]
 ENV = probes.constant_reward()
 
 
@@ -151,7 +148,7 @@ def test_what_an_iteration_collects_is_counted_in_32_bits() -> None:
 # ------------------------------------------------------------------------------------------------------------- unknown keywords
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 @pytest.mark.parametrize(
     "wrong, right",
     [("lerning_rate", "learning_rate"), ("num_env", "num_envs"), ("gama", "gamma"), ("rollout_lenght", "rollout_length")],
@@ -162,7 +159,7 @@ def test_an_unknown_keyword_suggests_the_nearest(build: Builder, wrong: str, rig
     assert "learning_rate" in str(caught.value) and "num_envs" in str(caught.value)  # and lists what there is
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 @pytest.mark.parametrize("wrong, right", [("optimiser", "optimizer"), ("schedule", "schedules"), ("axisname", "axis_name")])
 def test_an_unknown_keyword_may_be_near_a_part(build: Builder, wrong: str, right: str) -> None:
     with pytest.raises(TypeError, match=f"Did you mean '{right}'"):
@@ -176,7 +173,7 @@ def test_a_part_of_another_builder_is_not_suggested(build: Builder, other: str) 
     assert f"Did you mean '{other}'" not in str(caught.value)
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 def test_a_keyword_like_no_other_suggests_nothing(build: Builder) -> None:
     with pytest.raises(TypeError, match="'xyzzy'") as caught:
         build(ENV, xyzzy=1)
@@ -186,7 +183,7 @@ def test_a_keyword_like_no_other_suggests_nothing(build: Builder) -> None:
 # ----------------------------------------------------------------------------------------------------------------- wrong values
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 @pytest.mark.parametrize(
     "name, value",
     [
@@ -230,7 +227,7 @@ def test_hyperparameters_of_one_rule_out_of_range(build: Builder, name: str, val
         build(ENV, **{name: value})
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 @pytest.mark.parametrize("value", ["fast", None, {}, object()])
 def test_hyperparameters_of_the_wrong_type(build: Builder, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"^learning_rate="):
@@ -258,7 +255,7 @@ def test_numbers_of_numpy_and_jax_become_plain_in_the_spec(settings: dict[str, A
     assert json.loads(json.dumps(spec)) == spec
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 @pytest.mark.parametrize("name", ["num_envs", "rollout_length"])
 @pytest.mark.parametrize("value", [0, -4, 2.5, "4", None, True, math.inf, math.nan])
 def test_counts_that_are_no_positive_integers(build: Builder, name: str, value: Any) -> None:
@@ -266,7 +263,7 @@ def test_counts_that_are_no_positive_integers(build: Builder, name: str, value: 
         build(ENV, **{name: value})
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 @pytest.mark.parametrize("value", [8.0, 8e0, np.float32(8), np.float64(8)])
 def test_a_whole_float_is_a_count(build: Builder, value: Any) -> None:
     """1e5 is how people write 100,000."""
@@ -281,13 +278,13 @@ def test_a_whole_float_is_a_count(build: Builder, value: Any) -> None:
         num_iterations(agent, 1e30)
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 def test_a_length_has_no_fraction(build: Builder) -> None:
     with pytest.raises(ValueError, match=r"^total_steps=100.5 is not allowed: it must be an integer >= 0"):
         build(ENV, total_steps=100.5)
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 def test_a_learning_rate_of_zero_is_a_control(build: Builder) -> None:
     """Taken everywhere alike; parameters then stay as they are."""
     agent = build(ENV, learning_rate=0)
@@ -366,7 +363,7 @@ def test_traced_hyperparameters_pass() -> None:
     np.testing.assert_allclose(merged.gamma, [0.1, 5.0])
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 def test_init_names_unknown_hyperparameters(build: Builder) -> None:
     agent = build(ENV)
     with pytest.raises(TypeError, match="Did you mean 'learning_rate'"):

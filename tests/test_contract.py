@@ -1,4 +1,4 @@
-"""The heart of the tests: the same PPO and DQN functions, run in every way that jaxrl promises."""
+"""The heart of the tests: the same functions of each rule, run in every way that jaxrl promises."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import jaxrl
+from jaxrl.algorithms import setting_names
 from jaxrl.metrics import to_floats
 from jaxrl.parallel import data_parallel, join_state, partition_specs, split_state
 from jaxrl.runtime.checkpoint.restore import restore
@@ -26,45 +27,41 @@ from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Agent, Env, HostEnv
 from tests import probes
 from tests.agents import (
-    BUILDERS,
     RECURRENT,
     SMALL_ACTOR_CRITIC,
-    SMALL_Q_NETWORK,
     assert_bit_equal,
     assert_close,
     cartpole,
+    each_family,
+    every_rule,
     jitted,
     run_steps,
-    small_dqn,
+    small,
     small_ppo,
+    tiny,
     to_numpy,
 )
 from tests.hosted import hosted
 
-RULES = tuple(BUILDERS)
 KEY = partial(jax.random.key, 0)
 GAMMA = 0.9
 
 
 def truncation_agent(rule: str, env: Env | HostEnv) -> Agent:
-    if rule == "ppo":
-        return small_ppo(env, gamma=GAMMA, learning_rate=0.02)
-    return small_dqn(env, gamma=GAMMA, learning_rate=0.02, learning_starts=32)
+    return small(rule, env, gamma=GAMMA, learning_rate=0.02)
 
 
 def values_at_zero(rule: str, agent: Agent, learner: Any) -> np.ndarray:
     """V (or Q) of the truncation probe's only observation."""
     inputs = jaxrl.StepInput(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1, bool))
-    spaces = (agent.env.observation_space, agent.env.action_space)
-    if rule == "ppo":
-        return np.asarray(SMALL_ACTOR_CRITIC(*spaces).apply(learner.params, (), inputs)[1].value)
-    return np.asarray(SMALL_Q_NETWORK(*spaces).apply(learner.params, (), inputs)[1])
+    model = tiny(rule).settings["model"](agent.env.observation_space, agent.env.action_space)
+    return np.asarray(tiny(rule).value(model.apply(learner.params, (), inputs)[1]))
 
 
 # ----------------------------------------------------------------------------------------------------------- (a) fused under jit
 
 
-@pytest.mark.parametrize("rule", RULES)
+@every_rule
 def test_fused_truncation_bootstraps(rule: str) -> None:
     agent = truncation_agent(rule, probes.truncation())
     state, metrics = jax.jit(partial(run_iterations, agent))(agent.init(KEY()), 800)
@@ -72,7 +69,7 @@ def test_fused_truncation_bootstraps(rule: str) -> None:
     assert to_floats(metrics)["charts/episodic_length"] == pytest.approx(5)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_family
 def test_loops_scans_and_chunks_are_one(rule: str) -> None:
     """Five calls of step = a scan of five = chunks of two and three, bit for bit, and step is traced once."""
     agent = cartpole(rule)
@@ -89,7 +86,7 @@ def test_loops_scans_and_chunks_are_one(rule: str) -> None:
 # --------------------------------------------------------------------------------------------------------------------- (b) vmap
 
 
-@pytest.mark.parametrize("rule", RULES)
+@every_rule
 def test_vmap_over_keys_and_states_equals_solo(rule: str) -> None:
     agent = cartpole(rule)
     keys = jax.random.split(KEY(), 3)
@@ -102,7 +99,7 @@ def test_vmap_over_keys_and_states_equals_solo(rule: str) -> None:
         assert_close(jax.tree.map(lambda x, i=i: x[i], states), solo)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@every_rule
 def test_seeds_differ_from_the_first_step(rule: str) -> None:
     agent = cartpole(rule)
     states = jax.vmap(agent.init)(jax.random.split(KEY(), 2))
@@ -114,12 +111,14 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
     for name, leaves in moving.items():
         for leaf in leaves:
             assert (np.asarray(leaf)[0] != np.asarray(leaf)[1]).any(), name
-    after, _ = jax.vmap(agent.step)(states)
-    actions = np.asarray(after.learner.replay.records.unpack().action if rule == "dqn" else after.actor.input.prev_action)
-    assert (actions[0] != actions[1]).any()
+    step, actions = jax.jit(jax.vmap(agent.step)), []
+    for _ in range(4):  # sixteen actions each: of fewer, two seeds may draw the same
+        states, _ = step(states)
+        actions.append(np.asarray(states.actor.input.prev_action))
+    assert any((both[0] != both[1]).any() for both in actions)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@every_rule
 def test_vmap_over_hyperparameters_equals_solo(rule: str) -> None:
     agent = cartpole(rule)
     rates = jnp.array([1e-4, 1e-2])
@@ -151,7 +150,7 @@ def test_environment_parameters_are_data() -> None:
 # ---------------------------------------------------------------------------------------------------------------- (c) host loop
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_family
 def test_host_loop_truncation_bootstraps(rule: str) -> None:
     agent = truncation_agent(rule, hosted(probes.truncation()))
     learner = HostLearner(agent, HostSampler(agent, 0))
@@ -161,10 +160,10 @@ def test_host_loop_truncation_bootstraps(rule: str) -> None:
     np.testing.assert_allclose(values_at_zero(rule, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_family
 def test_host_loop_gives_the_same_data_as_the_fused_program(rule: str) -> None:
     """On an environment without randomness, whole learner states agree bit for bit after the warm-up and five iterations."""
-    fused, host = (BUILDERS[rule](env) for env in (probes.truncation(), hosted(probes.truncation())))
+    fused, host = (small(rule, env) for env in (probes.truncation(), hosted(probes.truncation())))
     state, _ = run_steps(fused, fused.init(KEY()), 5)
     learner = HostLearner(host, HostSampler(host, 0))
     on_host = learner.init(KEY())
@@ -174,9 +173,9 @@ def test_host_loop_gives_the_same_data_as_the_fused_program(rule: str) -> None:
     assert int(state.iteration) == int(on_host.iteration)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_family
 def test_host_loop_over_envpool(rule: str) -> None:
-    agent = BUILDERS[rule]("envpool:CartPole-v1")
+    agent = small(rule, "envpool:CartPole-v1")
     learner = HostLearner(agent, HostSampler(agent, 3))
     state = learner.init(KEY())
     before = to_numpy(state.learner.params)
@@ -214,7 +213,7 @@ def _child_run(spec: dict[str, Any], num_steps: int, results: Any) -> None:
     results.put(jax.tree.leaves(to_numpy(state)))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_family
 def test_spawned_process_rebuilds_from_spec(rule: str) -> None:
     agent = cartpole(rule)
     context = multiprocessing.get_context("spawn")
@@ -233,13 +232,9 @@ def test_spawned_process_rebuilds_from_spec(rule: str) -> None:
 
 
 def one_gradient(rule: str, **settings: Any) -> Agent:
-    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's.
-
-    DQN draws differ between devices, so its probe has one transition only.
-    """
-    if rule == "ppo":
-        return small_ppo("CartPole-v1", num_epochs=1, num_minibatches=1, **settings)
-    return small_dqn("tests.probes:constant_reward?num_actions=1", batch_size=64, **settings)
+    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's."""
+    env, sizes = tiny(rule).one_gradient
+    return small(rule, env, **sizes, **settings)
 
 
 def gradient_norm(metrics: Any) -> float:
@@ -248,7 +243,7 @@ def gradient_norm(metrics: Any) -> float:
     return value
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_family
 @pytest.mark.parametrize("mapped", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
 def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
     alone, agent = one_gradient(rule), one_gradient(rule, axis_name="d")
@@ -282,11 +277,11 @@ def test_gradient_norm_test_would_notice() -> None:
     assert float(wrong) == pytest.approx(2 * 2.5)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_family
 def test_data_parallel_is_an_agent(rule: str) -> None:
     """Placed over two devices, the environments walk the same path as on one."""
-    settings = {"normalize_observations": True, "normalize_rewards": True} if rule == "ppo" else {}
-    agent = BUILDERS[rule]("CartPole-v1", **settings)
+    normalising = [name for name in setting_names(rule)[0] if name.startswith("normalize_")]
+    agent = small(rule, "CartPole-v1", **dict.fromkeys(normalising, True))
     shared = data_parallel(agent, 2)
     state = shared.init(KEY())
     assert_bit_equal(state, agent.init(KEY()))
@@ -295,8 +290,7 @@ def test_data_parallel_is_an_agent(rule: str) -> None:
     solo, _ = run_steps(agent, agent.init(KEY()), 1)
     assert_close(after.actor, solo.actor)
     assert float(metrics["charts/valid_rows"].count) == agent.steps_per_iteration
-    if rule == "ppo":
-        assert_close(after.learner.statistics, solo.learner.statistics)
+    assert_close(after.learner.statistics, solo.learner.statistics)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +322,7 @@ def _child_saves(spec: dict[str, Any], folder: str, steps: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_family
 def test_killed_and_restored_goes_on_bit_for_bit(rule: str, tmp_path: Path) -> None:
     agent = cartpole(rule)
     child = multiprocessing.get_context("spawn").Process(target=_child_saves, args=(agent.spec, str(tmp_path), 3))

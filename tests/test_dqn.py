@@ -32,8 +32,25 @@ from jaxrl.rows import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Rollout, StepInput, TimeStep
 from tests import probes
-from tests.agents import RECURRENT, SMALL_Q_NETWORK, assert_bit_equal, assert_close, small_dqn, to_numpy
+from tests.agents import RECURRENT, SMALL_Q_NETWORK, Tiny, assert_bit_equal, assert_close, small_dqn, to_numpy
 from tests.probe_set import probe_set
+
+TINY = Tiny(
+    settings={
+        "num_envs": 4,
+        "rollout_length": 2,
+        "batch_size": 32,
+        "replay_ratio": 8,
+        "buffer_size": 240,
+        "learning_starts": 64,
+        "target_update_interval": 3,
+        "n_step": 1,
+        "anneal": False,
+        "model": SMALL_Q_NETWORK,
+    },
+    value=lambda q_values: q_values,
+    one_gradient=("tests.probes:constant_reward?num_actions=1", {"batch_size": 64}),  # one transition, so draws do not matter
+)
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)

@@ -19,7 +19,7 @@ from jaxrl.runtime.cli.train import RunOptions
 from jaxrl.runtime.sweep import SweepFile, read_sweep
 from jaxrl.types import Agent
 from tests import probes
-from tests.agents import BUILDERS, small_dqn, small_ppo
+from tests.agents import RULES, every_rule, small_dqn, small_ppo
 
 ENV = probes.constant_reward()
 Builder = Callable[..., Agent]
@@ -172,8 +172,8 @@ def test_the_face_says_it_too(name: str, near: str) -> None:
 
 
 def test_every_name_on_the_right_exists() -> None:
-    builders = set().union(*(keywords(getattr(jaxrl, f"make_{name}")) for name in BUILDERS))
-    settings = {name for rule in BUILDERS for part in setting_names(rule) for name in part}
+    builders = set().union(*(keywords(getattr(jaxrl, f"make_{name}")) for name in RULES))
+    settings = {name for rule in RULES for part in setting_names(rule) for name in part}
     sweep, options = set(SweepFile.__dataclass_fields__), set(RunOptions.__dataclass_fields__)
     known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
     assert set(_ELSEWHERE) <= known and set(_NOTES) <= set(_ELSEWHERE)
@@ -181,7 +181,7 @@ def test_every_name_on_the_right_exists() -> None:
     assert len(RUN_ARGUMENTS) == len(set(RUN_ARGUMENTS))
 
 
-@pytest.mark.parametrize("rule", BUILDERS)
+@every_rule
 def test_a_name_from_elsewhere_means_one_thing(rule: str) -> None:
     structure, data = setting_names(rule)
     for allowed in ({*structure, *data, "total_steps"}, {*structure, *data, *RunOptions.__dataclass_fields__}, RUN_ARGUMENTS):

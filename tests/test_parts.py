@@ -18,11 +18,10 @@ from jaxrl.parts import ready, show
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.types import Agent
 from tests import probes
-from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, SMALL_Q_NETWORK, small_dqn, small_ppo
+from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, SMALL_Q_NETWORK, every_builder, small_dqn, small_ppo
 
 ENV = probes.constant_reward()
 ACTOR_CRITIC = SMALL_ACTOR_CRITIC(ENV.observation_space, ENV.action_space)
-SMALL = [pytest.param(small_ppo, id="ppo"), pytest.param(small_dqn, id="dqn")]
 Builder = Callable[..., Agent]
 
 
@@ -43,7 +42,7 @@ def adamw(hp: Any) -> optax.GradientTransformation:
     return optax.adamw(hp.learning_rate)
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 def test_a_ready_transformation_is_taken_as_it_is_and_no_rate_is_logged(build: Builder) -> None:
     """Nobody knows the rate inside: nothing is logged rather than the default of a hyperparameter that it does not look at."""
     _, metrics = shapes_of_a_step(build(ENV, optimizer=optax.adamw(1e-3)))
@@ -60,7 +59,7 @@ def test_a_ready_transformation_is_not_changed() -> None:
     assert ready(transformation)(None) is transformation
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 @pytest.mark.parametrize(
     "wrong, words",
     [
@@ -82,7 +81,7 @@ def test_an_optimizer_that_fails_says_so_at_the_door(build: Builder, wrong: Any,
     assert "they must agree" in text or "lambda hp: optax.adamw(hp.learning_rate)" in text
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 def test_settings_that_the_optimizer_does_not_look_at_are_refused(build: Builder) -> None:
     with pytest.raises(ValueError, match=r"learning_rate=0.5 has no effect, because optimizer=.* does not look at it") as caught:
         build(ENV, optimizer=optax.adamw(1e-3), learning_rate=0.5)
@@ -106,7 +105,7 @@ def test_a_ready_transformation_is_refused_by_name_where_a_spec_is_needed() -> N
 # -------------------------------------------------------------------------------------------------------------------- schedules
 
 
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 @pytest.mark.parametrize(
     "schedules, words",
     [
@@ -142,7 +141,7 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("model", [Net(), Net])
-@pytest.mark.parametrize("build", SMALL)
+@every_builder
 def test_a_flax_module_is_told_how_to_become_a_model(build: Builder, model: Any) -> None:
     with pytest.raises(TypeError, match=r"^model=Net.* is a flax module.*model=jaxrl.Model\(net.init, apply, apply") as caught:
         build(ENV, model=model)

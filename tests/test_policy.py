@@ -22,7 +22,7 @@ from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
 from jaxrl.spaces import describe_space, example_input, realize_space
 from tests import probes
-from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_bit_equal, cartpole, small_dqn, small_ppo
+from tests.agents import RECURRENT, REPRESENTATIVES, SMALL_ACTOR_CRITIC, assert_bit_equal, cartpole, small_dqn, small_ppo
 from tests.hosted import hosted
 
 
@@ -32,7 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]
     made = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(devices.CACHE_VARIABLE, "")
-        for rule in ("ppo", "dqn"):
+        for rule in REPRESENTATIVES:
             folder = tmp_path_factory.mktemp("runs") / rule
             agent = cartpole(rule)
             states, _ = run(agent, 400, seeds=[4, 2], out=folder, eval_every=3, eval_episodes=4, quiet=True, tensorboard=False)
@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]
 # ------------------------------------------------------------------------------------------------------------------ load_policy
 
 
-@pytest.mark.parametrize("rule", ["ppo", "dqn"])
+@pytest.mark.parametrize("rule", REPRESENTATIVES)
 @pytest.mark.parametrize("seed", [4, 2])
 def test_the_last_policy_acts_as_the_agent_does(rule: str, seed: int, runs: Any) -> None:
     folder, states = runs[rule]

@@ -32,8 +32,21 @@ from jaxrl.rows import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, AgentState, Env, Model, Rollout, TimeStep
 from tests import probes
-from tests.agents import RECURRENT, assert_bit_equal, assert_close, small_ppo, to_numpy
+from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_bit_equal, assert_close, small_ppo, to_numpy
 from tests.probe_set import probe_set
+
+TINY = Tiny(
+    settings={
+        "num_envs": 4,
+        "rollout_length": 8,
+        "num_epochs": 2,
+        "num_minibatches": 2,
+        "anneal": False,
+        "model": SMALL_ACTOR_CRITIC,
+    },
+    value=lambda outputs: outputs.value,
+    one_gradient=("CartPole-v1", {"num_epochs": 1, "num_minibatches": 1}),
+)
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -193,7 +206,7 @@ PROBES = {
     "action choice": probes.action_choice,
     "action by observation": probes.action_by_observation,
 }
-SEEN = jnp.array([[-1.0], [0.0], [1.0]])
+SEEN = np.array([[-1.0], [0.0], [1.0]], np.float32)
 
 
 def learner_of(env: Env, iterations: int, **settings: Any) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ from jaxrl.runtime.run import RunInterrupted, resume, run
 from jaxrl.runtime.system import devices
 from jaxrl.types import Agent
 from tests import probes
-from tests.agents import assert_bit_equal, cartpole, small_dqn, small_ppo
+from tests.agents import assert_bit_equal, cartpole, each_family, small_dqn, small_ppo
 from tests.chaos import TIMES, progress
 from tests.hosted import hosted
 from tests.written_runs import make_older
@@ -87,13 +87,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
 
 def rows(rule: str) -> int:
     """Twelve iterations, the warm-up included."""
-    return cartpole(rule).steps_per_iteration * 12 + (64 if rule == "dqn" else 0)
+    return cartpole(rule).steps_per_iteration * (12 + cartpole(rule).algorithm.warmup_iterations)
 
 
 # ------------------------------------------------------------------------------------------------------------------- bit by bit
 
 
-@pytest.mark.parametrize("rule", ["ppo", "dqn"])
+@each_family
 def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path, whole: Any) -> None:
     folder, states, history = whole(rule)
     agent, out = cartpole(rule), tmp_path / "run"
