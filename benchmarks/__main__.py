@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.cases import CASES
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PeerError
 from benchmarks.protocol import WorkerError
@@ -44,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory beside Rejax and a raw bound")
-    speed.add_argument("--only", choices=("ppo", "dqn"), help="one algorithm; default: both")
+    speed.add_argument("--only", choices=[*dict.fromkeys(case.algorithm for case in CASES)], help="one algorithm; default: all")
     speed.add_argument("--repeats", type=positive, default=5, help="rounds of timed sections (default: 5)")
     speed.add_argument("--compile-repeats", type=positive, default=3, help="cold and cached compilations (default: 3)")
     speed.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")

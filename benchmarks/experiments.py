@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from jaxrl.presets import PRESETS
+from jaxrl.algorithms import ALGORITHMS
+from jaxrl.presets import PRESETS, Preset
 
 
 class Experiment(NamedTuple):
@@ -37,20 +38,24 @@ class Experiment(NamedTuple):
         return sum(score >= self.threshold for score in scores) >= self.passing_seeds
 
 
-def of_preset(name: str, threshold: float, passing_seeds: int | None = None) -> Experiment:
-    """What a preset claims, measured: its settings have their home in ``jaxrl.presets``."""
-    preset = PRESETS[name]
-    builder = f"make_{preset.algorithm}"
-    sizes = (preset.total_steps, preset.num_seeds)
-    return Experiment(name, builder, preset.env, preset.settings, *sizes, threshold, passing_seeds)
+def of_preset(preset: Preset) -> Experiment:
+    """What a preset claims, measured."""
+    return Experiment(
+        preset.name,
+        ALGORITHMS[preset.algorithm].builder,
+        preset.env,
+        preset.settings,
+        preset.total_steps,
+        preset.num_seeds,
+        preset.threshold,
+        preset.passing_seeds,
+    )
 
 
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        of_preset("ppo-cartpole", 490),
-        of_preset("ppo-pendulum", -250),
-        of_preset("dqn-cartpole", 475, passing_seeds=15),
+        *map(of_preset, PRESETS.values()),
         Experiment("dqn-cartpole-long", "make_dqn", "CartPole-v1", {}, 500_000, 8, 475),
     )
 }

@@ -29,7 +29,7 @@ def run(
     scale: float = 1.0,
     with_peer: bool = True,
 ) -> list[dict[str, Any]]:
-    """Measure the cases of ``only`` ("ppo" or "dqn"; None: both); the results, one per algorithm, as in ``out/speed-*.json``."""
+    """Measure the cases of ``only`` (an algorithm; None: all); the results, one per algorithm, as in ``out/speed-*.json``."""
     gpu = find_gpu()
     if with_peer:
         peer.install(gpu=gpu is not None)

@@ -3,9 +3,13 @@
 It knows spaces and no environment; ``bind`` makes an Agent of it, and everything else follows: jit, vmap over seeds and
 hyperparameters, ``jaxrl.run`` with logs and resumable checkpoints, environments in JAX or on the host.
 
+``REINFORCE`` tells the command line of it, which makes flags of the settings:
+
 python examples/custom_algorithm.py
+jaxrl train examples.custom_algorithm:REINFORCE --env CartPole-v1 --learning-rate 1e-3
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +17,8 @@ import jax.numpy as jnp
 
 import jaxrl
 from jaxrl.agent import bind
-from jaxrl.config import Positive, Unit
+from jaxrl.algorithms import Entry, Paper
+from jaxrl.config import Count, Positive, Unit, split_settings
 from jaxrl.distributions import sample_each
 from jaxrl.metrics import scalars
 from jaxrl.models import actor_critic
@@ -21,12 +26,42 @@ from jaxrl.optimize import clipped_adam
 from jaxrl.returns import discounted_sums
 from jaxrl.rollout import fold_each
 from jaxrl.spaces import example_input
+from jaxrl.spec import agent_spec
+
+REINFORCE = Entry(
+    "reinforce",
+    "Reinforce",
+    "policy gradient with a baseline",
+    actions=("Discrete", "Box"),
+    family="on-policy",
+    memory=False,
+    paper=Paper("Williams", 1992, "doi:10.1007/BF00992696"),
+    module=__name__,
+)
 
 
-class Hyperparams(NamedTuple):
+@dataclass(frozen=True)
+class ReinforceConfig:
+    """Structure: each field is a keyword of the builder, and a flag; its type is its range."""
+
+    num_envs: Count = 16
+    """Environments stepped side by side."""
+    rollout_length: Count = 128
+    """Rows that each environment contributes to an iteration."""
+
+    def check(self) -> None:
+        """Sizes that do not fit together would be refused here."""
+
+
+class ReinforceHyperparams(NamedTuple):
+    """Data: keywords and flags too, and vmap may run over them."""
+
     learning_rate: Positive = 3e-3
+    """Adam's step size."""
     gamma: Unit = 0.99
+    """Discount per step."""
     max_grad_norm: Positive = 0.5
+    """Clip the gradient to this global norm."""
 
 
 class State(NamedTuple):
@@ -34,13 +69,14 @@ class State(NamedTuple):
 
     params: Any
     opt_state: Any
-    hyperparams: Hyperparams
+    hyperparams: ReinforceHyperparams
     statistics: tuple
     key: jax.Array
     version: jax.Array
 
 
-def make_reinforce(env: str, num_envs: int = 16, rollout_length: int = 128) -> jaxrl.Agent:
+def make_reinforce(env: str, **settings: Any) -> jaxrl.Agent:
+    config, hyperparams = split_settings("make_reinforce", ReinforceConfig, ReinforceHyperparams, settings)
     bound = jaxrl.make_env(env)
     model = actor_critic(bound.observation_space, bound.action_space)
 
@@ -79,7 +115,14 @@ def make_reinforce(env: str, num_envs: int = 16, rollout_length: int = 128) -> j
         return learner, scalars({"losses/loss": value})
 
     algorithm = jaxrl.Algorithm(init, policy, act, update, model.initial_carry)
-    return bind(algorithm, bound, num_envs=num_envs, rollout_length=rollout_length, hyperparams=Hyperparams())
+    return bind(
+        algorithm,
+        bound,
+        num_envs=config.num_envs,
+        rollout_length=config.rollout_length,
+        hyperparams=hyperparams,
+        spec=agent_spec(make_reinforce, env, config, hyperparams, {}),
+    )
 
 
 def main(total_steps: int = 400_000, seeds: int = 2) -> None:

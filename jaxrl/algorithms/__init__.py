@@ -66,13 +66,21 @@ class Entry(NamedTuple):
     def help(self) -> str:
         return f"{self.line}; {self.takes} actions"
 
-    def load(self) -> Rule:
-        """Import the file."""
-        module = importlib.import_module(self.module)
-        return Rule(*(getattr(module, name) for name in (self.builder, self.config, self.hyperparams)))
+    def load(self) -> Loaded:
+        """Import the file.
+
+        Raises:
+          ValueError: it lacks what this entry's name and title stand for.
+        """
+        module, names = importlib.import_module(self.module), (self.builder, self.config, self.hyperparams)
+        if lacking := [name for name in names if not hasattr(module, name)]:
+            raise ValueError(
+                f"{self.module} lacks {', '.join(lacking)}: so name={self.name!r} and title={self.title!r} of its Entry have it"
+            )
+        return Loaded(*(getattr(module, name) for name in names))
 
 
-class Rule(NamedTuple):
+class Loaded(NamedTuple):
     """What the file of an algorithm offers to whoever has only its name."""
 
     make: Any

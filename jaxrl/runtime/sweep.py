@@ -54,8 +54,11 @@ class Job(NamedTuple):
     """The combinations of hyperparameters."""
 
 
-def read_sweep(path: str | os.PathLike[str]) -> SweepFile:
+def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] = lambda algorithm: None) -> SweepFile:
     """A sweep file, checked: nothing in it is unknown, and nothing is missing.
+
+    Args:
+      import_rule: called with the name of the algorithm, to register one of the user's.
 
     Raises:
       FileNotFoundError, ValueError.
@@ -72,6 +75,7 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepFile:
     _refuse_unknown(shown, given, allowed)
     if missing := [name for name in ("algorithm", "env", "total_steps", "grid") if name not in given]:
         raise ValueError(f"{shown} lacks {', '.join(missing)}")
+    import_rule(str(given["algorithm"]))
     if given["algorithm"] not in ALGORITHMS:
         hint = nearest(given["algorithm"], ALGORITHMS)
         raise ValueError(f"{shown}: algorithm {given['algorithm']!r} is unknown.{hint} There are: {', '.join(ALGORITHMS)}")

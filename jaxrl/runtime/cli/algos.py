@@ -13,6 +13,7 @@ from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.names import unknown
 from jaxrl.presets import PRESETS
 from jaxrl.runtime.cli.train import field_docs
+from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.screen.tables import show_table
 
 HELP = """\
@@ -34,7 +35,9 @@ def main(args: Sequence[str]) -> int:
     name = tyro.cli(Options, prog="jaxrl algos", description=HELP, args=list(args)).name
     if name is None:
         list_algorithms()
-    elif name in ALGORITHMS:
+        return 0
+    import_rule(name)
+    if name in ALGORITHMS:
         show_algorithm(name, ALGORITHMS[name])
     else:
         raise unknown("algorithm", name, list(ALGORITHMS))
@@ -57,6 +60,7 @@ def list_algorithms() -> None:
 
 def show_algorithm(name: str, entry: Entry) -> None:
     rule, paper = entry.load(), entry.paper
+    home = "jaxrl" if entry.module.startswith("jaxrl.") else entry.module
     print(f"{entry.title}: {entry.line}\n")
     show_table(
         None,
@@ -65,7 +69,7 @@ def show_algorithm(name: str, entry: Entry) -> None:
             ("family", f"{entry.family}, {'recurrent models too' if entry.memory else 'memoryless models only'}"),
             *([("paper", f"{paper}, {paper.source}")] if paper else []),
             ("file", file_of(entry)),
-            ("Python", f"jaxrl.{entry.builder}({', '.join(_parts(rule.make))}, **settings)"),
+            ("Python", f"{home}.{entry.builder}({', '.join(_parts(rule.make))}, **settings)"),
             ("command", f"jaxrl train {name} --env ENV"),
             ("presets", ", ".join(preset.name for preset in PRESETS.values() if preset.algorithm == name) or "none"),
         ],

@@ -15,6 +15,7 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.cli.flags import Flag, Trust
+from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
 from jaxrl.runtime.screen.streams import screen
 from jaxrl.runtime.sweep import Job, SweepFile, expand, job_folder, read_sweep, run_sweep
@@ -71,7 +72,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def run(options: SweepOptions) -> int:
-    sweep = read_sweep(options.file)
+    sweep = read_sweep(options.file, lambda algorithm: import_rule(algorithm, options.trust))
     out = options.out or Path("runs") / options.file.stem
     if options.show:
         for job in expand(sweep):

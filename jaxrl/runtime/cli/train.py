@@ -20,7 +20,7 @@ from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.names import unknown
 from jaxrl.presets import Preset, find_preset
 from jaxrl.runtime.cli.flags import Count, Flag, Trust, parse_count, refuse_foreign_flags, refuse_switch_values
-from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
+from jaxrl.runtime.cli.user_code import import_env_module, import_rule, import_trusted
 
 DEFAULT_TOTAL_STEPS = 500_000
 
@@ -108,6 +108,7 @@ def main(args: Sequence[str]) -> int:
         return resume(args)
     if args[0].startswith("-"):
         raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
+    import_rule(args[0])
     if args[0] not in ALGORITHMS:
         raise unknown("algorithm", args[0], list(ALGORITHMS))
     return train(args[0], args[1:])
@@ -124,7 +125,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     from jaxrl.runtime.run import run
 
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    given |= {"seeds": seeds, "out": options.out or free_folder(f"{algorithm}-{options.env}")}
+    given |= {"seeds": seeds, "out": options.out or free_folder(f"{ALGORITHMS[algorithm].name}-{options.env}")}
     del given["env"], given["total_steps"], given["preset"]
     run(agent, options.total_steps, **given)
     return 0

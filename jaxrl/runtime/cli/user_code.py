@@ -10,6 +10,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from jaxrl.algorithms import ALGORITHMS, Entry
+
 
 def import_env_module(env_id: str) -> None:
     """Import the module of a ``module:function`` that the user wrote; nothing for an environment of a backend's."""
@@ -22,6 +24,30 @@ def import_env_module(env_id: str) -> None:
         import_modules([module])
         if module not in sys.modules and function.isidentifier():
             raise unknown_module(module, function, os.getcwd())
+
+
+def import_rule(algorithm: str, trust: Iterable[str] | None = None) -> None:
+    """Register the rule behind ``module:ENTRY`` of the user's, under this very name; nothing for a rule of jaxrl's.
+
+    Args:
+      trust: packages of the user's, where the name comes from a file; None: the user has typed it.
+
+    Raises:
+      ValueError: there is no such entry, or it is of a module that is not trusted.
+    """
+    from jaxrl.trust import check_trust, check_trusted
+
+    module, colon, name = algorithm.partition(":")
+    if not colon:
+        return
+    if trust is not None:
+        check_trusted(algorithm, "algorithm", check_trust(trust))
+    if all(part.isidentifier() for part in module.split(".")):
+        import_modules([module])
+    entry = getattr(sys.modules.get(module), name, None)
+    if not isinstance(entry, Entry):
+        raise ValueError(f"algorithm {algorithm!r}: {module!r} has no jaxrl.algorithms.Entry {name!r}, or is not found from here")
+    ALGORITHMS[algorithm] = entry
 
 
 def import_trusted(spec: Mapping[str, Any], trust: Iterable[str]) -> None:
