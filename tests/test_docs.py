@@ -34,6 +34,7 @@ from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
 from jaxrl.runtime.records.sinks import RENAMED
 from jaxrl.runtime.sweep import expand, read_sweep
+from jaxrl.trust import import_object
 from tests.agents import cartpole
 
 ROOT = Path(__file__).parents[1]
@@ -144,13 +145,15 @@ def flags_of(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_a_command_line_names_what_there_is(page: str, line: str) -> None:
+def test_a_command_line_names_what_there_is(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program, *args = shlex.split(line, comments=True)
     if program == "jaxrl":
         command = args[0]
         if command == "COMMAND":
             return
         assert command in cli.COMMANDS, line
+        for own in [name for name in args[1:2] if command in ("train", "algos") and ":" in name]:
+            monkeypatch.setitem(ALGORITHMS, own, import_object(own))
         if command == "train" and args[1] in ALGORITHMS and args[2:] != ["--help"]:
             options, _ = parse(args[1], args[2:])  # exits where a flag or a value is wrong
             assert options.env
