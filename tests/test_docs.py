@@ -32,7 +32,7 @@ from jaxrl.names import called_here
 from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
-from jaxrl.runtime.records.sinks import RENAMED
+from jaxrl.runtime.records.services import RENAMED
 from jaxrl.runtime.sweep import expand, read_sweep
 from jaxrl.trust import import_object
 from tests.agents import cartpole
