@@ -53,9 +53,15 @@ EXPENSIVE_FILES = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Cheapest first: a broken helper is reported before the long tests that stand on it."""
+    """Cheapest first: a broken helper is reported before the long tests that stand on it.
+
+    Workers take groups: all tests of one learning rule, which share its compiled programs, or the rest of a file.
+    """
     rank = {name: position for position, name in enumerate(EXPENSIVE_FILES)}
     items.sort(key=lambda item: rank.get(item.path.name, -1))
+    for item in items:
+        rule = getattr(item, "callspec", None) and item.callspec.params.get("rule")
+        item.add_marker(pytest.mark.xdist_group(rule if isinstance(rule, str) else item.path.stem))
 
 
 @pytest.fixture(scope="module")
