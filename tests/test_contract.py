@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,16 @@ def test_loops_scans_and_chunks_are_one(rule: str) -> None:
 # --------------------------------------------------------------------------------------------------------------------- (b) vmap
 
 
+@cache
+def three(rule: str) -> tuple[Any, Any, Any]:
+    """Keys, the states of three seeds, and their step in one program."""
+    keys = jax.random.split(KEY(), 3)
+    return keys, jax.vmap(cartpole(rule).init)(keys), jax.jit(jax.vmap(cartpole(rule).step))
+
+
 @every_rule
 def test_vmap_over_keys_and_states_equals_solo(rule: str) -> None:
-    agent = cartpole(rule)
-    keys = jax.random.split(KEY(), 3)
-    states = jax.vmap(agent.init)(keys)
-    step = jax.jit(jax.vmap(agent.step))
+    agent, (keys, states, step) = cartpole(rule), three(rule)
     for _ in range(5):
         states, _ = step(states)
     for i in range(3):
@@ -101,8 +105,7 @@ def test_vmap_over_keys_and_states_equals_solo(rule: str) -> None:
 
 @every_rule
 def test_seeds_differ_from_the_first_step(rule: str) -> None:
-    agent = cartpole(rule)
-    states = jax.vmap(agent.init)(jax.random.split(KEY(), 2))
+    _, states, step = three(rule)
     moving = {
         "params": [x for x in jax.tree.leaves(states.learner.params) if x.ndim > 2],  # kernels: biases start at zero
         "environments": [states.actor.input.obs],
@@ -111,7 +114,7 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
     for name, leaves in moving.items():
         for leaf in leaves:
             assert (np.asarray(leaf)[0] != np.asarray(leaf)[1]).any(), name
-    step, actions = jax.jit(jax.vmap(agent.step)), []
+    actions = []
     for _ in range(4):  # sixteen actions each: of fewer, two seeds may draw the same
         states, _ = step(states)
         actions.append(np.asarray(states.actor.input.prev_action))
@@ -120,16 +123,17 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
 
 @every_rule
 def test_vmap_over_hyperparameters_equals_solo(rule: str) -> None:
-    agent = cartpole(rule)
-    rates = jnp.array([1e-4, 1e-2])
+    agent, (_, _, step) = cartpole(rule), three(rule)
+    rates = jnp.array([1e-4, 1e-2, 1e-3])
     states = jax.vmap(lambda rate: agent.init(KEY(), {"learning_rate": rate}))(rates)
     for _ in range(3):
-        states, _ = jax.jit(jax.vmap(agent.step))(states)
+        states, _ = step(states)
     for i, rate in enumerate(rates):
         solo, _ = run_steps(agent, agent.init(KEY(), {"learning_rate": rate}), 3)
         assert_close(jax.tree.map(lambda x, i=i: x[i], states), solo)
     leaves = jax.tree.leaves(states.learner.params)
     assert any((np.asarray(x)[0] != np.asarray(x)[1]).any() for x in leaves)
+    assert step._cache_size() == 1, "rates are data: they are the program of the seeds"
 
 
 def test_environment_parameters_are_data() -> None:
@@ -334,6 +338,15 @@ def test_killed_and_restored_goes_on_bit_for_bit(rule: str, tmp_path: Path) -> N
     resumed, _ = run_steps(agent, state, 3)
     undisturbed, _ = run_steps(agent, agent.init(KEY()), 6)
     assert_bit_equal(resumed, undisturbed)
+
+
+@every_rule
+def test_saved_and_restored_goes_on_bit_for_bit(rule: str, tmp_path: Path) -> None:
+    agent = cartpole(rule)
+    state, _ = run_steps(agent, agent.init(KEY()), 2)
+    save(tmp_path, state, 2, spec=agent.spec)
+    restored, _ = restore(tmp_path, jax.eval_shape(agent.init, KEY()))
+    assert_bit_equal(run_steps(agent, restored, 1), run_steps(agent, state, 1))
 
 
 # ------------------------------------------------------------------------------------------------------------------ (h) memory
