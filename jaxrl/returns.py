@@ -1,17 +1,48 @@
 """Returns and advantages: pure functions of time-major arrays.
 
-Every function takes the next values explicitly (``v_t`` beside ``v_tm1``), because with NEXT_STEP rows the value that follows
-row t is ``V(inputs[t + 1])`` whatever happened at t: after a termination it is multiplied by 0, after a truncation it is the
-value of the true last observation.
+``discounts`` turns the flags of NEXT_STEP rows into two arrays that all of them take, as in rlax: ``discount_t``, what the value of
+the observation that a row reached counts, and ``lambda_t``, how far the rows behind it are preferred to that value. Next values
+stand beside the others (``v_t`` beside ``v_tm1``), because what follows row t is ``V(inputs[t + 1])`` whatever happened at t.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from jaxrl.types import Array
+
+
+class Ends(Protocol):
+    """Rows, bool[T, B], such as a ``Rollout``."""
+
+    @property
+    def terminated(self) -> Array: ...
+    @property
+    def truncated(self) -> Array: ...
+    @property
+    def valid(self) -> Array: ...
+
+
+def discounts(rows: Ends, gamma: Array | float, lam: Array | float = 1.0) -> tuple[Array, Array]:
+    """``(discount_t, lambda_t)``, f32[T, B].
+
+    The discount is ``gamma``, and 0 after a termination: nothing is beyond, whatever else is true. The trace goes on by ``lam``
+    into the next row of the same episode, and is 0 at every end and before padding, so that what follows is the value reached.
+    Both are 0 on rows that are not valid.
+
+    Args:
+      rows: what is terminated, truncated and valid.
+      gamma: discount in [0, 1].
+      lam: trace decay in [0, 1]; 0 trusts the values, 1 the rewards.
+    """
+    chex.assert_equal_shape([rows.terminated, rows.truncated, rows.valid])
+    next_valid = jnp.concatenate([rows.valid[1:], rows.valid[-1:]])
+    goes_on = rows.valid & next_valid & ~rows.terminated & ~rows.truncated
+    return jnp.where(rows.valid & ~rows.terminated, gamma, 0.0), jnp.where(goes_on, lam, 0.0)
 
 
 def discounted_sums(r_t: Array, discount_t: Array, bootstrap: Array) -> Array:
@@ -35,36 +66,56 @@ def discounted_sums(r_t: Array, discount_t: Array, bootstrap: Array) -> Array:
     return jax.lax.scan(backward, bootstrap, (r_t, discount_t), reverse=True, unroll=min(16, r_t.shape[0]))[1]
 
 
-def gae(
-    r_t: Array,
-    v_tm1: Array,
-    v_t: Array,
-    terminated: Array,
-    truncated: Array,
-    valid: Array,
-    gamma: Array | float,
-    gae_lambda: Array | float,
-) -> Array:
+def gae(r_t: Array, discount_t: Array, lambda_t: Array, v_tm1: Array, v_t: Array, valid: Array) -> Array:
     """Generalised advantage estimation over rows of several episodes (Schulman et al. 2016, eq. 16).
 
-    A_t = δ_t + γλ·(1 − end_t)·A_{t+1} with δ_t = r_t + γ·(1 − terminated_t)·v_t − v_tm1 and end = terminated or truncated.
-    Invalid rows (resets, padding) have advantage 0, so nothing leaks over them.
+    A_t = δ_t + discount_t·lambda_t·A_{t+1} with δ_t = r_t + discount_t·v_t − v_tm1. Rows that are not valid have advantage 0.
 
     Args:
       r_t: f32[T, B] rewards.
+      discount_t: f32[T, B], and lambda_t, as ``discounts`` gives them.
       v_tm1: f32[T, B] V(inputs[t]), the value of the row's own observation.
-      v_t: f32[T, B] V(inputs[t + 1]), the value of the observation that the row reached.
-      terminated: bool[T, B]; wins where ``truncated`` is true as well.
-      truncated: bool[T, B].
+      v_t: f32[T, B] V(inputs[t + 1]), the value of the observation that the row reached; not looked at where the discount is 0.
       valid: bool[T, B].
-      gamma: discount in [0, 1].
-      gae_lambda: trace decay in [0, 1]; 0 gives the one-step error, 1 the Monte-Carlo advantage.
 
     Returns:
       f32[T, B] advantages; the λ-return is advantage + v_tm1.
     """
-    chex.assert_rank([r_t, v_tm1, v_t, terminated, truncated, valid], 2)
-    chex.assert_equal_shape([r_t, v_tm1, v_t, terminated, truncated, valid])
-    delta_t = r_t + gamma * jnp.where(terminated, 0.0, v_t) - v_tm1
-    decay_t = jnp.where(terminated | truncated, 0.0, gamma * gae_lambda)
-    return discounted_sums(jnp.where(valid, delta_t, 0.0), jnp.where(valid, decay_t, 0.0), jnp.zeros_like(r_t[0]))
+    chex.assert_rank([r_t, discount_t, lambda_t, v_tm1, v_t, valid], 2)
+    chex.assert_equal_shape([r_t, discount_t, lambda_t, v_tm1, v_t, valid])
+    delta_t = jnp.where(valid, r_t + discount_t * _beyond(discount_t, v_t) - v_tm1, 0.0)
+    return discounted_sums(delta_t, discount_t * lambda_t, jnp.zeros_like(r_t[0]))
+
+
+def lambda_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, valid: Array) -> Array:
+    """G_t = r_t + discount_t·((1 − lambda_t)·v_t + lambda_t·G_{t+1}), with G_T = V(inputs[T]) (Sutton & Barto 2018, eq. 12.20).
+
+    Arguments as for ``gae``. With ``lambda_t`` of ``discounts(rollout, gamma)``: the sum of rewards to the end of the episode or of
+    the rollout, and the value of what was reached there. Rows that are not valid have return 0.
+    """
+    chex.assert_rank([r_t, discount_t, lambda_t, v_t, valid], 2)
+    chex.assert_equal_shape([r_t, discount_t, lambda_t, v_t, valid])
+    beyond = _beyond(discount_t, v_t)
+    reward_t = jnp.where(valid, r_t + discount_t * (1.0 - lambda_t) * beyond, 0.0)
+    return discounted_sums(reward_t, discount_t * lambda_t, beyond[-1])
+
+
+def n_step_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, valid: Array, n: int) -> Array:
+    """The same, cut after n rewards, fewer where the episode or the rows end before (Sutton & Barto 2018, eq. 7.1).
+
+    Arguments as for ``gae``, of ``discounts(rollout, gamma)``.
+    """
+    chex.assert_rank([r_t, discount_t, lambda_t, v_t, valid], 2)
+    chex.assert_equal_shape([r_t, discount_t, lambda_t, v_t, valid])
+    beyond = _beyond(discount_t, v_t)
+    reward_t = jnp.where(valid, r_t, 0.0)
+    g_t = reward_t + discount_t * beyond
+    for _ in range(n - 1):
+        after = jnp.concatenate([g_t[1:], beyond[-1:]])
+        g_t = reward_t + discount_t * ((1.0 - lambda_t) * beyond + lambda_t * after)
+    return g_t
+
+
+def _beyond(discount_t: Array, v_t: Array) -> Array:
+    """``v_t``, but 0 where it must not count: 0 times a value that is not finite would be no 0."""
+    return jnp.where(discount_t == 0, 0.0, v_t)

@@ -22,7 +22,7 @@ from jaxrl.models import actor_critic
 from jaxrl.normalize import init_statistics, normalize_inputs, refresh, scale_rewards
 from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, learning_rate_metric, packing, pmean, valid_mean
 from jaxrl.parts import ModelFn, check_actor_critic
-from jaxrl.returns import gae
+from jaxrl.returns import discounts, gae
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Rule, prepare
 from jaxrl.spaces import finite
@@ -109,8 +109,7 @@ def targets(model: Model, learner: Learner, rollout: Rollout, hp: PPOHyperparams
     values = model.unroll(learner.params, rollout.carry, inputs)[1].value
     value = values[:-1]
     reward = scale_rewards(learner.statistics, rollout.reward)
-    ends = (rollout.terminated, rollout.truncated, rollout.valid)
-    advantage = gae(reward, value, values[1:], *ends, hp.gamma, hp.gae_lambda)
+    advantage = gae(reward, *discounts(rollout, hp.gamma, hp.gae_lambda), value, values[1:], rollout.valid)
 
     rows = Batch(
         inputs=jax.tree.map(lambda x: x[:-1], inputs),
