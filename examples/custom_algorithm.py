@@ -23,7 +23,7 @@ from jaxrl.distributions import sample_each
 from jaxrl.metrics import scalars
 from jaxrl.models import actor_critic
 from jaxrl.optimize import clipped_adam
-from jaxrl.returns import discounted_sums
+from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout import fold_each
 from jaxrl.spaces import example_input
 from jaxrl.spec import agent_spec
@@ -98,10 +98,8 @@ def make_reinforce(env: str, **settings: Any) -> jaxrl.Agent:
         def loss(params):
             _, output = model.unroll(params, rollout.carry, rollout.inputs)
             reached = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always what row t reached
-            # Where an episode was cut short, what follows is worth the value of the observation that it reached.
-            reward = rollout.reward + hp.gamma * jnp.where(rollout.truncated, reached, 0.0)
-            goes_on = rollout.valid & ~rollout.terminated & ~rollout.truncated
-            returns = discounted_sums(reward, hp.gamma * goes_on, reached[-1])
+            # All rewards; where an episode was cut short, what follows is worth the value of the observation that it reached.
+            returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), reached, rollout.valid)
             value = output.value[:-1]
             log_prob = jax.tree.map(lambda x: x[:-1], output.policy).log_prob(rollout.action)
             advantage = jax.lax.stop_gradient(returns - value)

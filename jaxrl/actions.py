@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from gymnasium import spaces
@@ -24,6 +26,12 @@ def to_environment(action_space: spaces.Space, action: Array) -> Array:
         share = 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
         action = low * (1.0 - share) + high * share
     return jnp.clip(action, low, high)  # after the mapping as well, which rounds
+
+
+def falling_epsilon(hyperparams: Any, rows: Array) -> Array:
+    """f32[]: from ``epsilon_start`` to ``epsilon_end``, linearly, over the first ``exploration_steps`` rows."""
+    share = jnp.clip(rows / hyperparams.exploration_steps, 0.0, 1.0)
+    return hyperparams.epsilon_start + (hyperparams.epsilon_end - hyperparams.epsilon_start) * share
 
 
 def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Key) -> Array:

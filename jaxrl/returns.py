@@ -1,8 +1,9 @@
 """Returns and advantages: pure functions of time-major arrays.
 
-``discounts`` turns the flags of NEXT_STEP rows into two arrays that all of them take, as in rlax: ``discount_t``, what the value of
-the observation that a row reached counts, and ``lambda_t``, how far the rows behind it are preferred to that value. Next values
-stand beside the others (``v_t`` beside ``v_tm1``), because what follows row t is ``V(inputs[t + 1])`` whatever happened at t.
+``discounts`` turns the flags of NEXT_STEP rows into two arrays that all of them take, as in rlax: ``discount_t``, what the value
+of the observation that a row reached counts, and ``lambda_t``, how far the rows behind it are preferred to that value. Next
+values stand beside the others (``v_t`` beside ``v_tm1``), because what follows row t is ``V(inputs[t + 1])`` whatever happened
+at t.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def gae(r_t: Array, discount_t: Array, lambda_t: Array, v_tm1: Array, v_t: Array
 def lambda_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, valid: Array) -> Array:
     """G_t = r_t + discount_t·((1 − lambda_t)·v_t + lambda_t·G_{t+1}), with G_T = V(inputs[T]) (Sutton & Barto 2018, eq. 12.20).
 
-    Arguments as for ``gae``. With ``lambda_t`` of ``discounts(rollout, gamma)``: the sum of rewards to the end of the episode or of
+    Arguments as for ``gae``. With those of ``discounts(rollout, gamma)``: the discounted rewards to the end of the episode or of
     the rollout, and the value of what was reached there. Rows that are not valid have return 0.
     """
     chex.assert_rank([r_t, discount_t, lambda_t, v_t, valid], 2)

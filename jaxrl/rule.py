@@ -17,8 +17,9 @@ from gymnasium import spaces
 
 from jaxrl.agent import as_only_device, bind, resolve_env
 from jaxrl.config import RolloutConfig, merge_hyperparams, split_settings
+from jaxrl.metrics import scalars
 from jaxrl.normalize import normalize_inputs
-from jaxrl.optimize import LossFn, OptimizerFn, Schedule, check_schedules, clipped_adam, packing, scheduled
+from jaxrl.optimize import LossFn, OptimizerFn, Schedule, check_schedules, clipped_adam, learning_rate_metric, packing, scheduled
 from jaxrl.parts import (
     ModelFn,
     check_actions,
@@ -31,12 +32,14 @@ from jaxrl.parts import (
     show,
 )
 from jaxrl.replay import Draw, Replay
+from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import example_rollout
 from jaxrl.spaces import example_input
-from jaxrl.spec import agent_spec
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Model, Policy, PyTree, Rollout
+from jaxrl.spec import agent_spec, algorithm_name
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Metrics, Model, Policy, PyTree, Rollout
 
 C = TypeVar("C", bound=RolloutConfig)
+L = TypeVar("L", bound=LearnerState)
 
 
 class Learner(NamedTuple):
@@ -95,24 +98,39 @@ class Rule(Generic[C]):
         config: Any = self.config
         return jax.tree.map(lambda x: x.reshape((config.updates_per_iteration, -1, *x.shape[1:])), drawn)
 
+    def updated(self, learner: L, hyperparams: Any, metrics: Mapping[str, Array], **fields: Any) -> tuple[L, Metrics]:
+        """What an update gives: the learner with new ``fields`` and the next version, and the metrics, with the learning rate."""
+        rate = learning_rate_metric(self.optimizer, hyperparams, learner.params)
+        return learner._replace(version=learner.version + 1, **fields), scalars({**metrics, **rate})  # type: ignore[attr-defined]
+
     def algorithm(self, **functions: Callable[..., Any]) -> Algorithm:
         """The ``Algorithm`` of functions that take the rule first, by the names that it has for them.
 
-        Without a ``policy`` of its own a rule explores by the parameters alone. Replay rules give ``observe`` and ``learn``, and
-        get ``update``, which is one after the other, and ``seal``.
+        Some are the same for most rules, and are those below where none is given: ``policy``, and with replay ``observe`` and
+        ``seal``. A rule that gives ``learn`` updates by ``observe``, then ``learn``.
         """
-        if "learn" in functions:
-            observe, learn = functions["observe"], functions["learn"]
-            functions["update"] = lambda rule, learner, rollout: learn(rule, observe(rule, learner, rollout))
+        shared: dict[str, Callable[..., Any]] = {"policy": policy}
         if self.replay is not None:
-            functions["seal"] = lambda rule, learner: learner._replace(replay=rule.replay.seal(learner.replay))
-        bound: dict[str, Any] = {name: partial(function, self) for name, function in ({"policy": policy} | functions).items()}
+            shared |= {"observe": store, "seal": seal}
+        bound: dict[str, Any] = {name: partial(function, self) for name, function in {**shared, **functions}.items()}
+        if "learn" in bound:
+            bound["update"] = lambda learner, rollout: bound["learn"](bound["observe"](learner, rollout))
         return Algorithm(**bound, initial_carry=self.model.initial_carry, warmup_iterations=self.config.warmup_iterations)
 
 
 def policy(rule: Rule[Any], learner: LearnerState) -> Policy:
-    """The parameters and statistics, and nothing besides."""
+    """The parameters and statistics: a rule that explores by these alone."""
     return Policy(learner.params, learner.statistics, (), learner.version)
+
+
+def store(rule: Rule[Any], learner: Any, rollout: Rollout) -> Any:
+    """Add the rollout's rows to the replay, raw."""
+    return learner._replace(replay=rule.replay.add(learner.replay, replay_rows(rollout), rollout.env_id))
+
+
+def seal(rule: Rule[Any], learner: Any) -> Any:
+    """The environments begin anew."""
+    return learner._replace(replay=rule.replay.seal(learner.replay))
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders
@@ -170,7 +188,7 @@ def prepare(
     default_model: ModelFn,
     parts: Mapping[str, Any],
     *,
-    unrolled: bool = False,
+    memory: bool = False,
 ) -> Prepared[C]:
     """Look through what a builder was given: settings, environment, model, optimiser, schedules and losses.
 
@@ -179,7 +197,7 @@ def prepare(
       settings: its keywords that are fields of ``config`` and ``hyperparams``.
       actions: the kinds of action space that the rule takes.
       parts: all other keywords of the builder: ``model``, ``optimizer``, ``schedules``, ``axis_name``, and others that it has.
-      unrolled: the rule calls the model's ``unroll``, not only ``apply``.
+      memory: the rule trains recurrent models, so it calls the model's ``unroll``, not only ``apply``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, action space or part.
@@ -188,11 +206,14 @@ def prepare(
     data: Any
     structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
     bound = resolve_env(env)
-    check_actions(builder.__name__.removeprefix("make_").upper(), bound, actions)
+    title = algorithm_name({"builder": builder.__name__})
+    check_actions(title, bound, actions)
     model = resolve_model(parts["model"], default_model, bound)
+    if (recurrent := is_recurrent(model)) and not memory:
+        raise TypeError(f"{title} learns from single rows, so its model must be memoryless (initial_carry gives ())")
     losses = resolve_losses(parts.get("extra_losses", ()))
-    output = model_output(parts["model"], model, bound, unrolled=unrolled)
-    structure.check(recurrent=is_recurrent(model))
+    output = model_output(parts["model"], model, bound, unrolled=memory)
+    structure.check(recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
     optimizer = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
     both = (bound.observation_space, bound.action_space)

@@ -7,6 +7,7 @@ import graphlib
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +246,22 @@ def test_type_checkers_see_the_same_names() -> None:
                 seen |= dict.fromkeys(public, node.module)
     assert seen.pop("*") == "jaxrl.algorithms"
     assert seen == jaxrl._homes()
+
+
+# ------------------------------------------------------------------------------------------------------------------------ sizes
+
+
+def code_lines(rule: str) -> list[str]:
+    return (PACKAGE / f"algorithms/{rule}.py").read_text().splitlines()
+
+
+@pytest.mark.parametrize("rule, lines", [("ppo", 260), ("dqn", 200)])
+def test_a_rule_reads_in_a_few_screens(rule: str, lines: int) -> None:
+    assert len(code_lines(rule)) <= lines
+
+
+def test_what_two_rules_share_has_one_home() -> None:
+    """Lines that stand in both, imports and docstrings too."""
+    ppo, dqn = (Counter(line.strip() for line in code_lines(rule) if line.strip()) for rule in ("ppo", "dqn"))
+    both = ppo & dqn
+    assert both.total() < 40, both

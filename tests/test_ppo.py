@@ -26,7 +26,7 @@ from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.normalize import init_statistics, normalize_inputs
 from jaxrl.optimize import clipped_adam, packing, scheduled
-from jaxrl.returns import gae
+from jaxrl.returns import discounts, gae
 from jaxrl.rollout import collect
 from jaxrl.rows import first_input
 from jaxrl.training import run_iterations
@@ -103,8 +103,7 @@ def test_one_update_is_one_step_down_the_gradient() -> None:
 
     model = small_model(agent.env)
     value = np.asarray(jit(model.unroll)(state.learner.params, (), rollout.inputs)[1].value)
-    ends = rollout.terminated, rollout.truncated, rollout.valid
-    advantage = np.asarray(gae(rollout.reward, value[:-1], value[1:], *ends, 0.9, 0.95))
+    advantage = np.asarray(gae(rollout.reward, *discounts(rollout, 0.9, 0.95), value[:-1], value[1:], rollout.valid))
     flat = lambda x: np.asarray(x).reshape(-1, *x.shape[2:])  # noqa: E731
     batch = Batch(
         jax.tree.map(lambda x: flat(x[:-1]), rollout.inputs),
@@ -339,8 +338,7 @@ def test_rewards_are_scaled_by_the_statistics_that_acted_and_stay_raw_in_the_log
     inputs = normalize_inputs(state.learner.statistics, rollout.inputs)
     value = small_model(agent.env).unroll(state.learner.params, (), inputs)[1].value
     scaled = rollout.reward / np.sqrt(float(state.learner.statistics.rewards.moments.variance))
-    ends = rollout.terminated, rollout.truncated, rollout.valid
-    expected = gae(scaled, value[:-1], value[1:], *ends, 0.5, 0.95)
+    expected = gae(scaled, *discounts(rollout, 0.5, 0.95), value[:-1], value[1:], rollout.valid)
     np.testing.assert_allclose(batch.advantage, expected.reshape(-1), rtol=1e-4, atol=1e-4)
     after, metrics = jit(agent.step)(state)
     assert to_floats(metrics)["charts/episodic_return"] == 1 + 4 + 9 + 16 + 25
@@ -364,11 +362,13 @@ def test_a_recurrent_model_learns_from_the_carry_that_acted() -> None:
     # Values and advantages come from that carry as well.
     rollout, model = one_rollout(agent)(state), RECURRENT(agent.env.observation_space, agent.env.action_space)
     value = jit(model.unroll)(state.learner.params, state.actor.carry, rollout.inputs)[1].value
-    ends = rollout.terminated, rollout.truncated, rollout.valid
     batch = make_targets(model, state.learner, rollout)
     np.testing.assert_allclose(batch.value, value[:-1].T, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(
-        batch.advantage, gae(rollout.reward, value[:-1], value[1:], *ends, 0.99, 0.95).T, rtol=1e-3, atol=1e-4
+        batch.advantage,
+        gae(rollout.reward, *discounts(rollout, 0.99, 0.95), value[:-1], value[1:], rollout.valid).T,
+        rtol=1e-3,
+        atol=1e-4,
     )
     assert_bit_equal(batch.carry, state.actor.carry)
 

@@ -1,8 +1,9 @@
-"""GAE and discounted sums against loops over single episodes, on rows of every kind."""
+"""GAE, λ-returns, n-step returns and discounted sums against loops over single episodes, on rows of every kind."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.returns import discounted_sums, gae
+from jaxrl.returns import discounted_sums, discounts, gae, lambda_returns, n_step_returns
+from jaxrl.types import Array
 
 T, B = 9, 3
-gae_jit = jax.jit(gae)
 
 
 class Rows(NamedTuple):
-    """What ``gae`` takes, [T, B]."""
+    """What the functions take, [T, B]."""
 
     r_t: np.ndarray
     v_tm1: np.ndarray
@@ -26,6 +27,20 @@ class Rows(NamedTuple):
     terminated: np.ndarray
     truncated: np.ndarray
     valid: np.ndarray
+
+
+def advantages(rows: Rows, gamma: float, gae_lambda: float) -> Array:
+    return gae(rows.r_t, *discounts(rows, gamma, gae_lambda), rows.v_tm1, rows.v_t, rows.valid)  # type: ignore[arg-type]
+
+
+advantages_jit = jax.jit(advantages)
+
+
+@partial(jax.jit, static_argnames="n")
+def returns(rows: Rows, gamma: float, lam: float, n: int | None = None) -> Array:
+    """λ-returns; or those of n steps."""
+    given: Any = (rows.r_t, *discounts(rows, gamma, lam), rows.v_t, rows.valid)  # type: ignore[arg-type]
+    return lambda_returns(*given) if n is None else n_step_returns(*given, n=n)
 
 
 def oracle(rows: Rows, gamma: float, gae_lambda: float) -> np.ndarray:
@@ -76,7 +91,7 @@ def test_gae_is_the_loop_over_episodes(
     seed: int, terminated: np.ndarray, truncated: np.ndarray, padding: np.ndarray, gamma: float, gae_lambda: float
 ) -> None:
     rows = make_rows(seed, terminated, truncated, padding)
-    np.testing.assert_allclose(gae_jit(*rows, gamma, gae_lambda), oracle(rows, gamma, gae_lambda), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(advantages_jit(rows, gamma, gae_lambda), oracle(rows, gamma, gae_lambda), rtol=1e-4, atol=1e-4)
 
 
 def column(*values: float, dtype: type = np.float32) -> np.ndarray:
@@ -94,7 +109,7 @@ def test_gae_by_hand() -> None:
         valid=column(1, 1, 0, 1, dtype=bool),
     )
     # δ_0 = 1 + 10 − 10 = 1; δ_1 = 2 − 20 = −18; row 2 is the reset; δ_3 = 4 + 4 − 40 = −32.
-    np.testing.assert_allclose(gae(*rows, 0.5, 0.5)[:, 0], [1 - 18 / 4, -18, 0, -32])
+    np.testing.assert_allclose(advantages(rows, 0.5, 0.5)[:, 0], [1 - 18 / 4, -18, 0, -32])
 
 
 def test_nothing_leaks_over_an_end_even_without_a_reset_row() -> None:
@@ -102,14 +117,14 @@ def test_nothing_leaks_over_an_end_even_without_a_reset_row() -> None:
     rows = Rows(column(1, 1), column(0, 0), column(0, 10), *(column(0, 0, dtype=bool),) * 2, column(1, 1, dtype=bool))
     for name, first in (("terminated", 1.0), ("truncated", 1.0)):
         ended = rows._replace(**{name: column(1, 0, dtype=bool)})
-        np.testing.assert_allclose(gae(*ended, 0.5, 1.0)[:, 0], [first, 6.0])
-    np.testing.assert_allclose(gae(*rows, 0.5, 1.0)[:, 0], [4.0, 6.0])
+        np.testing.assert_allclose(advantages(ended, 0.5, 1.0)[:, 0], [first, 6.0])
+    np.testing.assert_allclose(advantages(rows, 0.5, 1.0)[:, 0], [4.0, 6.0])
 
 
 def test_both_flags_mean_terminated() -> None:
     both = Rows(*(column(x) for x in (1.0, 0.0, 100.0)), *(column(1, dtype=bool),) * 3)
-    np.testing.assert_allclose(gae(*both, 0.9, 0.95), [[1.0]])
-    np.testing.assert_allclose(gae(*both._replace(terminated=column(0, dtype=bool)), 0.9, 0.95), [[91.0]])
+    np.testing.assert_allclose(advantages(both, 0.9, 0.95), [[1.0]])
+    np.testing.assert_allclose(advantages(both._replace(terminated=column(0, dtype=bool)), 0.9, 0.95), [[91.0]])
 
 
 @pytest.fixture(scope="module")
@@ -123,33 +138,49 @@ def one_rollout() -> Rows:
 def test_lambda_zero_is_the_one_step_error(one_rollout: Rows) -> None:
     rows = one_rollout
     delta = rows.r_t + 0.9 * rows.v_t * ~rows.terminated - rows.v_tm1
-    np.testing.assert_allclose(gae(*rows, 0.9, 0.0), delta * rows.valid, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(advantages(rows, 0.9, 0.0), delta * rows.valid, rtol=1e-5, atol=1e-6)
 
 
-def test_lambda_one_is_the_return_minus_the_value(one_rollout: Rows) -> None:
-    """The λ-return with λ = 1: rewards to the end, then V of what was reached, and no other value in between."""
+def return_oracle(rows: Rows, gamma: float, n: int) -> np.ndarray:
+    """Up to n rewards of the row's own episode, then V of what was reached, and no other value in between."""
+    expected = np.zeros((T, B))
+    for t, b in zip(*np.nonzero(rows.valid), strict=True):
+        discount, k = 1.0, t
+        while True:
+            expected[t, b] += discount * rows.r_t[k, b]
+            discount *= gamma
+            if rows.terminated[k, b]:
+                break
+            if rows.truncated[k, b] or k in (T - 1, t + n - 1) or not rows.valid[k + 1, b]:
+                expected[t, b] += discount * rows.v_t[k, b]
+                break
+            k += 1
+    return expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31), flags, flags, tails, st.sampled_from([0.0, 0.9]))
+def test_returns_are_rewards_and_then_the_value_reached(
+    seed: int, terminated: np.ndarray, truncated: np.ndarray, padding: np.ndarray, gamma: float
+) -> None:
+    rows = make_rows(seed, terminated, truncated, padding)
+    np.testing.assert_allclose(returns(rows, gamma, 1.0), return_oracle(rows, gamma, T), rtol=1e-4, atol=1e-4)
+    for n in (1, 3, T):
+        np.testing.assert_allclose(returns(rows, gamma, 1.0, n=n), return_oracle(rows, gamma, n), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
+def test_a_lambda_return_is_the_advantage_and_the_value(one_rollout: Rows, lam: float) -> None:
+    """Of n steps too, where n is the whole rollout; with λ = 0 one step is all."""
     rows = one_rollout
-    returns = np.asarray(gae(*rows, 0.9, 1.0)) + rows.v_tm1
-    for b in range(B):
-        for t in range(T):
-            if not rows.valid[t, b]:
-                continue
-            total, discount, k = 0.0, 1.0, t
-            while True:
-                total += discount * rows.r_t[k, b]
-                discount *= 0.9
-                if rows.terminated[k, b]:
-                    break
-                if rows.truncated[k, b] or k == T - 1 or not rows.valid[k + 1, b]:
-                    total += discount * rows.v_t[k, b]
-                    break
-                k += 1
-            assert returns[t, b] == pytest.approx(total, rel=1e-4, abs=1e-4)
+    expected = np.where(rows.valid, advantages(rows, 0.9, lam) + rows.v_tm1, 0.0)
+    np.testing.assert_allclose(returns(rows, 0.9, lam), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(returns(rows, 0.9, lam, n=T), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_gae_of_one_environment_ignores_the_others(one_rollout: Rows) -> None:
-    alone = jnp.concatenate([gae(*(x[:, b : b + 1] for x in one_rollout), 0.9, 0.8) for b in range(B)], axis=1)
-    np.testing.assert_allclose(gae(*one_rollout, 0.9, 0.8), alone, rtol=1e-6)
+    alone = jnp.concatenate([advantages(Rows(*(x[:, b : b + 1] for x in one_rollout)), 0.9, 0.8) for b in range(B)], axis=1)
+    np.testing.assert_allclose(advantages(one_rollout, 0.9, 0.8), alone, rtol=1e-6)
 
 
 @pytest.mark.parametrize("length, shape", [(1, ()), (2, (2, 3)), (16, (2,)), (17, ()), (40, (2, 3))])
@@ -173,6 +204,6 @@ def test_shapes_that_do_not_fit_are_refused(one_rollout: Rows) -> None:
     with pytest.raises(AssertionError):
         discounted_sums(zeros, zeros, jnp.zeros(1))  # would broadcast silently
     with pytest.raises(AssertionError):
-        gae(*one_rollout._replace(v_t=one_rollout.v_t[:, :1]), 0.9, 0.9)
+        advantages(one_rollout._replace(v_t=one_rollout.v_t[:, :1]), 0.9, 0.9)
     with pytest.raises(AssertionError):
-        gae(*(x[:, 0] for x in one_rollout), 0.9, 0.9)
+        advantages(Rows(*(x[:, 0] for x in one_rollout)), 0.9, 0.9)

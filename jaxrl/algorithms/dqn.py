@@ -6,29 +6,27 @@ Reads top to bottom: settings, state, acting, loss, observe and learn, builder.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.actions import epsilon_greedy
+from jaxrl.actions import epsilon_greedy, falling_epsilon
 from jaxrl.config import Count, LearningRate, Positive, PositiveUnit, ReplayConfig, TotalSteps, Unit
 from jaxrl.distributions import pick
-from jaxrl.metrics import scalars
 from jaxrl.models import q_network, split_mask
-from jaxrl.optimize import Optimizer, Schedule, descend, learning_rate_metric, packing, valid_mean
-from jaxrl.parts import ModelFn, check_q_values, is_recurrent, resolve_replay
+from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_mean
+from jaxrl.parts import ModelFn, check_q_values, resolve_replay
 from jaxrl.replay import ReplayFn
-from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
+from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.replay.uniform import ReplayState, uniform_replay
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Rule, prepare
-from jaxrl.spaces import example_input, finite
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+from jaxrl.spaces import finite
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, StepInput
 
 
 @dataclass(frozen=True)
@@ -100,20 +98,14 @@ def dqn_loss(
     return loss, {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
 
 
-# ------------------------------------------------------------------------------------------------------------------------ rule
-
-
 def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> DQNState:
     learner = rule.init_learner(key, hyperparams)
-    example = example_input(rule.observation_space, rule.action_space)
-    row = jax.tree.map(lambda x: x[0], ReplayRow(*example[:3], example.is_first, example.is_first))
-    return DQNState(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=rule.replay.init(row))
+    rows = rule.replay.init(example_row(rule.observation_space, rule.action_space))
+    return DQNState(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=rows)
 
 
 def epsilon(rule: Rule[DQNConfig], learner: DQNState) -> Array:
-    hp = rule.current(learner)
-    done = learner.version.astype(jnp.float32) * rule.config.steps_per_iteration / hp.exploration_steps
-    return hp.epsilon_start + (hp.epsilon_end - hp.epsilon_start) * jnp.clip(done, 0.0, 1.0)
+    return falling_epsilon(rule.current(learner), learner.version.astype(jnp.float32) * rule.config.steps_per_iteration)
 
 
 def policy(rule: Rule[DQNConfig], learner: DQNState) -> Policy:
@@ -127,12 +119,6 @@ def act(
     if not explore:
         return carry, jnp.argmax(q_values, -1).astype(jnp.int32), {}
     return carry, epsilon_greedy(q_values, split_mask(inputs.obs)[1], policy.exploration, fold_each(key, env_id)), {}
-
-
-def observe(rule: Rule[DQNConfig], learner: DQNState, rollout: Rollout) -> DQNState:
-    obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
-    rows = ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid)
-    return learner._replace(replay=rule.replay.add(learner.replay, rows, rollout.env_id))
 
 
 def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
@@ -156,19 +142,14 @@ def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
     now = (jnp.arange(config.updates_per_iteration, dtype=jnp.int32), rule.per_update(drawn))
     start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
     (packed, target, opt_state), metrics = jax.lax.scan(one, start, now)
-    metrics |= {"charts/epsilon": epsilon(rule, learner), **learning_rate_metric(rule.optimizer, hp, learner.params)}
-    learner = learner._replace(
-        params=unpack(packed), target_params=unpack(target), opt_state=opt_state, version=learner.version + 1
-    )
-    return learner, scalars(metrics)
+    metrics["charts/epsilon"] = epsilon(rule, learner)
+    fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state}
+    return rule.updated(learner, hp, metrics, **fields)
 
 
 def make_algorithm(rule: Rule[DQNConfig]) -> Algorithm:
     """DQN's learning rule, bound to spaces and to no environment."""
-    return rule.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn)
-
-
-# --------------------------------------------------------------------------------------------------------------------- builder
+    return rule.algorithm(init=init, policy=policy, act=act, learn=learn)
 
 
 def make_dqn(
@@ -200,11 +181,7 @@ def make_dqn(
     """
     given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
     ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
-    if is_recurrent(ready.rule.model):
-        raise TypeError(
-            "DQN with uniform replay learns from single rows, so its model must be memoryless (initial_carry gives ())"
-        )
     check_q_values(model, ready.output, ready.env.action_space)
     config = ready.rule.config
     made = resolve_replay(replay, uniform_replay, config, before=1, after=config.n_step)
-    return ready.bind(make_algorithm(dataclasses.replace(ready.rule, replay=made)))
+    return ready.bind(make_algorithm(replace(ready.rule, replay=made)))

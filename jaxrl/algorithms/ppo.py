@@ -16,11 +16,10 @@ from gymnasium import spaces
 from jaxrl.actions import to_environment
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, RolloutConfig, TotalSteps, Unit
 from jaxrl.distributions import sample_each
-from jaxrl.metrics import scalars
 from jaxrl.minibatch import explained_variance, minibatches
 from jaxrl.models import actor_critic
 from jaxrl.normalize import init_statistics, normalize_inputs, refresh, scale_rewards
-from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, learning_rate_metric, packing, pmean, valid_mean
+from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, packing, pmean, valid_mean
 from jaxrl.parts import ModelFn, check_actor_critic
 from jaxrl.returns import discounts, gae
 from jaxrl.rollout import fold_each
@@ -165,9 +164,6 @@ def ppo_loss(
     return policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy, metrics
 
 
-# ------------------------------------------------------------------------------------------------------------------------ rule
-
-
 def init(rule: Rule[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Learner:
     observations = rule.observation_space if rule.config.normalize_observations else None
     rewards = rule.config.num_envs if rule.config.normalize_rewards else None
@@ -208,18 +204,13 @@ def update(rule: Rule[PPOConfig], learner: Learner, rollout: Rollout) -> tuple[L
 
     (packed, opt_state), metrics = jax.lax.scan(minibatch, (pack(learner.params), learner.opt_state), order)
     metrics["losses/explained_variance"] = explained_variance(batch.target, batch.advantage, batch.valid, rule.axis_name)
-    metrics |= learning_rate_metric(rule.optimizer, hp, learner.params)
     statistics = refresh(learner.statistics, rollout, hp.gamma, rule.axis_name)
-    learner = learner._replace(params=unpack(packed), opt_state=opt_state, statistics=statistics, version=learner.version + 1)
-    return learner, scalars(metrics)
+    return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state, statistics=statistics)
 
 
 def make_algorithm(rule: Rule[PPOConfig]) -> Algorithm:
     """PPO's learning rule, bound to spaces and to no environment."""
     return rule.algorithm(init=init, act=act, observe=observe, update=update)
-
-
-# --------------------------------------------------------------------------------------------------------------------- builder
 
 
 def make_ppo(
@@ -250,7 +241,7 @@ def make_ppo(
     """
     given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
     kinds = (spaces.Discrete, spaces.Box)
-    ready = prepare(make_ppo, env, PPOConfig, PPOHyperparams, settings, kinds, actor_critic, given, unrolled=True)
+    ready = prepare(make_ppo, env, PPOConfig, PPOHyperparams, settings, kinds, actor_critic, given, memory=True)
     check_actor_critic(model, ready.output, ready.env.action_space)
     config, network = ready.rule.config, ready.rule.model
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+from gymnasium import spaces
 
 from jaxrl.replay import Draw, Replay
 from jaxrl.rows import next_input
-from jaxrl.types import Array, PyTree, StepInput
+from jaxrl.spaces import example_input
+from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 
 class ReplayRow(NamedTuple):
@@ -19,6 +22,18 @@ class ReplayRow(NamedTuple):
     reward: Array
     terminated: Array
     valid: Array
+
+
+def replay_rows(rollout: Rollout) -> ReplayRow:
+    """What replay keeps of a rollout, [T, B]: raw, and each observation once, because a row's successor holds what it reached."""
+    obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
+    return ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid)
+
+
+def example_row(observation_space: spaces.Space, action_space: spaces.Space) -> ReplayRow:
+    """One row, unbatched, all zeros."""
+    obs, action, reward, flag = jax.tree.map(lambda x: x[0], tuple(example_input(observation_space, action_space)))
+    return ReplayRow(obs, action, reward, flag, flag)
 
 
 class Transitions(NamedTuple):
