@@ -200,8 +200,9 @@ def resolve_optimizer(
     hyperparams: Any,
     defaults: Any,
     scheduled: Sequence[str],
-) -> OptimizerFn:
-    """A builder's ``optimizer`` keyword as a function of the hyperparameters, tried on the model's parameters.
+) -> tuple[OptimizerFn, set[str]]:
+    """A builder's ``optimizer`` keyword as a function of the hyperparameters, tried on the model's parameters; and the names of
+    those that have no effect with it.
 
     Args:
       hyperparams: the agent's own, and ``defaults`` the rule's.
@@ -212,7 +213,7 @@ def resolve_optimizer(
       ValueError: a learning rate, a clip or a schedule was asked for that it does not look at.
     """
     if optimizer is None or optimizer is clipped_adam:
-        return clipped_adam
+        return clipped_adam, set()
     what = f"optimizer={show(optimizer)}"
     function = ready(optimizer) if isinstance(optimizer, optax.GradientTransformation) else optimizer
     if not callable(function) or not _takes(function, hyperparams):
@@ -226,7 +227,8 @@ def resolve_optimizer(
     for name, got, wanted in (("updates", updates, params), ("state", after, state)):
         if not same_shapes(got, wanted):
             raise TypeError(f"{what} gives the {name} {show_shapes(got)} for {show_shapes(wanted)}: they must agree")
-    for name in ({*READ_BY_OPTIMIZERS} & {*defaults._fields}) - read:
+    unread = ({*READ_BY_OPTIMIZERS} & {*defaults._fields}) - read
+    for name in unread:
         fix = READ_BY_OPTIMIZERS[name]
         if name in scheduled:
             raise ValueError(
@@ -238,7 +240,7 @@ def resolve_optimizer(
                 f"{name}={getattr(hyperparams, name):g} has no effect, because {what} does not look at it: leave it out, or use "
                 f"lambda hp: {fix}"
             )
-    return function
+    return function, unread
 
 
 def ready(transformation: optax.GradientTransformation) -> OptimizerFn:

@@ -215,9 +215,9 @@ def prepare(
     output = model_output(parts["model"], model, bound, unrolled=memory)
     structure.check(recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
-    optimizer = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
+    optimizer, unread = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
     both = (bound.observation_space, bound.action_space)
     rule = Rule(*both, model, structure, optimizer, factors, losses, axis_name=parts["axis_name"])
     if "extra_losses" in parts:
         parts = {**parts, "extra_losses": losses}  # one need not be in a list
-    return Prepared(rule, bound, data, output, agent_spec(builder, env, structure, data, parts))
+    return Prepared(rule, bound, data, output, agent_spec(builder, env, structure, data, parts, unread))

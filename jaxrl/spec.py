@@ -116,12 +116,23 @@ def check_factory(env_id: str, trust: str | Iterable[str] = ()) -> None:
         import_part(factory, "env", check_trust(trust), role="env")
 
 
-def agent_spec(builder: Any, env: str | Env | HostEnv, config: Any, hyperparams: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """``Agent.spec`` of what ``builder`` makes from a Config (dataclass), Hyperparams (NamedTuple) and parts."""
+def agent_spec(
+    builder: Any,
+    env: str | Env | HostEnv,
+    config: Any,
+    hyperparams: Any,
+    parts: Mapping[str, Any],
+    unread: Iterable[str] = (),
+) -> dict[str, Any]:
+    """``Agent.spec`` of what ``builder`` makes from a Config (dataclass), Hyperparams (NamedTuple) and parts.
+
+    Args:
+      unread: settings that have no effect beside these parts. They are None, which leaves them open: their defaults may change.
+    """
     return {
         "builder": describe(builder, "builder"),
         "env": describe_env(env),
-        "settings": describe({**dataclasses.asdict(config), **hyperparams._asdict()}),
+        "settings": describe({**dataclasses.asdict(config), **hyperparams._asdict(), **dict.fromkeys(unread)}),
         "parts": describe(parts),
     }
 
@@ -149,7 +160,7 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     if not (isinstance(spec["settings"], Mapping) and isinstance(spec["parts"], Mapping)):
         raise ValueError("this is no agent spec: its settings and parts must be mappings; Agent.spec makes one")
     trust = check_trust(trust)
-    settings = {name: value for name, value in spec["settings"].items() if value is not None}  # None, of older runs: left open
+    settings = {name: value for name, value in spec["settings"].items() if value is not None}  # None: left open
     keywords = {**settings, **spec["parts"], "env": spec["env"]}
     described = {name: data for name, data in keywords.items() if name not in overrides}
     if isinstance(env := described.get("env"), str):

@@ -16,6 +16,7 @@ import jaxrl
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
 from jaxrl.parts import ready, show
 from jaxrl.replay.uniform import uniform_replay
+from jaxrl.runtime.records.folder import first_difference, what_counts
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, SMALL_Q_NETWORK, every_builder, small_dqn, small_ppo
@@ -100,6 +101,18 @@ def test_a_ready_transformation_is_refused_by_name_where_a_spec_is_needed() -> N
     with pytest.raises(ValueError, match=r"^optimizer cannot be rebuilt"):
         jaxrl.build(spec)
     assert jaxrl.build(spec, optimizer=adamw).num_envs == 4
+
+
+@pytest.mark.parametrize("build", SMALL)
+def test_a_setting_without_effect_is_left_open(build: Builder) -> None:
+    """So the agent can be made again when its default has changed; a run's folder of before holds the number."""
+    spec = build("tests.probes:constant_reward", optimizer=adamw).spec
+    settings = spec["settings"]
+    assert settings["max_grad_norm"] is None and settings["learning_rate"] is not None and settings["gamma"] is not None
+    assert jaxrl.build(spec).spec == spec
+    older = {**spec, "settings": {**settings, "max_grad_norm": 123.0}}
+    assert first_difference(*what_counts(older, spec)) is None
+    assert "gamma" in str(first_difference(*what_counts({**older, "settings": {**settings, "gamma": 0.5}}, spec)))
 
 
 # -------------------------------------------------------------------------------------------------------------------- schedules

@@ -34,7 +34,7 @@ from jaxrl.runtime.records.folder import (
     first_difference,
     plain,
     set_aside,
-    without_length,
+    what_counts,
 )
 from jaxrl.runtime.records.record import Record
 from jaxrl.runtime.records.services import TensorBoard, WeightsAndBiases, import_wandb
@@ -144,7 +144,7 @@ class RunFiles:
         Raises:
           ValueError.
         """
-        agents = (without_length(found.spec or {}), without_length(plain(self._agent.spec)))
+        agents = what_counts(found.spec or {}, plain(self._agent.spec))
         there = found.request or {}  # of an older version: fewer settings, or none
         now = plain(with_length_of(self._request, there)) if there else {}
         for name, saved, here in (("agent", *agents), ("run", there, {key: now.get(key) for key in there})):

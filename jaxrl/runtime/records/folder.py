@@ -59,7 +59,7 @@ class RunFolder:
           FileExistsError.
         """
         assert self.config is not None
-        agents = (without_length(self.config["agent"]), without_length(plain(spec)))
+        agents = what_counts(self.config["agent"], plain(spec))
         for name, there, here in (("agent", *agents), ("run", self.config["run"], plain(request))):
             if difference := first_difference(there, here, name):
                 raise FileExistsError(
@@ -172,9 +172,14 @@ def _is_at(file: TextIO, path: Path) -> bool:
         return False
 
 
-def without_length(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """An agent's spec without ``total_steps``."""
-    return {**spec, "settings": {name: value for name, value in spec.get("settings", {}).items() if name != "total_steps"}}
+def what_counts(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two specs of an agent without ``total_steps`` and the settings that have no effect here, which older versions stored."""
+    skipped = {"total_steps", *(name for name, value in here.get("settings", {}).items() if value is None)}
+
+    def kept(spec: Mapping[str, Any]) -> dict[str, Any]:
+        return {**spec, "settings": {name: x for name, x in spec.get("settings", {}).items() if name not in skipped}}
+
+    return kept(there), kept(here)
 
 
 def first_difference(before: Any, now: Any, path: str = "") -> str | None:
