@@ -52,7 +52,8 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
         request = {**plan.describe(), "seeds": SEEDS, "hyperparams": None, "save_replay": True}
         files = RunFiles(folder, agent, request, Output(checkpoint_every=0), jax.devices(), lambda text: None)
         session = Session(driver, SEEDS, plan, Silent(), files)
-        saver = Saver(Path(name) / "saved", agent.spec, every=1e-9, keep=3, save_replay=True, note=lambda text: None)
+        about: dict[str, Any] = {"spec": agent.spec, "request": request, "run": None, "note": lambda text: None}
+        saver = Saver(Path(name) / "saved", **about, every=1e-9, keep=3, save_replay=True, check=lambda: None)
         step = itertools.count(1)
 
         def plain(states: Any) -> Any:
@@ -65,7 +66,7 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
             return plain(states)
 
         def logging(states: Any) -> Any:
-            return session.chunk(states, session.iteration + iterations)[0]
+            return session.chunk(states, session.trained + iterations)[0]
 
         extra = {}
         for what, chunk in (("checkpoint", saving), ("logs", logging)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import chaos
@@ -23,7 +24,7 @@ def test_differences_are_found(tmp_path: Path) -> None:
 
     for name, value in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
         (tmp_path / name).mkdir()
-        save(tmp_path / name / "checkpoints", {"x": value, "y": 0}, 1)
+        save(tmp_path / name / "checkpoints", {"x": np.array(value), "y": np.array(0)}, 1)
         (tmp_path / name / "progress.csv").write_text(f"seed,seconds,loss\r\n0,{len(name)},{value}\r\n")
     assert chaos.differences(tmp_path / "a", tmp_path / "b") == []
     assert chaos.differences(tmp_path / "a", tmp_path / "c") == ["['x']", "progress.csv"]
