@@ -103,6 +103,7 @@ def test_a_ready_transformation_is_refused_by_name_where_a_spec_is_needed() -> N
     assert jaxrl.build(spec, optimizer=adamw).num_envs == 4
 
 
+@every_builder
 def test_a_setting_without_effect_is_left_open(build: Builder) -> None:
     """So the agent can be made again when its default has changed; a run's folder of before holds the number."""
     spec = build("tests.probes:constant_reward", optimizer=adamw).spec
