@@ -10,6 +10,7 @@ from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 from benchmarks.markdown import table
+from jaxrl.algorithms import ALGORITHMS
 
 NAMES = {"jaxrl": "jaxrl", "rejax": "Rejax", "random": "random policy"}
 Program = Mapping[str, Any]
@@ -137,7 +138,11 @@ RETURNS = (
 def speed_report(result: Mapping[str, Any]) -> str:
     """The tables of one ``speed-ALGORITHM.json``."""
     cases = result["cases"]
-    parts = [f"## Speed: {result['algorithm'].upper()} on CartPole", about(result, cases[0]["programs"]), speed_table(cases)]
+    parts = [
+        f"## Speed: {ALGORITHMS[result['algorithm']].title} on CartPole",
+        about(result, cases[0]["programs"]),
+        speed_table(cases),
+    ]
     if "rejax" in cases[0]["programs"]:
         parts.append(ratio_table(cases))
     if result["hardware"].get("gpu") is None:

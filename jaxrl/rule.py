@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.agent import as_only_device, bind, resolve_env
+from jaxrl.algorithms import title_of
 from jaxrl.config import RolloutConfig, merge_hyperparams, split_settings
 from jaxrl.metrics import scalars
 from jaxrl.normalize import normalize_inputs
@@ -35,7 +36,7 @@ from jaxrl.replay import Draw, Replay
 from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import example_rollout
 from jaxrl.spaces import example_input
-from jaxrl.spec import agent_spec, algorithm_name
+from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Metrics, Model, Policy, PyTree, Rollout
 
 C = TypeVar("C", bound=RolloutConfig)
@@ -206,7 +207,7 @@ def prepare(
     data: Any
     structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
     bound = resolve_env(env)
-    title = algorithm_name({"builder": builder.__name__})
+    title = title_of(builder.__name__)
     check_actions(title, bound, actions)
     model = resolve_model(parts["model"], default_model, bound)
     if (recurrent := is_recurrent(model)) and not memory:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxrl.algorithms import ALGORITHMS
+from jaxrl.algorithms import ALGORITHMS, title_of
 from jaxrl.names import nearest
 from jaxrl.trust import PATH, RESULTS, check_trust, check_trusted, import_object, import_part, is_trusted, remember
 from jaxrl.types import Agent, Env, HostEnv, Model
@@ -264,8 +264,7 @@ def _unimportable(data: Any) -> list[str]:
 def algorithm_name(spec: Mapping[str, Any]) -> str:
     """PPO for what ``make_ppo`` makes."""
     builder, bracket, settings = brief(spec.get("builder", "agent")).partition("(")
-    titles = {entry.builder: entry.title for entry in ALGORITHMS.values()}
-    return titles.get(builder, builder.removeprefix("make_")) + bracket + settings
+    return title_of(builder) + bracket + settings
 
 
 def brief(value: Any) -> str:

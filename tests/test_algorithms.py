@@ -47,7 +47,7 @@ def test_an_entry_says_what_its_file_has(rule: str) -> None:
         if kind in entry.actions:
             assert small(rule, env).env.name == env.name
         else:
-            with pytest.raises(TypeError, match=f"{entry.title} needs a {entry.takes} .*: make_.* takes .*{kind}"):
+            with pytest.raises(TypeError, match=f"{entry.title} needs a {' or '.join(entry.actions)} .*: make_.* takes .*{kind}"):
                 small(rule, env)
 
 

@@ -73,7 +73,7 @@ LAYERS = (
 )
 """Each imports its own layer and those above it in this list."""
 
-REGISTRY = {"jaxrl.algorithms", "jaxrl.algorithms.ALGORITHMS", "jaxrl.algorithms.Entry"}
+REGISTRY = {"jaxrl.algorithms", "jaxrl.algorithms.ALGORITHMS", "jaxrl.algorithms.Entry", "jaxrl.algorithms.title_of"}
 """Data, which all may read; what it lists is imported when it is asked for."""
 
 

@@ -119,3 +119,9 @@ def setting_names(algorithm: str) -> tuple[list[str], list[str]]:
     """The names of an algorithm's structural settings, and of its hyperparameters; without ``total_steps``, which a run sets."""
     rule = ALGORITHMS[algorithm].load()
     return list(rule.config.__dataclass_fields__), [name for name in rule.hyperparams._fields if name != "total_steps"]
+
+
+def title_of(builder: str) -> str:
+    """PPO for ``make_ppo``; for a builder of the user's own, its name."""
+    titles = {entry.builder: entry.title for entry in ALGORITHMS.values()}
+    return titles.get(builder, builder.removeprefix("make_"))
