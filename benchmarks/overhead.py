@@ -53,7 +53,7 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
         files = RunFiles(folder, agent, request, Output(checkpoint_every=0), jax.devices(), lambda text: None)
         session = Session(driver, SEEDS, plan, Silent(), files)
         about: dict[str, Any] = {"spec": agent.spec, "request": request, "run": None, "note": lambda text: None}
-        saver = Saver(Path(name) / "saved", **about, every=1e-9, keep=3, save_replay=True, check=lambda: None)
+        saver = Saver(Path(name) / "saved", **about, every=1e-9, keep=3, check=lambda: None)
         step = itertools.count(1)
 
         def plain(states: Any) -> Any:

@@ -6,6 +6,7 @@ refreshes them from the valid rows afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -93,6 +94,10 @@ class RewardStatistics(NamedTuple):
     returns: Array
     """f32[num_envs]: the running discounted return of each environment."""
     moments: RunningMoments
+
+    @property
+    def env_axes(self) -> Mapping[str, int]:
+        return {"returns": 0}
 
 
 def real_valued(space: spaces.Space, obs: PyTree) -> PyTree:

@@ -12,30 +12,45 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxrl.agent import state_shapes, warn_if_eager
+from jaxrl.agent import warn_if_eager
 from jaxrl.rollout import params_axes
 from jaxrl.spec import build
 from jaxrl.training import check_pure
 from jaxrl.types import Agent, AgentState, Key, PyTree
 
-GLOBAL_SIZES = ("num_envs", "batch_size", "buffer_size", "learning_starts")
-"""Settings that count over all devices, and so grow with the number of environments."""
-
 
 def env_axes(agent: Agent, state: AgentState) -> AgentState:
     """Which axis of each leaf runs over environments; -1 for leaves that belong to none of them.
 
-    Found by comparing the shapes of this agent's state with those of one that is twice as large, so it holds for any rule.
+    The state says so, by the property ``env_axes`` of NamedTuples in it (see ``jaxrl.types.LearnerState``).
+
+    Raises:
+      ValueError: an axis that a state declares has another size than the number of environments.
     """
-    env = check_pure(agent, "env_axes")
-    doubled = build(agent.spec, **{name: 2 * size for name, size in agent.spec["settings"].items() if name in GLOBAL_SIZES})
-    ours, theirs = state_shapes(agent), state_shapes(doubled)
-
-    def axis(one: Any, two: Any) -> int:
-        return next((i for i, (m, n) in enumerate(zip(one.shape, two.shape, strict=True)) if m != n), -1)
-
+    env, num_envs = check_pure(agent, "env_axes"), state.actor.done.shape[0]
     params = jax.tree.map(lambda a: -1 if a is None else a, params_axes(env, state.env_params), is_leaf=lambda a: a is None)
-    return jax.tree.map(axis, ours, theirs)._replace(env_params=params)
+    axes = _declared_axes(state)._replace(env_params=params)
+
+    def check(path: Any, leaf: Any, axis: int) -> None:
+        if axis >= 0 and (leaf.ndim <= axis or leaf.shape[axis] != num_envs):
+            raise ValueError(
+                f"state{jax.tree_util.keystr(path)} has the shape {leaf.shape}, and its env_axes says that axis {axis} runs over "
+                f"the {num_envs} environments"
+            )
+
+    jax.tree.map_with_path(check, state._replace(env_params=()), axes._replace(env_params=()))
+    return axes
+
+
+def _declared_axes(tree: PyTree, axis: int = -1) -> Any:
+    """``tree`` with the axis that is declared for each leaf, or for what it is in; else ``axis``."""
+    if _declares(tree):
+        return type(tree)(*[_declared_axes(part, tree.env_axes.get(name, axis)) for name, part in tree._asdict().items()])
+    return jax.tree.map(lambda x: _declared_axes(x, axis) if _declares(x) else axis, tree, is_leaf=_declares)
+
+
+def _declares(x: Any) -> bool:
+    return hasattr(x, "env_axes")
 
 
 def partition_specs(agent: Agent, state: AgentState) -> AgentState:
@@ -68,7 +83,7 @@ def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
     """The same agent with its environments, batches and replay shared out over devices.
 
     Args:
-      agent: built by one of jaxrl's builders from importable parts (its spec is used); with or without an ``axis_name``.
+      agent: with an ``axis_name``, or built by one of jaxrl's builders from importable parts: its spec then builds one.
       num_devices: default: all. Must divide ``num_envs``, and ``batch_size`` where there is one.
 
     Returns:
@@ -77,7 +92,9 @@ def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
     """
     name = agent.axis_name or "devices"
     num_devices = num_devices or jax.device_count()
-    shared = build(agent.spec, axis_name=name)
+    if agent.axis_name is None and not agent.spec:
+        raise ValueError("this agent has no spec to build it again from: bind it with axis_name='d', and share that one out")
+    shared = agent if agent.axis_name else build(agent.spec, axis_name=name)
     _check_devices(shared, num_devices)
     mesh = jax.make_mesh((num_devices,), (name,), axis_types=(AxisType.Auto,), devices=jax.devices()[:num_devices])
 
@@ -105,11 +122,12 @@ def _axis_name(agent: Agent) -> str:
 
 def _check_devices(agent: Agent, num_devices: int) -> None:
     _axis_name(agent)
+    settings = {"num_envs": agent.num_envs, **agent.spec.get("settings", {})}
     for name in ("num_envs", "batch_size"):
-        size = agent.spec["settings"].get(name, num_devices)
+        size = settings.get(name, num_devices)
         if size % num_devices:
             raise ValueError(f"{name}={size} must be a multiple of the number of devices, {num_devices}")
-    minibatches = agent.spec["settings"].get("num_minibatches", 1)
+    minibatches = settings.get("num_minibatches", 1)
     recurrent = bool(jax.tree.leaves(jax.eval_shape(lambda: agent.algorithm.initial_carry(1))))
     share = agent.num_envs // num_devices * (1 if recurrent else agent.rollout_length)
     if share % minibatches:

@@ -104,11 +104,11 @@ class Rule(Generic[C]):
         rate = learning_rate_metric(self.optimizer, hyperparams, learner.params)
         return learner._replace(version=learner.version + 1, **fields), scalars({**metrics, **rate})  # type: ignore[attr-defined]
 
-    def algorithm(self, **functions: Callable[..., Any]) -> Algorithm:
+    def algorithm(self, *, learnt: tuple[str, ...] = ("params", "statistics"), **functions: Callable[..., Any]) -> Algorithm:
         """The ``Algorithm`` of functions that take the rule first, by the names that it has for them.
 
         Some are the same for most rules, and are those below where none is given: ``policy``, and with replay ``observe`` and
-        ``seal``. A rule that gives ``learn`` updates by ``observe``, then ``learn``.
+        ``seal``. A rule that gives ``learn`` updates by ``observe``, then ``learn``. For ``learnt`` see ``Algorithm``.
         """
         shared: dict[str, Callable[..., Any]] = {"policy": policy}
         if self.replay is not None:
@@ -116,7 +116,13 @@ class Rule(Generic[C]):
         bound: dict[str, Any] = {name: partial(function, self) for name, function in {**shared, **functions}.items()}
         if "learn" in bound:
             bound["update"] = lambda learner, rollout: bound["learn"](bound["observe"](learner, rollout))
-        return Algorithm(**bound, initial_carry=self.model.initial_carry, warmup_iterations=self.config.warmup_iterations)
+        return Algorithm(
+            **bound,
+            initial_carry=self.model.initial_carry,
+            warmup_iterations=self.config.warmup_iterations,
+            learnt=learnt,
+            buffers=("replay",) if self.replay is not None else (),
+        )
 
 
 def policy(rule: Rule[Any], learner: LearnerState) -> Policy:

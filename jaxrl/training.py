@@ -69,10 +69,11 @@ def freezing(agent: Agent) -> Agent:
     """An agent whose ``step`` takes and gives ``(AgentState, alive)``, alive bool[]: a state that breaks stays as it was before.
 
     It breaks in an iteration whose losses, or parameters after it, are NaN or infinite. That iteration's losses are among the
-    metrics, so that they show it; beyond them, and ever after, nothing is counted and nothing moves. Only the arrays within
-    ``learner.replay`` are as the last iteration left them: keeping them would copy the buffer, and as nothing else moves, the
+    metrics, so that they show it; beyond them, and ever after, nothing is counted and nothing moves. Only the arrays within the
+    rule's ``buffers`` are as the last iteration left them: keeping them would copy the buffer, and as nothing else moves, the
     same rows are written to the same places again.
     """
+    buffers = {f".learner.{name}" for name in agent.algorithm.buffers}
 
     def step(carry: tuple[AgentState, Array]) -> tuple[tuple[AgentState, Array], Metrics]:
         before, alive = carry
@@ -80,8 +81,8 @@ def freezing(agent: Agent) -> Agent:
         goes_on = alive & is_finite(after, metrics)
 
         def keep(path: Any, new: Array, old: Array) -> Array:
-            in_replay = jax.tree_util.keystr(path).startswith(".learner.replay")
-            return new if new is old or (in_replay and new.ndim) else jnp.where(goes_on, new, old)
+            in_buffer = jax.tree_util.keystr(path[:2]) in buffers
+            return new if new is old or (in_buffer and new.ndim) else jnp.where(goes_on, new, old)
 
         state = jax.tree_util.tree_map_with_path(keep, after, before)
         return (state, goes_on), only_if(goes_on, metrics) | only_if(alive, losses(metrics))

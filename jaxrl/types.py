@@ -257,7 +257,11 @@ class Policy(NamedTuple):
 
 
 class LearnerState(Protocol):
-    """What every rule's LearnerState has; each rule's own NamedTuple adds its fields (target_params, replay, ...)."""
+    """What every rule's LearnerState has; each rule's own NamedTuple adds its fields (target_params, replay, ...).
+
+    A NamedTuple anywhere in a state that keeps something per environment says so by a property ``env_axes``: field -> the axis
+    that runs over environments, in all leaves of the field. On several devices each then holds its own share of them.
+    """
 
     @property
     def params(self) -> PyTree: ...
@@ -303,6 +307,12 @@ class Algorithm(NamedTuple):
     apply: Callable[[Any, PyTree], Any] | None = None
     warmup_iterations: int = 0
     """How many rollouts ``Agent.init`` collects and observes without learning."""
+    learnt: tuple[str, ...] = ("params", "statistics")
+    """Fields of the LearnerState that ``init_from`` takes from another run. One that is not there, as target networks are not
+    where policies were saved, begins with that run's ``params``."""
+    buffers: tuple[str, ...] = ()
+    """Fields of the LearnerState that store rows: ``save_replay=False`` leaves them out of checkpoints, and where a seed is
+    frozen they alone are not put back."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------- agents
@@ -326,6 +336,10 @@ class ActorState(NamedTuple):
     done: Array
     """bool[B]: the episode ended on the row before, so the next row is spent on the reset."""
     episode: EpisodeStatistics
+
+    @property
+    def env_axes(self) -> Mapping[str, int]:
+        return dict.fromkeys(self._fields, 0)
 
 
 class AgentState(NamedTuple):

@@ -160,11 +160,15 @@ def test_list_envs():
 
 def test_register_backend(monkeypatch):
     monkeypatch.setattr(envs, "_REGISTERED", {})
+    monkeypatch.setattr(envs, "_ON_HOST", {"envpool"})
     made = make_env("CartPole-v1")
     envs.register_backend("mine", lambda name, options: made._replace(params={"name": len(name), **options}), lambda: ["a", "b"])
     env = make_env("mine:abc", x=1)
     assert (env.name, env.params, describe_env(env)) == ("mine:abc?x=1", {"name": 3, "x": 1}, "mine:abc?x=1")
     assert list_envs("mine") == ["mine:a", "mine:b"]
+    envs.register_backend("hosted", lambda name, options: made, lambda: [], on_host=True)
+    ids = ("envpool:Pong-v5", "hosted:a?b=1", "mine:a", "CartPole-v1", "envpool", "None")
+    assert [envs.runs_on_host(env_id) for env_id in ids] == [True, True, False, False, True, False]
     with pytest.raises(ValueError, match="'mine' exists already"):
         envs.register_backend("mine", lambda name, options: made, lambda: [])
     with pytest.raises(ValueError, match="must be an identifier"):

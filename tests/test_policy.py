@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from jaxrl.runtime.play.policy import load_policies
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
 from jaxrl.spaces import describe_space, example_input, realize_space
+from jaxrl.types import AgentState
 from tests import probes
 from tests.agents import RECURRENT, REPRESENTATIVES, SMALL_ACTOR_CRITIC, assert_bit_equal, cartpole, small_dqn, small_ppo
 from tests.hosted import hosted
@@ -249,16 +250,17 @@ def test_a_run_begins_with_what_another_learnt(runs: Any, tmp_path: Path, capsys
 def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
     """Three seeds from a run of two. The best are policies, without target networks; whole states have theirs."""
     folder, states = runs["dqn"]
+    learnt = cartpole("dqn").algorithm.learnt
     fresh = jax.vmap(cartpole("dqn").init)(jax.random.split(jax.random.key(0), 3))
-    taken, report = warm_start(fresh, read_source(folder))
+    taken, report = warm_start(fresh, read_source(folder), learnt)
     there = load_policies(folder)
     assert "(2 members for 3 seeds: seed i, from 0, takes member i % 2)" in report and "new ones" not in report
-    for learnt in (taken.learner.params, taken.learner.target_params):
-        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[[0, 1, 0]]), learnt, there.policies.params)
+    for params in (taken.learner.params, taken.learner.target_params):
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[[0, 1, 0]]), params, there.policies.params)
 
     states = jax.device_get(states._replace(actor=(), key=()))
     other = jax.tree.map(lambda x: x + 1, states.learner.target_params)
-    taken, _ = warm_start(fresh, read_source(states._replace(learner=states.learner._replace(target_params=other))))
+    taken, _ = warm_start(fresh, read_source(states._replace(learner=states.learner._replace(target_params=other))), learnt)
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[[0, 1, 0]]), taken.learner.target_params, other)
 
 
@@ -279,7 +281,7 @@ def test_what_does_not_fit_is_new_and_named(runs: Any) -> None:
     _, states = runs["ppo"]
     agent = small_ppo("Acrobot-v1", model=SMALL_ACTOR_CRITIC)
     fresh = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
-    taken, report = warm_start(fresh, read_source(states))
+    taken, report = warm_start(fresh, read_source(states), agent.algorithm.learnt)
     there, here = states.learner.params["params"], taken.learner.params["params"]
     np.testing.assert_array_equal(here["value"]["kernel"], there["value"]["kernel"][np.array([0, 1, 0])])
     np.testing.assert_array_equal(
@@ -293,7 +295,27 @@ def test_nothing_that_fits_is_an_error(runs: Any) -> None:
     _, states = runs["dqn"]
     fresh = jax.vmap(cartpole("ppo").init)(jax.random.split(jax.random.key(0), 2))
     with pytest.raises(ValueError, match=r"init_from=the given states: nothing in it fits this agent. Here new: .learner.params"):
-        warm_start(fresh, read_source(states))
+        warm_start(fresh, read_source(states), ("params", "statistics"))
+
+
+def test_what_is_taken_is_what_the_rule_declares(runs: Any) -> None:
+    """By whole names of fields; one that was not saved begins with the params."""
+    _, states = runs["ppo"]
+
+    class Learner(NamedTuple):
+        params: Any
+        slow: Any
+        params_of_another_kind: Any
+
+    there = states.learner.params
+    fresh = AgentState(Learner(*[jax.tree.map(jnp.zeros_like, there)] * 3), (), (), (), states.iteration, ())
+    taken = warm_start(fresh, read_source(states), ("params", "slow"))[0].learner
+    for params in taken[:2]:
+        jax.tree.map(np.testing.assert_array_equal, params, there)
+    assert not any(x.any() for x in jax.tree.leaves(taken.params_of_another_kind))
+    states = fresh._replace(learner=taken)
+    assert without_buffers(states, ("slow",)).learner.slow == ()
+    assert_bit_equal(with_buffers(states, fresh, ("slow",)).learner.slow, fresh.learner.slow)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- spaces

@@ -149,7 +149,8 @@ def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
 
 def make_algorithm(rule: Rule[DQNConfig]) -> Algorithm:
     """DQN's learning rule, bound to spaces and to no environment."""
-    return rule.algorithm(init=init, policy=policy, act=act, learn=learn)
+    learnt = ("params", "target_params", "statistics")
+    return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
 
 
 def make_dqn(

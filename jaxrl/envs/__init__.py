@@ -34,6 +34,8 @@ class Backend(NamedTuple):
 
 # Imported on first use: each has `make`, `list_names` and `family`.
 _MODULES = {"gymnax": "jaxrl.envs.gymnax", "envpool": "jaxrl.envs.envpool"}
+_ON_HOST = {"envpool"}
+"""Those whose environments run on the host: said here, as an import might start JAX's backend."""
 _REGISTERED: dict[str, Backend] = {}
 
 
@@ -118,15 +120,29 @@ def family_of(env_id: str) -> str:
     return _backend(backend).family(name)
 
 
+def runs_on_host(env_id: str) -> bool:
+    """Whether an id, which need not be whole, is of a backend whose environments run on the host; nothing is imported."""
+    return env_id.partition(":")[0] in _ON_HOST
+
+
 def register_backend(
-    name: str, make: Callable[[str, dict[str, Any]], Env | HostEnv], list_names: Callable[[], list[str]]
+    name: str,
+    make: Callable[[str, dict[str, Any]], Env | HostEnv],
+    list_names: Callable[[], list[str]],
+    *,
+    on_host: bool = False,
 ) -> None:
-    """Let ``make_env("name:...")`` call ``make(rest, options)``. Other processes know the backend once they ran this too."""
+    """Let ``make_env("name:...")`` call ``make(rest, options)``. Other processes know the backend once they ran this too.
+
+    Args:
+      on_host: it makes ``HostEnv``s only, for which the command line asks JAX for no more than one device.
+    """
     if not name.isidentifier():
         raise ValueError(f"backend name {name!r} must be an identifier such as 'my_backend'")
     if name in _backends():
         raise ValueError(f"backend {name!r} exists already. Backends: {', '.join(_backends())}.")
     _REGISTERED[name] = Backend(make, list_names)
+    _ON_HOST.update([name] * on_host)
 
 
 def describe_env(env: Env | HostEnv) -> str | None:

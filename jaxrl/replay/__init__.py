@@ -75,7 +75,7 @@ class Replay(NamedTuple):
 
     A window never crosses the ring's seam between newest and oldest. It does cross the ends of episodes, where rows are not
     ``valid``: what that means for n-step returns or sequences is the business of ``jaxrl.replay.transitions`` and its like.
-    The state says which of its fields run over environments, by ``env_axes`` (see ``jaxrl.types``).
+    The state says by ``env_axes`` which of its fields run over environments (see ``jaxrl.types.LearnerState``).
     """
 
     init: InitReplayFn

@@ -6,6 +6,7 @@ What follows row t is row t + 1, because at an end row t + 1 is the reset row, w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import chex
@@ -32,6 +33,10 @@ class ReplayState(NamedTuple):
     """i32[]: where the next row goes, and ring_length more for each lane that has its rows of a round which is not complete."""
     size: Array
     """i32[]: how many of the newest rows count, at most ``capacity``."""
+
+    @property
+    def env_axes(self) -> Mapping[str, int]:
+        return {"records": 1, "valid": 1}
 
 
 def uniform_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: int = 0, after: int = 1) -> Replay:

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointWarning, Damage, latest_step, read_whole, step_folders
 from jaxrl.runtime.checkpoint.restore import why_unusable
-from jaxrl.runtime.checkpoint.states import without_replay
+from jaxrl.runtime.checkpoint.states import without_buffers
 from jaxrl.runtime.checkpoint.store import begin_save, finish_save
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, plain, set_aside
 from jaxrl.runtime.records.record import Record
@@ -38,7 +38,7 @@ class Saver:
         run: str | None,
         every: float,
         keep: int,
-        save_replay: bool,
+        leave_out: Sequence[str] = (),
         note: Callable[[str], None],
         check: Callable[[], None],
     ) -> None:
@@ -46,6 +46,7 @@ class Saver:
         Args:
           spec, request, run: of the agent and the run, for each checkpoint: what it holds of both, and the run's id.
           every: seconds between checkpoints; 0: only at the end.
+          leave_out: fields of the learner that checkpoints do not hold.
           check: raises where the folder is not this run's any more.
         """
         self._run, self._check = run, check
@@ -56,7 +57,7 @@ class Saver:
         self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
         self._always: dict[str, Any] = {"spec": spec, "run": run, "request": plain(request), "check": check}
         """What every save is told."""
-        self._keep, self._save_replay, self._note = keep, save_replay, note
+        self._keep, self._leave_out, self._note = keep, leave_out, note
         self._every = self._least = every or math.inf
         self._last = time.perf_counter()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-checkpoint")
@@ -98,7 +99,7 @@ class Saver:
 
     def slimmed(self, states: PyTree) -> PyTree:
         """What a checkpoint holds of the states: everything, or all but the replay buffer."""
-        return states if self._save_replay else without_replay(states)
+        return without_buffers(states, self._leave_out) if self._leave_out else states
 
     def close(self) -> None:
         """Wait for the save under way."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,14 +11,16 @@ import numpy as np
 from jaxrl.types import Agent, AgentState, HostEnv, PyTree
 
 
-def without_replay(states: PyTree) -> PyTree:
-    """States (of all seeds, or a list with one per seed) with ``()`` for the replay buffer, if they have one."""
-    return map_states(lambda s: s._replace(learner=s.learner._replace(replay=())) if hasattr(s.learner, "replay") else s, states)
+def without_buffers(states: PyTree, buffers: Sequence[str]) -> PyTree:
+    """States (of all seeds, or a list with one per seed) with ``()`` for these fields of the learner."""
+    return map_states(lambda s: s._replace(learner=s.learner._replace(**dict.fromkeys(buffers, ()))), states)
 
 
-def with_replay(states: PyTree, fresh: PyTree) -> PyTree:
-    """``states`` with the replay buffers of ``fresh``."""
-    return map_states(lambda s, f: s._replace(learner=s.learner._replace(replay=f.learner.replay)), states, fresh)
+def with_buffers(states: PyTree, fresh: PyTree, buffers: Sequence[str]) -> PyTree:
+    """``states`` with these fields of the learner from ``fresh``."""
+    return map_states(
+        lambda s, f: s._replace(learner=s.learner._replace(**{name: getattr(f.learner, name) for name in buffers})), states, fresh
+    )
 
 
 def seal(agent: Agent, state: AgentState) -> AgentState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +18,6 @@ from jaxrl.runtime.checkpoint.restore import read_arrays
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, read_config
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.types import PyTree
-
-TAKEN = ("params", "target_params", "statistics")
-"""Of a LearnerState: what was learnt, without the state of the optimiser, the replay buffer and the keys."""
-
-PARAMS, TARGET = ".learner.params", ".learner.target_params"
 
 POLICY = (".params", ".statistics")
 """How paths begin where policies are saved and not whole states."""
@@ -63,10 +59,7 @@ def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") ->
     else:
         name = "the given states"
         given = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
-    arrays = by_path({f".learner{path}" if path.startswith(POLICY) else path: leaf for path, leaf in given.items()})
-    if not any(path.startswith(TARGET) for path in arrays):
-        arrays |= {TARGET + path.removeprefix(PARAMS): leaf for path, leaf in arrays.items() if path.startswith(PARAMS)}
-    return Source(name, arrays)
+    return Source(name, by_path({f".learner{path}" if path.startswith(POLICY) else path: leaf for path, leaf in given.items()}))
 
 
 def describe_source(source: Any, which: str) -> dict[str, Any] | None:
@@ -101,12 +94,13 @@ def recorded_source(origin: Any, out: str) -> tuple[Any, str]:
     raise ValueError(f"{CONFIG} in {out!r} is not what a run writes: its 'init_from' is {origin!r}. Put it back from a copy")
 
 
-def warm_start(states: PyTree, source: Source) -> tuple[PyTree, str]:
+def warm_start(states: PyTree, source: Source, learnt: Sequence[str]) -> tuple[PyTree, str]:
     """States of all seeds with the learnt arrays of ``source`` where name, shape and dtype agree, and a report.
 
     Args:
       states: new ones, every leaf [num_seeds, ...], or a list with one per seed. Seed i, by its place, takes the arrays of the
         source's seed i; where that has fewer, they serve in turn.
+      learnt: which fields of the learner; see ``Algorithm.learnt``.
 
     Raises:
       ValueError: nothing fits.
@@ -116,15 +110,18 @@ def warm_start(states: PyTree, source: Source) -> tuple[PyTree, str]:
     taken, left, new, members = 0, [], [], 0
     for path, leaf in leaves:
         seed, where = _split_seed(jax.tree_util.keystr(path))
-        if not where.startswith(tuple(f".learner.{part}" for part in TAKEN)):
+        field = re.match(r"\.learner\.(\w+)", where)
+        if field is None or field[1] not in learnt:
             new.append(leaf)
             continue
-        value = _fitting(found.get(where), leaf, seed)
-        if value is None:
-            there = found.get(where)
+        there = found.get(where)
+        if not any(path.startswith(field[0]) for path in found):
+            there = found.get(f".learner.params{where.removeprefix(field[0])}")
+        value = _fitting(there, leaf, seed)
+        if there is None or value is None:
             left.append(f"{where} {_shape(leaf, seed)} ({'not there' if there is None else f'there {_shape(there, None)}'})")
         else:
-            taken, members = taken + 1, len(found[where])
+            taken, members = taken + 1, len(there)
         new.append(leaf if value is None else jax.device_put(value, leaf.sharding))
     if not taken:
         raise ValueError(f"init_from={name}: nothing in it fits this agent. Here new: {'; '.join(left[:SHOWN])}")

@@ -6,11 +6,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxrl.types import Metrics, PyTree
+from jaxrl.types import Agent, Metrics, PyTree
 
 
 class Driver(Protocol):
     """How one kind of environment trains many seeds."""
+
+    agent: Agent
 
     def init(self, hyperparams: Any = None) -> PyTree:
         """The states of all seeds, warmed up."""

@@ -33,7 +33,7 @@ class FusedDriver:
         """``len(devices)`` divides ``len(seeds)``."""
         self.compile_seconds = 0.0
         """Spent so far on tracing and compiling."""
-        self._agent = agent
+        self.agent = agent
         self._seeds = np.asarray(seeds, np.uint32)
         self._mesh = jax.make_mesh((len(devices),), (SEEDS,), axis_types=(AxisType.Auto,), devices=devices)
         # XLA's default order of kernels on a CPU lets several run at once, and small ones then spend more time on passing from
@@ -73,7 +73,7 @@ class FusedDriver:
 
     def seal(self, states: AgentState) -> AgentState:
         """Replay that knows of the seam before its next rows; ``states`` is used up."""
-        return self.call("seal", partial(seal, self._agent), (0,), states, donate=True)
+        return self.call("seal", partial(seal, self.agent), (0,), states, donate=True)
 
     def place(self, states: AgentState) -> AgentState:
         """In shards again, wherever the caller's functions left them."""
@@ -91,7 +91,7 @@ class FusedDriver:
         """Episodes of every seed, greedy or as in training: ``(returns, lengths)``, [num_seeds, num_episodes]."""
 
         def play(seed: Array, state: AgentState, iteration: Array) -> tuple[Array, Array]:
-            result = evaluate(self._agent, state, evaluation_key(seed, iteration), num_episodes, explore=explore)
+            result = evaluate(self.agent, state, evaluation_key(seed, iteration), num_episodes, explore=explore)
             return result.episodic_return, result.episodic_length
 
         return self.call(("evaluate", num_episodes, explore), play, (0, 0, None), self._seeds, states, np.int32(iteration))
@@ -100,15 +100,15 @@ class FusedDriver:
         """Copies, which outlive the states."""
 
         def policy(state: AgentState) -> Policy:
-            return jax.tree.map(jnp.copy, self._agent.algorithm.policy(state.learner))
+            return jax.tree.map(jnp.copy, self.agent.algorithm.policy(state.learner))
 
         return self.call("policies", policy, (0,), states)
 
     def _init_one(self, seed: Array, hyperparams: PyTree) -> AgentState:
-        return self._agent.init(jax.random.key(seed), hyperparams)
+        return self.agent.init(jax.random.key(seed), hyperparams)
 
     def _iterate_one(self, state: AgentState, iterations: Array, alive: Array) -> tuple[AgentState, Metrics, Array]:
-        (state, alive), metrics = run_iterations(freezing(self._agent), (state, alive), iterations)
+        (state, alive), metrics = run_iterations(freezing(self.agent), (state, alive), iterations)
         return state, metrics, alive
 
     def _per_seed(self, hyperparams: Mapping[str, Any] | None) -> dict[str, np.ndarray]:

@@ -99,7 +99,7 @@ class RunFiles:
             run=folder.id,
             every=output.checkpoint_every,
             keep=output.keep_checkpoints,
-            save_replay=request["save_replay"],
+            leave_out=() if request["save_replay"] else agent.algorithm.buffers,
             note=note,
             check=folder.check_there,
         )

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl.metrics import merge, widened
-from jaxrl.runtime.checkpoint.states import with_replay, with_total_steps
+from jaxrl.runtime.checkpoint.states import with_buffers, with_total_steps
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.loop.files import RunFiles
@@ -71,7 +71,8 @@ class Session:
             states, step, records = self.files.resume(target)
             if jax.tree.structure(states) != jax.tree.structure(target):
                 # Rows of the warm-up's environments, and then of those that the run had stopped in.
-                states = self.driver.seal(with_replay(states, self.driver.init(hyperparams)))
+                fresh = self.driver.init(hyperparams)
+                states = self.driver.seal(with_buffers(states, fresh, self.driver.agent.algorithm.buffers))
                 self.progress.note(
                     "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to one that was "
                     "never stopped"
@@ -89,7 +90,7 @@ class Session:
             rows = [state.warmup_rows for state in states] if isinstance(states, list) else states.warmup_rows
             self.env_steps = np.asarray(self.fetch(rows), np.int64)
         if source is not None:
-            states, report = warm_start(states, source)
+            states, report = warm_start(states, source, self.driver.agent.algorithm.learnt)
             self.progress.note(report)
         return states
 

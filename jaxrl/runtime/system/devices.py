@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 
+from jaxrl.envs import runs_on_host
 from jaxrl.runtime.system.disk import at_home
 
 CACHE_VARIABLE = "JAXRL_CACHE_DIR"
@@ -43,7 +44,7 @@ def request_devices_for(env_ids: Iterable[str]) -> None:
 
     Environments on the host keep one device, so nothing is asked for where all are.
     """
-    if not all(env_id.startswith("envpool:") for env_id in env_ids):
+    if not all(map(runs_on_host, env_ids)):
         request_cpu_devices()
 
 
