@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol, TypeVar
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -24,6 +25,7 @@ class Distribution(Protocol):
 
 def pick(values: Array, index: Array) -> Array:
     """``values[..., index]``: f32[..., n] at i32[...]. By a sum over one-hot rows: a gather's gradient is a slow scatter."""
+    chex.assert_shape(index, values.shape[:-1])
     return jnp.where(jax.nn.one_hot(index, values.shape[-1], dtype=bool), values, 0).sum(-1)
 
 
@@ -55,6 +57,7 @@ class Categorical(NamedTuple):
         Never one of probability 0.
         """
         weight = jnp.exp(self.logits - self.logits.max(-1, keepdims=True))
+        chex.assert_equal_shape([u, weight[..., 0]])
         # A sum of thousands of numbers that XLA takes in parts may fall by rounding from one entry to the next, and so first
         # exceed u where nothing is added. The largest sum of an entry with a weight is exceeded by no u below 1.
         cumulative = jnp.where(weight > 0, jnp.cumsum(weight, -1), 0.0)
@@ -79,6 +82,7 @@ class Normal(NamedTuple):
 
     def log_prob(self, action: Array) -> Array:
         """f32[...]: the density of all d components together."""
+        chex.assert_equal_shape([action, self.mean, self.log_std])
         z = (action - self.mean) * jnp.exp(-self.log_std)
         return (-0.5 * z**2 - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
@@ -100,6 +104,8 @@ def sample_each(distribution: D, keys: Key) -> Array:
       keys: as ``fold_in`` or ``split`` make them. Their words are random bits already, and a Categorical takes them as they are:
         hashing once instead of twice makes up a part of each row's time when the environments are fast.
     """
+    chex.assert_rank(keys, 1)
+    chex.assert_tree_shape_prefix(distribution, keys.shape)
     if isinstance(distribution, Categorical):
         bits = jax.random.key_data(keys)[..., -1]
         return distribution.quantile((bits >> 9).astype(jnp.float32) * 2.0**-23)

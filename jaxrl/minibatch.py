@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -37,6 +38,7 @@ def shuffled_rows(key: Key, size: int) -> Array:
 
 def explained_variance(target: Array, error: Array, valid: Array, axis_name: str | None = None) -> Array:
     """1 − Var(error) / Var(target) over valid rows, error = target − value; 1 is a perfect value, ≤ 0 a useless one."""
+    chex.assert_equal_shape([target, error, valid])
     mean = valid_mean(valid, axis_name)
 
     def variance(x: Array) -> Array:

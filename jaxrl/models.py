@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from gymnasium import spaces
 
 from jaxrl.config import check_count
@@ -37,25 +39,66 @@ def polar(x: Array) -> Array:
     return x if rows >= columns else x.T
 
 
-def orthogonal_kernels(key: Key, params: PyTree) -> PyTree:
-    """Parameters whose kernels (leaves of two axes and more) are so far filled with their gain, made orthogonal times that gain.
+class OrthogonalKernel(struct.PyTreeNode, nn.meta.AxisMetadata[Array]):
+    """What the initialiser ``orthogonal`` gives flax: a kernel, and that ``drawn_at_once`` may draw it anew."""
 
-    The polar factor of a Gaussian matrix is uniform over orthogonal matrices (Saxe et al. 2014 take the QR factor). One draw
-    serves all kernels, because each draw of a new shape takes XLA a fifth of a second to compile on a CPU.
+    value: Array
+    gain: float | None = struct.field(pytree_node=False)
+    """None in a stack of layers, as ``nn.vmap`` makes: they keep what each has drawn."""
+
+    def unbox(self) -> Array:
+        return self.value
+
+    def replace_boxed(self, val: Any) -> Any:
+        return self.replace(value=val)
+
+    def add_axis(self, index: int, params: dict[Any, Any]) -> Any:
+        return self.replace(gain=None)
+
+    def remove_axis(self, index: int, params: dict[Any, Any]) -> Any:
+        return self
+
+
+def orthogonal(gain: float = math.sqrt(2)) -> Callable[..., OrthogonalKernel]:
+    """An initialiser for flax's layers: ``nn.Dense(64, kernel_init=orthogonal(1.0))``, the (semi-)orthogonal times a gain.
+
+    The polar factor of a Gaussian matrix is uniform over orthogonal matrices (Saxe et al. 2014 take the QR factor).
     """
-    leaves, structure = jax.tree.flatten(params)
-    sizes = [leaf.size if leaf.ndim >= 2 else 0 for leaf in leaves]
+
+    def init(key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> OrthogonalKernel:
+        return OrthogonalKernel((gain * _drawn_alone(key, shape)).astype(dtype), gain)
+
+    return init
+
+
+@partial(jax.jit, static_argnums=1)  # for its cache: flax calls initialisers, for their shapes, whenever it applies a network
+def _drawn_alone(key: Key, shape: tuple[int, ...]) -> Array:
+    return polar(jax.random.normal(key, (math.prod(shape[:-1]), shape[-1]))).reshape(shape)
+
+
+def drawn_at_once(key: Key, variables: PyTree) -> PyTree:
+    """What a flax network's ``init`` gave, as plain arrays, with all orthogonal kernels from one draw.
+
+    Each draw of a new shape takes XLA a fifth of a second to compile on a CPU; those of the layers are not used, and go.
+    """
+
+    def is_drawn(x: Any) -> bool:
+        return isinstance(x, OrthogonalKernel) and x.gain is not None
+
+    leaves, structure = jax.tree.flatten(variables, is_leaf=is_drawn)
+    sizes = [leaf.value.size if is_drawn(leaf) else 0 for leaf in leaves]
     drawn = jnp.split(jax.random.normal(key, (sum(sizes),)), list(itertools.accumulate(sizes))[:-1])
-    matrices = [
-        leaf * polar(x.reshape(-1, leaf.shape[-1])).reshape(leaf.shape) if x.size else leaf
-        for leaf, x in zip(leaves, drawn, strict=True)
-    ]
-    return structure.unflatten(matrices)
+
+    def kernel(value: Array, gain: float, x: Array) -> Array:
+        return (gain * polar(x.reshape(-1, value.shape[-1]))).reshape(value.shape).astype(value.dtype)
+
+    kernels = [kernel(leaf.value, leaf.gain, x) if is_drawn(leaf) else leaf for leaf, x in zip(leaves, drawn, strict=True)]
+    return nn.meta.unbox(structure.unflatten(kernels))
 
 
 def dense(features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True) -> nn.Dense:
-    """A layer whose kernel is filled with its gain, for ``orthogonal_kernels``."""
-    return nn.Dense(features, use_bias, kernel_init=nn.initializers.constant(gain), name=name)
+    """A layer with an orthogonal kernel times a gain, and a bias of zeros."""
+    return nn.Dense(features, use_bias, kernel_init=orthogonal(gain), name=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------- observations
@@ -220,32 +263,36 @@ class RecurrentActorCritic(nn.Module):
 
 
 def _memoryless(network: nn.Module) -> Model:
-    def apply(params: PyTree, carry: PyTree, inputs: StepInput) -> tuple[PyTree, Any]:
+    def apply(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None = None) -> tuple[PyTree, Any]:
         return carry, network.apply(params, inputs)
 
     def init(key: Key, inputs: StepInput) -> PyTree:
-        return orthogonal_kernels(key, network.init(key, inputs))
+        return drawn_at_once(key, network.init(key, inputs))
 
     return Model(init, apply, apply, lambda batch_size: ())
 
 
 def _recurrent(network: RecurrentActorCritic) -> Model:
-    apply: Any = network.apply
-
     def initial_carry(batch_size: int) -> Array:
         return jnp.zeros((batch_size, network.core_size), jnp.float32)
 
     def init(key: Key, inputs: StepInput) -> PyTree:
-        return orthogonal_kernels(key, network.init(key, initial_carry(inputs.is_first.shape[0]), inputs))
+        return drawn_at_once(key, network.init(key, initial_carry(inputs.is_first.shape[0]), inputs))
 
-    def unroll(params: PyTree, carry: Array, inputs: StepInput) -> tuple[Array, ActorCriticOutput]:
+    def apply(params: PyTree, carry: Array, inputs: StepInput, key: Key | None = None) -> tuple[Array, Any]:
+        carry, output = network.apply(params, carry, inputs)
+        return carry, output
+
+    def unroll(params: PyTree, carry: Array, inputs: StepInput, key: Key | None = None) -> tuple[Array, Any]:
+        run: Any = partial(network.apply, params)
+
         def step(carry: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            carry = apply(params, carry, *row, method=network.core)
+            carry = run(carry, *row, method=network.core)
             return carry, carry
 
-        gates = apply(params, inputs, method=network.encode)
+        gates = run(inputs, method=network.encode)
         carry, hidden = jax.lax.scan(step, carry, (gates, inputs.is_first))
-        return carry, apply(params, hidden, inputs.obs, method=network.heads)
+        return carry, run(hidden, inputs.obs, method=network.heads)
 
     return Model(init, apply, unroll, initial_carry)
 

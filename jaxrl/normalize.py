@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from gymnasium import spaces
@@ -46,6 +47,7 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
     merged = moments.count + count
 
     def one(mean: Array, variance: Array, x: Array) -> tuple[Array, Array]:
+        chex.assert_shape(x, (*where.shape, *mean.shape))
         keep, x = per_row(where, x), x.astype(jnp.float32)
         batch_mean = total(jnp.where(keep, x, 0.0).sum(lead)) / jnp.maximum(count, 1.0)
         batch_square = total(jnp.where(keep, (x - batch_mean) ** 2, 0.0).sum(lead))
@@ -73,6 +75,7 @@ def normalize(moments: RunningMoments, x: PyTree, clip: float = 10.0) -> PyTree:
     def one(mean: Array | None, variance: Array, x: Array) -> Array:
         if mean is None:
             return x
+        chex.assert_shape(x, (..., *mean.shape))
         return jnp.clip((x.astype(jnp.float32) - mean) * jax.lax.rsqrt(variance + EPSILON), -clip, clip)
 
     return jax.tree.map(one, moments.mean, moments.variance, x, is_leaf=_is_none)

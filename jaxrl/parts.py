@@ -72,7 +72,10 @@ def check_actions(rule: str, env: Env | HostEnv, kinds: Sequence[type[spaces.Spa
 
 
 def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:
-    """A builder's ``model`` keyword: a Model, a function of (observation_space, action_space) that gives one, or None."""
+    """A builder's ``model`` keyword: a Model, a function of (observation_space, action_space) that gives one, or None.
+
+    ``apply`` and ``unroll`` of what is returned take a ``key``, whether the given ones do or not.
+    """
     what, both = f"model={show(model)}", (env.observation_space, env.action_space)
     if _is_flax(model):
         raise TypeError(
@@ -94,7 +97,14 @@ def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | Ho
         if not callable(value):
             fix = ": lambda batch_size: () for a model without memory" if name == "initial_carry" else ""
             raise TypeError(f"{what}: its {name} is {show(value)}, and must be a function{fix}")
-    return made
+    return made._replace(apply=_with_key(made.apply), unroll=_with_key(made.unroll))
+
+
+def _with_key(function: Any) -> Any:
+    """``apply`` or ``unroll`` of a model, which takes a key that one of three arguments has no use for."""
+    if _takes(function, None, None, None, key=None):
+        return function
+    return lambda params, carry, inputs, key=None: function(params, carry, inputs)
 
 
 def _is_flax(part: Any) -> bool:

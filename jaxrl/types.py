@@ -230,8 +230,12 @@ class InitModelFn(Protocol):
 
 
 class ApplyFn(Protocol):
-    def __call__(self, params: PyTree, carry: PyTree, inputs: StepInput, /) -> tuple[PyTree, Any]:
-        """``(carry, outputs)``. Restarts the carry by itself wherever ``inputs.is_first``."""
+    def __call__(self, params: PyTree, carry: PyTree, inputs: StepInput, /, key: Key | None = None) -> tuple[PyTree, Any]:
+        """``(carry, outputs)``. Restarts the carry by itself wherever ``inputs.is_first``.
+
+        ``key`` is for what the network itself draws: noise in its weights, dropout, quantiles. Without one it draws nothing.
+        Rules that have one give it by name. A function that draws nothing may leave the argument out: builders see to that.
+        """
         ...
 
 

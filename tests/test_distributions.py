@@ -195,3 +195,19 @@ def test_the_largest_uniform_number_draws_no_masked_action() -> None:
     assert (highest <= 5).all() and (highest >= 0).all()
     first = Categorical(logits[:, ::-1]).quantile(jnp.zeros(2000))
     np.testing.assert_array_equal(first, 3)  # nor does 0
+
+
+def test_shapes_that_would_broadcast_are_refused() -> None:
+    """Each of these would otherwise give numbers, of the wrong rows."""
+    logits, mean = jnp.zeros((3, 4)), jnp.zeros((3, 2))
+    keys = jax.random.split(jax.random.key(0), 1)
+    for call in (
+        lambda: pick(logits, jnp.zeros(1, jnp.int32)),
+        lambda: Categorical(logits).log_prob(jnp.zeros((3, 1), jnp.int32)),
+        lambda: Categorical(logits).quantile(jnp.zeros(1)),
+        lambda: Normal(mean, mean).log_prob(jnp.zeros(2)),
+        lambda: Normal(mean, mean[:1]).log_prob(mean),
+        lambda: sample_each(Categorical(logits), keys),
+    ):
+        with pytest.raises(AssertionError, match="shape"):
+            call()

@@ -50,3 +50,8 @@ def test_explained_variance() -> None:
     error = jnp.where(valid, jnp.asarray(target - value), jnp.nan)  # what is not valid may be anything
     assert float(explained_variance(jnp.asarray(target), error, jnp.asarray(valid))) == pytest.approx(expected, rel=1e-4)
     assert float(explained_variance(jnp.asarray(target), jnp.zeros(40), jnp.asarray(valid))) == pytest.approx(1.0)
+
+
+def test_explained_variance_refuses_what_would_broadcast() -> None:
+    with pytest.raises(AssertionError, match="shape"):
+        explained_variance(jnp.zeros((3, 1)), jnp.zeros(3), jnp.ones(3, bool))

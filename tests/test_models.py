@@ -6,6 +6,7 @@ import math
 from functools import cache, partial
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,16 @@ from gymnasium import spaces
 
 from jaxrl.distributions import MASKED, Categorical, Normal
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.models import ActorCriticOutput, actor_critic, encode_space, orthogonal_kernels, q_network, split_mask
+from jaxrl.models import (
+    ActorCriticOutput,
+    OrthogonalKernel,
+    actor_critic,
+    drawn_at_once,
+    encode_space,
+    orthogonal,
+    q_network,
+    split_mask,
+)
 from jaxrl.spaces import example_input, first_input, zeros
 from jaxrl.types import Model, StepInput
 from tests.agents import to_numpy
@@ -33,33 +43,70 @@ SHAPES = [(8, 8), (64, 64), (4, 64), (64, 4), (1, 8), (8, 1), (1, 1), (3, 3, 2, 
 
 
 def test_kernels_are_orthogonal_times_their_gain() -> None:
-    """Over eight keys at once, as eight seeds do; what has one axis stays as it is."""
-    gains = {str(shape): jnp.full(shape, 2.0) for shape in SHAPES} | {"bias": jnp.arange(3.0)}
+    """Over eight keys at once, as eight seeds do; a leaf without this initialiser stays as it is, a matrix too."""
+    given = {str(shape): OrthogonalKernel(jnp.zeros(shape), 2.0) for shape in SHAPES}
+    given |= {"bias": jnp.arange(3.0), "sigma": jnp.full((3, 3), 0.5)}
     keys = jax.random.split(jax.random.key(0), 8)
-    drawn = jit(jax.vmap(lambda key: orthogonal_kernels(key, gains)))(keys)
+    drawn = jit(jax.vmap(lambda key: drawn_at_once(key, given)))(keys)
     np.testing.assert_array_equal(drawn["bias"], np.broadcast_to(np.arange(3.0), (8, 3)))
-    alone = orthogonal_kernels(keys[3], gains)
+    np.testing.assert_array_equal(drawn["sigma"], np.full((8, 3, 3), 0.5))
+    alone = drawn_at_once(keys[3], given)
     for shape in SHAPES:
         assert drawn[str(shape)].shape == (8, *shape) and drawn[str(shape)].dtype == jnp.float32
         kernels = np.asarray(drawn[str(shape)], np.float64)
-        for w in kernels.reshape(8, math.prod(shape[:-1]), shape[-1]) / 2.0:
-            gram = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
-            assert np.abs(gram - np.eye(len(gram))).max() < 2e-6
+        for w in kernels:
+            check_orthogonal(w / 2.0)
         if math.prod(shape) > 1:
             assert np.abs(kernels[0] - kernels[1]).max() > 1e-3
         np.testing.assert_allclose(kernels[3], alone[str(shape)], atol=1e-5)
 
 
+def check_orthogonal(kernel: Any) -> None:
+    w = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
+    gram = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
+    assert np.abs(gram - np.eye(len(gram))).max() < 2e-6
+
+
 def test_kernels_prefer_no_direction_and_are_independent() -> None:
     """Uniform over orthogonal matrices: entries of 3×3 have mean 0 and variance ⅓, and rotations are as likely as reflections."""
     keys = jax.random.split(jax.random.key(1), 2000)
-    drawn = jax.vmap(lambda key: orthogonal_kernels(key, [jnp.ones((3, 3))] * 2))(keys)
+    drawn = jax.vmap(lambda key: drawn_at_once(key, [OrthogonalKernel(jnp.ones((3, 3)), 1.0)] * 2))(keys)
     for w in np.asarray(drawn, np.float64):
         assert np.abs(w.mean(0)).max() < 4 * math.sqrt(1 / 3 / 2000)
         assert np.abs((w**2).mean(0) - 1 / 3).max() < 4 * math.sqrt(4 / 45 / 2000)
         assert abs((np.linalg.det(w) > 0).mean() - 0.5) < 4 * math.sqrt(0.25 / 2000)
     products = np.asarray(drawn[0] * drawn[1], np.float64)
     assert np.abs(products.mean(0)).max() < 4 * math.sqrt(1 / 9 / 2000)
+
+
+class Mixed(nn.Module):
+    """Layers that want orthogonal kernels, and some that do not, in a network of a user's own."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.Embed(5, 4, name="table")(x)
+        sigma = self.param("sigma", nn.initializers.constant(0.5), (4, 4))
+        x = nn.Dense(4, kernel_init=orthogonal(1.0), name="alone")(x @ sigma)
+        stack = nn.vmap(nn.Dense, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=None, axis_size=3)
+        return stack(4, kernel_init=orthogonal(1.0), name="stack")(x)
+
+
+def test_only_the_layers_that_want_orthogonal_kernels_have_them() -> None:
+    module, x = Mixed(), jnp.arange(2)
+    key = jax.random.key(0)
+    plain = jit(module.init)(key, x)
+    ours = drawn_at_once(key, plain)["params"]
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(ours, is_leaf=lambda x: not isinstance(x, dict)))
+    for params in (nn.meta.unbox(plain)["params"], ours):  # with flax's own init alone, and in a Model's
+        check_orthogonal(params["alone"]["kernel"])
+        for kernel in params["stack"]["kernel"]:
+            check_orthogonal(kernel)
+        assert np.ptp(params["stack"]["kernel"], axis=0).max() > 1e-3
+        assert (params["sigma"] == 0.5).all()
+    with pytest.raises(AssertionError):
+        check_orthogonal(ours["table"]["embedding"].T)
+    np.testing.assert_array_equal(ours["table"]["embedding"], nn.meta.unbox(plain)["params"]["table"]["embedding"])
+    assert module.apply(plain, x).shape == module.apply({"params": ours}, x).shape == (3, 2, 4)
 
 
 def singular_values(kernel: Any) -> np.ndarray:

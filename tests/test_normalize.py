@@ -247,3 +247,12 @@ def test_rewards_are_scaled_and_not_shifted() -> None:
     moments = statistics.rewards.moments._replace(mean=jnp.float32(7), variance=jnp.float32(4))
     statistics = statistics._replace(rewards=statistics.rewards._replace(moments=moments))
     np.testing.assert_allclose(scale_rewards(statistics, jnp.array([0.0, 1.0, -6.0])), [0.0, 0.5, -3.0])
+
+
+def test_rows_of_another_shape_are_refused() -> None:
+    """Each of these would broadcast."""
+    moments = init_moments(jnp.zeros(3))
+    with pytest.raises(AssertionError, match="shape"):
+        update_moments(moments, jnp.zeros((4, 1)), jnp.ones(4, bool))
+    with pytest.raises(AssertionError, match="shape"):
+        normalize(moments, jnp.zeros((3, 1)))

@@ -14,9 +14,10 @@ import pytest
 
 import jaxrl
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
-from jaxrl.parts import ready, show
+from jaxrl.parts import ready, resolve_model, show
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.records.folder import first_difference, what_counts
+from jaxrl.spaces import example_input
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, SMALL_Q_NETWORK, every_builder, small_dqn, small_ppo
@@ -223,6 +224,31 @@ def test_what_is_no_model(model: Any, words: str) -> None:
     with pytest.raises(TypeError) as caught:
         small_ppo(ENV, model=model)
     assert words in one_line(caught)
+
+
+def test_a_model_may_take_a_key_or_leave_it_out() -> None:
+    """A rule that has a key gives it to any model; one that has none gives it to none."""
+    model = SMALL_Q_NETWORK(ENV.observation_space, ENV.action_space)
+    seen = []
+
+    def noisy(params: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
+        seen.append(key)
+        return model.apply(params, carry, inputs)
+
+    def plain(params: Any, carry: Any, inputs: Any) -> Any:
+        return model.apply(params, carry, inputs)
+
+    for apply, keys in ((noisy, ["key"]), (plain, [])):
+        seen.clear()
+        given = model._replace(apply=apply, unroll=apply)
+        shapes_of_a_step(small_dqn(ENV, model=given))
+        assert all(key is None for key in seen)
+        resolved = resolve_model(given, SMALL_Q_NETWORK, ENV)
+        for function in (resolved.apply, resolved.unroll):
+            seen.clear()
+            inputs = example_input(ENV.observation_space, ENV.action_space)
+            jax.eval_shape(lambda: function(model.init(jax.random.key(0), inputs), (), inputs, key="key"))  # noqa: B023
+            assert seen == keys
 
 
 def test_built_in_models_keep_the_contract() -> None:
