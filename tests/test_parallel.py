@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl.agent import bind
+from jaxrl.config import Positive
 from jaxrl.metrics import scalars
 from jaxrl.optimize import pmean
 from jaxrl.parallel import data_parallel, env_axes, join_state, split_state
@@ -34,7 +35,7 @@ class Visits(NamedTuple):
 
 
 class Hyperparams(NamedTuple):
-    learning_rate: float = 0.5
+    learning_rate: Positive = 0.5
 
 
 class State(NamedTuple):

@@ -15,6 +15,7 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
 from jaxrl.runtime.checkpoint.restore import read_arrays
+from jaxrl.runtime.checkpoint.states import with_buffers, without_buffers
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.play.policy import load_policies
