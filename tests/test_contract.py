@@ -86,54 +86,66 @@ def test_loops_scans_and_chunks_are_one(rule: str) -> None:
 # --------------------------------------------------------------------------------------------------------------------- (b) vmap
 
 
+RATES = (1e-4, 1e-2, 1e-3)
+STEPS = 5
+
+
 @cache
-def three(rule: str) -> tuple[Any, Any, Any]:
-    """Keys, the states of three seeds, and their step in one program."""
-    keys = jax.random.split(KEY(), 3)
-    return keys, jax.vmap(cartpole(rule).init)(keys), jax.jit(jax.vmap(cartpole(rule).step))
+def side_by_side(rule: str) -> tuple[Any, list[Any]]:
+    """``(keys, states)`` of three seeds with a learning rate each, after 0, 1, … ``STEPS`` iterations in one program."""
+    agent, keys = cartpole(rule), jax.random.split(KEY(), len(RATES))
+    init = jax.jit(jax.vmap(lambda key, rate: agent.init(key, {"learning_rate": rate})))
+    step = jax.jit(jax.vmap(agent.step))
+    states = [init(keys, jnp.array(RATES))]
+    for _ in range(STEPS):
+        states.append(step(states[-1])[0])
+    assert step._cache_size() == 1
+    return keys, states
 
 
 @every_rule
-def test_vmap_over_keys_and_states_equals_solo(rule: str) -> None:
-    agent, (keys, states, step) = cartpole(rule), three(rule)
-    for _ in range(5):
-        states, _ = step(states)
-    for i in range(3):
-        solo, _ = run_steps(agent, agent.init(keys[i]), 5)
-        assert_close(jax.tree.map(lambda x, i=i: x[i], states), solo)
+def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(rule: str) -> None:
+    agent, (keys, states) = cartpole(rule), side_by_side(rule)
+    for i, rate in enumerate(RATES):
+        solo, metrics = run_steps(agent, agent.init(keys[i], {"learning_rate": rate}), STEPS)
+        assert_close(jax.tree.map(lambda x, i=i: x[i], states[-1]), solo)
+        assert all(value is None or np.isfinite(value) for value in to_floats(metrics).values())
+    assert jitted(agent.step)._cache_size() == 1
+
+
+@every_rule
+def test_a_learning_rate_is_data(rule: str) -> None:
+    """The same seed with two learning rates, in the program that ran one."""
+    agent = cartpole(rule)
+    low, high = (run_steps(agent, agent.init(KEY(), {"learning_rate": rate}), 3)[0].learner.params for rate in RATES[:2])
+    assert any((x != y).any() for x, y in zip(jax.tree.leaves(to_numpy(low)), jax.tree.leaves(to_numpy(high)), strict=True))
 
 
 @every_rule
 def test_seeds_differ_from_the_first_step(rule: str) -> None:
-    _, states, step = three(rule)
+    _, states = side_by_side(rule)
+    first = states[0]
     moving = {
-        "params": [x for x in jax.tree.leaves(states.learner.params) if x.ndim > 2],  # kernels: biases start at zero
-        "environments": [states.actor.input.obs],
-        "keys": [jax.random.key_data(states.key), jax.random.key_data(states.learner.key)],
+        "params": [x for x in jax.tree.leaves(first.learner.params) if x.ndim > 2],  # kernels: biases start at zero
+        "environments": [first.actor.input.obs],
+        "keys": [jax.random.key_data(first.key), jax.random.key_data(first.learner.key)],
     }
     for name, leaves in moving.items():
         for leaf in leaves:
             assert (np.asarray(leaf)[0] != np.asarray(leaf)[1]).any(), name
-    actions = []
-    for _ in range(4):  # sixteen actions each: of fewer, two seeds may draw the same
-        states, _ = step(states)
-        actions.append(np.asarray(states.actor.input.prev_action))
+    # Several iterations: of a few actions, two seeds may draw the same.
+    actions = [np.asarray(state.actor.input.prev_action) for state in states[1:]]
     assert any((both[0] != both[1]).any() for both in actions)
 
 
 @every_rule
-def test_vmap_over_hyperparameters_equals_solo(rule: str) -> None:
-    agent, (_, _, step) = cartpole(rule), three(rule)
-    rates = jnp.array([1e-4, 1e-2, 1e-3])
-    states = jax.vmap(lambda rate: agent.init(KEY(), {"learning_rate": rate}))(rates)
-    for _ in range(3):
-        states, _ = step(states)
-    for i, rate in enumerate(rates):
-        solo, _ = run_steps(agent, agent.init(KEY(), {"learning_rate": rate}), 3)
-        assert_close(jax.tree.map(lambda x, i=i: x[i], states), solo)
-    leaves = jax.tree.leaves(states.learner.params)
-    assert any((np.asarray(x)[0] != np.asarray(x)[1]).any() for x in leaves)
-    assert step._cache_size() == 1, "rates are data: they are the program of the seeds"
+def test_a_restored_state_steps_on_bit_for_bit(rule: str, tmp_path: Path) -> None:
+    agent = cartpole(rule)
+    state, _ = run_steps(agent, agent.init(KEY()), 2)
+    save(tmp_path, state, 2)
+    restored, _ = restore(tmp_path, jax.eval_shape(agent.init, KEY()))
+    assert_bit_equal(restored, state)
+    assert_bit_equal(run_steps(agent, restored, 1)[0], run_steps(agent, state, 1)[0])
 
 
 def test_environment_parameters_are_data() -> None:
@@ -261,7 +273,8 @@ def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
         after, metrics = jax.jit(step)(state)
     else:
         transform = jax.pmap if mapped == "pmap" else jax.vmap
-        after, metrics = transform(agent.step, axis_name="d")(split_state(agent, state, 2))
+        step = transform(agent.step, axis_name="d")
+        after, metrics = (step if mapped == "pmap" else jax.jit(step))(split_state(agent, state, 2))
         after = join_state(agent, jax.tree.map(jnp.asarray, after))
     # Unclipped, because Adam and the clip would hide a gradient that is twice too large.
     assert gradient_norm(metrics) == pytest.approx(gradient_norm(expected), rel=1e-5)
