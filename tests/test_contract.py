@@ -138,16 +138,6 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
     assert any((both[0] != both[1]).any() for both in actions)
 
 
-@every_rule
-def test_a_restored_state_steps_on_bit_for_bit(rule: str, tmp_path: Path) -> None:
-    agent = cartpole(rule)
-    state, _ = run_steps(agent, agent.init(KEY()), 2)
-    save(tmp_path, state, 2)
-    restored, _ = restore(tmp_path, jax.eval_shape(agent.init, KEY()))
-    assert_bit_equal(restored, state)
-    assert_bit_equal(run_steps(agent, restored, 1)[0], run_steps(agent, state, 1)[0])
-
-
 def test_environment_parameters_are_data() -> None:
     """One value per environment, or per seed, in one program."""
     agent = small_ppo(probes.truncation())
