@@ -1,6 +1,7 @@
 """A learning rule of your own on the contracts: REINFORCE with a baseline, in one screen.
 
-It knows spaces and no environment; ``bind`` makes an Agent of it, and everything else follows: jit, vmap over seeds and
+Its functions take a ``Rule``: the model, the optimiser and all else that is settled before anything is traced. ``prepare`` looks
+through what the builder was given and ``bind`` makes an Agent of it, and everything else follows: jit, vmap over seeds and
 hyperparameters, ``jaxrl.run`` with logs and resumable checkpoints, environments in JAX or on the host.
 
 ``REINFORCE`` tells the command line of it, which makes flags of the settings:
@@ -13,20 +14,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+from gymnasium import spaces
 
 import jaxrl
-from jaxrl.agent import bind
+from jaxrl.actions import to_environment
 from jaxrl.algorithms import Entry, Paper
-from jaxrl.config import Count, Positive, Unit, split_settings
+from jaxrl.config import Count, LearningRate, Positive, RolloutConfig, TotalSteps, Unit
 from jaxrl.distributions import sample_each
-from jaxrl.metrics import scalars
 from jaxrl.models import actor_critic
-from jaxrl.optimize import clipped_adam
+from jaxrl.optimize import descend, packing, valid_mean
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input
-from jaxrl.spec import agent_spec
+from jaxrl.rule import prepare
 
 REINFORCE = Entry(
     "reinforce",
@@ -34,93 +33,63 @@ REINFORCE = Entry(
     "policy gradient with a baseline",
     actions=("Discrete", "Box"),
     family="on-policy",
-    memory=False,
+    memory=True,
     paper=Paper("Williams", 1992, "doi:10.1007/BF00992696"),
     module=__name__,
 )
 
 
 @dataclass(frozen=True)
-class ReinforceConfig:
+class ReinforceConfig(RolloutConfig):
     """Structure: each field is a keyword of the builder, and a flag; its type is its range."""
 
     num_envs: Count = 16
-    """Environments stepped side by side."""
     rollout_length: Count = 128
-    """Rows that each environment contributes to an iteration."""
-
-    def check(self) -> None:
-        """Sizes that do not fit together would be refused here."""
 
 
 class ReinforceHyperparams(NamedTuple):
     """Data: keywords and flags too, and vmap may run over them."""
 
-    learning_rate: Positive = 3e-3
+    learning_rate: LearningRate = 3e-3
     """Adam's step size."""
     gamma: Unit = 0.99
     """Discount per step."""
     max_grad_norm: Positive = 0.5
     """Clip the gradient to this global norm."""
+    total_steps: TotalSteps = 0.0
+    """Rows per seed of the whole run, by whose end the learning rate has fallen to 0; 0: not known yet."""
 
 
-class State(NamedTuple):
-    """Every learner has these fields; a rule adds what else it keeps."""
-
-    params: Any
-    opt_state: Any
-    hyperparams: ReinforceHyperparams
-    statistics: tuple
-    key: jax.Array
-    version: jax.Array
+def act(rule, policy, carry, inputs, env_id, key, *, explore):
+    carry, output = rule.model.apply(policy.params, carry, inputs)
+    drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
+    return carry, to_environment(rule.action_space, drawn), {"drawn": drawn}
 
 
-def make_reinforce(env: str, **settings: Any) -> jaxrl.Agent:
-    config, hyperparams = split_settings("make_reinforce", ReinforceConfig, ReinforceHyperparams, settings)
-    bound = jaxrl.make_env(env)
-    model = actor_critic(bound.observation_space, bound.action_space)
+def update(rule, learner, rollout):
+    hp = rule.current(learner)
+    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
+    mean = valid_mean(rollout.valid, rule.axis_name)
 
-    def init(key, hyperparams):
-        params = model.init(key, example_input(bound.observation_space, bound.action_space))
-        return State(params, clipped_adam(hyperparams).init(params), hyperparams, (), key, jnp.zeros((), jnp.int32))
+    def loss(packed):
+        _, output = rule.model.unroll(unpack(packed), rollout.carry, rollout.inputs)
+        reached = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always what row t reached
+        # All rewards; where an episode was cut short, what follows is worth the value of the observation that it reached.
+        returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), reached, rollout.valid)
+        value = output.value[:-1]
+        log_prob = jax.tree.map(lambda x: x[:-1], output.policy).log_prob(rollout.extras["drawn"])
+        total = mean(-log_prob * jax.lax.stop_gradient(returns - value) + 0.5 * (value - returns) ** 2)
+        return total, {"losses/loss": total}
 
-    def policy(learner):
-        return jaxrl.Policy(learner.params, (), (), learner.version)
+    packed, opt_state, metrics = descend(loss, optimise, pack(learner.params), learner.opt_state, rule.axis_name)
+    return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
 
-    def act(policy, carry, inputs, env_id, key, *, explore):
-        carry, output = model.apply(policy.params, carry, inputs)
-        action = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
-        return carry, action, {}
 
-    def update(learner, rollout):
-        hp = learner.hyperparams
-
-        def loss(params):
-            _, output = model.unroll(params, rollout.carry, rollout.inputs)
-            reached = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always what row t reached
-            # All rewards; where an episode was cut short, what follows is worth the value of the observation that it reached.
-            returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), reached, rollout.valid)
-            value = output.value[:-1]
-            log_prob = jax.tree.map(lambda x: x[:-1], output.policy).log_prob(rollout.action)
-            advantage = jax.lax.stop_gradient(returns - value)
-            rows = -log_prob * advantage + 0.5 * (value - returns) ** 2
-            return jnp.where(rollout.valid, rows, 0.0).sum() / rollout.valid.sum()
-
-        value, gradient = jax.value_and_grad(loss)(learner.params)
-        updates, opt_state = clipped_adam(hp).update(gradient, learner.opt_state)
-        params = jax.tree.map(jnp.add, learner.params, updates)
-        learner = learner._replace(params=params, opt_state=opt_state, version=learner.version + 1)
-        return learner, scalars({"losses/loss": value})
-
-    algorithm = jaxrl.Algorithm(init, policy, act, update, model.initial_carry)
-    return bind(
-        algorithm,
-        bound,
-        num_envs=config.num_envs,
-        rollout_length=config.rollout_length,
-        hyperparams=hyperparams,
-        spec=agent_spec(make_reinforce, env, config, hyperparams, {}),
-    )
+def make_reinforce(env, *, model=None, optimizer=None, schedules=None, axis_name=None, **settings: Any) -> jaxrl.Agent:
+    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    kinds = (spaces.Discrete, spaces.Box)
+    ready = prepare(make_reinforce, env, ReinforceConfig, ReinforceHyperparams, settings, kinds, actor_critic, given, memory=True)
+    return ready.bind(ready.rule.algorithm(act=act, update=update))
 
 
 def main(total_steps: int = 400_000, seeds: int = 2) -> None:

@@ -107,10 +107,10 @@ class Rule(Generic[C]):
     def algorithm(self, *, learnt: tuple[str, ...] = ("params", "statistics"), **functions: Callable[..., Any]) -> Algorithm:
         """The ``Algorithm`` of functions that take the rule first, by the names that it has for them.
 
-        Some are the same for most rules, and are those below where none is given: ``policy``, and with replay ``observe`` and
-        ``seal``. A rule that gives ``learn`` updates by ``observe``, then ``learn``. For ``learnt`` see ``Algorithm``.
+        Where none is given, ``init`` is ``init_learner``, and ``policy``, and with replay ``observe`` and ``seal``, are those of
+        this module. A rule that gives ``learn`` updates by ``observe``, then ``learn``. For ``learnt`` see ``Algorithm``.
         """
-        shared: dict[str, Callable[..., Any]] = {"policy": policy}
+        shared: dict[str, Callable[..., Any]] = {"init": Rule.init_learner, "policy": policy}
         if self.replay is not None:
             shared |= {"observe": store, "seal": seal}
         bound: dict[str, Any] = {name: partial(function, self) for name, function in {**shared, **functions}.items()}

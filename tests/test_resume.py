@@ -315,7 +315,7 @@ def test_no_transition_leads_from_one_episode_into_another(where: str, save_repl
     with pytest.raises(Killed):
         train(agent, tmp_path, rows("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
     states, _ = train(agent, tmp_path, rows("dqn"), **settings)
-    replay = uniform_replay(60, 4, 2)
+    replay = uniform_replay(60, 4, 2, before=1)
     first = states[0] if where == "host" else jax.tree.map(lambda x: x[0], states)
     stored, length = first.learner.replay, int(first.learner.replay.size)
     assert length < 60
