@@ -251,17 +251,20 @@ def test_type_checkers_see_the_same_names() -> None:
 # ------------------------------------------------------------------------------------------------------------------------ sizes
 
 
-TOO_LONG = {"run", "uniform_replay"}
+TOO_LONG = {"uniform_replay"}
 """Functions that are yet to be taken apart; this is to become empty."""
 
 
+def length(function: ast.FunctionDef) -> int:
+    """The lines of its body without the docstring: what is to be understood at once."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
 def test_a_function_fits_a_screen() -> None:
-    long = set()
-    for path in MODULES.values():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None and node.end_lineno - node.lineno >= 59:
-                long.add(node.name)
-    assert long <= TOO_LONG
+    trees = [ast.parse(path.read_text()) for path in MODULES.values()]
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert {function.name for function in functions if length(function) >= 60} <= TOO_LONG
 
 
 def code_lines(rule: str) -> list[str]:

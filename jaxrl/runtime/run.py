@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -142,16 +142,11 @@ def run(
       RunInterrupted: Ctrl-C, SIGTERM or SIGHUP. The chunk under way was finished and everything saved; a second Ctrl-C, half
         a second later or more, does not wait. Handlers of your own, and signals that are ignored (``nohup``), are left alone.
     """
-    check_agent(agent)
+    _check_runnable(agent, on_chunk, init_which)
     check_switches(exact_steps=exact_steps, save_replay=save_replay, tensorboard=tensorboard, quiet=quiet)
-    if on_chunk is not None and not callable(on_chunk):
-        raise TypeError(f"on_chunk={on_chunk!r} must be a function of a Chunk")
-    if agent.axis_name is not None:
-        raise ValueError(f"axis_name={agent.axis_name!r}: run shards seeds by itself; build the agent without axis_name")
     seeds = check_seeds(seeds, repeated=hyperparams is not None)
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
-    check_which("init_which", init_which)
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
     if out is not None:
         check_seal(agent, save_replay=save_replay)
@@ -176,26 +171,15 @@ def run(
 
         enable_compilation_cache()
         driver, devices, advice = open_driver(agent, seeds)
-        title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {len(seeds)} seed{'s' * (len(seeds) > 1)}"
-        if len(devices) > 1:
-            title += f" on {len(devices)} devices"
+        title = _title(agent, len(seeds), len(devices))
         progress = resources.enter_context(contextlib.closing(make_progress(Header(title, plan.total_steps), quiet=quiet)))
         files = None
         if folder:
             files = RunFiles(folder, agent, request, output, devices, progress.note)
             resources.enter_context(contextlib.closing(files))
         session = resources.enter_context(contextlib.closing(Session(driver, seeds, plan, progress, files, on_chunk)))
-        if plan.total_steps != total_steps:
-            rows = f"{agent.num_envs} × {agent.rollout_length}"
-            progress.note(f"total_steps={whole(total_steps)} rounded up to {plan.total_steps}: whole iterations of {rows} rows")
-        if advice:
-            progress.note(advice)
-        if out is not None:
-            for name, what in unimportable_parts(agent.spec).items():
-                progress.note(
-                    f"no other process can import {name}={what}: to resume or load this run there, give it again, as in "
-                    f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top of a module of its own"
-                )
+        for line in _advance_notice(agent, total_steps, plan.total_steps, advice, out):
+            progress.note(line)
         with session.interrupt:
             states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
             summary = session.finish(states, title)
@@ -203,6 +187,38 @@ def run(
     if number := session.interrupt.requested:
         raise RunInterrupted(summary, states, session.history.arrays(), number)
     return states, session.history.arrays()
+
+
+def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> None:
+    check_agent(agent)
+    if on_chunk is not None and not callable(on_chunk):
+        raise TypeError(f"on_chunk={on_chunk!r} must be a function of a Chunk")
+    if agent.axis_name is not None:
+        raise ValueError(f"axis_name={agent.axis_name!r}: run shards seeds by itself; build the agent without axis_name")
+    check_which("init_which", init_which)
+
+
+def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
+    """Of the panel and the learning curve."""
+    title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {num_seeds} seed{'s' * (num_seeds > 1)}"
+    return f"{title} on {num_devices} devices" if num_devices > 1 else title
+
+
+def _advance_notice(
+    agent: Agent, asked: int, total_steps: int, advice: str | None, out: str | os.PathLike[str] | None
+) -> Iterator[str]:
+    """What a user should know of a run before it begins."""
+    if total_steps != asked:
+        rows = f"{agent.num_envs} × {agent.rollout_length}"
+        yield f"total_steps={whole(asked)} rounded up to {total_steps}: whole iterations of {rows} rows"
+    if advice:
+        yield advice
+    if out is not None:
+        for name, what in unimportable_parts(agent.spec).items():
+            yield (
+                f"no other process can import {name}={what}: to resume or load this run there, give it again, as in "
+                f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top of a module of its own"
+            )
 
 
 def resume(
