@@ -1,14 +1,20 @@
 """What every test stands on: two CPU devices, no accelerator unless asked for, and cheap files first."""
 
+from __future__ import annotations
+
 import atexit
 import os
 import shutil
 import signal
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import pytest
+
+if TYPE_CHECKING:
+    from jaxrl.types import Agent
 
 # Tests mean the same on a machine with a GPU; `make test-gpu` sets the variable. Processes that tests start inherit it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -76,3 +82,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv(CACHE_VARIABLE, "")
         jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=folder, quiet=True, tensorboard=False, eval_episodes=2)
     return folder
+
+
+@pytest.fixture(scope="session")
+def agent() -> Agent:
+    """A small PPO on CartPole, whose compiled programs all tests share."""
+    from tests.agents import cartpole
+
+    return cartpole("ppo")

@@ -13,12 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, PartitionSpec
 
 import jaxrl
-from jaxrl.algorithms import setting_names
 from jaxrl.metrics import to_floats
-from jaxrl.parallel import data_parallel, join_state, partition_specs, split_state
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.runtime.drivers.host import HostLearner
@@ -58,7 +55,7 @@ def values_at_zero(rule: str, agent: Agent, learner: Any) -> np.ndarray:
     return np.asarray(tiny(rule).value(model.apply(learner.params, (), inputs)[1]))
 
 
-# ----------------------------------------------------------------------------------------------------------- (a) fused under jit
+# ---------------------------------------------------------------------------------------------------------------- fused under jit
 
 
 @every_rule
@@ -82,7 +79,7 @@ def test_loops_scans_and_chunks_are_one(rule: str) -> None:
     assert_bit_equal(looped, chunked)
 
 
-# --------------------------------------------------------------------------------------------------------------------- (b) vmap
+# --------------------------------------------------------------------------------------------------------------------------- vmap
 
 
 RATES = (1e-4, 1e-2, 1e-3)
@@ -152,7 +149,7 @@ def test_environment_parameters_are_data() -> None:
     np.testing.assert_array_equal(lengths, [2, 4])
 
 
-# ---------------------------------------------------------------------------------------------------------------- (c) host loop
+# ---------------------------------------------------------------------------------------------------------------------- host loop
 
 
 @each_family
@@ -209,7 +206,7 @@ def test_a_host_agent_has_no_pure_step() -> None:
         jaxrl.make_train(agent, total_steps=1000)
 
 
-# ------------------------------------------------------------------------------------------------------- (d) another process
+# ---------------------------------------------------------------------------------------------------------------- another process
 
 
 def _child_run(spec: dict[str, Any], num_steps: int, results: Any) -> None:
@@ -234,90 +231,7 @@ def test_spawned_process_rebuilds_from_spec(rule: str) -> None:
         np.testing.assert_array_equal(a, b, strict=True)
 
 
-# ------------------------------------------------------------------------------------------------------- (e, f) several devices
-
-
-def one_gradient(rule: str, **settings: Any) -> Agent:
-    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's."""
-    env, sizes = tiny(rule).one_gradient
-    return small(rule, env, **sizes, **settings)
-
-
-def gradient_norm(metrics: Any) -> float:
-    value = to_floats({"norm": metrics["losses/grad_norm"]})["norm"]
-    assert value is not None and value > 0
-    return value
-
-
-@each_family
-@pytest.mark.parametrize("mapped", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
-def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
-    alone, agent = one_gradient(rule), one_gradient(rule, axis_name="d")
-    expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
-    state = agent.init(KEY())
-    if mapped.startswith("shard_map"):
-        mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
-        specs = partition_specs(agent, state)
-        out_specs = (specs, PartitionSpec())
-        step = jax.shard_map(agent.step, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma="unchecked" not in mapped)
-        after, metrics = jax.jit(step)(state)
-    else:
-        transform = jax.pmap if mapped == "pmap" else jax.vmap
-        step = transform(agent.step, axis_name="d")
-        after, metrics = (step if mapped == "pmap" else jax.jit(step))(split_state(agent, state, 2))
-        after = join_state(agent, jax.tree.map(jnp.asarray, after))
-    # Unclipped, because Adam and the clip would hide a gradient that is twice too large.
-    assert gradient_norm(metrics) == pytest.approx(gradient_norm(expected), rel=1e-5)
-    assert_close(after.learner.params, expected_state.learner.params)
-    assert_close(after.actor, expected_state.actor)
-
-
-def test_gradient_norm_test_would_notice() -> None:
-    """The trap itself: without the cast, the gradient under shard_map's default checks is twice the true one."""
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
-    x = jnp.arange(1.0, 5.0)
-
-    def naive(p: Any, x: Any) -> Any:
-        return jax.lax.pmean(jax.grad(lambda p: (p * x).mean())(p), "d")
-
-    wrong = jax.shard_map(naive, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("d")), out_specs=PartitionSpec())(1.0, x)
-    assert float(wrong) == pytest.approx(2 * 2.5)
-
-
-@each_family
-def test_data_parallel_is_an_agent(rule: str) -> None:
-    """Placed over two devices, the environments walk the same path as on one."""
-    normalising = [name for name in setting_names(rule)[0] if name.startswith("normalize_")]
-    agent = small(rule, "CartPole-v1", **dict.fromkeys(normalising, True))
-    shared = data_parallel(agent, 2)
-    state = shared.init(KEY())
-    assert_bit_equal(state, agent.init(KEY()))
-    assert len(state.actor.done.sharding.device_set) == 2
-    after, metrics = jax.jit(shared.step)(state)
-    solo, _ = run_steps(agent, agent.init(KEY()), 1)
-    assert_close(after.actor, solo.actor)
-    assert float(metrics["charts/valid_rows"].count) == agent.steps_per_iteration
-    assert_close(after.learner.statistics, solo.learner.statistics)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_minibatches": 16}, r"num_minibatches=16 must divide what each of 2 devices has of num_envs \* rollout_length, 24"),
-        ({"model": RECURRENT}, r"num_minibatches=2 must divide what each of 2 devices has of num_envs, 3"),
-    ],
-)
-def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], message: str) -> None:
-    agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, axis_name="d", **settings)
-    with pytest.raises(ValueError, match=message):
-        data_parallel(agent, 2)
-    half = small_ppo("CartPole-v1", num_envs=3, rollout_length=8, **{**settings, "num_minibatches": 1})
-    shares = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.stack([x, x]), half.init(KEY())))
-    with pytest.raises(ValueError, match=r"must divide the \d+ items on each device"):  # whoever maps the step by hand
-        jax.eval_shape(jax.vmap(agent.step, axis_name="d"), shares)
-
-
-# --------------------------------------------------------------------------------------------------- (g) killed and restored
+# ------------------------------------------------------------------------------------------------------------ killed and restored
 
 
 def _child_saves(spec: dict[str, Any], folder: str, steps: int) -> None:
@@ -352,7 +266,7 @@ def test_saved_and_restored_goes_on_bit_for_bit(rule: str, tmp_path: Path) -> No
     assert_bit_equal(run_steps(agent, restored, 1), run_steps(agent, state, 1))
 
 
-# ------------------------------------------------------------------------------------------------------------------ (h) memory
+# ------------------------------------------------------------------------------------------------------------------------- memory
 
 
 def memory_agent(env: Env | HostEnv, model: Any) -> Agent:

@@ -1,4 +1,4 @@
-"""Which leaves of a state belong to environments: a rule of one's own says so, and is shared out over devices without a spec."""
+"""Agents over devices: which leaves belong to environments, and that two devices learn what one does, however they are mapped."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
 from jaxrl.agent import bind
+from jaxrl.algorithms import setting_names
 from jaxrl.config import Positive
-from jaxrl.metrics import scalars
+from jaxrl.metrics import scalars, to_floats
 from jaxrl.optimize import pmean
-from jaxrl.parallel import data_parallel, env_axes, join_state, split_state
+from jaxrl.parallel import data_parallel, env_axes, join_state, partition_specs, split_state
 from jaxrl.types import Agent, Algorithm, Policy
 from tests import probes
-from tests.agents import assert_bit_equal, assert_close, small_dqn
+from tests.agents import (
+    RECURRENT,
+    assert_bit_equal,
+    assert_close,
+    each_family,
+    run_steps,
+    small,
+    small_dqn,
+    small_ppo,
+    tiny,
+)
 
 KEY = partial(jax.random.key, 0)
 NUM_ENVS, ROWS = 4, 3
@@ -108,3 +120,86 @@ def test_a_replay_says_which_of_its_axes_are_environments() -> None:
     axes = env_axes(agent, state).learner
     assert jax.tree.leaves(axes.replay.records) == [1] and axes.replay.valid == 1
     assert axes.replay.position == axes.replay.size == -1 and set(jax.tree.leaves(axes.params)) == {-1}
+
+
+# ------------------------------------------------------------------------------------------------------------- several devices
+
+
+def one_gradient(rule: str, **settings: Any) -> Agent:
+    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's."""
+    env, sizes = tiny(rule).one_gradient
+    return small(rule, env, **sizes, **settings)
+
+
+def gradient_norm(metrics: Any) -> float:
+    value = to_floats({"norm": metrics["losses/grad_norm"]})["norm"]
+    assert value is not None and value > 0
+    return value
+
+
+@each_family
+@pytest.mark.parametrize("mapped", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
+def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
+    alone, agent = one_gradient(rule), one_gradient(rule, axis_name="d")
+    expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
+    state = agent.init(KEY())
+    if mapped.startswith("shard_map"):
+        mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+        specs = partition_specs(agent, state)
+        out_specs = (specs, PartitionSpec())
+        step = jax.shard_map(agent.step, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma="unchecked" not in mapped)
+        after, metrics = jax.jit(step)(state)
+    else:
+        transform = jax.pmap if mapped == "pmap" else jax.vmap
+        step = transform(agent.step, axis_name="d")
+        after, metrics = (step if mapped == "pmap" else jax.jit(step))(split_state(agent, state, 2))
+        after = join_state(agent, jax.tree.map(jnp.asarray, after))
+    # Unclipped, because Adam and the clip would hide a gradient that is twice too large.
+    assert gradient_norm(metrics) == pytest.approx(gradient_norm(expected), rel=1e-5)
+    assert_close(after.learner.params, expected_state.learner.params)
+    assert_close(after.actor, expected_state.actor)
+
+
+def test_gradient_norm_test_would_notice() -> None:
+    """The trap itself: without the cast, the gradient under shard_map's default checks is twice the true one."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    x = jnp.arange(1.0, 5.0)
+
+    def naive(p: Any, x: Any) -> Any:
+        return jax.lax.pmean(jax.grad(lambda p: (p * x).mean())(p), "d")
+
+    wrong = jax.shard_map(naive, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("d")), out_specs=PartitionSpec())(1.0, x)
+    assert float(wrong) == pytest.approx(2 * 2.5)
+
+
+@each_family
+def test_data_parallel_is_an_agent(rule: str) -> None:
+    """Placed over two devices, the environments walk the same path as on one."""
+    normalising = [name for name in setting_names(rule)[0] if name.startswith("normalize_")]
+    agent = small(rule, "CartPole-v1", **dict.fromkeys(normalising, True))
+    shared = data_parallel(agent, 2)
+    state = shared.init(KEY())
+    assert_bit_equal(state, agent.init(KEY()))
+    assert len(state.actor.done.sharding.device_set) == 2
+    after, metrics = jax.jit(shared.step)(state)
+    solo, _ = run_steps(agent, agent.init(KEY()), 1)
+    assert_close(after.actor, solo.actor)
+    assert float(metrics["charts/valid_rows"].count) == agent.steps_per_iteration
+    assert_close(after.learner.statistics, solo.learner.statistics)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_minibatches": 16}, r"num_minibatches=16 must divide what each of 2 devices has of num_envs \* rollout_length, 24"),
+        ({"model": RECURRENT}, r"num_minibatches=2 must divide what each of 2 devices has of num_envs, 3"),
+    ],
+)
+def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], message: str) -> None:
+    agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, axis_name="d", **settings)
+    with pytest.raises(ValueError, match=message):
+        data_parallel(agent, 2)
+    half = small_ppo("CartPole-v1", num_envs=3, rollout_length=8, **{**settings, "num_minibatches": 1})
+    shares = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.stack([x, x]), half.init(KEY())))
+    with pytest.raises(ValueError, match=r"must divide the \d+ items on each device"):  # whoever maps the step by hand
+        jax.eval_shape(jax.vmap(agent.step, axis_name="d"), shares)

@@ -1,0 +1,114 @@
+"""Annealing, schedules, the clip and what is traced once: the optimiser as PPO uses it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl import make_train
+from jaxrl.algorithms.ppo import (
+    PPOConfig,
+    PPOHyperparams,
+)
+from jaxrl.metrics import to_floats
+from jaxrl.optimize import clipped_adam, scheduled
+from tests import probes
+from tests.agents import assert_bit_equal, assert_close, small_ppo
+from tests.test_ppo import jit, sample, whole_batch
+
+KEY = partial(jax.random.key, 0)
+
+
+def test_annealing_falls_to_zero_at_total_steps() -> None:
+    agent, (state, rollout) = whole_batch(anneal=True), sample()
+    known = state.learner._replace(hyperparams=state.learner.hyperparams._replace(total_steps=jnp.float32(5 * 32)))
+    update = jit(agent.algorithm.update)
+    for iteration in range(7):
+        learner, metrics = update(known._replace(version=jnp.int32(iteration)), rollout)
+        assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(max(0.1 * (1 - iteration / 5), 0), abs=1e-7)
+    assert_bit_equal(learner.params, state.learner.params)  # at a rate of 0
+    _, metrics = update(state.learner._replace(version=jnp.int32(6)), rollout)
+    assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(0.1)  # traced, and of no known length
+
+
+def test_annealing_waits_for_a_length_and_gives_way_to_a_schedule() -> None:
+    """Who steps by hand without a length, or with a schedule of the rate, gets the rate that was asked for."""
+    assert PPOConfig().anneal
+    schedule = {"learning_rate": optax.linear_schedule(1, 0, 8)}
+    for settings, expected in (({}, 0.1), ({"total_steps": 4 * 32}, 0.05), ({"total_steps": 64, "schedules": schedule}, 0.075)):
+        agent, (state, rollout) = whole_batch(**{"anneal": True, **settings}), sample()
+        total_steps = jnp.float32(settings.get("total_steps", 0))
+        learner = state.learner._replace(hyperparams=state.learner.hyperparams._replace(total_steps=total_steps))
+        _, metrics = jit(agent.algorithm.update)(learner._replace(version=jnp.int32(2)), rollout)
+        assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(expected)
+
+
+def test_schedules_count_the_warm_up() -> None:
+    """So both of these end with the run: at 1/5 of the rate in the last of its five iterations."""
+    for settings in ({"anneal": True}, {"schedules": {"learning_rate": optax.linear_schedule(1, 0, 5)}}):
+        agent = small_ppo(probes.memory(), normalize_observations=True, num_epochs=1, num_minibatches=1, **settings)
+        assert agent.algorithm.warmup_iterations == 1
+        _, metrics = jit(make_train(agent, 5 * 32))(KEY())
+        np.testing.assert_allclose(metrics["charts/learning_rate"].sum, 1e-3 * np.array([0.8, 0.6, 0.4, 0.2]), rtol=1e-5)
+
+
+def twice_at_three(iteration: Any) -> Any:
+    return jnp.where(iteration == 3, 2.0, 0.0)
+
+
+def test_schedules_are_factors_by_iteration_and_reach_the_optimiser() -> None:
+    state, rollout = sample()
+    plain, scheduled = (jit(whole_batch(schedules=s).algorithm.update) for s in (None, {"learning_rate": twice_at_three}))
+    expected, _ = plain(state.learner, rollout)
+    for iteration, factor in ((0, 0), (3, 2), (4, 0)):
+        learner, metrics = scheduled(state.learner._replace(version=jnp.int32(iteration)), rollout)
+        assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(0.1 * factor)
+        moved = jax.tree.map(lambda p, q, f=factor: p + f * (q - p), state.learner.params, expected.params)
+        assert_close(learner.params, moved, atol=1e-6)
+        assert learner.hyperparams == state.learner.hyperparams  # the state keeps the base values
+
+
+def test_scheduled() -> None:
+    schedules = {"learning_rate": optax.linear_schedule(1, 0, 4), "ent_coef": lambda i: 2.0 + i}
+    for i, rate in enumerate([1.0, 0.75, 0.5, 0.25, 0.0, 0.0]):
+        now = scheduled(PPOHyperparams(learning_rate=8.0, ent_coef=1.0), schedules, jnp.int32(i))
+        assert (float(now.learning_rate), float(now.ent_coef), now.gamma) == (8 * rate, 2 + i, 0.99)
+
+
+def test_the_gradient_is_clipped_by_its_global_norm() -> None:
+    """Two steps of Adam by hand (the first alone is blind to the scale): large gradients shrink as a whole, small ones do not."""
+    hp = PPOHyperparams(learning_rate=0.1, max_grad_norm=1.0)
+    gradients = [{"a": np.array([3.0, 0.0]), "b": np.array([[4.0]])}, {"a": np.array([0.1, 0.2]), "b": np.array([[-0.3]])}]
+    optimiser = clipped_adam(hp)
+    state = optimiser.init(jax.tree.map(jnp.asarray, gradients[0]))
+    m = v = {"a": np.zeros(2), "b": np.zeros((1, 1))}
+    for t, gradient in enumerate(gradients, 1):
+        updates, state = optimiser.update(jax.tree.map(jnp.asarray, gradient), state)
+        norm = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+        clipped = {name: g / max(norm, 1.0) for name, g in gradient.items()}
+        m = {name: 0.9 * m[name] + 0.1 * g for name, g in clipped.items()}
+        v = {name: 0.999 * v[name] + 0.001 * g**2 for name, g in clipped.items()}
+        for name in gradient:
+            expected = -0.1 * (m[name] / (1 - 0.9**t)) / (np.sqrt(v[name] / (1 - 0.999**t)) + 1e-5)
+            np.testing.assert_allclose(updates[name], expected, rtol=1e-4)
+
+
+def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
+    agent = small_ppo(probes.truncation(), num_epochs=1)
+    step = jit(agent.step)
+    for given, cut in (
+        (None, None),
+        ({"gamma": 0.5, "ent_coef": 0}, None),
+        (None, probes.Cut(np.int64(3))),
+        (None, probes.Cut(2)),
+    ):
+        state = agent.init(KEY(), given, cut)
+        for _ in range(2):
+            state, _ = step(state)
+    assert step._cache_size() == 1
