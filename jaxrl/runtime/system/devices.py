@@ -78,10 +78,10 @@ def cache_folder() -> Path | None:
         base = at_home(given).absolute()
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "xla"
-    return base / _processor()
+    return base / processor()
 
 
-def _processor() -> str:
+def processor() -> str:
     """A name for this kind of processor. JAX does not keep apart programs for different ones, which may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
