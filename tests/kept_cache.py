@@ -1,4 +1,4 @@
-"""Where CI keeps compiled programs from one run to the next: ``python -m tests.kept_cache`` prints the folder, and clears it of old ones.
+"""Where CI keeps compiled programs between its runs: ``python -m tests.kept_cache`` prints the folder, and clears it of old ones.
 
 JAX keys an entry by program, flags and versions; what it leaves out is in the folder's name.
 """
