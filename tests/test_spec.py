@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import optax
 import pytest
 
 import jaxrl
-from jaxrl import build
+from jaxrl import build, models
 from jaxrl.models import actor_critic
 from jaxrl.optimize import clipped_adam
 from jaxrl.replay.uniform import uniform_replay
@@ -224,6 +225,14 @@ def test_a_model_of_importable_functions_comes_back() -> None:
     model = Model(linear_init, linear_apply, linear_apply, no_carry)
     agent = small_dqn(ENV, model=model)
     assert_same(agent, build(json.loads(json.dumps(agent.spec))))
+
+
+def test_what_a_model_is_made_of_keeps_its_name() -> None:
+    """Specs of runs say ``jaxrl.models:orthogonal``, in whichever file of that room it stands."""
+    functions = [name for name in models.__all__ if inspect.isfunction(getattr(models, name))]
+    assert {"actor_critic", "q_network", "orthogonal", "encode_space"} <= set(functions)
+    for name in functions:
+        assert describe(getattr(models, name)) == {"import": f"jaxrl.models:{name}"}
 
 
 # --------------------------------------------------------------------------------------------------------------------- bad specs

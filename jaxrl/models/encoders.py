@@ -1,0 +1,67 @@
+"""What a network sees: values of a space as numbers, and the layers over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.models.initialisers import dense
+from jaxrl.spaces import MASK_KEY
+from jaxrl.types import Array, PyTree
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu, "elu": jax.nn.elu, "silu": jax.nn.silu}
+
+
+def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
+    """A Dict observation without its ``action_mask``, and the mask (None when there is none)."""
+    if isinstance(obs, dict) and MASK_KEY in obs:
+        return {name: leaf for name, leaf in obs.items() if name != MASK_KEY}, obs[MASK_KEY]
+    return obs, None
+
+
+def encode_space(space: spaces.Space, x: PyTree) -> Array:
+    """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries side by side."""
+    if isinstance(space, spaces.Discrete):
+        return jax.nn.one_hot(x - int(space.start), int(space.n), dtype=jnp.float32)
+    if isinstance(space, spaces.Box):
+        return _flat(space, x.astype(jnp.float32) / (255.0 if x.dtype == jnp.uint8 else 1.0))
+    if isinstance(space, spaces.MultiBinary):
+        return _flat(space, x.astype(jnp.float32))
+    if isinstance(space, spaces.MultiDiscrete):
+        x = _flat(space, x - jnp.asarray(space.start, x.dtype))
+        parts = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(space.nvec.ravel())]
+        return jnp.concatenate(parts, axis=-1)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        entries = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        parts = [encode_space(part, x[name]) for name, part in entries if name != MASK_KEY]
+        if not parts:
+            raise ValueError(
+                f"observation_space {space} has nothing for a network to see, as {MASK_KEY} is applied and not encoded: give it "
+                "another entry (a constant Box(0, 1, (1,)) will do), or pass a model of your own"
+            )
+        return jnp.concatenate(parts, axis=-1)
+    raise TypeError(
+        f"observation_space {space} cannot be encoded by the built-in networks: pass a model of your own (jaxrl.Model)"
+    )
+
+
+def _flat(space: spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete, x: Array) -> Array:
+    return x.reshape((*x.shape[: x.ndim - len(space.shape)], math.prod(space.shape)))
+
+
+class MLP(nn.Module):
+    """Dense layers, each followed by the activation."""
+
+    hidden_sizes: tuple[int, ...]
+    activation: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        for i, features in enumerate(self.hidden_sizes):
+            x = ACTIVATIONS[self.activation](dense(features, name=f"hidden_{i}")(x))
+        return x

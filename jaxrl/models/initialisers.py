@@ -1,0 +1,90 @@
+"""How kernels begin: orthogonal, drawn for a whole network at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.types import Array, Key, PyTree
+
+
+def polar(x: Array) -> Array:
+    """The (semi-)orthogonal matrix nearest to ``x``, f32[rows, columns], by matmuls alone.
+
+    40 Newton–Schulz steps X ← 1.5·X − 0.5·X·XᵀX. LAPACK's QR deadlocks when vmapped on few CPU cores.
+    """
+    multiply = lambda a, b: jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)  # noqa: E731
+    rows, columns = x.shape
+    x = x if rows >= columns else x.T
+    x = jax.lax.fori_loop(0, 40, lambda _, x: 1.5 * x - 0.5 * multiply(x, multiply(x.T, x)), x / jnp.linalg.norm(x))
+    return x if rows >= columns else x.T
+
+
+class OrthogonalKernel(struct.PyTreeNode, nn.meta.AxisMetadata[Array]):
+    """What the initialiser ``orthogonal`` gives flax: a kernel, and that ``drawn_at_once`` may draw it anew."""
+
+    value: Array
+    gain: float | None = struct.field(pytree_node=False)
+    """None in a stack of layers, as ``nn.vmap`` makes: they keep what each has drawn."""
+
+    def unbox(self) -> Array:
+        return self.value
+
+    def replace_boxed(self, val: Any) -> Any:
+        return self.replace(value=val)
+
+    def add_axis(self, index: int, params: dict[Any, Any]) -> Any:
+        return self.replace(gain=None)
+
+    def remove_axis(self, index: int, params: dict[Any, Any]) -> Any:
+        return self
+
+
+def orthogonal(gain: float = math.sqrt(2)) -> Callable[..., OrthogonalKernel]:
+    """An initialiser for flax's layers: ``nn.Dense(64, kernel_init=orthogonal(1.0))``, the (semi-)orthogonal times a gain.
+
+    The polar factor of a Gaussian matrix is uniform over orthogonal matrices (Saxe et al. 2014 take the QR factor).
+    """
+
+    def init(key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> OrthogonalKernel:
+        return OrthogonalKernel((gain * _drawn_alone(key, shape)).astype(dtype), gain)
+
+    return init
+
+
+@partial(jax.jit, static_argnums=1)  # for its cache: flax calls initialisers, for their shapes, whenever it applies a network
+def _drawn_alone(key: Key, shape: tuple[int, ...]) -> Array:
+    return polar(jax.random.normal(key, (math.prod(shape[:-1]), shape[-1]))).reshape(shape)
+
+
+def drawn_at_once(key: Key, variables: PyTree) -> PyTree:
+    """What a flax network's ``init`` gave, as plain arrays, with all orthogonal kernels from one draw.
+
+    Each draw of a new shape takes XLA a fifth of a second to compile on a CPU; those of the layers are not used, and go.
+    """
+
+    def is_drawn(x: Any) -> bool:
+        return isinstance(x, OrthogonalKernel) and x.gain is not None
+
+    leaves, structure = jax.tree.flatten(variables, is_leaf=is_drawn)
+    sizes = [leaf.value.size if is_drawn(leaf) else 0 for leaf in leaves]
+    drawn = jnp.split(jax.random.normal(key, (sum(sizes),)), list(itertools.accumulate(sizes))[:-1])
+
+    def kernel(value: Array, gain: float, x: Array) -> Array:
+        return (gain * polar(x.reshape(-1, value.shape[-1]))).reshape(value.shape).astype(value.dtype)
+
+    kernels = [kernel(leaf.value, leaf.gain, x) if is_drawn(leaf) else leaf for leaf, x in zip(leaves, drawn, strict=True)]
+    return nn.meta.unbox(structure.unflatten(kernels))
+
+
+def dense(features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True) -> nn.Dense:
+    """A layer with an orthogonal kernel times a gain, and a bias of zeros."""
+    return nn.Dense(features, use_bias, kernel_init=orthogonal(gain), name=name)
