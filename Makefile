@@ -35,7 +35,7 @@ FAST_COMPILE = XLA_FLAGS="$$(XLA_FLAGS='$(FAST_FLAGS)' JAX_PLATFORMS=cpu $(BIN)/
 run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadgroup -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
-test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 12 minutes on 2 cores
+test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 8 minutes on 2 cores
 	$(call run_tests,not learning and not chaos and not slow and not gpu,tests marked learning or chaos or slow (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
 
 test-all: $(VENV)/.installed ## the same with learning, chaos and slow; under 75 minutes on 2 cores
