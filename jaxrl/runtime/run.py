@@ -178,7 +178,7 @@ def run(
             files = RunFiles(folder, agent, request, output, devices, progress.note)
             resources.enter_context(contextlib.closing(files))
         session = resources.enter_context(contextlib.closing(Session(driver, seeds, plan, progress, files, on_chunk)))
-        for line in _advance_notice(agent, total_steps, plan.total_steps, advice, out):
+        for line in _notes(agent, total_steps, plan.total_steps, advice, out):
             progress.note(line)
         with session.interrupt:
             states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
@@ -204,7 +204,7 @@ def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
     return f"{title} on {num_devices} devices" if num_devices > 1 else title
 
 
-def _advance_notice(
+def _notes(
     agent: Agent, asked: int, total_steps: int, advice: str | None, out: str | os.PathLike[str] | None
 ) -> Iterator[str]:
     """What a user should know of a run before it begins."""
