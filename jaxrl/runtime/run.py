@@ -204,9 +204,7 @@ def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
     return f"{title} on {num_devices} devices" if num_devices > 1 else title
 
 
-def _notes(
-    agent: Agent, asked: int, total_steps: int, advice: str | None, out: str | os.PathLike[str] | None
-) -> Iterator[str]:
+def _notes(agent: Agent, asked: int, total_steps: int, advice: str | None, out: str | os.PathLike[str] | None) -> Iterator[str]:
     """What a user should know of a run before it begins."""
     if total_steps != asked:
         rows = f"{agent.num_envs} × {agent.rollout_length}"
