@@ -62,16 +62,27 @@ except CheckpointError as error:
 
 
 NEVER_AWAITED = """
-import sys
+import asyncio, sys
 import jax.numpy as jnp
+from jaxrl.runtime.checkpoint.quiet import Quiet
 from jaxrl.runtime.checkpoint.store import save
 
 async def async_serialize(): ...
 async def other(): ...
 
+async def failed(why):
+    asyncio.ensure_future(fails(why))
+    await asyncio.sleep(0)
+
+async def fails(why):
+    raise ValueError(why)
+
 save(sys.argv[1], {"a": jnp.ones(10)}, 1)
-async_serialize()
-other()
+with Quiet():
+    async_serialize()
+    other()
+    asyncio.run(failed("OUT_OF_RANGE: Error writing in OCDBT database"))
+    asyncio.run(failed("of somebody else"))
 """
 
 
@@ -80,6 +91,7 @@ def test_writes_that_were_given_up_are_not_told_of_later(tmp_path: Path) -> None
     command = [sys.executable, "-c", NEVER_AWAITED, str(tmp_path)]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert "coroutine 'other' was never awaited" in ended.stderr and "serialize" not in ended.stderr
+    assert "of somebody else" in ended.stderr and "OCDBT" not in ended.stderr
 
 
 def test_writes_that_fail_in_threads_print_nothing(tmp_path: Path) -> None:
