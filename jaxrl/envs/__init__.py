@@ -10,14 +10,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-
 from jaxrl.envs.backend import EnvId, UnknownName, check_known, format_id, parse_id, shortest
 from jaxrl.envs.check import check_env
-from jaxrl.envs.validate import EnvError, validate_env
+from jaxrl.envs.validate import EnvError, same, validate_env
 from jaxrl.names import nearest
-from jaxrl.types import Env, HostEnv, PyTree
+from jaxrl.spaces import same_shapes
+from jaxrl.types import Env, HostEnv
 
 __all__ = ["Backend", "EnvError", "check_env", "describe_env", "list_envs", "make_env", "register_backend", "validate_env"]
 
@@ -75,7 +73,7 @@ REACHING = re.compile(r"(.*_)?(path|file|dir|args)")
 def factory_of(env_id: str) -> str | None:
     """The ``module:function`` that an id names; None where a backend makes the environment."""
     backend, name, _ = parse_id(env_id)
-    return None if backend in _REGISTERED or backend in _MODULES else f"{backend}:{name}"
+    return None if backend in _backends() else f"{backend}:{name}"
 
 
 def reach_of(env_id: str) -> str | None:
@@ -86,7 +84,7 @@ def reach_of(env_id: str) -> str | None:
 
 def _make(canonical_id: str) -> Env | HostEnv:
     backend, name, options = parse_id(canonical_id)
-    if backend in _REGISTERED or backend in _MODULES:
+    if backend in _backends():
         try:
             env = _backend(backend).make(name, options)
         except UnknownName as error:
@@ -102,7 +100,7 @@ def _make(canonical_id: str) -> Env | HostEnv:
 def list_envs(backend: str | None = None) -> list[str]:
     """Ids that ``make_env`` takes: of one backend, or of all whose package is installed."""
     if backend is not None:
-        if backend not in _REGISTERED and backend not in _MODULES:
+        if backend not in _backends():
             raise ValueError(f"unknown backend {backend!r}.{nearest(backend, _backends())} Backends: {', '.join(_backends())}.")
         return [f"{backend}:{name}" for name in _backend(backend).list_names()]
     ids: list[str] = []
@@ -158,26 +156,15 @@ def describe_env(env: Env | HostEnv) -> str | None:
         again = make_env(env.name)
     except Exception:  # whatever keeps the id from being built, a user's own function included, means: not by this id
         return None
-    same_settings = (
-        again.observation_space == env.observation_space
-        and again.action_space == env.action_space
-        and again.max_episode_steps == env.max_episode_steps
-    )
-    if isinstance(env, HostEnv) and isinstance(again, HostEnv):
-        same = again.open is env.open and again.open_eval is env.open_eval and again.options == env.options
-    elif isinstance(env, Env) and isinstance(again, Env):
-        same = again.reset is env.reset and again.step is env.step and _equal(again.params, env.params)
-    else:
-        same = False
-    return env.name if same and same_settings else None
+    equal_but_for_data = type(again) is type(env) and _without_data(again) == _without_data(env)
+    params = [getattr(each, "params", ()) for each in (again, env)]
+    return env.name if equal_but_for_data and same_shapes(*params) and same(*params) else None
 
 
-def _equal(a: PyTree, b: PyTree) -> bool:
-    (leaves_a, structure_a), (leaves_b, structure_b) = jax.tree.flatten(a), jax.tree.flatten(b)
-    return structure_a == structure_b and all(
-        np.shape(x) == np.shape(y) and getattr(x, "dtype", type(x)) == getattr(y, "dtype", type(y)) and bool(np.all(x == y))
-        for x, y in zip(leaves_a, leaves_b, strict=True)
-    )
+def _without_data(env: Env | HostEnv) -> Env | HostEnv:
+    """What an id must give again beside parameters; how it is drawn is not part of that."""
+    other = {"params": (), "render": None} if isinstance(env, Env) else {"open_render": None}
+    return env._replace(name="", render_fps=0.0, **other)
 
 
 def _elsewhere(name: str) -> str:

@@ -51,8 +51,9 @@ def parse_id(text: str) -> EnvId:
 
 def format_id(env_id: EnvId) -> str:
     """The canonical text of an id: options sorted, values as Python literals. ``parse_id`` gives back the same id."""
-    options = [f"{name}={_escape(_literal(name, value))}" for name, value in sorted(env_id.options.items())]
-    return f"{env_id.backend}:{env_id.name}" + ("?" + "&".join(options) if options else "")
+    options = [f"{name}={_literal(name, value)}" for name, value in sorted(env_id.options.items())]
+    escaped = [option.replace("%", "%25").replace("&", "%26") for option in options]
+    return f"{env_id.backend}:{env_id.name}" + ("?" + "&".join(escaped) if escaped else "")
 
 
 def shortest(env_id: str) -> str:
@@ -85,10 +86,6 @@ def _literal(name: str, value: Any) -> str:
         f"environment option {name}={' '.join(repr(value).split())} is not plain data, so no id can hold it: "
         "use numbers, strings, lists, tuples or dicts, or build the Env yourself and pass it instead of an id"
     )
-
-
-def _escape(text: str) -> str:
-    return text.replace("%", "%25").replace("&", "%26")
 
 
 # --------------------------------------------------------------------------------------------------------------------- options
@@ -127,14 +124,14 @@ def smallest(default: Any) -> int | None:
     return min(default, 1) if isinstance(default, int) and not isinstance(default, bool) and default >= 0 else None
 
 
-def import_package(package: str, env: str, install: str) -> ModuleType:
+def import_package(package: str, env: str) -> ModuleType:
     """Import an optional package, or say which ``pip install`` brings it."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        message = f"{env} needs the package {package}, which is not installed: pip install {install}"
+        message = f"{env} needs the package {package}, which is not installed: pip install {package}"
         raise ModuleNotFoundError(message, name=package) from None
 
 

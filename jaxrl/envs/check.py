@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from jaxrl.config import check_count
 from jaxrl.envs.check_host import NUM_ENVS, Say, host_problems
-from jaxrl.envs.validate import EnvError, abstract, abstract_key, explain, find_problems, outside, picture_problem, same
+from jaxrl.envs.validate import EnvError, abstract, abstract_key, bits, explain, find_problems, outside, picture_problem, same
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, TimeStep
 
 COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -62,12 +62,8 @@ def _program(function: Any, *args: Any) -> tuple[Any, ...]:
     """A traced function as text and constants. Without its own jit, which would remember the first trace."""
     plain = inspect.unwrap(function)
     jaxpr, out = jax.make_jaxpr(lambda *a: plain(*a), return_shape=True)(abstract_key(), *args)
-    constants = [np.asarray(_bits(constant)).tobytes() for constant in jaxpr.consts]
+    constants = [np.asarray(bits(constant)).tobytes() for constant in jaxpr.consts]
     return re.sub(r"0x[0-9a-f]+", "", str(jaxpr.jaxpr)), constants, str(out)
-
-
-def _bits(x: Any) -> Any:
-    return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def _batching_problems(env: Env) -> list[str]:
@@ -113,11 +109,10 @@ def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
     run = jax.jit(jax.vmap(episodes), compiler_options=COMPILE_FAST if jax.default_backend() == "cpu" else None)
     try:
         keys, params = jax.random.split(key, NUM_ENVS), _batched(env.params)
-        env_states, _ = played = run(keys, params)
-        first, again = (jax.tree.map(lambda x: np.asarray(_bits(x)), each) for each in (played, run(keys, params)))
+        first, again = (jax.block_until_ready(run(keys, params)) for _ in range(2))
     except Exception as error:
         return [explain("a run of reset and step under jit and vmap", error)]
-    _, (obs, time_step) = first
+    env_states, (obs, time_step) = first
     problems = outside("the obs after reset", env.observation_space, obs)
     problems += outside("the obs after a step", env.observation_space, time_step.obs)
     if not np.isfinite(time_step.reward).all():

@@ -47,7 +47,7 @@ def list_names() -> list[str]:
 
 def _import_envpool(what: str) -> Any:
     _load_egl()
-    return import_package("envpool", what, "envpool")
+    return import_package("envpool", what)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import importlib.machinery
 import inspect
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -49,8 +49,8 @@ class Game(NamedTuple):
     params: PyTree
     reset: ResetFn
     step: StepFn
-    obs: PyTree
-    """ShapeDtypeStructs of one observation."""
+    obs: jax.ShapeDtypeStruct
+    """Of one observation."""
     render: RenderFn | None
 
 
@@ -85,8 +85,8 @@ def make(name: str, options: dict[str, Any]) -> Env:
     constructor, fields = _split_options(label, _game(format_id(EnvId("gymnax", name, {}))), options)
     game = _game(format_id(EnvId("gymnax", name, constructor)))
     params = _override(label, game.params, fields)
-    observation_space = _convert(_declared(game, "observation", params), game.obs, unbounded=name in LOOSE_BOUNDS)
-    action_space = _convert(_declared(game, "action", params), None)
+    observation_space = _convert(_declared(game.construct, "observation", params), game.obs.dtype, name in LOOSE_BOUNDS)
+    action_space = _convert(_declared(game.construct, "action", params))
     fps = REAL_TIME.get(name, 10)
     return Env(game.reset, game.step, observation_space, action_space, params, label, render=game.render, render_fps=fps)
 
@@ -97,7 +97,7 @@ def _import_gymnax(needed_by: str) -> ModuleType:
         return imported
     sys.meta_path.insert(0, finder := _Finder())
     try:
-        return import_package("gymnax", needed_by, "gymnax")
+        return import_package("gymnax", needed_by)
     finally:
         sys.meta_path.remove(finder)
 
@@ -142,7 +142,9 @@ def _game(canonical_id: str) -> Game:
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"gymnax cannot construct {canonical_id}: {reason}") from error
-    obs = _promoted(constants(lambda: construct().observation_space(params)), obs)
+    # What the space of a Box declares and what is emitted, joined without loss (Catch and FourRooms differ).
+    declared = _declared(construct, "observation", params)
+    obs = jax.ShapeDtypeStruct(obs.shape, jnp.promote_types(obs.dtype, declared.dtype) if declared.kind == "Box" else obs.dtype)
 
     # gymnax mixes weak and strong types, and its spaces do not always say what it emits; types are settled here, once.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
@@ -232,46 +234,23 @@ def _override(label: str, params: Any, options: dict[str, Any]) -> Any:
 # ---------------------------------------------------------------------------------------------------------------------- spaces
 
 
-def _declared(game: Game, what: str, params: PyTree) -> Any:
-    """gymnax's own space, with NumPy's arrays for JAX's."""
-    space: Any = None
+def _declared(construct: Callable[[], Any], what: str, params: PyTree) -> SimpleNamespace:
+    """gymnax's own space: its ``kind`` and attributes, with NumPy's arrays for JAX's."""
 
-    def bounds() -> list[Any]:
-        nonlocal space
-        space = getattr(game.construct(), f"{what}_space")(params)
-        return [(box.low, box.high) for box in _boxes(space)]
+    def declared() -> dict[str, Any]:
+        space = getattr(construct(), f"{what}_space")(params)
+        return {"kind": type(space).__name__, **vars(space)}
 
-    found = constants(bounds)
-    for box, (low, high) in zip(_boxes(space), found, strict=True):
-        box.low, box.high = low, high
-    return space
+    return SimpleNamespace(**constants(declared))
 
 
-def _boxes(space: Any) -> list[Any]:
-    parts = getattr(space, "spaces", ())
-    inside = [box for part in (parts.values() if isinstance(parts, dict) else parts) for box in _boxes(part)]
-    return inside + [space] * hasattr(space, "low")
-
-
-def _promoted(space: Any, obs: PyTree) -> PyTree:
-    """Types of observations: what the space declares and what is emitted, joined without loss (Catch and FourRooms differ)."""
-    if hasattr(space, "spaces"):
-        return obs
-    return jax.ShapeDtypeStruct(obs.shape, obs.dtype if not hasattr(space, "low") else jnp.promote_types(obs.dtype, space.dtype))
-
-
-def _convert(space: Any, obs: PyTree, *, unbounded: bool = False) -> spaces.Space:
-    """A gymnax space as gymnasium's. Boxes have the types of ``obs`` where given; bounds at the end of a type are infinite."""
-    kind = type(space).__name__
-    if kind == "Discrete":
+def _convert(space: SimpleNamespace, dtype: Any = None, unbounded: bool = False) -> spaces.Space:
+    """A gymnax space as gymnasium's. A Box has the type ``dtype`` where given; bounds at the end of a type are infinite."""
+    if space.kind == "Discrete":
         return spaces.Discrete(int(space.n))
-    if kind == "Dict":
-        return spaces.Dict({name: _convert(part, obs and obs[name], unbounded=unbounded) for name, part in space.spaces.items()})
-    if kind == "Tuple":
-        return spaces.Tuple([_convert(part, obs and obs[i], unbounded=unbounded) for i, part in enumerate(space.spaces)])
-    if kind != "Box":
-        raise TypeError(f"gymnax's space {space} is not supported: jaxrl converts Discrete, Box, Dict and Tuple")
-    dtype = np.dtype(space.dtype if obs is None else obs.dtype)
+    if space.kind != "Box":
+        raise TypeError(f"gymnax's space {space} is not supported: jaxrl converts Discrete and Box, which is all that it has")
+    dtype = np.dtype(space.dtype if dtype is None else dtype)
     low, high = (np.broadcast_to(np.asarray(bound), space.shape) for bound in (space.low, space.high))
     if dtype.kind == "f":
         low, high = low.astype(dtype), high.astype(dtype)

@@ -90,17 +90,14 @@ def _params_problems(params: PyTree) -> list[str]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         if not is_key and (
-            not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array) or _kind(leaf) not in "biufV"
+            not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+            or np.result_type(leaf).kind not in "biufV"  # V: JAX's own small types, such as bfloat16
         ):
             problems.append(
                 f"params{jax.tree_util.keystr(path)} is {leaf!r}, a {type(leaf).__name__}: parameters are data, so use numbers "
                 "and arrays in a NamedTuple, a dict or a flax.struct.dataclass; what sets shapes goes into a closure"
             )
     return problems
-
-
-def _kind(leaf: Any) -> str:
-    return np.result_type(leaf).kind  # "V": JAX's own small types, such as bfloat16
 
 
 # ------------------------------------------------------------------------------------------------------------- reset and step
@@ -268,6 +265,11 @@ def bounds(space: spaces.Space) -> tuple[Any, Any]:
 
 
 def same(a: PyTree, b: PyTree) -> bool:
-    """Bit for bit."""
+    """Whether two trees of one structure hold the same values, NaN like NaN."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
+    return all(np.array_equal(bits(x), bits(y), equal_nan=True) for x, y in pairs)
+
+
+def bits(x: Any) -> Any:
+    """A key as the numbers in it; anything else as it is."""
+    return jax.random.key_data(x) if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
