@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium import spaces
 
 from jaxrl.spaces import bounds
@@ -15,17 +16,23 @@ from jaxrl.types import Array, Key
 def to_environment(action_space: spaces.Space, action: Array) -> Array:
     """An action in model units as the environment takes it: a bounded Box maps [−1, 1], clipped, onto its bounds.
 
-    A Box without bounds on both sides is taken as it is, clipped to the bounds that it has.
+    A Box without bounds on both sides is taken as it is, clipped to the bounds that it has. Actions of a Box and of a
+    MultiDiscrete space come flat, [..., d], and get the shape of the space; discrete ones are the same in both units.
     """
     if isinstance(action_space, spaces.Discrete):
         return action
-    assert isinstance(action_space, spaces.Box)
+    assert isinstance(action_space, spaces.Box | spaces.MultiDiscrete)
     action = action.reshape(action.shape[:-1] + action_space.shape)
+    if isinstance(action_space, spaces.MultiDiscrete):
+        return action
     low, high = bounds(action_space)
-    if action_space.is_bounded():
-        share = 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0)
-        action = low * (1.0 - share) + high * share
-    return jnp.clip(action, low, high)  # after the mapping as well, which rounds
+    return within(action, low, high) if action_space.is_bounded() else jnp.clip(action, low, high)
+
+
+def within(unit: Array, low: Array | np.ndarray, high: Array | np.ndarray) -> Array:
+    """[−1, 1], clipped, onto [low, high], all ends included."""
+    share = 0.5 * (jnp.clip(unit, -1.0, 1.0) + 1.0)
+    return jnp.clip(low * (1.0 - share) + high * share, low, high)  # after the mapping as well, which rounds
 
 
 def falling_epsilon(hyperparams: Any, rows: Array) -> Array:

@@ -1,32 +1,57 @@
-"""Action distributions: pytrees of arrays with ``sample``, ``log_prob``, ``entropy`` and ``mode``.
+"""Action distributions: pytrees of arrays with ``sample``, ``mode``, ``log_prob``, ``entropy`` and ``kl``.
+
+| | actions | |
+|---|---|---|
+| ``Categorical`` | Discrete | masks by logits of ``MASKED`` |
+| ``MultiCategorical`` | MultiDiscrete | the same, a mask per dimension |
+| ``Normal`` | Box | clipped to the bounds by ``to_environment`` |
+| ``TanhNormal`` | bounded Box | never leaves the bounds |
 
 A distribution is batched over any leading axes; ``sample`` of a batch uses one key for all of it, so per-environment sampling
-maps it (``sample_each``).
+maps it (``sample_each``). Entropies and divergences are in nats.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxrl.actions import within
 from jaxrl.types import Array, Key
 
 
 class Distribution(Protocol):
     def sample(self, key: Key) -> Array: ...
+    def mode(self) -> Array: ...
     def log_prob(self, action: Array) -> Array: ...
     def entropy(self) -> Array: ...
-    def mode(self) -> Array: ...
+    def kl(self, other: Self) -> Array:
+        """KL(self ‖ other), f32[...]: E[log self − log other] over what self draws."""
+        ...
 
 
 def pick(values: Array, index: Array) -> Array:
     """``values[..., index]``: f32[..., n] at i32[...]. By a sum over one-hot rows: a gather's gradient is a slow scatter."""
     chex.assert_shape(index, values.shape[:-1])
     return jnp.where(jax.nn.one_hot(index, values.shape[-1], dtype=bool), values, 0).sum(-1)
+
+
+MASKED = -1e9
+"""The logit of an action that ``action_mask`` forbids: finite, so that gradients stay finite; exp of it is exactly 0.
+
+Where a mask forbids every action, a trace cannot say so: the distribution is then uniform over all of them, as if all were
+allowed, without a gradient; ``mode`` and the greedy action of Q-values are the first. The host loop and ``check_env``, which see
+values, refuse such a mask.
+"""
+
+LACKING = 2 * MASKED
+"""The logit of a choice that a dimension of a MultiDiscrete space does not have: below all others, whatever the mask says."""
 
 
 class Categorical(NamedTuple):
@@ -37,19 +62,27 @@ class Categorical(NamedTuple):
 
     def sample(self, key: Key) -> Array:
         """i32[...], by the Gumbel-max trick."""
-        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+        # From the largest: noise is lost on logits that are all as large as MASKED.
+        return jax.random.categorical(key, self.logits - self.logits.max(-1, keepdims=True)).astype(jnp.int32)
+
+    def mode(self) -> Array:
+        return jnp.argmax(self.logits, -1).astype(jnp.int32)
 
     def log_prob(self, action: Array) -> Array:
         """f32[...] for action i32[...]."""
         return pick(jax.nn.log_softmax(self.logits), action)
 
     def entropy(self) -> Array:
-        """f32[...], in nats. A masked action has probability 0 and adds nothing."""
-        log_p = jax.nn.log_softmax(self.logits)
+        """f32[...]: −Σ p log p. A masked action has probability 0 and adds nothing."""
+        log_p = self._finite_log_p()
         return -(jnp.exp(log_p) * log_p).sum(-1)
 
-    def mode(self) -> Array:
-        return jnp.argmax(self.logits, -1).astype(jnp.int32)
+    def kl(self, other: Categorical) -> Array:
+        """f32[...]: Σ p log(p / q). An action that is masked in both adds nothing; one that only ``other`` forbids has a q of
+        exp(``MASKED``), and adds a huge number in place of infinity."""
+        chex.assert_equal_shape([self.logits, other.logits])
+        log_p, log_q = self._finite_log_p(), other._finite_log_p()
+        return (jnp.exp(log_p) * (log_p - log_q)).sum(-1)
 
     def quantile(self, u: Array) -> Array:
         """i32[...]: the first action whose cumulative probability exceeds u, f32[...] in [0, 1): a sample if u is uniform.
@@ -63,9 +96,50 @@ class Categorical(NamedTuple):
         cumulative = jnp.where(weight > 0, jnp.cumsum(weight, -1), 0.0)
         return jnp.argmax(cumulative > (u * cumulative.max(-1))[..., None], -1).astype(jnp.int32)
 
+    def _finite_log_p(self) -> Array:
+        """A network of one's own may mask with −∞, and 0 times that is no 0."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return jnp.maximum(log_p, jnp.finfo(log_p.dtype).min)
 
-MASKED = -1e9
-"""The logit of an action that ``action_mask`` forbids: finite, so that gradients stay finite; exp of it is exactly 0."""
+
+class MultiCategorical(NamedTuple):
+    """Independent Categoricals, one per dimension of a MultiDiscrete space: probabilities multiply, the rest adds up."""
+
+    logits: Array
+    """f32[..., d, n] for d dimensions, n the most choices that one has; where a dimension has fewer, the others are
+    ``LACKING``, as ``from_flat`` puts them. A masked choice has a logit of ``MASKED``."""
+
+    @classmethod
+    def from_flat(cls, logits: Array, nvec: Sequence[int]) -> MultiCategorical:
+        """From f32[..., Σ nvec], those of one dimension after those of another, as one layer gives them.
+
+        Args:
+          nvec: how many choices each dimension has, [d].
+        """
+        chex.assert_axis_dimension(logits, -1, sum(nvec))
+        parts = jnp.split(logits, np.cumsum(nvec)[:-1], axis=-1)
+        lead = [(0, 0)] * (logits.ndim - 1)
+        padded = [jnp.pad(part, [*lead, (0, max(nvec) - part.shape[-1])], constant_values=LACKING) for part in parts]
+        return cls(jnp.stack(padded, -2))
+
+    def sample(self, key: Key) -> Array:
+        """i32[..., d]"""
+        return Categorical(self.logits).sample(key)
+
+    def mode(self) -> Array:
+        return Categorical(self.logits).mode()
+
+    def log_prob(self, action: Array) -> Array:
+        """f32[...] for action i32[..., d]: log p of all dimensions together."""
+        return Categorical(self.logits).log_prob(action).sum(-1)
+
+    def entropy(self) -> Array:
+        """f32[...]"""
+        return Categorical(self.logits).entropy().sum(-1)
+
+    def kl(self, other: MultiCategorical) -> Array:
+        """f32[...]"""
+        return Categorical(self.logits).kl(Categorical(other.logits)).sum(-1)
 
 
 class Normal(NamedTuple):
@@ -80,6 +154,9 @@ class Normal(NamedTuple):
         """f32[..., d]"""
         return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
 
+    def mode(self) -> Array:
+        return self.mean
+
     def log_prob(self, action: Array) -> Array:
         """f32[...]: the density of all d components together."""
         chex.assert_equal_shape([action, self.mean, self.log_std])
@@ -87,11 +164,91 @@ class Normal(NamedTuple):
         return (-0.5 * z**2 - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def entropy(self) -> Array:
-        """f32[...]: d/2·log(2πe) + Σ log σ, in nats."""
+        """f32[...]: d/2·log(2πe) + Σ log σ."""
         return (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
+    def kl(self, other: Normal) -> Array:
+        """f32[...]: Σ log(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²) / 2σ₂² − ½."""
+        chex.assert_equal_shape([self.mean, self.log_std, other.mean, other.log_std])
+        log_ratio = self.log_std - other.log_std
+        z = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        return (0.5 * (jnp.exp(2 * log_ratio) + z**2 - 1.0) - log_ratio).sum(-1)
+
+
+EDGE = 1 - 2.0**-24
+"""The float32 next to 1: what ``TanhNormal`` takes an action at a bound for, whose preimage is infinite."""
+
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+WEIGHTS = WEIGHTS / WEIGHTS.sum()
+"""Gauss–Hermite quadrature: Σ w·f(z) is E[f(Z)] for a standard normal Z."""
+
+
+class TanhNormal(NamedTuple):
+    """A diagonal Gaussian x ~ N(mean, σ²) squashed between bounds: low + (high − low)·(tanh x + 1)/2, each component by itself
+    (Haarnoja et al. 2018, *Soft Actor-Critic Algorithms and Applications*, appendix C).
+
+    Every action lies in the closed interval, and log-probabilities of those on its ends are finite.
+    """
+
+    mean: Array
+    """f32[..., d], before the squashing."""
+    log_std: Array
+    """f32[..., d], of x."""
+    low: Array | None = None
+    """f32[..., d], shaped like the mean; None: −1, as in the model units of a bounded Box."""
+    high: Array | None = None
+    """The same, above ``low``; None: 1."""
+
+    def sample(self, key: Key) -> Array:
+        """f32[..., d]"""
+        return self._squash(Normal(self.mean, self.log_std).sample(key))
+
     def mode(self) -> Array:
-        return self.mean
+        """f32[..., d]: the squashed mean, which is the median of each component, and what greedy policies of this kind take. The
+        density of a wide Gaussian is highest at the bounds."""
+        return self._squash(self.mean)
+
+    def log_prob(self, action: Array) -> Array:
+        """f32[...]: log N(x) − Σ log(½(high − low)(1 − tanh² x)) for the x that gives ``action``.
+
+        An action on a bound, or by rounding beyond it, counts as the nearest float32 of (−1, 1) inside, where |x| = 8.7.
+        """
+        chex.assert_equal_shape([action, self.mean, self.log_std])
+        centre, half = self._interval()
+        x = jnp.arctanh(jnp.clip((action - centre) / half, -EDGE, EDGE))
+        return Normal(self.mean, self.log_std).log_prob(x) - (_log_slope(x) + jnp.log(half)).sum(-1)
+
+    def entropy(self) -> Array:
+        """f32[...], an estimate: H(x) + Σ E[log(½(high − low)(1 − tanh² x))] has no closed form.
+
+        The expectation is by Gauss–Hermite quadrature with 16 nodes, so it draws nothing, and its gradient is that of the
+        estimate. Off by less than 2e-5 nats per component for σ ≤ 1, 0.004 for σ ≤ 2 and 0.03 for σ ≤ 3.
+        """
+        _, half = self._interval()
+        x = self.mean[..., None] + jnp.exp(self.log_std)[..., None] * jnp.asarray(NODES, self.mean.dtype)
+        slope = (_log_slope(x) * jnp.asarray(WEIGHTS, self.mean.dtype)).sum(-1)
+        return Normal(self.mean, self.log_std).entropy() + (slope + jnp.log(half)).sum(-1)
+
+    def kl(self, other: TanhNormal) -> Array:
+        """f32[...]: that of the Gaussians, since both are squashed alike. ``other`` must have the same bounds."""
+        return Normal(self.mean, self.log_std).kl(Normal(other.mean, other.log_std))
+
+    def _squash(self, x: Array) -> Array:
+        unit = jnp.clip(jnp.tanh(x), -1.0, 1.0)
+        return unit if self.low is None or self.high is None else within(unit, self.low, self.high)
+
+    def _interval(self) -> tuple[Array, Array]:
+        """The centre and half the width; a component without width counts as one of width 2."""
+        if self.low is None or self.high is None:
+            return jnp.zeros_like(self.mean), jnp.ones_like(self.mean)
+        chex.assert_equal_shape([self.low, self.high, self.mean])
+        low, high = 0.5 * self.low, 0.5 * self.high  # each by itself: the width may be larger than any float32
+        return low + high, jnp.where(high > low, high - low, 1.0)
+
+
+def _log_slope(x: Array) -> Array:
+    """log(1 − tanh² x), for large |x| as well, where that is log 0."""
+    return 2.0 * (math.log(2) - x - jax.nn.softplus(-2.0 * x))
 
 
 D = TypeVar("D", bound=Distribution)

@@ -110,6 +110,11 @@ RUN_ARGUMENTS = (
 """What ``jaxrl.run`` takes and a builder does not."""
 
 
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """``a, b and c``."""
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
 def called_here(name: str, allowed: Collection[str]) -> tuple[str, str] | None:
     """``(name among those allowed, note)`` for what another library calls ``name``, in any case and with dashes; or None."""
     plain = name.lower().replace("-", "_")

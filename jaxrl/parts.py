@@ -19,8 +19,9 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.config import ReplayConfig
-from jaxrl.distributions import Categorical, Normal
+from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.models import ActorCriticOutput
+from jaxrl.names import listed
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.replay import Replay, ReplayFn
 from jaxrl.spaces import example_input, other_way, same_shapes, show_shapes
@@ -63,7 +64,7 @@ def attempt(what: str, function: Callable[..., Any], *args: Any) -> Any:
 def check_actions(rule: str, env: Env | HostEnv, kinds: Sequence[type[spaces.Space]]) -> None:
     """Refuse an environment whose actions are of none of these kinds."""
     if not isinstance(env.action_space, tuple(kinds)):
-        names = " or ".join(kind.__name__ for kind in kinds)
+        names = listed([kind.__name__ for kind in kinds], "or")
         what = f"{env.name} has {env.action_space}: {other_way(env.action_space)}"
         raise TypeError(f"{rule} needs a {names} action space; {what}")
 
@@ -171,16 +172,25 @@ def check_actor_critic(given: Any, output: PyTree, action_space: spaces.Space) -
             f"model={show(given)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
             f"{show_shapes(output)}"
         )
-    kind: Any = Categorical
-    size = getattr(action_space, "n", None)
-    if isinstance(action_space, spaces.Box):
-        kind, size = Normal, math.prod(action_space.shape)
-    built_in = isinstance(output.policy, Categorical | Normal)  # a distribution of the user's own is the user's matter
-    if built_in and (not isinstance(output.policy, kind) or output.policy[0].shape != (1, size)):
+    kinds, size = _policies(action_space)
+    # A distribution of the user's own is the user's matter.
+    built_in = isinstance(output.policy, Categorical | MultiCategorical | Normal | TanhNormal)
+    if built_in and (not isinstance(output.policy, kinds) or output.policy[0].shape != (1, *size)):
+        names = listed([kind.__name__ for kind in kinds], "or")
+        shown = size[0] if len(size) == 1 else size
         raise TypeError(
-            f"model={show(given)} must give a {kind.__name__} policy of size {size} for {action_space}; it gives "
+            f"model={show(given)} must give a {names} policy of size {shown} for {action_space}; it gives "
             f"{type(output.policy).__name__} {show_shapes(output.policy[0])}"
         )
+
+
+def _policies(action_space: spaces.Space) -> tuple[tuple[type, ...], tuple[int, ...]]:
+    """The built-in distributions over these actions, and how large one is."""
+    if isinstance(action_space, spaces.Box):
+        return (Normal, TanhNormal), (math.prod(action_space.shape),)
+    if isinstance(action_space, spaces.MultiDiscrete):
+        return (MultiCategorical,), (action_space.nvec.size, int(action_space.nvec.max()))
+    return (Categorical,), (int(action_space.n),)  # type: ignore[attr-defined]
 
 
 def check_q_values(given: Any, output: PyTree, action_space: Any) -> None:

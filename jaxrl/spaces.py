@@ -16,7 +16,11 @@ from jaxrl.rows import first_input, per_row
 from jaxrl.types import Array, PyTree, StepInput
 
 MASK_KEY = "action_mask"
-"""The entry of a Dict observation that says which actions are allowed: applied to logits and Q-values, never encoded."""
+"""The entry of a Dict observation that says which actions are allowed: applied to logits and Q-values, never encoded.
+
+[n] for ``Discrete(n)``. For a MultiDiscrete space one mask per dimension: a Tuple of them, or one array [Σ nvec] with those of
+one dimension after those of another.
+"""
 
 
 def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
@@ -40,6 +44,12 @@ def bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     return low, np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+
+
+def flat_mask(mask: PyTree) -> Array:
+    """An ``action_mask`` as one array, [..., Σ nvec]."""
+    parts = jax.tree.leaves(mask)
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
 
 
 def finite(tree: PyTree, valid: Array) -> PyTree:
@@ -77,12 +87,13 @@ class _Short:
 
 def other_way(action_space: spaces.Space) -> str:
     """For an error: what to do with actions that a rule does not take."""
-    if isinstance(action_space, spaces.MultiDiscrete):
-        number = math.prod(action_space.nvec.ravel().tolist())
-        return f"let the environment number the combinations, as Discrete({number}), and take them apart in step"
     kind = type(action_space).__name__
     other = max(ALGORITHMS.values(), key=lambda entry: (kind in entry.actions, len(entry.actions)))
-    return f"{other.builder} takes {other.takes}"
+    takes = f"{other.builder} takes {other.takes}"
+    if isinstance(action_space, spaces.MultiDiscrete):
+        number = math.prod(action_space.nvec.ravel().tolist())
+        return f"let the environment number the combinations, as Discrete({number}), and take them apart in step; or {takes}"
+    return takes
 
 
 # --------------------------------------------------------------------------------------------------------------- as plain data

@@ -87,6 +87,29 @@ def action_by_observation() -> Env:
     return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.probes:action_by_observation")
 
 
+def two_choices() -> Env:
+    """One step, MultiDiscrete [2, 3]: ½ for the higher action of the first, and ½ for the highest *allowed* one of the second.
+
+    The observation's sign says whether the last action of the second is allowed; a forbidden action costs 100. At the end nothing
+    is allowed.
+    """
+
+    def observe(sign: Any, mask: Any) -> Any:
+        return {"sign": sign, "action_mask": jnp.asarray(mask, jnp.int8)}
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        sign = jax.random.rademacher(key, (1,), jnp.float32)
+        return sign, observe(sign, jnp.array([1, 1, 1, 1, 0]).at[4].set(sign[0] > 0))
+
+    def step(key: jax.Array, sign: Any, action: Any, params: Any) -> Any:
+        last = jnp.where(sign[0] > 0, 2, 1)
+        reward = 0.5 * (action[0] == 1) + 0.5 * (action[1] == last) - 100.0 * (action[1] > last)
+        return sign, TimeStep(observe(sign, jnp.zeros(5)), reward, jnp.array(True), jnp.array(False))
+
+    seen = spaces.Dict({"sign": _box(), "action_mask": spaces.MultiBinary(5)})
+    return Env(reset, step, seen, spaces.MultiDiscrete([2, 3]), (), "tests.probes:two_choices")
+
+
 def target_action() -> Env:
     """One step with a continuous action in [0, 4]: reward −(a − 3)²."""
 

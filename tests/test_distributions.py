@@ -1,17 +1,22 @@
-"""Distributions against scipy.stats, and what masks and batches may and may not change."""
+"""Distributions against scipy.stats and numerical integration, and what masks and batches may and may not change."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.special
 import scipy.stats
+from gymnasium import spaces
 
-from jaxrl.distributions import MASKED, Categorical, Normal, pick, sample_each
+from jaxrl.distributions import LACKING, MASKED, Categorical, MultiCategorical, Normal, TanhNormal, pick, sample_each
+from jaxrl.spaces import bounds
 
 LOGITS = np.random.default_rng(0).normal(scale=3.0, size=(4, 2, 5)).astype(np.float32)
 PROBABILITIES = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
@@ -86,9 +91,112 @@ def test_pick_is_indexing() -> None:
 
 
 def test_logits_of_minus_infinity_are_forbidden_too() -> None:
-    """A network of one's own may mask this way."""
-    logits = jnp.array([0.0, -jnp.inf, 0.0])
-    assert float(Categorical(logits).log_prob(jnp.int32(2))) == pytest.approx(-np.log(2))
+    """A network of one's own may mask this way; the loss over it must have a gradient."""
+    logits, other = jnp.array([0.0, -jnp.inf, 0.0]), jnp.array([0.0, -jnp.inf, np.log(3)])
+    d, q = Categorical(logits), Categorical(other)
+    assert float(d.log_prob(jnp.int32(2))) == pytest.approx(-np.log(2))
+    assert float(d.entropy()) == pytest.approx(np.log(2))
+    assert float(d.kl(q)) == pytest.approx(scipy.stats.entropy([0.5, 0.5], [0.25, 0.75]))
+    assert float(Categorical(jnp.zeros(3)).kl(d)) > 1e9  # in place of infinity
+    for function in (lambda x: Categorical(x).entropy(), lambda x: Categorical(x).kl(q), lambda x: q.kl(Categorical(x))):
+        assert jnp.isfinite(jax.grad(function)(logits)).all()
+
+
+def test_categorical_kl() -> None:
+    other = np.random.default_rng(3).normal(size=LOGITS.shape).astype(np.float32)
+    expected = scipy.stats.entropy(PROBABILITIES, scipy.special.softmax(np.float64(other), -1), axis=-1)
+    np.testing.assert_allclose(Categorical(LOGITS).kl(Categorical(other)), expected, rtol=1e-4)
+    np.testing.assert_allclose(Categorical(LOGITS).kl(Categorical(LOGITS + 7)), 0, atol=1e-5)
+    with pytest.raises(AssertionError, match="shape"):
+        Categorical(LOGITS).kl(Categorical(LOGITS[:1]))
+
+
+def test_actions_masked_in_both_add_nothing_to_the_divergence() -> None:
+    logits, mask = masked()
+    other = jnp.where(mask, jnp.arange(5.0), 9.0)
+    p, q = (np.where(mask, np.exp(np.float64(x)), 0) for x in (logits, other))
+    divergence = lambda x: Categorical(jnp.where(mask, x, MASKED)).kl(Categorical(jnp.where(mask, other, MASKED)))  # noqa: E731
+    np.testing.assert_allclose(divergence(logits), scipy.stats.entropy(p, q, axis=-1), rtol=1e-4, atol=1e-6)
+    gradient = jax.grad(lambda x: divergence(x).sum())(logits)
+    assert jnp.isfinite(gradient).all() and not gradient[~mask].any()
+    assert float(Categorical(jnp.zeros(2)).kl(Categorical(jnp.array([0.0, MASKED])))) > 1e8
+
+
+def test_where_a_mask_forbids_every_action_all_are_as_likely() -> None:
+    """Nothing better is to be had in a trace; all ways to draw agree on it."""
+    d = Categorical(jnp.full((2000, 4), MASKED))
+    np.testing.assert_allclose(d.entropy(), np.log(4), rtol=1e-6)
+    np.testing.assert_allclose(d.log_prob(jnp.zeros(2000, jnp.int32)), -np.log(4), rtol=1e-6)
+    assert not d.mode().any()
+    for drawn in (d.sample(jax.random.key(0)), sample_each(d, jax.random.split(jax.random.key(0), 2000))):
+        assert scipy.stats.chisquare(np.bincount(drawn, minlength=4)).pvalue > 1e-3
+
+
+# ------------------------------------------------------------------------------------------------------------ multi-categorical
+
+
+NVEC = (2, 5, 3)
+FLAT = np.random.default_rng(5).normal(scale=2.0, size=(4, 3, sum(NVEC))).astype(np.float32)
+EACH = np.split(FLAT, np.cumsum(NVEC)[:-1], axis=-1)
+JOINT = np.einsum("...i,...j,...k->...ijk", *(scipy.special.softmax(np.float64(x), -1) for x in EACH)).reshape(4, 3, -1)
+"""The probabilities of all combinations of actions, in the order of ``np.unravel_index``."""
+
+
+def test_multi_categorical_is_the_joint_distribution_of_its_dimensions() -> None:
+    d = MultiCategorical.from_flat(FLAT, NVEC)
+    assert d.logits.shape == (4, 3, 3, 5) and (d.logits[..., 0, 2:] == LACKING).all()
+    for index in range(math.prod(NVEC)):
+        action = jnp.broadcast_to(jnp.array(np.unravel_index(index, NVEC), jnp.int32), (4, 3, 3))
+        np.testing.assert_allclose(d.log_prob(action), np.log(JOINT[..., index]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(d.entropy(), scipy.stats.entropy(JOINT, axis=-1), rtol=1e-4)
+    best = np.stack(np.unravel_index(JOINT.argmax(-1), NVEC), -1)
+    np.testing.assert_array_equal(d.mode(), best)
+    other = MultiCategorical.from_flat(FLAT[::-1], NVEC)
+    np.testing.assert_allclose(d.kl(other), scipy.stats.entropy(JOINT, JOINT[::-1], axis=-1), rtol=1e-4)
+    assert d.mode().dtype == d.sample(jax.random.key(0)).dtype == jnp.int32
+
+
+def test_multi_categorical_samples_have_their_frequencies_however_they_are_drawn() -> None:
+    n, d = 6000, MultiCategorical.from_flat(jnp.asarray(FLAT[0, 0]), NVEC)
+    keys = jax.random.split(jax.random.key(1), n)
+    batch = jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), d)
+    for drawn in (jax.vmap(d.sample)(keys), sample_each(batch, keys)):
+        counts = np.bincount(np.ravel_multi_index(np.asarray(drawn).T, NVEC), minlength=math.prod(NVEC))
+        assert scipy.stats.chisquare(counts, n * JOINT[0, 0] / JOINT[0, 0].sum()).pvalue > 1e-3
+
+
+def test_multi_categorical_keeps_to_the_mask_and_to_the_choices_that_there_are() -> None:
+    """Also where one dimension has no choice left, which is then free."""
+    mask = jnp.array([[1, 0, 0, 0, 1, 1, 0, 0, 1, 0], [0, 0, 1, 1, 1, 1, 1, 0, 0, 0]], bool)
+    logits = jnp.where(mask, jnp.asarray(FLAT[0, :2]), MASKED)
+    d = MultiCategorical.from_flat(logits, NVEC)
+    drawn = np.asarray(jax.vmap(d.sample)(jax.random.split(jax.random.key(0), 2000)))
+    assert (drawn < np.array(NVEC)).all() and (drawn[:, 0, 0] == 0).all() and (drawn[:, 0, 2] == 1).all()
+    assert set(np.unique(drawn[:, 0, 1])) == {2, 3}
+    for dimension, choices in ((0, 2), (2, 3)):
+        assert scipy.stats.chisquare(np.bincount(drawn[:, 1, dimension], minlength=choices)).pvalue > 1e-3
+    expected = (
+        scipy.stats.entropy(scipy.special.softmax(FLAT[0, 0, 4:6])),
+        np.log(2) + scipy.stats.entropy(scipy.special.softmax(FLAT[0, 1, 2:7])) + np.log(3),
+    )
+    np.testing.assert_allclose(d.entropy(), expected, rtol=1e-4)
+    assert d.log_prob(d.mode()).shape == (2,) and (d.mode() < jnp.array(NVEC)).all()
+
+
+def test_multi_categorical_gradients_reach_what_is_there_and_allowed_alone() -> None:
+    mask = jnp.array([1, 1, 0, 0, 1, 1, 0, 0, 0, 0], bool)  # the last dimension: nothing
+
+    def loss(flat: Any) -> Any:
+        d = MultiCategorical.from_flat(jnp.where(mask, flat, MASKED), NVEC)
+        other = MultiCategorical.from_flat(jnp.where(mask, 0.5 * flat, MASKED), NVEC)
+        return d.entropy() + d.log_prob(jnp.array([1, 2, 0])) + d.kl(other)
+
+    gradient = jax.grad(loss)(jnp.asarray(FLAT[0, 0]))
+    assert jnp.isfinite(gradient).all()
+    np.testing.assert_array_equal(gradient != 0, mask)
+
+
+# --------------------------------------------------------------------------------------------------------------------- gaussians
 
 
 def gaussian(size: int) -> Normal:
@@ -107,6 +215,22 @@ def test_normal_log_prob_entropy_and_mode(size: int) -> None:
     assert d.log_prob(action).shape == d.entropy().shape == (4, 2)
 
 
+def test_normal_kl_is_the_integral() -> None:
+    given = (0.3, 0.7), (-1.0, 1.8)
+    p, q = (scipy.stats.norm(*each) for each in given)
+    expected = scipy.integrate.quad(lambda x: p.pdf(x) * (p.logpdf(x) - q.logpdf(x)), -10, 10)[0]
+    one, two = (Normal(jnp.array([m]), jnp.log(jnp.array([s]))) for m, s in given)
+    assert float(one.kl(two)) == pytest.approx(expected, rel=1e-5)
+    assert float(one.kl(one)) == 0
+    both = (
+        jax.tree.map(lambda a, b: jnp.concatenate([a, b]), one, two),
+        jax.tree.map(lambda a, b: jnp.concatenate([b, b]), one, two),
+    )
+    assert float(both[0].kl(both[1])) == pytest.approx(expected, rel=1e-5)  # components add up
+    with pytest.raises(AssertionError, match="shape"):
+        one.kl(both[0])
+
+
 def test_normal_samples_have_their_moments() -> None:
     d = Normal(jnp.array([1.0, -2.0]), jnp.log(jnp.array([0.5, 3.0])))
     samples = np.asarray(jax.vmap(d.sample)(jax.random.split(jax.random.key(0), 4000)))
@@ -123,10 +247,119 @@ def test_normal_gradient_is_the_score() -> None:
     np.testing.assert_allclose(log_std, (0.3 / jnp.exp(d.log_std)) ** 2 - 1, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: Categorical(jnp.asarray(LOGITS[:, 0])), lambda: Normal(*(x[:, 0] for x in gaussian(3)))]
-)
-def test_sample_each_depends_on_its_own_row_and_key_alone(make: Callable[[], Categorical | Normal]) -> None:
+LOW, HIGH = np.array([-3.0, 0.0, 2.0], np.float32), np.array([-1.0, 0.01, 1e4], np.float32)
+MEAN, STD = np.array([-1.2, 0.4, 2.0]), np.array([0.3, 1.0, 2.5])
+
+
+def squashed(low: Any = LOW, high: Any = HIGH) -> TanhNormal:
+    return TanhNormal(*(jnp.asarray(x, jnp.float32) for x in (MEAN, np.log(STD))), *map(jnp.asarray, (low, high)))
+
+
+def test_tanh_normal_is_the_density_of_what_it_draws() -> None:
+    """By change of variables in double precision, and by the share that it gives to each part of an interval."""
+    d, half = squashed(), (np.float64(HIGH) - LOW) / 2
+    unit = np.random.default_rng(0).uniform(-0.999, 0.999, size=(50, 3))
+    x = np.arctanh(unit)
+    expected = (scipy.stats.norm(MEAN, STD).logpdf(x) - np.log(half * (1 - unit**2))).sum(-1)
+    many = jax.tree.map(lambda x: jnp.broadcast_to(x, (50, 3)), d)
+    np.testing.assert_allclose(many.log_prob(jnp.float32(LOW + half * (unit + 1))), expected, rtol=1e-3, atol=1e-3)
+
+    samples = np.float64(jax.vmap(d.sample)(jax.random.split(jax.random.key(0), 4000)))
+    for i in range(3):
+        unit = np.clip((samples[:, i] - LOW[i]) / half[i] - 1, -1, 1)
+        with np.errstate(divide="ignore"):
+            assert scipy.stats.kstest(np.arctanh(unit), scipy.stats.norm(MEAN[i], STD[i]).cdf).pvalue > 1e-3
+
+    grid = np.linspace(-8, 8, 4001)  # of x, fine where the density of the action is steep
+    actions = np.tanh(grid)
+    density = np.exp(
+        TanhNormal(*(jnp.full((4001, 1), x, jnp.float32) for x in (0.4, 0.2))).log_prob(jnp.float32(actions)[:, None])
+    )
+    assert scipy.integrate.trapezoid(density, actions) == pytest.approx(1, abs=1e-3)
+
+
+def test_tanh_normal_without_bounds_is_in_model_units() -> None:
+    d = TanhNormal(*squashed()[:2])
+    bounded = squashed(-np.ones(3, np.float32), np.ones(3, np.float32))
+    action = jnp.array([0.3, -0.999, 0.9999])
+    assert float(d.log_prob(action)) == pytest.approx(float(bounded.log_prob(action)), rel=1e-5)
+    np.testing.assert_allclose(d.entropy(), bounded.entropy(), rtol=1e-6)
+    key = jax.random.key(0)
+    np.testing.assert_allclose(d.sample(key), bounded.sample(key), atol=1e-6)
+    np.testing.assert_allclose(d.mode(), np.tanh(MEAN), rtol=1e-5)
+    np.testing.assert_allclose(squashed().mode(), LOW + (np.tanh(MEAN) + 1) * (HIGH - LOW) / 2, rtol=1e-3)
+
+
+def test_tanh_normal_never_leaves_the_box_and_its_log_prob_is_finite_on_the_bounds() -> None:
+    """By the strict eyes of gymnasium, for means far outside, and bounds that are large, small, awkward or no interval at all."""
+    rng = np.random.default_rng(0)
+    ends = np.sort((rng.normal(size=(2, 500)) * 10.0 ** rng.integers(-6, 7, (2, 500))).astype(np.float32), axis=0)
+    ends[:, 0], ends[:, 1], ends[:, 2] = (-3.0, -0.8), (-3e38, 3e38), (2.0, 2.0)
+    box = spaces.Box(*ends)
+    low, high = bounds(box)
+    for mean in (-1e4, -9.0, 0.0, 9.0, 1e4):
+        d = TanhNormal(jnp.full(500, mean), jnp.ones(500), jnp.asarray(low), jnp.asarray(high))
+        for action in (d.sample(jax.random.key(1)), d.mode(), d.low, d.high):
+            assert action is not None and box.contains(np.asarray(action))
+            value, gradient = jax.value_and_grad(lambda d, action=action: d.log_prob(action))(d)
+            assert jnp.isfinite(value) and all(jnp.isfinite(x).all() for x in (gradient.mean, gradient.log_std))
+        if abs(mean) == 1e4:
+            np.testing.assert_array_equal(d.mode(), low if mean < 0 else high)
+
+
+def test_tanh_normal_ratios_hold_near_the_bounds() -> None:
+    """What a rule needs: log π − log μ of the same action, whatever rounding took from it."""
+    x = np.array([-7.0, -5.0, 5.0, 7.0])[:, None]
+    action = jnp.float32(np.tanh(x))
+    new, old = (TanhNormal(jnp.full((4, 1), m), jnp.full((4, 1), math.log(s))) for m, s in ((0.5, 1.5), (0.0, 2.0)))
+    expected = (scipy.stats.norm(0.5, 1.5).logpdf(x) - scipy.stats.norm(0, 2).logpdf(x))[:, 0]
+    np.testing.assert_allclose(new.log_prob(action) - old.log_prob(action), expected, rtol=0.02)
+
+
+@pytest.mark.parametrize("std, error", [(0.1, 2e-5), (1.0, 2e-5), (2.0, 4e-3), (3.0, 0.03)])
+def test_tanh_normal_entropy_is_near_the_integral(std: float, error: float) -> None:
+    """As near as its docstring says."""
+
+    def entropy(mean: float) -> float:
+        x = np.linspace(mean - 12 * std, mean + 12 * std, 200_001)
+        p = scipy.stats.norm(mean, std)
+        slope = 2 * (np.log(2) - np.abs(x) - np.log1p(np.exp(-2 * np.abs(x))))
+        return float(p.entropy() + scipy.integrate.trapezoid(p.pdf(x) * slope, x))
+
+    means = np.linspace(-4, 4, 9)
+    expected = [entropy(mean) for mean in means]
+    d = TanhNormal(jnp.float32(means)[:, None], jnp.full((9, 1), math.log(std)))
+    np.testing.assert_allclose(d.entropy(), expected, atol=error + 1e-5)
+    low, high = (jnp.broadcast_to(x, (9, 3)) for x in (LOW, HIGH))
+    three = TanhNormal(jnp.tile(d.mean, 3), jnp.tile(d.log_std, 3), low, high)
+    np.testing.assert_allclose(three.entropy(), 3 * np.array(expected) + np.log((HIGH - LOW) / 2).sum(), atol=3 * error + 1e-4)
+    assert all(jnp.isfinite(x).all() for x in jax.grad(lambda d: d.entropy().sum())(three))
+
+
+def test_tanh_normal_kl_is_the_integral() -> None:
+    """Over actions; squashing both the same way changes nothing."""
+    (m1, s1), (m2, s2) = (0.2, 0.5), (-0.4, 0.8)
+    one, two = (TanhNormal(*(jnp.full((20_001, 1), x) for x in (m, math.log(s)))) for m, s in ((m1, s1), (m2, s2)))
+    action = np.tanh(np.linspace(-4, 4, 20_001))
+    p, q = (np.float64(d.log_prob(jnp.float32(action)[:, None])) for d in (one, two))
+    expected = scipy.integrate.trapezoid(np.exp(p) * (p - q), action)
+    np.testing.assert_allclose(one.kl(two), expected, rtol=1e-3)
+    np.testing.assert_array_equal(one.kl(one), 0)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- rows
+
+
+ROWS: list[Callable[[], Any]] = [
+    lambda: Categorical(jnp.asarray(LOGITS[:, 0])),
+    lambda: MultiCategorical.from_flat(jnp.asarray(FLAT[:, 0]), NVEC),
+    lambda: Normal(*(x[:, 0] for x in gaussian(3))),
+    lambda: TanhNormal(*(x[:, 0] for x in gaussian(3)), *(jnp.broadcast_to(x, (4, 3)) for x in (LOW, HIGH))),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("make", ROWS)
+def test_sample_each_depends_on_its_own_row_and_key_alone(make: Callable[[], Any]) -> None:
     d, keys = make(), jax.random.split(jax.random.key(3), 4)
     whole = sample_each(d, keys)
     order = jnp.array([2, 0, 3])
@@ -207,7 +440,11 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         lambda: Categorical(logits).quantile(jnp.zeros(1)),
         lambda: Normal(mean, mean).log_prob(jnp.zeros(2)),
         lambda: Normal(mean, mean[:1]).log_prob(mean),
+        lambda: MultiCategorical(logits).log_prob(jnp.zeros(1, jnp.int32)),
+        lambda: MultiCategorical.from_flat(logits, (2, 3)),
+        lambda: TanhNormal(mean, mean).log_prob(jnp.zeros(2)),
+        lambda: TanhNormal(mean, mean, mean[0], mean[0] + 1).log_prob(mean),
         lambda: sample_each(Categorical(logits), keys),
     ):
-        with pytest.raises(AssertionError, match="shape"):
+        with pytest.raises(AssertionError, match=r"shape|dimension"):
             call()

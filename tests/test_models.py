@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.distributions import MASKED, Categorical, Normal
+from jaxrl.distributions import LACKING, MASKED, Categorical, Normal, TanhNormal
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import (
     ActorCriticOutput,
@@ -355,6 +355,65 @@ def test_gradients_through_a_mask_are_finite() -> None:
     assert any((x != 0).any() for x in jax.tree.leaves(gradient["params"]["policy"]))
 
 
+SEVERAL = spaces.MultiDiscrete([[2, 3], [2, 2]])
+
+
+@pytest.mark.parametrize("core", [None, "gru"])
+def test_a_mask_per_dimension(core: str | None) -> None:
+    """In one array, or a Tuple: the same. Dimensions are apart, and none gets more choices than it has."""
+    flat = np.array([[1, 0, 0, 1, 1, 0, 1, 1, 1], [1, 1, 1, 0, 0, 1, 1, 0, 1], [1] * 9], np.int8)
+    masks = (flat, tuple(np.split(flat, [2, 5, 7], axis=-1)))
+    kinds = (spaces.MultiBinary(9), spaces.Tuple([spaces.MultiBinary(n) for n in (2, 3, 2, 2)]))
+    made = []
+    for mask, kind in zip(masks, kinds, strict=True):
+        space = spaces.Dict({"x": OBSERVATION, "action_mask": kind})
+        model = actor_critic(space, SEVERAL, hidden_sizes=(8,), core=core, core_size=8)
+        obs = {"x": jnp.ones((B, 3)), "action_mask": jax.tree.map(jnp.asarray, mask)}
+        inputs = first_input(obs, SEVERAL, B)
+        params = jit(model.init)(jax.random.key(0), inputs)
+        made.append(np.asarray(model.apply(params, model.initial_carry(B), inputs)[1].policy.logits))
+    assert made[0].shape == (B, 4, 3)
+    np.testing.assert_array_equal(*made)
+    there = np.array([[1, 1, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]], bool)
+    expected = np.where(there, 1.0, LACKING) * np.ones((B, 1, 1))
+    expected[:, there] = np.where(flat, 1.0, MASKED)
+    np.testing.assert_array_equal(made[0] > 0.5 * MASKED, expected == 1)
+    np.testing.assert_array_equal(np.minimum(made[0], -1), np.minimum(expected, -1))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (4, 1), ()])
+def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    """One of shape (1,) would forbid all or nothing, silently."""
+    space = spaces.Dict({"x": OBSERVATION, "action_mask": spaces.Box(0, 1, shape, np.int8)})
+    for make in (actor_critic, q_network):
+        with pytest.raises(
+            ValueError, match=r"action_mask is int8\[1.*\] for float32\[1, 4\] of actions: it must have one entry"
+        ):
+            jax.eval_shape(make(space, DISCRETE).init, jax.random.key(0), example_input(space, DISCRETE))
+
+
+def test_a_squashed_head_is_the_gaussian_one_within_the_bounds() -> None:
+    inputs = sequence(BOX)
+    plain, squashed = (init(BOX, squash=squash) for squash in (False, True))
+    assert jax.tree.structure(plain[1]) == jax.tree.structure(squashed[1])
+    policy, free = (model.unroll(params, (), inputs)[1].policy for model, params in (squashed, plain))
+    assert isinstance(policy, TanhNormal) and isinstance(free, Normal)
+    np.testing.assert_array_equal(policy.mean, free.mean)
+    np.testing.assert_allclose(policy.mode(), np.tanh(free.mode()), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "space", [DISCRETE, spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(np.float32(0), np.float32(np.inf), (2,))]
+)
+def test_what_cannot_be_squashed(space: spaces.Space) -> None:
+    with pytest.raises(
+        ValueError, match=r"squash=True needs a Box with bounds on all sides, and action_space is .*: leave it out"
+    ):
+        actor_critic(OBSERVATION, space, squash=True)
+    with pytest.raises(TypeError, match=r"squash=.yes. must be True or False"):
+        actor_critic(OBSERVATION, BOX, squash="yes")  # type: ignore[arg-type]
+
+
 def test_split_mask() -> None:
     obs = {"x": 1, "action_mask": 2}
     assert split_mask(obs) == ({"x": 1}, 2)
@@ -388,7 +447,7 @@ def test_sizes_that_are_none(settings: dict[str, Any]) -> None:
 def test_cores_and_action_spaces_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match=r"core='lstm' is unknown: choose one of \(None, 'gru'\)"):
         actor_critic(OBSERVATION, DISCRETE, core="lstm")
-    with pytest.raises(TypeError, match=r"MultiDiscrete.*Discrete and Box"):
-        actor_critic(OBSERVATION, spaces.MultiDiscrete([2, 2]))
+    with pytest.raises(TypeError, match=r"MultiBinary\(2\): .*Discrete, MultiDiscrete and Box"):
+        actor_critic(OBSERVATION, spaces.MultiBinary(2))
     with pytest.raises(TypeError, match=r"Box.*Q-network needs a Discrete"):
         q_network(OBSERVATION, BOX)

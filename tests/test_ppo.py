@@ -208,18 +208,20 @@ PROBES = {
 SEEN = np.array([[-1.0], [0.0], [1.0]], np.float32)
 
 
-def learner_of(env: Env, iterations: int, **settings: Any) -> Callable[..., Any]:
-    """(key, env_params) -> the greedy action, its probability and the value at each of ``SEEN``, after training."""
+def learner_of(env: Env, iterations: int, seen: Any = SEEN, **settings: Any) -> Callable[..., Any]:
+    """(key, env_params) -> the greedy action, its probability and the value at each of ``seen``, after training; and the least
+    return of an episode."""
     sizes = {"num_envs": 16, "rollout_length": 4, "num_epochs": 4, "gamma": 0.9, "learning_rate": 0.02, "max_grad_norm": 10.0}
     agent = small_ppo(env, **{**sizes, **settings})
 
     def run(key: Any, env_params: Any) -> Any:
-        state, _ = run_iterations(agent, agent.init(key, None, env_params), iterations)
-        inputs = first_input(SEEN, env.action_space, len(SEEN))
+        state, metrics = run_iterations(agent, agent.init(key, None, env_params), iterations)
+        size = len(jax.tree.leaves(seen)[0])
+        inputs = first_input(seen, env.action_space, size)
         policy = agent.algorithm.policy(state.learner)
-        _, action, extras = agent.algorithm.act(policy, (), inputs, jnp.arange(len(SEEN)), key, explore=False)
+        _, action, extras = agent.algorithm.act(policy, (), inputs, jnp.arange(size), key, explore=False)
         value = small_model(env).apply(state.learner.params, (), inputs)[1].value
-        return action, jnp.exp(extras["log_prob"]), value
+        return action, jnp.exp(extras["log_prob"]), value, metrics["charts/episodic_return_min"].value
 
     return run
 
@@ -244,18 +246,45 @@ def test_probe_observed_value() -> None:
 
 
 def test_probe_action_choice() -> None:
-    action, probability, value = learnt()["action choice"]
+    action, probability, value, _ = learnt()["action choice"]
     assert action[1] == 1 and probability[1] > 0.9 and value[1] > 0.8
 
 
 def test_probe_action_by_observation() -> None:
-    action, probability, value = (x[[0, 2]] for x in learnt()["action by observation"])
+    action, probability, value = (x[[0, 2]] for x in learnt()["action by observation"][:3])
     assert action.tolist() == [0, 1] and (probability > 0.9).all() and (value > 0.8).all()
 
 
 def test_probe_target_action() -> None:
-    action, _, _ = jit(learner_of(probes.target_action(), 80, ent_coef=0.0))(KEY(), ())
-    assert float(action[1, 0]) == pytest.approx(3.0, abs=0.3)
+    """By clipping, and with a Gaussian that is squashed within the bounds."""
+    squash = partial(SMALL_ACTOR_CRITIC, squash=True)
+    for settings in ({}, {"model": squash}):
+        action = jit(learner_of(probes.target_action(), 80, ent_coef=0.0, **settings))(KEY(), ())[0]
+        assert float(action[1, 0]) == pytest.approx(3.0, abs=0.3)
+
+
+def test_probe_two_choices() -> None:
+    """A MultiDiscrete space with a mask, which is never broken; and no choice is left at an end."""
+    seen = {"sign": SEEN[[0, 2]], "action_mask": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int8)}
+    action, probability, value, least = jit(learner_of(probes.two_choices(), 80, seen))(KEY(), ())
+    assert action.tolist() == [[1, 1], [1, 2]] and action.dtype == jnp.int32
+    assert (probability > 0.8).all() and (value > 0.8).all() and float(least) >= 0
+
+
+@pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT])
+def test_actions_of_several_dimensions_have_the_shape_of_their_space(model: Any) -> None:
+    """Of a MultiDiscrete space and of a Box, in what the environment gets, and in what the model sees of the last row."""
+    for kind in (spaces.MultiDiscrete([[2, 3], [4, 2], [2, 2]]), spaces.Box(np.float32(0), np.float32(1), (3, 2))):
+        env = probes.constant_reward()
+        env = env._replace(
+            action_space=kind,
+            step=lambda key, state, action, params, step=env.step: step(
+                key, state, jnp.zeros(()) * (action @ jnp.ones((2, 3))), params
+            ),
+        )
+        agent = small_ppo(env, model=model)
+        state, _ = jax.eval_shape(lambda key, agent=agent: agent.step(agent.init(key)), KEY())
+        assert state.actor.input.prev_action.shape == (4, 3, 2)
 
 
 # --------------------------------------------------------------------------------------------------------------- normalisation
@@ -428,8 +457,6 @@ def test_sizes_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
 def test_parts_of_the_wrong_kind() -> None:
     with pytest.raises(TypeError, match=r"schedules\['gamma'\]=0.5 must be a function of the iteration"):
         small_ppo(clock(), schedules={"gamma": 0.5})
-    with pytest.raises(TypeError, match=r"PPO needs a Discrete or Box action space; clock has MultiDiscrete.*as Discrete\(4\)"):
-        small_ppo(clock()._replace(action_space=spaces.MultiDiscrete([2, 2])))
     for wrong in (3, None, object(), {"env": "CartPole-v1"}):
         with pytest.raises(TypeError, match=r"env must be an id such as 'CartPole-v1', a jaxrl\.Env or a jaxrl\.HostEnv, not"):
             small_ppo(wrong)
@@ -445,8 +472,10 @@ def test_parts_of_the_wrong_kind() -> None:
         q_network,
         lambda o, _: actor_critic(o, spaces.Discrete(7)),
         lambda o, _: actor_critic(o, spaces.Box(-1, 1, (2,), np.float32)),
+        lambda o, _: actor_critic(o, spaces.MultiDiscrete([2])),
+        lambda o, _: actor_critic(o, spaces.Box(-1, 1, (2,), np.float32), squash=True),
     ],
-    ids=["number", "name", "values only", "seven actions", "another kind of actions"],
+    ids=["number", "name", "values only", "seven actions", "another kind of actions", "several dimensions", "squashed"],
 )
 def test_models_that_are_none(model: Any) -> None:
     with pytest.raises(TypeError, match=r"^model="):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxrl.names import listed
+
 if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a test holds it against the registry
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
@@ -60,7 +62,7 @@ class Entry(NamedTuple):
 
     @property
     def takes(self) -> str:
-        return " and ".join(self.actions)
+        return listed(self.actions)
 
     @property
     def help(self) -> str:
@@ -95,7 +97,7 @@ ALGORITHMS = {
             "ppo",
             "PPO",
             "proximal policy optimisation",
-            actions=("Discrete", "Box"),
+            actions=("Discrete", "MultiDiscrete", "Box"),
             family="on-policy",
             memory=True,
             paper=Paper("Schulman et al.", 2017, "arXiv:1707.06347"),

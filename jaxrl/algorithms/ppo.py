@@ -223,7 +223,7 @@ def make_ppo(
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
-    """Proximal policy optimisation (Schulman et al. 2017) with GAE, for Discrete and Box actions.
+    """Proximal policy optimisation (Schulman et al. 2017) with GAE, for Discrete, MultiDiscrete and Box actions.
 
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
@@ -240,7 +240,7 @@ def make_ppo(
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
     given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
-    kinds = (spaces.Discrete, spaces.Box)
+    kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
     ready = prepare(make_ppo, env, PPOConfig, PPOHyperparams, settings, kinds, actor_critic, given, memory=True)
     check_actor_critic(model, ready.output, ready.env.action_space)
     config, network = ready.rule.config, ready.rule.model

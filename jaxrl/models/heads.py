@@ -9,36 +9,55 @@ import flax.linen as nn
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.distributions import MASKED, Categorical, Normal
+from jaxrl.distributions import MASKED, Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.models.encoders import split_mask
 from jaxrl.models.initialisers import dense
+from jaxrl.spaces import MASK_KEY, flat_mask, show_shapes
 from jaxrl.types import Array, PyTree
 
 
 class ActorCriticOutput(NamedTuple):
     """What a PPO-like rule needs of a model."""
 
-    policy: Categorical | Normal
+    policy: Categorical | MultiCategorical | Normal | TanhNormal
     """Over actions in model units: a bounded Box is [−1, 1] here, the rule scales to the environment's bounds."""
     value: Array
     """f32[...]"""
 
 
 class PolicyHead(nn.Module):
-    """Logits for a Discrete space; mean and a state-independent log_std (from 0) for a Box."""
+    """Logits for a Discrete or MultiDiscrete space; mean and a state-independent log_std (from 0) for a Box."""
 
     action_space: spaces.Space
+    squash: bool = False
+    """A Box's Gaussian as a ``TanhNormal``, which keeps within the bounds by itself."""
 
     @nn.compact
-    def __call__(self, x: Array, obs: PyTree) -> Categorical | Normal:
+    def __call__(self, x: Array, obs: PyTree) -> Categorical | MultiCategorical | Normal | TanhNormal:
         if isinstance(self.action_space, spaces.Discrete):
             return Categorical(masked(dense(int(self.action_space.n), 0.01, "logits")(x), obs))
+        if isinstance(self.action_space, spaces.MultiDiscrete):
+            nvec = self.action_space.nvec.ravel().tolist()
+            return MultiCategorical.from_flat(masked(dense(sum(nvec), 0.01, "logits")(x), obs), nvec)
         size = math.prod(self.action_space.shape or ())
         mean = dense(size, 0.01, "mean")(x)
-        log_std = self.param("log_std", nn.initializers.zeros, (size,))
-        return Normal(mean, jnp.broadcast_to(log_std, mean.shape))
+        log_std = jnp.broadcast_to(self.param("log_std", nn.initializers.zeros, (size,)), mean.shape)
+        return TanhNormal(mean, log_std) if self.squash else Normal(mean, log_std)
 
 
 def masked(logits: Array, obs: PyTree) -> Array:
+    """``logits`` (or Q-values) f32[..., n], ``MASKED`` where the observation's ``action_mask`` is false.
+
+    Raises:
+      ValueError: the mask has another shape.
+    """
     mask = split_mask(obs)[1]
-    return logits if mask is None else jnp.where(mask.astype(bool), logits, MASKED)
+    if mask is None:
+        return logits
+    allowed = flat_mask(mask)
+    if allowed.shape != logits.shape:
+        raise ValueError(
+            f"{MASK_KEY} is {show_shapes(mask)} for {show_shapes(logits)} of actions: it must have one entry for each (of a "
+            "MultiDiscrete space, those of one dimension after those of another, or a Tuple of one mask per dimension)"
+        )
+    return jnp.where(allowed.astype(bool), logits, MASKED)

@@ -20,11 +20,12 @@ class ActorCritic(nn.Module):
     action_space: spaces.Space
     hidden_sizes: tuple[int, ...]
     activation: str
+    squash: bool = False
 
     @nn.compact
     def __call__(self, inputs: StepInput) -> ActorCriticOutput:
         x = encode_space(self.observation_space, inputs.obs)
-        policy = PolicyHead(self.action_space, name="policy")(
+        policy = PolicyHead(self.action_space, self.squash, name="policy")(
             MLP(self.hidden_sizes, self.activation, name="actor")(x), inputs.obs
         )
         value = dense(1, 1.0, "value")(MLP(self.hidden_sizes, self.activation, name="critic")(x))
@@ -53,12 +54,13 @@ class RecurrentActorCritic(nn.Module):
     hidden_sizes: tuple[int, ...]
     activation: str
     core_size: int
+    squash: bool = False
 
     def setup(self) -> None:
         self.encoder = MLP(self.hidden_sizes, self.activation)
         self.core_input = dense(3 * self.core_size, 1.0)
         self.core_recurrent = dense(3 * self.core_size, 1.0, use_bias=False)
-        self.policy_head = PolicyHead(self.action_space)
+        self.policy_head = PolicyHead(self.action_space, self.squash)
         self.value_head = dense(1, 1.0)
 
     def encode(self, inputs: StepInput) -> Array:
