@@ -88,24 +88,8 @@ _SAME_UNITS = {"num_mini_batch", "n_minibatches", "nminibatches", "minibatches",
 """Names elsewhere that need no note."""
 
 RUN_ARGUMENTS = (
-    "seeds",
-    "out",
-    "eval_every",
-    "eval_episodes",
-    "eval_explore",
-    "chunk_iterations",
-    "exact_steps",
-    "stop_at",
-    "on_nan",
-    "on_chunk",
-    "init_from",
-    "init_which",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "save_replay",
-    "tensorboard",
-    "wandb",
-    "quiet",
+    "seeds out eval_every eval_episodes eval_explore chunk_iterations exact_steps stop_at on_nan on_chunk init_from init_which"
+    " checkpoint_every keep_checkpoints save_replay tensorboard wandb quiet"
 )
 """What ``jaxrl.run`` takes and a builder does not."""
 
@@ -128,7 +112,7 @@ def called_here(name: str, allowed: Collection[str]) -> tuple[str, str] | None:
 
 def home_of(name: str) -> str:
     """Where a keyword of ``jaxrl.run`` belongs, a sentence to append where a builder was given it; or nothing."""
-    found = called_here(name, RUN_ARGUMENTS)
+    found = called_here(name, RUN_ARGUMENTS.split())
     return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""
 
 
@@ -138,15 +122,17 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     if known := called_here(name, allowed):
         here, note = known
         return f" It is called {here!r} here{note and f' ({note})'}."
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    return _similar(name, allowed, 0.5)
+
+
+def _similar(name: str, allowed: Sequence[str], cutoff: float) -> str:
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def unknown(kind: str, name: str, allowed: Sequence[str]) -> ValueError:
     """The error for a word that is none of those allowed."""
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.4)
-    suggestion = f" Did you mean {close[0]!r}?" if close else ""
-    return ValueError(f"unknown {kind} {name!r}.{suggestion} There are: {', '.join(allowed)}.")
+    return ValueError(f"unknown {kind} {name!r}.{_similar(name, allowed, 0.4)} There are: {', '.join(allowed)}.")
 
 
 def says_keywords(function: F) -> F:
@@ -156,9 +142,8 @@ def says_keywords(function: F) -> F:
     def hint(name: str, agent: Any) -> str:
         setting = called_here(name, getattr(getattr(agent, "hyperparams", None), "_fields", ()))
         if setting and not called_here(name, allowed):
-            return (
-                f" {setting[0]} is a setting of the algorithm: give it to the builder, or in hyperparams={{{setting[0]!r}: …}}."
-            )
+            here = setting[0]
+            return f" {here} is a setting of the algorithm: give it to the builder, or in hyperparams={{{here!r}: …}}."
         elsewhere = " Settings of the algorithm belong to its builder." if "hyperparams" in allowed else ""
         return nearest(name, allowed) or elsewhere
 

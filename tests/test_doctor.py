@@ -20,8 +20,8 @@ import pytest
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.doctor import machine, packages
 from jaxrl.runtime.doctor.finding import Finding, pip_install
+from jaxrl.runtime.doctor.packages import Requirement, declared, read_all, satisfies
 from jaxrl.runtime.doctor.process import Answer, ask
-from jaxrl.runtime.doctor.requirements import Requirement, declared, read_all, satisfies
 
 REPOSITORY = Path(__file__).parents[1]
 NO_FILES_HERE = "/proc"

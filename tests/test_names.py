@@ -177,14 +177,17 @@ def test_every_name_on_the_right_exists() -> None:
     sweep, options = set(SweepFile.__dataclass_fields__), set(RunOptions.__dataclass_fields__)
     known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
     assert set(_ELSEWHERE) <= known and set(_NOTES) <= set(_ELSEWHERE)
-    assert keywords(jaxrl.run) - {"agent", "total_steps", "hyperparams"} == set(RUN_ARGUMENTS)
-    assert len(RUN_ARGUMENTS) == len(set(RUN_ARGUMENTS))
+    assert keywords(jaxrl.run) - {"agent", "total_steps", "hyperparams"} == set(RUN_ARGUMENTS.split())
 
 
 @every_rule
 def test_a_name_from_elsewhere_means_one_thing(rule: str) -> None:
     structure, data = setting_names(rule)
-    for allowed in ({*structure, *data, "total_steps"}, {*structure, *data, *RunOptions.__dataclass_fields__}, RUN_ARGUMENTS):
+    for allowed in (
+        {*structure, *data, "total_steps"},
+        {*structure, *data, *RunOptions.__dataclass_fields__},
+        RUN_ARGUMENTS.split(),
+    ):
         listed = [name for here, names in _ELSEWHERE.items() if here in allowed for name in names.lower().split()]
         assert len(listed) == len(set(listed)), {name for name in listed if listed.count(name) > 1}
 

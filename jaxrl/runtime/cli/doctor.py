@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import json
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import jaxrl
+from jaxrl.names import nearest
 from jaxrl.runtime.doctor import Finding, diagnose, problems
 from jaxrl.runtime.screen.tables import show_table, terminal
 
@@ -49,8 +49,7 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     options, others = parser.parse_known_args(list(args))
     for other in others:
-        close = difflib.get_close_matches(other, ("--quick", "--json", "--help"), n=1, cutoff=0.4)
-        parser.error(f"unknown argument {other!r}.{f' Did you mean {close[0]!r}?' if close else ''}")
+        parser.error(f"unknown argument {other!r}.{nearest(other, ('--quick', '--json', '--help'))}")
     with waiting() as say:
         found = diagnose(quick=options.quick, say=say)
     if options.json:

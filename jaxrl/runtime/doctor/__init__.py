@@ -10,37 +10,16 @@ import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from jaxrl.runtime.doctor.finding import MACHINE, PACKAGES, SMOKE, Finding, pip_install, shortened
-from jaxrl.runtime.doctor.machine import (
-    check_cache,
-    check_current_folder,
-    check_devices,
-    check_gpu,
-    check_room,
-    check_temporary_folder,
-)
-from jaxrl.runtime.doctor.packages import check_packages
-from jaxrl.runtime.doctor.process import Answer, ask
-from jaxrl.runtime.doctor.requirements import declared
+from jaxrl.runtime.doctor.finding import PACKAGES, SMOKE, Finding, pip_install, shortened
+from jaxrl.runtime.doctor.machine import check_devices, check_folders, check_gpu
+from jaxrl.runtime.doctor.packages import check_packages, declared
+from jaxrl.runtime.doctor.process import ask
 
 DEVICE_SECONDS, SMOKE_SECONDS = 120.0, 300.0
 
-NEEDED = {
-    "jax",
-    "jaxlib",
-    "numpy",
-    "flax",
-    "optax",
-    "chex",
-    "gymnasium",
-    "gymnax",
-    "six",
-    "orbax-checkpoint",
-    "devices",
-    "temporary folder",
-}
+NEEDED_PACKAGES = {"jax", "jaxlib", "numpy", "flax", "optax", "chex", "gymnasium", "gymnax", "six", "orbax-checkpoint"}
+NEEDED = NEEDED_PACKAGES | {"devices", "temporary folder"}
 """What the smoke test cannot do without."""
 
 
@@ -75,22 +54,13 @@ def problems(found: Iterable[Finding]) -> set[str]:
     return {finding.check for finding in found if finding.level == "problem"}
 
 
-def check_folders(answer: Answer | None) -> list[Finding]:
-    """The folders that runs write to. That of compiled programs is known where JAX is."""
-    checked = [check_current_folder(), check_temporary_folder()]
-    if answer is not None and "cache" in answer.facts:
-        checked.append(check_cache(answer.facts["cache"]))
-    folders = [folder for _, folder in checked if folder is not None]
-    return [*(finding for finding, _ in checked), *check_room(folders)]
-
-
 def check_smoke(broken: set[str]) -> Finding:
     """One iteration of PPO, saved and restored."""
     if hindrances := sorted(broken & NEEDED):
         return Finding(SMOKE, "training", "note", f"left out until {', '.join(hindrances)} can be used")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="jaxrl-doctor-", ignore_cleanup_errors=True) as folder:
-        answer = ask("smoke", str(Path(folder)), timeout=SMOKE_SECONDS)
+        answer = ask("smoke", folder, timeout=SMOKE_SECONDS)
     difference = answer.facts.get("difference")
     if answer.end is None and difference is None:
         seconds = time.perf_counter() - begin
@@ -99,6 +69,3 @@ def check_smoke(broken: set[str]) -> Finding:
     what = f"a checkpoint came back with another {difference}" if difference else f"it failed: {shortened(answer.end or '')}"
     show = "JAXRL_DEBUG=1 jaxrl train ppo --env CartPole-v1 --total-steps 1024 --out jaxrl-smoke"
     return Finding(SMOKE, "training", "problem", what, "training", show)
-
-
-__all__ = ["MACHINE", "Finding", "diagnose", "problems"]

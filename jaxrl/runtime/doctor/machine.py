@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxrl.runtime.doctor.finding import MACHINE, Finding, pip_install, shortened
+from jaxrl.runtime.doctor.packages import Requirement, installed_version
 from jaxrl.runtime.doctor.process import Answer
-from jaxrl.runtime.doctor.requirements import Requirement, installed_version
 
 LITTLE, TOO_LITTLE = 2**30, 100 * 2**20
 """Bytes free on the disk: worth a note, and not enough for a run."""
@@ -40,11 +40,7 @@ def check_devices(answer: Answer) -> Finding:
 
 
 def check_gpu(answer: Answer, requirements: Sequence[Requirement], dev: Path = Path("/dev")) -> Finding:
-    """Whether an NVIDIA GPU that is there is used.
-
-    Args:
-      dev: where the system lists its devices.
-    """
+    """Whether an NVIDIA GPU that is there is used; ``dev`` is where the system lists its devices."""
     present, facts = len(list(dev.glob("nvidia[0-9]*"))), answer.facts
     if not present:
         return Finding(MACHINE, "GPU", "ok", "no NVIDIA GPU here")
@@ -66,6 +62,15 @@ def check_gpu(answer: Answer, requirements: Sequence[Requirement], dev: Path = P
 
 
 # ---------------------------------------------------------------------------------------------------------------------- folders
+
+
+def check_folders(answer: Answer | None) -> Iterator[Finding]:
+    """The folders that runs write to, and the room there. That of compiled programs is known where JAX is."""
+    checked = [check_current_folder(), check_temporary_folder()]
+    if answer is not None and "cache" in answer.facts:
+        checked.append(check_cache(answer.facts["cache"]))
+    yield from (finding for finding, _ in checked)
+    yield from check_room([folder for _, folder in checked if folder is not None])
 
 
 def why_not_writable(folder: Path) -> str | None:
@@ -92,10 +97,10 @@ def nearest_existing(folder: Path) -> Path:
 
 def safe_folder() -> str:
     """A folder that can be written to, for the commands that mend things."""
-    places = (os.path.expanduser("~"), "/tmp", "/var/tmp")
-    return next(
-        (place for place in places if os.path.isabs(place) and why_not_writable(Path(place)) is None), "/a/folder/of/yours"
-    )
+    for place in (os.path.expanduser("~"), "/tmp", "/var/tmp"):
+        if os.path.isabs(place) and why_not_writable(Path(place)) is None:
+            return place
+    return "/a/folder/of/yours"
 
 
 def check_current_folder() -> tuple[Finding, Path | None]:
@@ -115,17 +120,18 @@ def check_current_folder() -> tuple[Finding, Path | None]:
 
 def check_temporary_folder() -> tuple[Finding, Path | None]:
     """``(finding, the folder if it can be written to)``."""
-    set_, breaks = os.environ.get("TMPDIR"), "whatever needs temporary files: saving plots, JAX on GPUs, worker processes"
-    fix = f"mkdir -p {shlex.quote(safe_folder() + '/tmp')} && export TMPDIR={shlex.quote(safe_folder() + '/tmp')}"
-    if set_ and (why := why_not_writable(Path(set_)) or (None if os.path.isdir(set_) else "there is no such folder")):
-        found = f"TMPDIR={set_} cannot be written to: {why}"
-        return Finding(MACHINE, "temporary folder", "problem", found, breaks, fix), None
-    try:
-        folder = Path(tempfile.gettempdir())
-    except OSError:
-        found = "none of the usual folders can be written to"
-        return Finding(MACHINE, "temporary folder", "problem", found, breaks, fix), None
-    return Finding(MACHINE, "temporary folder", "ok", str(folder)), folder
+    chosen = os.environ.get("TMPDIR")
+    if chosen and (why := why_not_writable(Path(chosen)) or (None if os.path.isdir(chosen) else "there is no such folder")):
+        found = f"TMPDIR={chosen} cannot be written to: {why}"
+    else:
+        try:
+            folder = tempfile.gettempdir()
+            return Finding(MACHINE, "temporary folder", "ok", folder), Path(folder)
+        except OSError:
+            found = "none of the usual folders can be written to"
+    breaks = "whatever needs temporary files: saving plots, JAX on GPUs, worker processes"
+    other = shlex.quote(f"{safe_folder()}/tmp")
+    return Finding(MACHINE, "temporary folder", "problem", found, breaks, f"mkdir -p {other} && export TMPDIR={other}"), None
 
 
 def check_cache(cache: str | None) -> tuple[Finding, Path | None]:

@@ -1,15 +1,18 @@
-"""Every requirement: is it there, in a version that fits, and can it be imported?"""
+"""Every requirement that jaxrl's metadata declares: is it there, in a version that fits, and can it be imported?"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jaxrl
 from jaxrl.runtime.doctor.finding import PACKAGES, Finding, pip_install, shortened
 from jaxrl.runtime.doctor.process import ask
-from jaxrl.runtime.doctor.requirements import Declared, Requirement, installed_version, of_package, satisfies
 
 MODULES = {"dm-tree": "tree", "orbax-checkpoint": "orbax.checkpoint", "pillow": "PIL", "tensorboardx": "tensorboardX"}
 """Where the module is not named like the package."""
@@ -49,7 +52,9 @@ def check_packages(asked: Declared) -> Iterator[Finding]:
     """jaxrl itself, Python, the requirements, and the optional packages."""
     yield Finding(PACKAGES, "jaxrl", "ok", f"{jaxrl.__version__}, {asked.source}")
     yield check_python(platform.python_version(), asked.python)
-    required = with_jaxlib([found for found in asked.requirements if found.extra is None])
+    required = [found for found in asked.requirements if found.extra is None]
+    if jaxlib := of_package("jax", "jaxlib"):  # it goes with jax, which says the version
+        required.append(jaxlib)
     optional = [found for found in asked.requirements if found.extra not in (None, *FOR_DEVELOPERS) and not found.parts]
     present = [found for found in optional if installed_version(found.name)]
     tried = try_imports([module_of(found.name) for found in (*required, *present)])
@@ -67,13 +72,6 @@ def check_python(version: str, allowed: str) -> Finding:
     return Finding(PACKAGES, "python", "problem", f"this is {version}, and jaxrl needs {allowed}", "everything", fix)
 
 
-def with_jaxlib(required: list[Requirement]) -> list[Requirement]:
-    """jaxlib goes with jax, which says the version."""
-    jaxlib = of_package("jax", "jaxlib")
-    place = 1 + next((i for i, found in enumerate(required) if found.name == "jax"), -1)
-    return [*required[:place], *([jaxlib] if jaxlib else []), *required[place:]]
-
-
 def module_of(package: str) -> str:
     return MODULES.get(package, package.replace("-", "_"))
 
@@ -83,7 +81,7 @@ def try_imports(modules: Sequence[str], timeout: float = IMPORT_SECONDS) -> dict
     tried: dict[str, dict[str, Any]] = {}
     while left := [name for name in modules if name not in tried]:
         answer = ask("imports", *left, timeout=timeout)
-        tried |= {result["module"]: result for result in answer.results if "module" in result}
+        tried |= {result["module"]: result for result in answer.results}
         if answer.end is not None and (unfinished := [name for name in left if name not in tried]):
             victim = unfinished[0]
             tried[victim] = {"module": victim, "error": answer.end, "missing": None, "origin": None}
@@ -104,11 +102,7 @@ def judge(requirements: Sequence[Requirement], tried: Tried) -> Iterator[Finding
 
 
 def judge_one(wanted: Requirement, result: Mapping[str, Any], culprit: str | None) -> Finding:
-    """What an attempt to import one package shows.
-
-    Args:
-      culprit: another package, with a problem of its own, that explains a failure.
-    """
+    """What an attempt to import one package shows; ``culprit`` is another one, whose problem explains a failure."""
     name, version = wanted.name, installed_version(wanted.name)
     shown = f"{version or 'of unknown version'}{f' ({wanted.versions})' if wanted.versions else ''}"
     repair = pip_install(f"{name}=={version}" if version else wanted.text, again=version is not None)
@@ -128,3 +122,109 @@ def judge_one(wanted: Requirement, result: Mapping[str, Any], culprit: str | Non
     if missing:
         return problem(f"{shown} cannot be imported: it needs {missing}, which is not installed", pip_install(missing))
     return problem(f"{shown} cannot be imported: {shortened(result['error'])}", repair)
+
+
+# ------------------------------------------------------------------------------------------------------------- what is declared
+
+
+EXTRA = re.compile(r"extra == \"([\w.-]+)\"")
+
+
+class Requirement(NamedTuple):
+    """``name[parts]versions``, of the package itself or of one of its extras."""
+
+    name: str
+    """In small letters with dashes, as some tools that build packages write it, and all that install them read it."""
+    versions: str
+    """Comma-separated clauses, lowest first, as in ``>=1.1,<1.4``; may be empty."""
+    parts: str = ""
+    extra: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As pip takes it."""
+        return f"{self.name}{f'[{self.parts}]' if self.parts else ''}{self.versions}"
+
+
+class Declared(NamedTuple):
+    """What jaxrl declares."""
+
+    source: str
+    """Where that is written."""
+    python: str
+    requirements: list[Requirement]
+
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+"""Where pyproject.toml is when jaxrl is used from a checkout."""
+
+
+def declared(checkout: Path = CHECKOUT) -> Declared:
+    """What jaxrl requires: by ``pyproject.toml`` in a checkout, whose installed metadata may be older; else by its metadata.
+
+    Raises:
+      FileNotFoundError: there is neither.
+    """
+    try:
+        project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    except (OSError, ValueError, KeyError):
+        project = {}
+    if project.get("name") == "jaxrl":  # and not somebody else's, beside an installed jaxrl
+        found = read_all(project["dependencies"])
+        for extra, lines in project.get("optional-dependencies", {}).items():
+            found += [requirement._replace(extra=extra) for requirement in read_all(lines)]
+        return Declared(f"the checkout {checkout}", project["requires-python"], found)
+    try:
+        metadata = importlib.metadata.metadata("jaxrl")
+        lines = importlib.metadata.requires("jaxrl") or []
+    except importlib.metadata.PackageNotFoundError:
+        raise FileNotFoundError(
+            f"jaxrl in {checkout} is not installed, and no pyproject.toml is beside it, so nothing says what it requires:"
+            " install it with pip"
+        ) from None
+    return Declared(f"installed in {checkout}", metadata["Requires-Python"], read_all(lines))
+
+
+def of_package(name: str, wanted: str) -> Requirement | None:
+    """What an installed package requires of another; None where it is not installed or requires nothing of it."""
+    try:
+        lines = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((found for found in read_all(lines) if found.name == wanted and found.extra is None), None)
+
+
+def read_all(lines: Iterable[str]) -> list[Requirement]:
+    """Requirements as metadata holds them. Those of other systems and Pythons, and lines that nobody can read, are left out."""
+    from packaging import requirements, utils
+
+    found = []
+    for line in lines:
+        try:
+            read = requirements.Requirement(line)
+        except requirements.InvalidRequirement:
+            continue
+        extra = match[1] if (match := EXTRA.search(str(read.marker))) else None
+        if read.marker is None or read.marker.evaluate({"extra": extra or ""}):
+            versions = ",".join(sorted(map(str, read.specifier), reverse=True))
+            found.append(Requirement(utils.canonicalize_name(read.name), versions, ",".join(sorted(read.extras)), extra))
+    return found
+
+
+def installed_version(name: str) -> str | None:
+    """None: not installed, or not by an installer."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def satisfies(version: str, versions: str) -> bool:
+    """Whether a version is one of those that clauses such as ``>=1.1,<1.4`` allow. What cannot be read is allowed."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return SpecifierSet(versions).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return True

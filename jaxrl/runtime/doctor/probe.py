@@ -12,22 +12,17 @@ from typing import Any
 
 
 def imports(modules: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Import one after the other: ``{"begin": module}``, then ``{"module": …, "error": text or None, "origin": …}``."""
+    """Import one after the other: ``{"module": …, "error": text or None}``, and why: ``missing`` and ``origin``."""
     for module in modules:
-        yield {"begin": module}
         try:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())
-            yield {"module": module, "error": text, "missing": _missing(error), "origin": _origin(error)}
+            name = error.name if isinstance(error, ModuleNotFoundError) else None
+            missing = name if name and "." not in name else None  # the package that is not installed, if the error says that
+            yield {"module": module, "error": text, "missing": missing, "origin": _origin(error)}
         else:
             yield {"module": module, "error": None}
-
-
-def _missing(error: BaseException) -> str | None:
-    """The module that is not installed, if that is what the error says."""
-    name = error.name if isinstance(error, ModuleNotFoundError) else None
-    return name if name and "." not in name else None
 
 
 def _origin(error: BaseException) -> str | None:
