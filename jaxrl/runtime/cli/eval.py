@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxrl.runtime.cli.flags import Count, Flag, Trust, check_eval_seed
+from jaxrl.runtime.cli.flags import Count, PlayOptions, shown_as
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,40 +40,38 @@ is 1.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class EvalOptions:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalOptions(PlayOptions):
     """What to play, and where the results go."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="")]
     """Folders of runs, or folders that hold some."""
     episodes: Count = 128
     """Episodes per seed."""
-    which: Literal["best", "last"] = "best"
-    """Policies of the best evaluation of a run (by the mean over its seeds), or of its last checkpoint."""
-    seed: Annotated[
-        tuple[int, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="S", help_behavior_hint="(default: all)")
-    ] = ()
+    seed: Annotated[tuple[int, ...], tyro.conf.UseAppendAction, shown_as("S", "all")] = ()
     """Only this seed of each run; give the flag again for more of them."""
-    explore: Flag = False
-    """Act as in training, drawing actions, instead of greedily."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: each run's own)")] = None
-    """Play in this environment; it must have the same observations and actions."""
-    trust: Trust = ()
-    """A package or module of yours that the runs use, such as their environment's: its code may run. Again for more of them."""
-    eval_seed: Count = 0
-    """Another number gives other episodes."""
-    max_steps: Annotated[Count | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: the environment's limit)")] = (
-        None
-    )
+    max_steps: Annotated[Count | None, shown_as("INT", "the environment's limit")] = None
     """Steps after which an episode is given up; its return so far counts."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    json: Annotated[str | None, shown_as("FILE")] = None
     """Write returns and lengths of all episodes, settings and versions to this file; '-' is the standard output."""
+
+    def check(self) -> None:
+        from jaxrl.runtime.system.disk import absolute
+
+        if not self.runs:
+            raise ValueError("name at least one folder of a run: jaxrl eval RUN")
+        super().check()
+        if self.json not in (None, "-"):
+            path = absolute(self.json)
+            if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+                reason = "it is a folder" if path.is_dir() else "it, or its folder, is not there or not ours to write to"
+                raise OSError(f"json={self.json!r} cannot be written to: {reason}. Name a file that can, or '-'")
 
 
 def main(args: Sequence[str]) -> int:
     """Evaluate as the flags say; 0 when every run that was found could be evaluated, 1 when some were skipped."""
     options = tyro.cli(EvalOptions, prog="jaxrl eval", description=HELP, args=list(args) or ["--help"])
-    check(options)
+    options.check()
     runs = find_runs(options.runs)
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
     from jaxrl.runtime.play.saved_runs import Rules, evaluate_run
@@ -83,17 +82,18 @@ def main(args: Sequence[str]) -> int:
         import_env_module(options.env)
     enable_compilation_cache()
     rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
-    chosen: dict[str, Any] = {"which": options.which, "seeds": list(dict.fromkeys(options.seed)) or None, "env_id": options.env}
-    chosen["trust"] = options.trust
+    seeds = list(dict.fromkeys(options.seed)) or None
+    chosen: dict[str, Any] = {"which": options.which, "seeds": seeds, "env_id": options.env, "trust": options.trust}
     results: list[Result] = []
     skipped: dict[str, str] = {}
     try:
-        with Display(len(runs)) as display:
+        with display(len(runs)) as show:
             for run, named in runs.items():
                 try:
                     import_trusted(spec_of(run), options.trust)
-                    results.append(evaluate_run(run, rules, **chosen, begin=display.begin, say=display.episode))
-                    display.finished()
+                    begin, say = lambda text: show(description=text, episode=""), lambda text: show(episode=text)
+                    results.append(evaluate_run(run, rules, **chosen, begin=begin, say=say))
+                    show(advance=1)
                 except (ValueError, TypeError, OSError, ImportError) as error:
                     if named:
                         raise
@@ -108,30 +108,8 @@ def main(args: Sequence[str]) -> int:
     return 1 if skipped else 0
 
 
-def check(options: EvalOptions) -> None:
-    """Refuse what cannot be done before anything is loaded."""
-    from jaxrl.config import check_count
-    from jaxrl.runtime.system.disk import absolute
-
-    if not options.runs:
-        raise ValueError("name at least one folder of a run: jaxrl eval RUN")
-    check_count("episodes", options.episodes)
-    check_eval_seed(options.eval_seed)
-    if options.max_steps is not None:
-        check_count("max_steps", options.max_steps)
-    if options.json not in (None, "-"):
-        path = absolute(options.json)
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            reason = "it is a folder" if path.is_dir() else "it, or its folder, is not there or not ours to write to"
-            raise OSError(f"json={options.json!r} cannot be written to: {reason}. Name a file that can, or '-'")
-
-
 def find_runs(folders: Sequence[str]) -> dict[str, bool]:
-    """Folders of runs -> whether it was named itself, and not found below a folder that was.
-
-    Raises:
-      FileNotFoundError: a folder is not there, or neither is a run nor has one below it.
-    """
+    """Folders of runs -> whether it was named itself, and not found below a folder that was."""
     from jaxrl.runtime.records import reading
 
     runs: dict[str, bool] = {}
@@ -155,38 +133,26 @@ def spec_of(run: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------------------ output
 
 
-class Display:
-    """What is being played, on stderr: a spinner in a terminal, a line per run elsewhere."""
+@contextlib.contextmanager
+def display(num_runs: int) -> Iterator[Callable[..., None]]:
+    """What is being played, on stderr: a spinner in a terminal, a line per run elsewhere. Takes what ``Progress.update`` does."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    def __init__(self, num_runs: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    console = Console(stderr=True, highlight=False)
+    live = console.is_terminal and not console.is_dumb_terminal
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TextColumn("{task.fields[episode]}")]
+    if num_runs > 1:
+        columns += [BarColumn(24), MofNCompleteColumn()]
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not live) as progress:
+        task = progress.add_task("", total=num_runs, episode="")
 
-        console = Console(stderr=True, highlight=False)
-        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TextColumn("{task.fields[episode]}")]
-        if num_runs > 1:
-            columns += [BarColumn(24), MofNCompleteColumn()]
-        self._live = console.is_terminal and not console.is_dumb_terminal
-        self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not self._live)
-        self._task = self._progress.add_task("", total=num_runs, episode="")
+        def show(**changed: Any) -> None:
+            progress.update(task, **changed)
+            if "description" in changed and not live:
+                print(changed["description"], file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Display:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def begin(self, text: str) -> None:
-        self._progress.update(self._task, description=text, episode="")
-        if not self._live:
-            print(text, file=sys.stderr, flush=True)
-
-    def episode(self, text: str) -> None:
-        self._progress.update(self._task, episode=text)
-
-    def finished(self) -> None:
-        self._progress.advance(self._task)
+        yield show
 
 
 def report(results: Sequence[Result], options: EvalOptions) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
@@ -39,16 +40,42 @@ Count = Annotated[
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """False, unless it is given: there is no --no-… beside it."""
 
-Trust = Annotated[
-    tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="PACKAGE", help_behavior_hint="(default: none)")
-]
+
+def shown_as(metavar: str, default: str = "") -> Any:
+    """How help shows a flag whose default is worked out, or none."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=default and f"(default: {default})")
+
+
+Trust = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, shown_as("PACKAGE", "none")]
 """Packages or modules outside jaxrl that what is loaded may import; the flag may be given several times."""
 
 
-def check_eval_seed(eval_seed: int) -> None:
-    """Refuse what is no seed of episodes."""
-    if not 0 <= eval_seed < 2**32:
-        raise ValueError(f"eval_seed={eval_seed} is outside 0 … 2**32 - 1")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlayOptions:
+    """How saved policies play."""
+
+    episodes: Count = 1
+    max_steps: Count | None = None
+    which: Literal["best", "last"] = "best"
+    """Policies of the best evaluation of a run (by the mean over its seeds), or of its last checkpoint."""
+    explore: Flag = False
+    """Act as in training, drawing actions, instead of greedily."""
+    env: Annotated[str | None, shown_as("ENV", "the run's own")] = None
+    """Play in this environment; it must have the same observations and actions."""
+    trust: Trust = ()
+    """A package or module of yours that a run uses, such as its environment's: its code may run. Again for more of them."""
+    eval_seed: Count = 0
+    """Another number gives other episodes."""
+
+    def check(self) -> None:
+        """Refuse what cannot be done before anything is loaded."""
+        from jaxrl.config import check_count
+
+        check_count("episodes", self.episodes)
+        if self.max_steps is not None:
+            check_count("max_steps", self.max_steps)
+        if not 0 <= self.eval_seed < 2**32:
+            raise ValueError(f"eval_seed={self.eval_seed} is outside 0 … 2**32 - 1")
 
 
 def refuse_switch_values(args: Sequence[str], switches: Collection[str]) -> None:

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
-from jaxrl.runtime.cli.flags import Count, Flag, Trust, check_eval_seed
+from jaxrl.runtime.cli.flags import Count, PlayOptions, shown_as
 
 if TYPE_CHECKING:
     from jaxrl.runtime.play.pictures import Drawing
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PAUSE = 1.0
 """Seconds for which the last picture of an episode stays."""
-
 
 HELP = """\
 Play a policy that a run learnt, and draw what happens, as a GIF or MP4.
@@ -38,31 +37,23 @@ try:
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordOptions:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordOptions(PlayOptions):
     """What to draw, and where it goes."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: RUN/WHICH-seed-S.gif)")] = None
+    out: Annotated[str | None, shown_as("FILE", "RUN/WHICH-seed-S.gif")] = None
     """The file, .gif or .mp4 (which needs pip install "jaxrl[video]"). One that is there is replaced."""
     episodes: Count = 1
     """Episodes, one after the other."""
     max_steps: Count = 1000
     """Steps after which an episode is cut. A GIF takes 100 to 500 kB of memory per step while it is made."""
-    which: Literal["best", "last"] = "best"
-    """The policy of the run's best evaluation, or of its last checkpoint."""
-    seed: Annotated[Count | None, tyro.conf.arg(metavar="S", help_behavior_hint="(default: the best in its evaluation)")] = None
+    seed: Annotated[Count | None, shown_as("S", "the best in its evaluation")] = None
     """One of the run's seeds."""
-    explore: Flag = False
-    """Act as in training, drawing actions, instead of greedily."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: the run's own)")] = None
-    """Play in this environment; it must have the same observations and actions."""
-    trust: Trust = ()
-    """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
     eval_seed: Count = 0
     """Another number gives other episodes. On gymnax they are the first ones of jaxrl eval with the same number."""
-    fps: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: real time)")] = None
+    fps: Annotated[float | None, shown_as("FLOAT", "real time")] = None
     """Pictures, which are steps, per second; a GIF has 50 at most."""
 
 
@@ -86,23 +77,13 @@ Player = Callable[[int], Iterator[Moment]]
 def main(args: Sequence[str]) -> int:
     """Record as the flags say."""
     options = tyro.cli(RecordOptions, prog="jaxrl record", description=HELP, args=list(args) or ["--help"])
-    from jaxrl.config import check_count
-
-    for name in ("episodes", "max_steps"):
-        check_count(name, getattr(options, name))
-    check_eval_seed(options.eval_seed)
+    options.check()
     print(record(options))
     return 0
 
 
 def record(options: RecordOptions) -> str:
-    """Make the film; returns one line on what it shows.
-
-    Raises:
-      FileNotFoundError, ValueError, CheckpointError: as ``load_policy``.
-      ValueError: the environment cannot be drawn, the policy does not fit it, or diverged.
-      OSError, ModuleNotFoundError: as ``check_film``.
-    """
+    """Make the film; returns one line on what it shows."""
     import jax
 
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
