@@ -12,6 +12,7 @@ import tyro
 from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.names import unknown
 from jaxrl.presets import PRESETS
+from jaxrl.runtime.cli.flags import shown_as
 from jaxrl.runtime.cli.train import field_docs
 from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.screen.tables import show_table
@@ -27,7 +28,7 @@ try:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")] = None
+    name: Annotated[tyro.conf.Positional[str | None], shown_as("[NAME]")] = None
     """Show the settings of this algorithm."""
 
 
@@ -37,10 +38,9 @@ def main(args: Sequence[str]) -> int:
         list_algorithms()
         return 0
     import_rule(name)
-    if name in ALGORITHMS:
-        show_algorithm(name, ALGORITHMS[name])
-    else:
+    if name not in ALGORITHMS:
         raise unknown("algorithm", name, list(ALGORITHMS))
+    show_algorithm(name, ALGORITHMS[name])
     return 0
 
 
@@ -69,7 +69,7 @@ def show_algorithm(name: str, entry: Entry) -> None:
             ("family", f"{entry.family}, {'recurrent models too' if entry.memory else 'memoryless models only'}"),
             *([("paper", f"{paper}, {paper.source}")] if paper else []),
             ("file", file_of(entry)),
-            ("Python", f"{home}.{entry.builder}({', '.join(_parts(rule.make))}, **settings)"),
+            ("Python", f"{home}.{entry.builder}{_signature(rule.make)}"),
             ("command", f"jaxrl train {name} --env ENV"),
             ("presets", ", ".join(preset.name for preset in PRESETS.values() if preset.algorithm == name) or "none"),
         ],
@@ -82,16 +82,10 @@ def show_algorithm(name: str, entry: Entry) -> None:
         show_table(("setting", "default", "allowed", "what"), settings(source))
 
 
-def _parts(builder: Any) -> list[str]:
+def _signature(builder: Any) -> inspect.Signature:
     """The builder's own parameters, without annotations."""
     parameters = inspect.signature(builder).parameters.values()
-    shown = [
-        str(parameter.replace(annotation=parameter.empty))
-        for parameter in parameters
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    first = next((i for i, parameter in enumerate(parameters) if parameter.kind is parameter.KEYWORD_ONLY), len(shown))
-    return [*shown[:first], *(["*"] if first < len(shown) else []), *shown[first:]]
+    return inspect.Signature([parameter.replace(annotation=parameter.empty) for parameter in parameters])
 
 
 def settings(source: type) -> list[tuple[str, str, str, str]]:

@@ -12,12 +12,11 @@ from typing import Annotated, Any
 import tyro
 
 from jaxrl.names import nearest
-from jaxrl.runtime.cli.flags import Flag
+from jaxrl.runtime.cli.flags import Flag, shown_as
 from jaxrl.runtime.screen.tables import show_table, terminal
 
 MOST_DESCRIBED = 40
 """Of each backend: longer lists are of ids only."""
-
 
 HELP = """\
 List the environments that jaxrl train --env takes: how many there are of each
@@ -38,9 +37,9 @@ try:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    filter: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[FILTER]", help_behavior_hint="")] = None
+    filter: Annotated[tyro.conf.Positional[str | None], shown_as("[FILTER]")] = None
     """Only ids that contain this, in capitals or not; with * a pattern for the whole name. A family means all of its members."""
-    backend: Annotated[str | None, tyro.conf.arg(metavar="BACKEND", help_behavior_hint="(default: all)")] = None
+    backend: Annotated[str | None, shown_as("BACKEND", "all")] = None
     """Only the environments of this backend: gymnax or envpool."""
     all: Flag = False
     """Every id, where neither a filter nor a backend is given."""
@@ -77,9 +76,11 @@ def summarise(known: dict[str, list[str]]) -> None:
 
 def show(known: dict[str, list[str]], wanted: str | None) -> None:
     """The environments that a filter chooses."""
-    chosen = choose(known, wanted)
-    if not any(chosen.values()):
-        raise nothing_matches(wanted or "", [name for ids in known.values() for name in ids])
+    chosen = known if wanted is None else choose(known, wanted)
+    if wanted is not None and not any(chosen.values()):
+        every = [name for ids in known.values() for name in ids]
+        near = nearest(wanted, {name.partition(":")[2] or name for name in every})
+        raise ValueError(f"no environment matches {wanted!r}.{near} jaxrl envs --all lists all {len(every):,}.")
     for backend, ids in sorted(chosen.items(), key=lambda item: -len(item[1])):  # on a terminal, the end is what one sees
         if len(ids) > MOST_DESCRIBED:
             list_plainly(backend, ids)
@@ -91,14 +92,13 @@ def show(known: dict[str, list[str]], wanted: str | None) -> None:
     print(counted(chosen) + (". A part of the id shows spaces and time limits: jaxrl envs CartPole" if long else ""))
 
 
-def choose(known: dict[str, list[str]], wanted: str | None) -> dict[str, list[str]]:
+def choose(known: dict[str, list[str]], wanted: str) -> dict[str, list[str]]:
     """The ids that match, or those of the family that is called so."""
     from jaxrl.envs import family_of
 
-    if wanted is not None:
-        kin = {b: [env_id for env_id in ids if family_of(env_id).lower() == wanted.lower()] for b, ids in known.items()}
-        if any(kin.values()):
-            return kin
+    kin = {b: [env_id for env_id in ids if family_of(env_id).lower() == wanted.lower()] for b, ids in known.items()}
+    if any(kin.values()):
+        return kin
     return {backend: [name for name in ids if matches(name, wanted)] for backend, ids in known.items()}
 
 
@@ -118,19 +118,11 @@ def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
     return known, failures
 
 
-def matches(env_id: str, pattern: str | None) -> bool:
-    if pattern is None:
-        return True
+def matches(env_id: str, pattern: str) -> bool:
     name, wanted = env_id.lower(), pattern.lower()
     if "*" in wanted:
         return fnmatch.fnmatchcase(name, wanted) or fnmatch.fnmatchcase(name.partition(":")[2], wanted)
     return wanted in name
-
-
-def nothing_matches(pattern: str, ids: Sequence[str]) -> ValueError:
-    by_name = {name.partition(":")[2] or name: name for name in reversed(ids)}
-    near = nearest(pattern, by_name)
-    return ValueError(f"no environment matches {pattern!r}.{near} jaxrl envs --all lists all {len(ids):,}.")
 
 
 def describe(env_id: str) -> tuple[str, str, str, str]:

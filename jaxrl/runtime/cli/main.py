@@ -9,35 +9,31 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TextIO, cast
+from typing import TextIO, cast
 
 import jaxrl
 from jaxrl.names import unknown
 from jaxrl.runtime.loop.interrupt import leave_while_loading
 from jaxrl.runtime.screen.streams import Screen, discard
+from jaxrl.runtime.screen.tables import plain_table
 from jaxrl.runtime.system.disk import check_here
 
 BROKEN_PIPE, USAGE_ERROR = 1, 2
 DEBUG_VARIABLE = "JAXRL_DEBUG"
 
 
-class Command(NamedTuple):
-    module: str
-    """Has ``main(args) -> exit code``."""
-    help: str
-
-
 COMMANDS = {
-    "train": Command("jaxrl.runtime.cli.train", "train an algorithm on an environment, over any number of seeds"),
-    "sweep": Command("jaxrl.runtime.cli.sweep", "train a grid of settings and seeds from a file; resumable"),
-    "plot": Command("jaxrl.runtime.cli.plot", "compare learning curves of runs, with intervals over seeds, in one figure"),
-    "eval": Command("jaxrl.runtime.cli.eval", "play what runs have learnt: returns as a table and as JSON"),
-    "record": Command("jaxrl.runtime.cli.record", "draw a policy at work, as a GIF or MP4"),
-    "envs": Command("jaxrl.runtime.cli.envs", "list environments, their spaces and time limits"),
-    "algos": Command("jaxrl.runtime.cli.algos", "list algorithms, or all settings of one"),
-    "presets": Command("jaxrl.runtime.cli.presets", "list settings that were measured, with their scores"),
-    "doctor": Command("jaxrl.runtime.cli.doctor", "find what is missing or broken on this machine, and what mends it"),
+    "train": "train an algorithm on an environment, over any number of seeds",
+    "sweep": "train a grid of settings and seeds from a file; resumable",
+    "plot": "compare learning curves of runs, with intervals over seeds, in one figure",
+    "eval": "play what runs have learnt: returns as a table and as JSON",
+    "record": "draw a policy at work, as a GIF or MP4",
+    "envs": "list environments, their spaces and time limits",
+    "algos": "list algorithms, or all settings of one",
+    "presets": "list settings that were measured, with their scores",
+    "doctor": "find what is missing or broken on this machine, and what mends it",
 }
+"""Each is a file beside this one, with ``main(args) -> exit code``."""
 
 HELP = f"""\
 usage: jaxrl COMMAND …
@@ -47,7 +43,6 @@ run them with progress, logs, learning curves and checkpoints. The same from Pyt
 
 commands:
 {{commands}}
-
 options:
   -h, --help   this text; jaxrl COMMAND --help says more
   --version    the version
@@ -129,10 +124,7 @@ def complain(message: str) -> None:
 
 def _dispatch(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
-        width = max(map(len, COMMANDS))
-        print(
-            HELP.format(commands="\n".join(f"  {name:<{width}}   {command.help}" for name, command in COMMANDS.items())), end=""
-        )
+        print(HELP.format(commands=plain_table(None, [("", *command) for command in COMMANDS.items()])), end="")
         return 0 if args else USAGE_ERROR
     if args[0] == "--version":
         print(f"jaxrl {jaxrl.__version__}")
@@ -141,4 +133,4 @@ def _dispatch(args: list[str]) -> int:
         raise unknown("command", args[0], list(COMMANDS))
     if args[0] != "doctor":  # which tells of it among all else
         check_here()
-    return importlib.import_module(COMMANDS[args[0]].module).main(args[1:])
+    return importlib.import_module(f"jaxrl.runtime.cli.{args[0]}").main(args[1:])

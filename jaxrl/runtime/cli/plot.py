@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from jaxrl.names import unknown
-from jaxrl.runtime.cli.flags import Flag
+from jaxrl.runtime.cli.flags import Flag, shown_as
 from jaxrl.runtime.figures.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve, rename
 from jaxrl.runtime.figures.draw import AXIS_NAMES, Band, draw_curves, summarise
 from jaxrl.runtime.figures.statistics import METRIC_NAMES
@@ -50,21 +50,19 @@ class PlotOptions:
     """Folders of runs, or folders that hold some."""
     out: Annotated[str, tyro.conf.arg(metavar="FILE")] = "curves.png"
     """The figure: .png, .pdf or .svg. An older one is replaced."""
-    key: Annotated[
-        str | None, tyro.conf.arg(metavar="LOGKEY", help_behavior_hint="(default: evaluation return, or else training return)")
-    ] = None
+    key: Annotated[str | None, shown_as("LOGKEY", "evaluation return, or else training return")] = None
     """What to draw: a column of progress.csv that differs between seeds, such as losses/entropy."""
     metric: Literal["iqm", "mean"] = "iqm"
     """Aggregate over seeds: interquartile mean, or mean. With fewer than 4 seeds they are the same."""
     level: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.95
     """Confidence level of the bands."""
-    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(default: what all runs share)")] = None
+    title: Annotated[str | None, shown_as("TEXT", "what all runs share")] = None
     """Heading of the figure; '' leaves it out."""
-    labels: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT …", help_behavior_hint="(default: what differs)")] = ()
+    labels: Annotated[tuple[str, ...], shown_as("TEXT …", "what differs")] = ()
     """Names of the curves, one for each, in the order in which the default ones are printed."""
     pool: Flag = False
     """One curve for all environments together, instead of a panel for each."""
-    normalize: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ENV=LOW,HIGH …", help_behavior_hint="(default: none)")] = ()
+    normalize: Annotated[tuple[str, ...], shown_as("ENV=LOW,HIGH …", "none")] = ()
     """Draw (value - LOW) / (HIGH - LOW), say with the returns of a random and of an expert policy; one for every environment."""
 
 

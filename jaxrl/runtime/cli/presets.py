@@ -10,6 +10,7 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.presets import PRESETS, Preset, find_preset
+from jaxrl.runtime.cli.flags import shown_as
 from jaxrl.runtime.screen.tables import show_table
 
 HELP = """\
@@ -31,7 +32,7 @@ try:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")] = None
+    name: Annotated[tyro.conf.Positional[str | None], shown_as("[NAME]")] = None
     """Print the command of this preset, after comments: it can be piped to sh."""
 
 

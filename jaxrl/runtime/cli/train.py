@@ -19,8 +19,9 @@ import tyro
 from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.names import unknown
 from jaxrl.presets import Preset, find_preset
-from jaxrl.runtime.cli.flags import Count, Flag, Trust, parse_count, refuse_foreign_flags, refuse_switch_values
+from jaxrl.runtime.cli.flags import Count, Flag, Trust, parse_count, refuse_foreign_flags, refuse_switch_values, shown_as
 from jaxrl.runtime.cli.user_code import import_env_module, import_rule, import_trusted
+from jaxrl.runtime.screen.tables import plain_table
 
 DEFAULT_TOTAL_STEPS = 500_000
 
@@ -34,7 +35,6 @@ was stopped or killed goes on from its last checkpoint with --resume, as if noth
 
 algorithms:
 {algorithms}
-
 jaxrl train ALGORITHM --help lists all settings and their defaults.
 
 try:
@@ -44,11 +44,6 @@ try:
   jaxrl train ppo --preset ppo-pendulum
   jaxrl train --resume runs/cartpole
 """
-
-
-def _chosen_by_us(default: str, metavar: str) -> Any:
-    """A flag whose default is worked out: ``default`` says how."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +56,15 @@ class RunOptions:
     """How many seeds (8 means 0 to 7), or the seeds themselves with commas: 3,5,7 (a single one: 3,)."""
     total_steps: Count = DEFAULT_TOTAL_STEPS
     """Environment rows per seed, rounded up to whole iterations."""
-    out: Annotated[str | None, _chosen_by_us("runs/ALGORITHM-ENV, numbered if it exists", "FOLDER")] = None
+    out: Annotated[str | None, shown_as("FOLDER", "runs/ALGORITHM-ENV, numbered if it exists")] = None
     """Folder for the results: new, empty, or of this very run, which then goes on."""
-    eval_every: Annotated[Count | None, _chosen_by_us("about 20 evaluations per run", "INT")] = None
+    eval_every: Annotated[Count | None, shown_as("INT", "about 20 evaluations per run")] = None
     """Iterations between evaluations, which begin before training; 0: none."""
     eval_episodes: Count = 128
     """Episodes per evaluation and seed."""
     eval_explore: Flag = False
     """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best so."""
-    chunk_iterations: Annotated[Count | None, _chosen_by_us("about 50 chunks per run", "INT")] = None
+    chunk_iterations: Annotated[Count | None, shown_as("INT", "about 50 chunks per run")] = None
     """Iterations between two updates of the display and the logs. Results do not depend on it."""
     exact_steps: Flag = False
     """Refuse a total that is no whole number of iterations, instead of rounding it up."""
@@ -100,9 +95,8 @@ class RunOptions:
 def main(args: Sequence[str]) -> int:
     """Train as the flags say; 0 when it went to its end."""
     if not args or args[0] in ("-h", "--help"):
-        width = max(map(len, ALGORITHMS))
-        rows = (f"  {name:<{width}}   {entry.help}" for name, entry in ALGORITHMS.items())
-        print(HELP.format(algorithms="\n".join(rows)), end="")
+        rows = [("", name, entry.help) for name, entry in ALGORITHMS.items()]
+        print(HELP.format(algorithms=plain_table(None, rows)), end="")
         return 0 if args else 2
     if any(_is_resume(arg) for arg in args):
         return resume(args)
@@ -137,7 +131,7 @@ class ResumeOptions:
 
     resume: Annotated[str, tyro.conf.arg(metavar="FOLDER")]
     """Folder of the run."""
-    total_steps: Annotated[Count | None, _chosen_by_us("the run's own", "INT")] = None
+    total_steps: Annotated[Count | None, shown_as("INT", "the run's own")] = None
     """More than the run's own make it longer, also when it has ended: rows per seed in all."""
     trust: Trust = ()
     """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
