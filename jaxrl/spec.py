@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxrl.algorithms import ALGORITHMS, title_of
 from jaxrl.names import nearest
-from jaxrl.trust import PATH, RESULTS, check_trust, check_trusted, import_object, import_part, is_trusted, remember
+from jaxrl.trust import PATH, RESULTS, check_trust, check_trusted, import_object, import_part, remember
 from jaxrl.types import Agent, Env, HostEnv, Model
 
 
@@ -117,12 +117,7 @@ def check_factory(env_id: str, trust: str | Iterable[str] = ()) -> None:
 
 
 def agent_spec(
-    builder: Any,
-    env: str | Env | HostEnv,
-    config: Any,
-    hyperparams: Any,
-    parts: Mapping[str, Any],
-    unread: Iterable[str] = (),
+    builder: Any, env: str | Env | HostEnv, config: Any, hyperparams: Any, parts: Mapping[str, Any], unread: Iterable[str] = ()
 ) -> dict[str, Any]:
     """``Agent.spec`` of what ``builder`` makes from a Config (dataclass), Hyperparams (NamedTuple) and parts.
 
@@ -214,35 +209,15 @@ def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), to_
 
 def modules_outside(spec: Any) -> list[str]:
     """The modules outside jaxrl that ``build(spec)`` would have to ``trust`` in another process."""
-    modules = {path.partition(":")[0] for path in _paths(spec)}
-    return sorted(module for module in modules if module.partition(".")[0] != "jaxrl")
-
-
-def trusted_modules(spec: Any, trust: str | Iterable[str]) -> list[str]:
-    """Those of them that are in ``trust``."""
-    trust = check_trust(trust)
-    return [module for module in modules_outside(spec) if is_trusted(module, trust)]
-
-
-def _paths(spec: Any) -> list[str]:
-    """Every ``module:name`` in a spec, that of its environment included."""
     from jaxrl.envs import reach_of
 
-    found = _imports(spec)
+    paths = [data["import"] for data in _mappings_with("import", spec) if isinstance(data["import"], str)]
     if isinstance(spec, Mapping) and isinstance(spec.get("env"), str):
         with contextlib.suppress(ValueError):  # what is wrong with an id is said where it is used
             if reach := reach_of(spec["env"]):
-                found.append(reach)
-    return found
-
-
-def _imports(data: Any) -> list[str]:
-    if isinstance(data, list | tuple):
-        return [path for x in data for path in _imports(x)]
-    if not isinstance(data, Mapping):
-        return []
-    here = [data["import"]] if isinstance(data.get("import"), str) else []
-    return here + [path for x in data.values() for path in _imports(x)]
+                paths.append(reach)
+    modules = {path.partition(":")[0] for path in paths}
+    return sorted(module for module in modules if module.partition(".")[0] != "jaxrl")
 
 
 def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -250,15 +225,18 @@ def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
     env = spec.get("env")
     of_script = isinstance(env, str) and env.startswith("__main__:")  # another process has another __main__
     parts = {"env": {"unimportable": env} if of_script else env, **spec.get("parts", {})}
-    return {name: found[0] for name, data in parts.items() if (found := _unimportable(data))}
+    found = {name: _mappings_with("unimportable", part) for name, part in parts.items()}
+    return {name: brief(marks[0]) for name, marks in found.items() if marks}
 
 
-def _unimportable(data: Any) -> list[str]:
-    if isinstance(data, Mapping):
-        if "unimportable" in data:
-            return [brief(data)]
-        data = list(data.values())
-    return [found for x in data for found in _unimportable(x)] if isinstance(data, list | tuple) else []
+def _mappings_with(key: str, data: Any) -> list[Mapping[str, Any]]:
+    """The mappings with this key in nested data, outer ones first."""
+    if isinstance(data, list | tuple):
+        return [found for x in data for found in _mappings_with(key, x)]
+    if not isinstance(data, Mapping):
+        return []
+    here = [data] if key in data else []
+    return here + _mappings_with(key, list(data.values()))
 
 
 def algorithm_name(spec: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ from jaxrl.names import nearest
 from jaxrl.runtime.doctor import Finding, diagnose, problems
 from jaxrl.runtime.screen.tables import show_table, terminal
 
-HEALTHY, PROBLEMS = 0, 1
 WORDS = {"problem": "PROBLEM", "absent": "-"}
 STYLES = {"ok": "green", "note": "yellow", "PROBLEM": "bold red"}
 
@@ -56,7 +55,7 @@ def main(args: Sequence[str]) -> int:
         print(json.dumps(as_json(found), indent=2))
     else:
         show(found, quick=options.quick)
-    return PROBLEMS if problems(found) else HEALTHY
+    return 1 if problems(found) else 0
 
 
 @contextlib.contextmanager
@@ -94,15 +93,15 @@ def show(found: Sequence[Finding], *, quick: bool) -> None:
         print()
     lines = [finding.line for finding in found if finding.level == "problem"]
     for line in lines:
-        say_in_red(line)
+        print_red(line)
     if lines:
         print(f"{len(lines)} problem{'s' if len(lines) > 1 else ''}; the commands after 'Fix:' mend them")
     else:
         print(f"no problems{' (the training was left out)' if quick else ''}")
 
 
-def say_in_red(line: str) -> None:
-    """A line of its own, however long, so that its command can be copied."""
+def print_red(line: str) -> None:
+    """On one line, however long, so that its command can be copied."""
     console = terminal()
     if console is None:
         print(line)

@@ -223,33 +223,24 @@ def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
 
 def as_json(results: Sequence[Result], options: EvalOptions) -> dict[str, Any]:
     """Plain data: settings, versions here, and per run its returns and lengths, [num_seeds][episodes], and their summary."""
+    from jaxrl.runtime.records.folder import plain, without_nan
     from jaxrl.runtime.records.origin import installed_versions
 
     settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in ("runs", "json", "trust")}
-    return {"settings": settings, "versions": installed_versions(), "runs": [_run_as_json(result) for result in results]}
-
-
-def _run_as_json(result: Result) -> dict[str, Any]:
-    from jaxrl.runtime.records.folder import plain, without_nan
-
-    returns = result.returns
-    known = finite_only(returns)
-    iqm, low, high = interquartile(returns)
-    data = {
-        "run": result.run,
-        "algorithm": result.algorithm,
-        "env": result.env,
-        "iteration": result.iteration,
-        "trained_with": result.versions,
-        "seeds": result.seeds,
-        "diverged": result.diverged,
-        "mean": known.mean() if len(known) else None,
-        "std": known.std() if len(known) else None,
-        "iqm": iqm,
-        "iqm_interval": [low, high],
-        "return_per_seed": returns,
-        "episodic_return": result.played.episodic_return,
-        "episodic_length": result.played.episodic_length,
-        "finished": result.played.finished,
-    }
-    return without_nan(plain(data))
+    runs = []
+    for result in results:
+        known = finite_only(result.returns)
+        iqm, *interval = interquartile(known)
+        runs.append(
+            {
+                **{name: getattr(result, name) for name in ("run", "algorithm", "env", "iteration", "seeds", "diverged")},
+                "trained_with": result.versions,
+                "mean": known.mean() if len(known) else None,
+                "std": known.std() if len(known) else None,
+                "iqm": iqm,
+                "iqm_interval": interval,
+                "return_per_seed": result.returns,
+                **result.played._asdict(),
+            }
+        )
+    return {"settings": settings, "versions": installed_versions(), "runs": without_nan(plain(runs))}

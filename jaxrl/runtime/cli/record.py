@@ -58,16 +58,16 @@ class RecordOptions(PlayOptions):
 
 
 class Moment(NamedTuple):
-    """One step of an episode."""
+    """One step of an episode, or its first observation."""
 
     scene: Any
     """What an environment draws itself from (see ``pictures.Drawing``)."""
     obs: Any
     """The observation that was reached."""
-    action: Any
-    """The action that led there; None for the first observation."""
-    reward: float
-    ended: bool
+    action: Any = None
+    """The action that led there."""
+    reward: float = 0.0
+    ended: bool = False
 
 
 Player = Callable[[int], Iterator[Moment]]
@@ -119,13 +119,7 @@ def record(options: RecordOptions) -> str:
 
 
 def film(
-    play: Player,
-    drawn: Drawing,
-    name: str,
-    fps: float,
-    options: RecordOptions,
-    tally: list[str],
-    say: Callable[[str], None],
+    play: Player, drawn: Drawing, name: str, fps: float, options: RecordOptions, tally: list[str], say: Callable[[str], None]
 ) -> Iterator[Shot]:
     """The pictures of all episodes; ``tally`` gets a few words on each."""
     from jaxrl.runtime.play.video import Shot, captioned
@@ -134,7 +128,7 @@ def film(
     for episode in range(options.episodes):
         total = 0.0
         for step, moment in enumerate(islice(play(episode), options.max_steps + 1)):
-            total += moment.reward
+            total += float(moment.reward)
             cut = step == options.max_steps and not moment.ended
             where = f"step {step}   return {total:.2f}"
             if options.episodes > 1:
@@ -182,13 +176,11 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     def play(episode: int) -> Iterator[Moment]:
         env_id = np.array([episode], np.int32)
         actor = start(env_id)
-        yield Moment(_first(actor.env_state), _first(actor.input.obs), None, 0.0, False)
+        yield Moment(*_first((actor.env_state, actor.input.obs)))
         for time in count():
             actor, action, row = step(policy, actor, env_id, np.int32(time))
-            ended = bool(row.done[0])
-            obs = _first(actor.input.obs)
-            yield Moment(_first(actor.env_state), obs, np.asarray(action)[0], float(row.reward[0]), ended)
-            if ended:
+            yield Moment(*_first((actor.env_state, actor.input.obs, np.asarray(action), row.reward, row.done)))
+            if row.done[0]:
                 return
 
     return play
@@ -213,13 +205,13 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
         try:
             envs.reset()
             carry = algorithm.initial_carry(1)
-            yield Moment(envs, _first(envs.input.obs), None, 0.0, False)
+            yield Moment(envs, _first(envs.input.obs))
             for time in count():
                 carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(episode_key, time))
-                row = envs.step(np.asarray(action))
-                ended = bool(row.done[0])
-                yield Moment(envs, _first(envs.input.obs), np.asarray(action)[0], float(row.reward[0]), ended)
-                if ended:
+                action = np.asarray(action)
+                row = envs.step(action)
+                yield Moment(envs, *_first((envs.input.obs, action, row.reward, row.done)))
+                if row.done[0]:
                     return
         finally:
             envs.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TextIO, cast
@@ -142,7 +142,8 @@ def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
     axes.barh(rows, [np.nan_to_num(mean_over_seeds(r.returns), neginf=0.0) for r in results], color=PALE, height=0.6)
     for row, result in zip(rows, results, strict=True):
         axes.plot(result.returns, np.full(len(result.returns), row), "o", color=LINE, markersize=3.5, alpha=0.8)
-    axes.set_yticks(rows, [label(result.settings) for result in results], fontsize=8, color=INK)
+    labels = [", ".join(f"{name}={brief(value)}" for name, value in result.settings.items()) for result in results]
+    axes.set_yticks(rows, labels, fontsize=8, color=INK)
     axes.set_xlabel("return at the end: mean (bar) and each seed (dot)", color=INK)
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -150,7 +151,3 @@ def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
         axes.spines[side].set_visible(False)
     set_title(figure, f"{ALGORITHMS[sweep.algorithm].title} · {sweep.env} · {sweep.total_steps:,} steps per seed")
     save(figure, path)
-
-
-def label(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={brief(value)}" for name, value in settings.items())

@@ -52,9 +52,11 @@ def import_rule(algorithm: str, trust: Iterable[str] | None = None) -> None:
 
 def import_trusted(spec: Mapping[str, Any], trust: Iterable[str]) -> None:
     """Import the modules that an agent's spec names, as far as the user trusts them."""
-    from jaxrl.spec import trusted_modules
+    from jaxrl.spec import modules_outside
+    from jaxrl.trust import check_trust, is_trusted
 
-    import_modules(trusted_modules(spec, trust))
+    trust = check_trust(trust)
+    import_modules(module for module in modules_outside(spec) if is_trusted(module, trust))
 
 
 def import_modules(modules: Iterable[str]) -> None:
