@@ -13,7 +13,7 @@ import jaxrl
 from jaxrl import make_env
 from jaxrl.metrics import merge
 from jaxrl.rollout import concat_rollouts
-from jaxrl.runtime.cli.record import _host_player
+from jaxrl.runtime.cli.film import _host_player
 from jaxrl.runtime.drivers.host import HostDriver, evaluate_host
 from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.runtime.drivers.stepping import Stepper

@@ -106,11 +106,7 @@ def note(text: str) -> None:
 
 
 def check_options(options: PlotOptions) -> Path:
-    """The file to write to.
-
-    Raises:
-      ValueError: an option that cannot be.
-    """
+    """The file to write to, unless an option cannot be."""
     if not options.runs:
         raise ValueError("name at least one folder of a run: jaxrl plot RUN")
     path = at_home(options.out)

@@ -98,7 +98,7 @@ def main(args: Sequence[str]) -> int:
         rows = [("", name, entry.help) for name, entry in ALGORITHMS.items()]
         print(HELP.format(algorithms=plain_table(None, rows)), end="")
         return 0 if args else 2
-    if any(_is_resume(arg) for arg in args):
+    if any(arg.partition("=")[0] == "--resume" for arg in args):
         return resume(args)
     if args[0].startswith("-"):
         raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
@@ -137,10 +137,6 @@ class ResumeOptions:
     """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
     quiet: Flag = False
     """Show nothing but errors."""
-
-
-def _is_resume(arg: str) -> bool:
-    return arg.partition("=")[0] == "--resume"
 
 
 def refuse_other_settings(args: Sequence[str]) -> None:

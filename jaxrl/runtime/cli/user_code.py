@@ -29,11 +29,7 @@ def import_env_module(env_id: str) -> None:
 def import_rule(algorithm: str, trust: Iterable[str] | None = None) -> None:
     """Register the rule behind ``module:ENTRY`` of the user's, under this very name; nothing for a rule of jaxrl's.
 
-    Args:
-      trust: packages of the user's, where the name comes from a file; None: the user has typed it.
-
-    Raises:
-      ValueError: there is no such entry, or it is of a module that is not trusted.
+    A name that the user has typed is trusted; for one from a file, ``trust`` says which packages are.
     """
     from jaxrl.trust import check_trust, check_trusted
 

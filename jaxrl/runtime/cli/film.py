@@ -1,0 +1,130 @@
+"""The film of ``jaxrl record``: episodes of a policy, moment by moment, as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.rollout import advance, init_actor
+from jaxrl.runtime.cli.flags import PlayOptions
+from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.play.pictures import Drawing
+from jaxrl.runtime.play.saved_runs import episode_key
+from jaxrl.runtime.play.video import Shot, captioned
+from jaxrl.runtime.screen.progress import number
+from jaxrl.training import check_pure
+from jaxrl.types import Agent, HostEnv, Key, Policy
+
+PAUSE = 1.0
+"""Seconds for which the last picture of an episode stays."""
+
+
+class Moment(NamedTuple):
+    """One step of an episode, or its first observation."""
+
+    scene: Any
+    """What an environment draws itself from (see ``pictures.Drawing``)."""
+    obs: Any
+    """The observation that was reached."""
+    action: Any = None
+    """The action that led there."""
+    reward: float = 0.0
+    ended: bool = False
+
+
+Player = Callable[[int], Iterator[Moment]]
+"""Plays an episode, by its number, from its first observation to its end."""
+
+
+def film(
+    play: Player, drawn: Drawing, name: str, fps: float, options: PlayOptions, tally: list[str], say: Callable[[str], None]
+) -> Iterator[Shot]:
+    """The pictures of all episodes; ``tally`` gets a few words on each."""
+    assert options.max_steps is not None
+    for episode in range(options.episodes):
+        total = 0.0
+        for step, moment in enumerate(islice(play(episode), options.max_steps + 1)):
+            total += float(moment.reward)
+            cut = step == options.max_steps and not moment.ended
+            where = f"step {step}   return {total:.2f}"
+            if options.episodes > 1:
+                where = f"episode {episode + 1} of {options.episodes}   {where}"
+            say(where)
+            picture = captioned(drawn.draw(moment.scene, moment.obs, moment.action), f"{name.partition('?')[0]}   {where}")
+            yield Shot(picture, PAUSE if cut or moment.ended else 1 / fps)
+        tally.append(f"return {number(total, total)} in {step} steps" + " (cut by --max-steps)" * cut)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- playing
+
+
+def player(agent: Agent, policy: Policy, seed: int, options: PlayOptions) -> Player:
+    """Plays episodes on the agent's environment, pure or on the host."""
+    make = _host_player if isinstance(agent.env, HostEnv) else _pure_player
+    return make(agent, policy, episode_key(seed, options.eval_seed), options.explore)
+
+
+def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Player:
+    """Episode i is that of environment i in ``training.evaluate``, which draws its keys in the same way."""
+    env, algorithm = check_pure(agent, "record"), agent.algorithm
+    reset_key, row_key = jax.random.split(key)
+
+    @jax.jit
+    def start(env_id: Any) -> Any:
+        return init_actor(algorithm, env, reset_key, env_id, env.params)
+
+    @jax.jit
+    def step(policy: Policy, actor: Any, env_id: Any, time: Any) -> Any:
+        act_key, step_key, unused = jax.random.split(jax.random.fold_in(row_key, time), 3)
+        carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
+        actor, row = advance(env, actor, carry, action, env.params, env_id, step_key, unused)
+        return actor, action, row
+
+    def play(episode: int) -> Iterator[Moment]:
+        env_id = np.array([episode], np.int32)
+        actor = start(env_id)
+        yield Moment(*_first((actor.env_state, actor.input.obs)))
+        for time in count():
+            actor, action, row = step(policy, actor, env_id, np.int32(time))
+            yield Moment(*_first((actor.env_state, actor.input.obs, np.asarray(action), row.reward, row.done)))
+            if row.done[0]:
+                return
+
+    return play
+
+
+def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Player:
+    """Each episode in an environment that is opened for it."""
+    env, algorithm = agent.env, agent.algorithm
+    assert isinstance(env, HostEnv)
+    shown = env._replace(open_eval=env.open_render or env.open_eval)
+    act = jax.jit(partial(algorithm.act, explore=explore))
+
+    def play(episode: int) -> Iterator[Moment]:
+        episode_key = jax.random.fold_in(key, episode)
+        envs = Stepper(shown, 1, int(jax.random.randint(episode_key, (), 0, 2**31 - 1)), evaluation=True)
+        try:
+            envs.reset()
+            carry = algorithm.initial_carry(1)
+            yield Moment(envs, _first(envs.input.obs))
+            for time in count():
+                carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(episode_key, time))
+                action = np.asarray(action)
+                row = envs.step(action)
+                yield Moment(envs, *_first((envs.input.obs, action, row.reward, row.done)))
+                if row.done[0]:
+                    return
+        finally:
+            envs.close()
+
+    return play
+
+
+def _first(batch: Any) -> Any:
+    """The only row of a batch."""
+    return jax.tree.map(lambda x: x[0], batch)
