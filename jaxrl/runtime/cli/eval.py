@@ -78,8 +78,7 @@ def main(args: Sequence[str]) -> int:
     from jaxrl.runtime.system.devices import enable_compilation_cache, request_devices_for
 
     request_devices_for([options.env] if options.env else [str(spec_of(run).get("env")) for run in runs])
-    if options.env:
-        import_env_module(options.env)
+    import_env_module(options.env)
     enable_compilation_cache()
     rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
     seeds = list(dict.fromkeys(options.seed)) or None

@@ -66,8 +66,7 @@ def main(args: Sequence[str]) -> int:
 
     config = read_config(options.run)
     import_trusted(config["agent"], options.trust)
-    if options.env:
-        import_env_module(options.env)
+    import_env_module(options.env)
     loaded = load_policy(options.run, seed=options.seed, which=options.which, trust=options.trust)
     if not finite(jax.tree.map(lambda x: x[None], loaded.policy)).all():
         raise ValueError(f"seed={loaded.seed} of {options.run!r} diverged: its parameters are not finite. Choose another one")

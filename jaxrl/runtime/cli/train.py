@@ -23,8 +23,6 @@ from jaxrl.runtime.cli.flags import Count, Flag, Trust, parse_count, refuse_fore
 from jaxrl.runtime.cli.user_code import import_env_module, import_rule, import_trusted
 from jaxrl.runtime.screen.tables import plain_table
 
-DEFAULT_TOTAL_STEPS = 500_000
-
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
        jaxrl train ALGORITHM --preset NAME [OPTIONS]
@@ -54,7 +52,7 @@ class RunOptions:
     """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options may follow, as in 'CartPole-v1?gravity=5.0'."""
     seeds: Annotated[str, tyro.conf.arg(metavar="N|S,S,…")] = "1"
     """How many seeds (8 means 0 to 7), or the seeds themselves with commas: 3,5,7 (a single one: 3,)."""
-    total_steps: Count = DEFAULT_TOTAL_STEPS
+    total_steps: Count = 500_000
     """Environment rows per seed, rounded up to whole iterations."""
     out: Annotated[str | None, shown_as("FOLDER", "runs/ALGORITHM-ENV, numbered if it exists")] = None
     """Folder for the results: new, empty, or of this very run, which then goes on."""

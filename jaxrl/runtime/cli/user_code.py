@@ -13,11 +13,11 @@ from typing import Any
 from jaxrl.algorithms import ALGORITHMS, Entry
 
 
-def import_env_module(env_id: str) -> None:
+def import_env_module(env_id: str | None) -> None:
     """Import the module of a ``module:function`` that the user wrote; nothing for an environment of a backend's."""
     from jaxrl.envs import factory_of, unknown_module
 
-    if factory := factory_of(env_id):
+    if env_id is not None and (factory := factory_of(env_id)):
         module, _, function = factory.partition(":")
         if not all(part.isidentifier() for part in module.split(".")):
             return  # make_env says what is wrong with it
