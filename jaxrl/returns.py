@@ -8,12 +8,13 @@ at t.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl.config import check_count
 from jaxrl.types import Array
 
 
@@ -104,8 +105,12 @@ def lambda_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, v
 def n_step_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, valid: Array, n: int) -> Array:
     """The same, cut after n rewards, fewer where the episode or the rows end before (Sutton & Barto 2018, eq. 7.1).
 
-    Arguments as for ``gae``, of ``discounts(rollout, gamma)``.
+    Arguments as for ``gae``, of ``discounts(rollout, gamma)``; n ≥ 1 is an integer, and as many passes over the rows.
+
+    Raises:
+      ValueError: n is none.
     """
+    n = check_count("n", n)
     chex.assert_rank([r_t, discount_t, lambda_t, v_t, valid], 2)
     chex.assert_equal_shape([r_t, discount_t, lambda_t, v_t, valid])
     beyond = _beyond(discount_t, v_t)
@@ -115,6 +120,54 @@ def n_step_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, v
         after = jnp.concatenate([g_t[1:], beyond[-1:]])
         g_t = reward_t + discount_t * ((1.0 - lambda_t) * beyond + lambda_t * after)
     return g_t
+
+
+class VTrace(NamedTuple):
+    """f32[T, B] both; 0 on rows that are not valid."""
+
+    target: Array
+    """v_t, what the value of the row's own observation regresses to."""
+    advantage: Array
+    """ρ_t·(r_t + discount_t·v_{t+1} − v_tm1), the weight of the gradient of log π(a_t | x_t). With λ < 1, v_{t+1} is mixed with
+    the value reached, as in ``lambda_returns``."""
+
+
+def vtrace(
+    r_t: Array,
+    discount_t: Array,
+    lambda_t: Array,
+    v_tm1: Array,
+    v_t: Array,
+    log_rho_t: Array,
+    valid: Array,
+    rho_bar: Array | float = 1.0,
+    c_bar: Array | float = 1.0,
+) -> VTrace:
+    """Returns and advantages of a policy π from rows in which another one, μ, acted (Espeholt et al. 2018, eq. 1).
+
+    v_s = V(x_s) + δ_s + discount_s·c_s·(v_{s+1} − V(x_{s+1})), with δ_s = ρ_s·(r_s + discount_s·V(x_{s+1}) − V(x_s)),
+    ρ_s = min(ρ̄, π/μ) and c_s = λ_s·min(c̄, π/μ) (their remark 2). With π = μ and bars of 1 or more, ``target`` is the λ-return.
+    A lower ρ̄ moves the fixed point from the values of π towards those of μ; a lower c̄ only lowers the variance.
+
+    Args:
+      r_t, discount_t, lambda_t, v_tm1, v_t, valid: as for ``gae``. Past an end nothing is looked at: there, and on the last row,
+        v_{s+1} is the value reached, of which a termination leaves nothing.
+      log_rho_t: f32[T, B] log π(a_t | x_t) − log μ(a_t | x_t).
+      rho_bar: the clip ρ̄ > 0; the paper has ρ̄ ≥ c̄.
+      c_bar: the clip c̄ > 0.
+    """
+    rows = [r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_t, valid]
+    chex.assert_rank(rows, 2)
+    chex.assert_equal_shape(rows)
+    ratio_t, beyond = jnp.exp(jnp.where(valid, log_rho_t, 0.0)), _beyond(discount_t, v_t)
+    rho_t, c_t = jnp.minimum(ratio_t, rho_bar), lambda_t * jnp.minimum(ratio_t, c_bar)
+    v_tm1 = jnp.where(valid, v_tm1, 0.0)
+    delta_t = jnp.where(valid, rho_t * (r_t + discount_t * beyond - v_tm1), 0.0)
+    error_tm1 = discounted_sums(delta_t, discount_t * c_t, jnp.zeros_like(r_t[0]))
+    # v_{t+1} − V(x_{t+1}), where the episode goes on.
+    error_t = lambda_t * jnp.concatenate([error_tm1[1:], jnp.zeros_like(error_tm1[:1])])
+    advantage_t = rho_t * (r_t + discount_t * (beyond + error_t) - v_tm1)
+    return VTrace(v_tm1 + error_tm1, jnp.where(valid, advantage_t, 0.0))
 
 
 def _beyond(discount_t: Array, v_t: Array) -> Array:

@@ -1,4 +1,4 @@
-"""GAE, λ-returns, n-step returns and discounted sums against loops over single episodes, on rows of every kind."""
+"""GAE, λ-returns, n-step returns, V-trace and discounted sums against loops over single episodes, on rows of every kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.returns import discounted_sums, discounts, gae, lambda_returns, n_step_returns
+from jaxrl.returns import VTrace, discounted_sums, discounts, gae, lambda_returns, n_step_returns, vtrace
 from jaxrl.types import Array
 
 T, B = 9, 3
@@ -178,6 +178,130 @@ def test_a_lambda_return_is_the_advantage_and_the_value(one_rollout: Rows, lam: 
     np.testing.assert_allclose(returns(rows, 0.9, lam, n=T), expected, rtol=1e-5, atol=1e-5)
 
 
+def hand_rows() -> Rows:
+    """Two rows of an episode that terminates, its reset row, and two of one that is cut."""
+    return Rows(
+        r_t=column(1, 2, 0, 4, 8),
+        v_tm1=column(10, 20, 30, 40, 50),
+        v_t=column(20, 30, 40, 50, 6),
+        terminated=column(0, 1, 0, 0, 0, dtype=bool),
+        truncated=column(0, 0, 0, 0, 1, dtype=bool),
+        valid=column(1, 1, 0, 1, 1, dtype=bool),
+    )
+
+
+def test_returns_by_hand() -> None:
+    """γ = ½. Beyond the cut V = 6."""
+    rows = hand_rows()
+    # λ = 1: 1 + 2/2; 2; reset; 4 + 11/2; 8 + 6/2.
+    np.testing.assert_allclose(returns(rows, 0.5, 1.0)[:, 0], [2, 2, 0, 9.5, 11])
+    # λ = ½: 1 + ½(½·20 + ½·2); 2; reset; 4 + ½(½·50 + ½·11); 8 + ½·6.
+    np.testing.assert_allclose(returns(rows, 0.5, 0.5)[:, 0], [6.5, 2, 0, 19.25, 11])
+    # One step: 1 + 20/2; 2; reset; 4 + 50/2; 8 + 6/2. Two are all that there are.
+    np.testing.assert_allclose(returns(rows, 0.5, 1.0, n=1)[:, 0], [11, 2, 0, 29, 11])
+    for n in (2, 7):
+        np.testing.assert_allclose(returns(rows, 0.5, 1.0, n=n)[:, 0], [2, 2, 0, 9.5, 11])
+
+
+def test_returns_of_no_steps_are_refused(one_rollout: Rows) -> None:
+    for n in (0, -1, 1.5):
+        with pytest.raises(ValueError, match=f"n={n} must be an integer >= 1"):
+            n_step_returns(*(jnp.zeros((T, B)),) * 4, valid=jnp.ones((T, B), bool), n=n)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------------------------- V-trace
+
+
+@jax.jit
+def traced(rows: Rows, log_rho: Array, gamma: float, lam: float, rho_bar: float, c_bar: float) -> VTrace:
+    flags = discounts(rows, gamma, lam)  # type: ignore[arg-type]
+    return vtrace(rows.r_t, *flags, rows.v_tm1, rows.v_t, log_rho, rows.valid, rho_bar, c_bar)  # type: ignore[arg-type]
+
+
+def vtrace_oracle(rows: Rows, log_rho: np.ndarray, gamma: float, lam: float, rho_bar: float, c_bar: float) -> VTrace:
+    """Espeholt et al. 2018, eq. 1 as a double sum over the rest of the row's own episode:
+    v_s = V(x_s) + Σ_t γ^{t−s} (Π_{s≤i<t} c_i) ρ_t (r_t + γ V(x_{t+1}) − V(x_t))."""
+    target, advantage = np.zeros((T, B)), np.zeros((T, B))
+    ratio = np.exp(np.float64(log_rho))
+
+    def delta(t: int, b: int) -> float:
+        beyond = 0.0 if rows.terminated[t, b] else gamma * rows.v_t[t, b]
+        return min(rho_bar, ratio[t, b]) * float(rows.r_t[t, b] + beyond - rows.v_tm1[t, b])
+
+    def goes_on(t: int, b: int) -> bool:
+        return t + 1 < T and not (rows.terminated | rows.truncated)[t, b] and bool(rows.valid[t + 1, b])
+
+    for s, b in zip(*np.nonzero(rows.valid), strict=True):
+        target[s, b], weight, t = float(rows.v_tm1[s, b]) + delta(s, b), 1.0, s
+        while goes_on(t, b):
+            weight *= gamma * lam * min(c_bar, ratio[t, b])
+            t += 1
+            target[s, b] += weight * delta(t, b)
+    for s, b in zip(*np.nonzero(rows.valid), strict=True):
+        beyond = 0.0 if rows.terminated[s, b] else float(rows.v_t[s, b])
+        if goes_on(s, b):  # λ of what follows is the trace, the rest the value
+            beyond += lam * (target[s + 1, b] - float(rows.v_tm1[s + 1, b]))
+        advantage[s, b] = min(rho_bar, ratio[s, b]) * (float(rows.r_t[s, b]) + gamma * beyond - float(rows.v_tm1[s, b]))
+    return VTrace(target, advantage)  # type: ignore[arg-type]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**31),
+    flags,
+    flags,
+    tails,
+    st.sampled_from([0.0, 0.9, 1.0]),
+    st.sampled_from([0.0, 0.7, 1.0]),
+    st.sampled_from([(1.0, 1.0), (2.5, 0.8), (0.5, 0.5)]),
+)
+def test_vtrace_is_the_double_sum(
+    seed: int,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    padding: np.ndarray,
+    gamma: float,
+    lam: float,
+    bars: tuple[float, float],
+) -> None:
+    rows = make_rows(seed, terminated, truncated, padding)
+    log_rho = np.random.default_rng(seed).normal(size=(T, B)).astype(np.float32)
+    log_rho[~rows.valid] = np.nan
+    # Within an episode V(x_{t+1}) of one row is V(x_t) of the next, as the double sum and the recursion alike have it.
+    for got, expected in zip(
+        traced(rows, log_rho, gamma, lam, *bars), vtrace_oracle(rows, log_rho, gamma, lam, *bars), strict=True
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_vtrace_by_hand() -> None:
+    """γ = ½, λ = 1, ρ̄ = 2, c̄ = 1, and ratios 4, ½, –, ½, 3."""
+    rows, log_rho = hand_rows(), np.log(column(4, 0.5, 1, 0.5, 3))
+    target, advantage = traced(rows, log_rho, 0.5, 1.0, 2.0, 1.0)
+    # δ: 2·(1 + 10 − 10) = 2; ½·(2 − 20) = −9; reset; ½·(4 + 25 − 40) = −5.5; 2·(8 + 3 − 50) = −78.
+    # v: 10 + 2 + ½·1·(−9); 20 − 9; reset; 40 − 5.5 + ½·½·(−78); 50 − 78.
+    np.testing.assert_allclose(target[:, 0], [7.5, 11, 0, 15, -28], rtol=1e-6)
+    # 2·(1 + ½·11 − 10); ½·(2 − 20); reset; ½·(4 + ½·(−28) − 40); 2·(8 + ½·6 − 50).
+    np.testing.assert_allclose(advantage[:, 0], [-7, -9, 0, -25, -78], rtol=1e-6)
+
+
+def test_vtrace_on_policy_is_the_lambda_return(one_rollout: Rows) -> None:
+    rows = one_rollout
+    for lam in (0.0, 0.7, 1.0):
+        target, advantage = traced(rows, np.zeros((T, B), np.float32), 0.9, lam, 1.0, 1.0)
+        np.testing.assert_allclose(target, returns(rows, 0.9, lam), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(advantage, (target - rows.v_tm1) * rows.valid, rtol=1e-4, atol=1e-5)
+
+
+def test_vtrace_of_ratios_without_bound_is_finite(one_rollout: Rows) -> None:
+    for log_rho in (-1e3, 1e3):
+        made = traced(one_rollout, np.full((T, B), log_rho, np.float32), 0.9, 1.0, 1.0, 1.0)
+        assert all(np.isfinite(x).all() for x in made)
+
+
+# ------------------------------------------------------------------------------------------------------------------------ shapes
+
+
 def test_gae_of_one_environment_ignores_the_others(one_rollout: Rows) -> None:
     alone = jnp.concatenate([advantages(Rows(*(x[:, b : b + 1] for x in one_rollout)), 0.9, 0.8) for b in range(B)], axis=1)
     np.testing.assert_allclose(advantages(one_rollout, 0.9, 0.8), alone, rtol=1e-6)
@@ -207,3 +331,14 @@ def test_shapes_that_do_not_fit_are_refused(one_rollout: Rows) -> None:
         advantages(one_rollout._replace(v_t=one_rollout.v_t[:, :1]), 0.9, 0.9)
     with pytest.raises(AssertionError):
         advantages(Rows(*(x[:, 0] for x in one_rollout)), 0.9, 0.9)
+    given: Any = [zeros] * 4
+    for call in (
+        lambda *rows: lambda_returns(*rows),
+        lambda *rows: n_step_returns(*rows, n=2),
+        lambda *rows: vtrace(*rows, zeros, zeros),
+    ):
+        for wrong in (zeros[:, :1], zeros[0], zeros[None]):  # would broadcast silently
+            with pytest.raises(AssertionError):
+                call(*given, wrong)
+            with pytest.raises(AssertionError):
+                call(wrong, *given)
