@@ -26,6 +26,7 @@ from jaxrl.runtime.loop.interrupt import Interrupted
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
 from jaxrl.runtime.loop.session import OnChunk, Session
 from jaxrl.runtime.records.folder import RunFolder, read_config
+from jaxrl.runtime.records.record import as_arrays
 from jaxrl.runtime.screen.progress import Header, make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache, seed_devices
 from jaxrl.spec import algorithm_name, build_again, unimportable_parts
@@ -185,8 +186,8 @@ def run(
             summary = session.finish(states, title)
     progress.note(summary)
     if number := session.interrupt.requested:
-        raise RunInterrupted(summary, states, session.history.arrays(), number)
-    return states, session.history.arrays()
+        raise RunInterrupted(summary, states, as_arrays(session.history), number)
+    return states, as_arrays(session.history)
 
 
 def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> None:

@@ -22,7 +22,7 @@ from jaxrl.config import check_count, check_switches, checked, setting_types, sp
 from jaxrl.names import nearest
 from jaxrl.runtime.loop.interrupt import SIGNALS, UNTOUCHED, Interrupted
 from jaxrl.runtime.records.folder import contents, plain
-from jaxrl.runtime.system.disk import checked_depth, parse_json, read_regular, refusing_depth, savable, write_atomically
+from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically
 from jaxrl.runtime.system.interpreter import python_command
 
 MANIFEST, JOBS = "sweep.json", "jobs"
@@ -65,8 +65,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
     """
     shown = os.fspath(path)
     try:
-        with refusing_depth():
-            given = checked_depth(tomllib.loads(read_regular(Path(path)).decode()))
+        given = walkable(lambda: tomllib.loads(read_regular(Path(path)).decode()))
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no sweep file {shown!r}") from None
     except ValueError as error:

@@ -18,7 +18,7 @@ from jaxrl.runtime.loop.files import RunFiles
 from jaxrl.runtime.loop.interrupt import Interrupt
 from jaxrl.runtime.loop.plan import Plan
 from jaxrl.runtime.records import record as logs
-from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, History, Record, mean_over_seeds
+from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, Record, as_arrays, mean_over_seeds
 from jaxrl.runtime.screen.progress import Progress, View, duration, spread
 from jaxrl.types import Metrics, PyTree
 
@@ -53,7 +53,7 @@ class Session:
     ) -> None:
         self.driver, self.seeds, self.plan, self.progress = driver, list(seeds), plan, progress
         self.files, self.on_chunk = files, on_chunk
-        self.history = History()
+        self.history: list[Record] = []
         self.unlogged: list[Record] = []
         self.interrupt = Interrupt()
         self.told_of_interrupt = self.told_of_blanks = False
@@ -97,7 +97,7 @@ class Session:
     def restore_progress(self, trained: int, records: Sequence[Record]) -> None:
         """Stand where the run stood after so many iterations of training."""
         self.trained, self.env_steps = trained, np.full(len(self.seeds), self.plan.rows_at(trained))
-        self.history = History(records)
+        self.history = list(records)
         if records:
             self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
             self.diverged = np.asarray(records[-1]["diverged"], bool)
@@ -108,7 +108,7 @@ class Session:
 
     def train(self, states: PyTree) -> PyTree:
         """Go on to the end of the plan, or to a reason to stop before."""
-        if self.plan.eval_every and not (self.trained or len(self.history) or self.interrupt.requested):
+        if self.plan.eval_every and not (self.trained or self.history or self.interrupt.requested):
             record = self.first_record(states)
             self.progress.update(View(record, np.nan, self.compile_seconds))
         begin, compiled, first = time.perf_counter(), self.compile_seconds, self.trained
@@ -130,9 +130,7 @@ class Session:
             return "stopped, since all seeds diverged,"
         if self.plan.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"
-        reached = (
-            mean_over_seeds(self.history.last.get(EVALUATION_RETURN, np.nan)) if self.trained and len(self.history) else -np.inf
-        )
+        reached = mean_over_seeds(self.history[-1].get(EVALUATION_RETURN, np.nan)) if self.trained and self.history else -np.inf
         if self.plan.stop_at is not None and reached >= self.plan.stop_at:
             return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
         return None
@@ -262,7 +260,7 @@ class Session:
 
     def finish(self, states: PyTree, title: str) -> str:
         """Write what the end leaves, and say in one line how it went."""
-        history, steps = self.history.arrays(), self.plan.rows_at(self.trained)
+        history, steps = as_arrays(self.history), self.plan.rows_at(self.trained)
         has_results = self.files and self.trained and history
         took = duration(time.perf_counter() - self.start)
         if self.files and has_results:

@@ -37,7 +37,7 @@ class RunFolder:
         self.path = savable(out, "out")
         self._shown = os.fspath(out)
         self._lock = self._claim()
-        self.config = self._read_config()
+        self.config = read_config(self.path) if (self.path / CONFIG).exists() else None
         """Of the run that is in there; None in a new folder."""
         self.id: str | None = os.urandom(6).hex() if self.config is None else self.config.get("id")
         """Stands in each checkpoint of the run, and in none of another one; None for a run of a time before there were ids."""
@@ -121,9 +121,6 @@ class RunFolder:
             lock.close()
             raise FileExistsError(f"out={self._shown!r}: another process is running there. Wait for it, or name another folder")
         return lock
-
-    def _read_config(self) -> dict[str, Any] | None:
-        return read_config(self.path) if (self.path / CONFIG).exists() else None
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -209,11 +206,9 @@ def contents(folder: Path, first: str) -> list[str]:
 
 def set_aside(path: Path) -> Path:
     """Rename what a run would overwrite to a name that is free: ``best`` to ``best.before``, then ``best.before-2``."""
-    numbered = itertools.chain(
-        [path.with_name(f"{path.stem}.before{path.suffix}")],
-        (path.with_name(f"{path.stem}.before-{number}{path.suffix}") for number in itertools.count(2)),
-    )
-    free = next(each for each in numbered if not os.path.lexists(each))
+    marks = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    names = (path.with_name(f"{path.stem}.before{mark}{path.suffix}") for mark in marks)
+    free = next(each for each in names if not os.path.lexists(each))
     os.replace(path, free)
     return free
 

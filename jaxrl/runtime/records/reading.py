@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.names import unknown
 from jaxrl.runtime.records.folder import CONFIG, RECORDS, read_config
-from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, History
+from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, as_arrays
 from jaxrl.runtime.records.sinks import read_records
 from jaxrl.runtime.system.disk import at_home
 
@@ -77,7 +77,7 @@ def read_run(folder: Path) -> Run:
     """
     config = read_config(folder)
     records = read_records(folder, sys.maxsize, len(config["run"]["seeds"]))
-    return Run(folder, config, {key: np.asarray(values, np.float64) for key, values in History(records).arrays().items()})
+    return Run(folder, config, {key: np.asarray(values, np.float64) for key, values in as_arrays(records).items()})
 
 
 def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], None] = lambda text: None) -> list[Run]:

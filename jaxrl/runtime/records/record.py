@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -39,29 +39,13 @@ def env_steps(metrics: Metrics, num_rows: int) -> np.ndarray:
     return np.full(np.shape(jax.tree.leaves(metrics)[0]), num_rows)
 
 
-class History:
-    """Records of all chunks, given out as arrays."""
-
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._records = list(records)
-
-    def append(self, record: Record) -> None:
-        self._records.append(record)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    @property
-    def last(self) -> Record:
-        return self._records[-1]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """``{key: [num_chunks] or [num_chunks, num_seeds]}``; NaN in the chunks that do not have a key."""
-        examples = {key: np.asarray(value) for record in self._records for key, value in record.items()}
-        return {
-            key: np.stack([np.asarray(record.get(key, np.full(example.shape, np.nan))) for record in self._records])
-            for key, example in examples.items()
-        }
+def as_arrays(records: Sequence[Record]) -> dict[str, np.ndarray]:
+    """The history of a run: key -> [num_chunks] or [num_chunks, num_seeds]; NaN in the chunks that do not have a key."""
+    examples = {key: np.asarray(value) for record in records for key, value in record.items()}
+    return {
+        key: np.stack([np.asarray(record.get(key, np.full(example.shape, np.nan))) for record in records])
+        for key, example in examples.items()
+    }
 
 
 def mean_over_seeds(values: np.ndarray) -> float:

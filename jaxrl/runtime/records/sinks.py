@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 
@@ -77,34 +78,24 @@ def best_effort(name: str) -> Iterator[None]:
 # ----------------------------------------------------------------------------------------------------------------------- files
 
 
-class _File:
-    """A text file that grows by whole lines."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        write_atomically(path, text)
-        self._file = path.open("a", newline="", encoding="utf-8")
-
-    def append(self, text: str) -> None:
-        self._file.write(text)
-        self._file.flush()
-
-    def flush(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
+def _growing(path: Path, text: str) -> TextIO:
+    """A file that begins with this text; each line that is written to it is in the file at once."""
+    write_atomically(path, text)
+    return path.open("a", buffering=1, newline="", encoding="utf-8")
 
 
 class JsonLines:
     """``records.jsonl``."""
 
     def __init__(self, folder: Path, records: Sequence[Record]) -> None:
-        self._file = _File(folder / RECORDS, "".join(_json_line(record) for record in records))
-        self.flush, self.close = self._file.flush, self._file.close
+        self._file = _growing(folder / RECORDS, "".join(map(_json_line, records)))
+        self.close = self._file.close
 
     def log(self, record: Record) -> None:
-        self._file.append(_json_line(record))
+        self._file.write(_json_line(record))
+
+    def flush(self) -> None:
+        os.fsync(self._file.fileno())
 
 
 def _json_line(record: Record) -> str:
@@ -145,33 +136,27 @@ class Csv:
 
     def __init__(self, folder: Path, seeds: Sequence[int], records: Sequence[Record]) -> None:
         self._path, self._seeds, self._records = folder / PROGRESS, seeds, list(records)
-        self._file: _File | None = None
-        self._columns: list[str] = []
-        if self._records:
-            self._begin()
+        self._begin()
 
     def log(self, record: Record) -> None:
         self._records.append(record)
-        if self._file is None or not set(record) <= set(self._columns):
-            self._begin()
+        if set(record) <= set(self._columns):
+            self._file.write(self._rows(record))
         else:
-            self._file.append(self._rows(record))
+            self.close()
+            self._begin()
 
     def flush(self) -> None:
-        if self._file:
-            self._file.flush()
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        if self._file:
-            self._file.close()
+        self._file.close()
 
     def _begin(self) -> None:
         """Write everything anew, under a header that names every key so far."""
-        self.close()
-        keys = dict.fromkeys(key for record in self._records for key in record)
-        self._columns = [*FIRST_COLUMNS, *(key for key in keys if key not in FIRST_COLUMNS)]
+        self._columns = list(dict.fromkeys(itertools.chain(FIRST_COLUMNS, *self._records)))
         header = ",".join(self._columns) + "\r\n"
-        self._file = _File(self._path, header + "".join(self._rows(record) for record in self._records))
+        self._file = _growing(self._path, header + "".join(map(self._rows, self._records)))
 
     def _rows(self, record: Record) -> str:
         text = io.StringIO()

@@ -74,11 +74,8 @@ def cache_folder() -> Path | None:
     given = os.environ.get(CACHE_VARIABLE)
     if given == "":
         return None
-    if given is not None:
-        base = at_home(given).absolute()
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "xla"
-    return base / processor()
+    base = given or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "jaxrl", "xla")
+    return at_home(base).absolute() / processor()
 
 
 def processor() -> str:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -63,8 +63,7 @@ def move_damaged(path: Path) -> Path:
 
 def new_file(path: Path) -> BinaryIO:
     """An empty file, open for writing. What a kill left in its place makes way, and so does a link, which might lead anywhere."""
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+    path.unlink(missing_ok=True)
     return open(path, "xb", opener=without_links)
 
 
@@ -126,35 +125,24 @@ def parse_json(text: str | bytes) -> Any:
     Raises:
       ValueError: it is none, or too deep.
     """
-    with refusing_depth():
-        return checked_depth(json.loads(text))
+    return walkable(lambda: json.loads(text))
 
 
-@contextlib.contextmanager
-def refusing_depth() -> Iterator[None]:
-    """A parser that runs out of stack has met what nobody needs to parse."""
-    try:
-        yield
-    except RecursionError:
-        raise ValueError(TOO_DEEP) from None
+def walkable(parse: Callable[[], Any]) -> Any:
+    """What a parser finds, if neither the parser nor who walks it runs out of stack.
 
-
-TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
-
-
-def checked_depth(data: Any) -> Any:
-    """``data``, if it is no deeper than ``MAX_DEPTH``."""
-    layer = [data]
-    for _ in range(MAX_DEPTH):
-        layer = [
-            child
-            for each in layer
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not layer:
+    Raises:
+      ValueError: it is too deep.
+    """
+    with contextlib.suppress(RecursionError):
+        if _depth(data := parse()) <= MAX_DEPTH:
             return data
-    raise ValueError(TOO_DEEP)
+    raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+
+
+def _depth(data: Any) -> int:
+    children = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return 1 + max(map(_depth, children), default=0)
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
