@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.records.origin import installed_versions
@@ -51,34 +52,23 @@ class CheckpointWarning(UserWarning):
     """A step that could not be used, or was written by another version of jaxrl."""
 
 
-UNPARSABLE = f"the file {NAME} was altered: it cannot be parsed"
-
-
-class Manifest(NamedTuple):
-    """What one step holds."""
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What is known of a checkpoint besides its state."""
 
     step: int
     spec: Any
-    """Plain JSON data as ``save`` got it (tuples come back as lists), or None."""
+    """As ``save`` got it, through JSON (tuples come back as lists); None if it got none."""
+    versions: dict[str, str]
+    """Of jaxrl, Python and the libraries that wrote it."""
     run: str | None
     """The id of the run that wrote it, if one did."""
-    request: Any
+    request: Any = field(repr=False)
     """What that run was asked for, as its ``config.json`` has it; None where nothing was said."""
-    versions: dict[str, str]
-    """Of jaxrl, Python and the libraries that wrote the step."""
-    structure: list[LeafSpec]
+    structure: list[LeafSpec] = field(repr=False)
     """One entry per leaf of the state, in flatten order."""
-    files: dict[str, tuple[int, str]]
+    files: dict[str, tuple[int, str]] = field(repr=False)
     """Path inside the step folder -> (size in bytes, sha256)."""
-
-
-def digest_files(folder: Path, *, sync: bool = False) -> dict[str, tuple[int, str]]:
-    """(size, sha256) of every file below ``folder`` but the manifest. ``sync`` also flushes each to the disk."""
-    return {
-        path.relative_to(folder).as_posix(): _digest_file(path, sync)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / NAME
-    }
 
 
 def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: str | None = None, request: Any = None) -> None:
@@ -89,6 +79,11 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
     """
     if not (folder / ARRAYS).is_file():
         raise FileNotFoundError(f"orbax-checkpoint wrote no {ARRAYS}")
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path != folder / NAME:
+            size, digest = _digest_file(path, sync=True)
+            files[path.relative_to(folder).as_posix()] = {"size": size, "sha256": digest}
     body = {
         "format": FORMAT,
         "step": step,
@@ -97,40 +92,41 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
         "request": request,
         "versions": installed_versions(),
         "structure": [leaf._asdict() for leaf in structure],
-        "files": {name: {"size": size, "sha256": digest} for name, (size, digest) in digest_files(folder, sync=True).items()},
+        "files": files,
     }
     with replacing(folder / NAME) as file:
         file.write(render(body))
     sync_folder(folder)
 
 
-def read_whole(folder: Path, step: int, run: str | None = None) -> Manifest:
-    """The manifest of a step folder, after checking every file against it.
+def read_whole(folder: Path, step: int, run: str | None = None) -> CheckpointInfo:
+    """What the manifest of a step folder says, after checking every file against it.
 
     Raises:
       Foreign: another run than ``run`` wrote it.
       Damage: something is missing, cut or altered; the text names the file.
       CheckpointError: the step has a format that this version does not read.
     """
-    manifest = _read(folder, step)
-    if run is not None and manifest.run != run:
-        raise Foreign
-    for name, (size, digest) in manifest.files.items():
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
-            raise Damage(f"its {NAME} lists {name!r}, which is not in its folder")
-        try:
+    name = NAME
+    try:
+        info = _parse(folder, step, read_regular(folder / name))
+        if run is not None and info.run != run:
+            raise Foreign
+        for name, (size, digest) in info.files.items():
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+                raise Damage(f"its {NAME} lists {name!r}, which is not in its folder")
             found = (folder / name).stat().st_size  # of a link, that of its file: large files may be kept elsewhere
             if found != size:
                 raise Damage(f"the file {name} has {found} bytes where {size} were written")
             if _digest_file(folder / name)[1] != digest:
                 raise Damage(f"the file {name} was altered: its digest differs")
-        except FileNotFoundError:
-            raise Damage(f"the file {name} is missing") from None
-        except OSError as error:
-            raise Damage(f"the file {name} cannot be read ({error.strerror})") from None
-    if ARRAYS not in manifest.files:
+    except FileNotFoundError:
+        raise Damage(f"the file {name} is missing") from None
+    except OSError as error:
+        raise Damage(f"the file {name} cannot be read ({error.strerror})") from None
+    if ARRAYS not in info.files:
         raise Damage(f"it was saved without the file {ARRAYS}")
-    return manifest
+    return info
 
 
 def step_folders(folder: Path) -> list[tuple[int, Path]]:
@@ -161,39 +157,33 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _read(folder: Path, step: int) -> Manifest:
+def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
     try:
-        raw = read_regular(folder / NAME)
         body = parse_json(raw)
+        if raw != render(body):
+            raise Damage(f"the file {NAME} was altered: its digest differs")
         version, writer = body["format"], body["versions"]["jaxrl"]
-    except FileNotFoundError:
-        raise Damage(f"the file {NAME} is missing") from None
-    except OSError as error:
-        raise Damage(f"the file {NAME} cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError):
-        raise Damage(UNPARSABLE) from None
-    if raw != render(body):
-        raise Damage(f"the file {NAME} was altered: its digest differs")
-    if version not in READABLE:
-        raise CheckpointError(
-            f"the checkpoint {folder} has format {version}, written by jaxrl {writer}; this jaxrl"
-            f" {installed_versions()['jaxrl']} reads formats {' and '.join(map(str, READABLE))} only. Use jaxrl {writer} (pip"
-            f" install jaxrl=={writer}) or another version that reads format {version}."
-        )
-    if body["step"] != step:
-        raise Damage(f"the file {NAME} belongs to step {body['step']}")
-    try:
-        return Manifest(
+        if version not in READABLE:
+            raise CheckpointError(
+                f"the checkpoint {folder} has format {version}, written by jaxrl {writer}; this jaxrl"
+                f" {installed_versions()['jaxrl']} reads formats {' and '.join(map(str, READABLE))} only. Use jaxrl {writer} (pip"
+                f" install jaxrl=={writer}) or another version that reads format {version}."
+            )
+        if body["step"] != step:
+            raise Damage(f"the file {NAME} belongs to step {body['step']}")
+        return CheckpointInfo(
             step=step,
             spec=body["spec"],
+            versions=body["versions"],
             run=body.get("run"),
             request=body.get("asked" if version == 1 else "request"),
-            versions=body["versions"],
             structure=[_leaf(**leaf) for leaf in body["structure"]],
             files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},
         )
-    except (KeyError, TypeError, AttributeError, ValueError):
-        raise Damage(UNPARSABLE) from None
+    except CheckpointError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Damage(f"the file {NAME} was altered: it cannot be parsed") from None
 
 
 def _leaf(path: str, shape: list[int], dtype: str, kind: str = "") -> LeafSpec:

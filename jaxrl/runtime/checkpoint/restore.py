@@ -5,34 +5,17 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxrl.runtime.checkpoint import leaves, manifest
-from jaxrl.runtime.checkpoint.manifest import (
-    UNFINISHED,
-    CheckpointError,
-    CheckpointWarning,
-    Damage,
-    Manifest,
-    step_folders,
-    steps,
-)
+from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, CheckpointWarning, Damage, step_folders, steps
 from jaxrl.runtime.checkpoint.quiet import Quiet
+from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree
-
-
-class CheckpointInfo(NamedTuple):
-    """What is known of a checkpoint besides its state."""
-
-    step: int
-    spec: Any
-    """As ``save`` got it, through JSON (tuples come back as lists); None if it got none."""
-    versions: dict[str, str]
-    """Of jaxrl, Python and the libraries that wrote it."""
 
 
 def restore(
@@ -59,19 +42,19 @@ def restore(
       CheckpointError: no step is whole, or the format is another version's.
       ValueError: the checkpoint does not fit the target; the message names the first leaf that differs.
     """
-    found = newest_whole(absolute(folder), step, run)
-    return read_state(absolute(folder), found, target), _info(found)
+    found = read_info(folder, step=step, run=run)
+    return read_state(absolute(folder), found, target), found
 
 
-def read_state(folder: Path, found: Manifest, target: PyTree) -> PyTree:
-    """The state of a step that ``newest_whole`` found; arguments and errors as in ``restore``."""
+def read_state(folder: Path, found: CheckpointInfo, target: PyTree) -> PyTree:
+    """The state of a step that ``read_info`` found; arguments and errors as in ``restore``."""
     wanted = leaves.describe(target)
     if difference := leaves.first_difference(found.structure, wanted):
         raise ValueError(
             f"step {found.step} in {folder} does not fit the agent: {difference}. Another algorithm, network or setting saved it:"
             " build the agent from the checkpoint's own spec, which jaxrl.runtime.checkpoint.restore.read_info gives."
         )
-    here = manifest.installed_versions()
+    here = installed_versions()
     if found.versions["jaxrl"] != here["jaxrl"]:
         warn(
             f"step {found.step} in {folder} was saved by jaxrl {found.versions['jaxrl']}, and this is jaxrl {here['jaxrl']}: the"
@@ -82,20 +65,17 @@ def read_state(folder: Path, found: Manifest, target: PyTree) -> PyTree:
     return leaves.decode(found.structure, arrays, target)
 
 
-def read_arrays(
-    folder: str | os.PathLike[str], *, step: int | None = None, run: str | None = None
-) -> tuple[dict[str, np.ndarray], CheckpointInfo]:
+def read_arrays(folder: str | os.PathLike[str], *, run: str | None = None) -> tuple[dict[str, np.ndarray], CheckpointInfo]:
     """The arrays of a checkpoint without a target, by their paths in the state (``.learner.params['params']…``), and its info.
 
     Keys come as their data. Errors and warnings as in ``restore``.
     """
-    folder = absolute(folder)
-    found = newest_whole(folder, step, run)
-    arrays = _read_arrays(folder, found, leaves.restore_targets(found.structure))
-    return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, _info(found)
+    found = read_info(folder, run=run)
+    arrays = _read_arrays(absolute(folder), found, leaves.restore_targets(found.structure))
+    return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, found
 
 
-def _read_arrays(folder: Path, found: Manifest, targets: dict[str, Any]) -> dict[str, Any]:
+def _read_arrays(folder: Path, found: CheckpointInfo, targets: dict[str, Any]) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
     try:
@@ -104,35 +84,27 @@ def _read_arrays(folder: Path, found: Manifest, targets: dict[str, Any]) -> dict
             with ocp.CheckpointManager(folder, options=options) as manager:
                 return dict(manager.restore(found.step, args=ocp.args.StandardRestore(targets)))
     except Exception as error:
-        name, here = "orbax-checkpoint", manifest.installed_versions()
+        name, here = "orbax-checkpoint", installed_versions()
         raise CheckpointError(
             f"step {found.step} in {folder} is whole, but {name} {here[name]} cannot read it ({name} {found.versions[name]} wrote"
             f" it): {error}"
         ) from error
 
 
-def read_info(folder: str | os.PathLike[str], *, step: int | None = None) -> CheckpointInfo:
-    """Step, spec and versions of the newest step, or of ``step``, without its state; errors and warnings as in ``restore``."""
-    return _info(newest_whole(absolute(folder), step))
-
-
-def _info(found: Manifest) -> CheckpointInfo:
-    return CheckpointInfo(found.step, found.spec, found.versions)
-
-
 def why_unusable(folder: str | os.PathLike[str], run: str | None = None) -> str | None:
     """Why there is nothing to restore; None where there is, though it may not be the newest step."""
     try:
         with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
-            newest_whole(absolute(folder), None, run)
+            read_info(folder, run=run)
     except (CheckpointError, FileNotFoundError) as error:
         return str(error)
     return None
 
 
-def newest_whole(folder: Path, step: int | None = None, run: str | None = None) -> Manifest:
-    """The manifest of the step to use, after a warning for every newer one that is not whole."""
-    problems = []
+def read_info(folder: str | os.PathLike[str], *, step: int | None = None, run: str | None = None) -> CheckpointInfo:
+    """What is known of the step that ``restore`` would use, without its state; arguments, errors and warnings as there."""
+    folder = absolute(folder)
+    problems: list[str] = []
     for number, path in _candidates(folder, step):
         try:
             if path.parent != folder:
@@ -153,7 +125,9 @@ def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:
     if not os.path.isdir(folder):
         what = "is a file" if os.path.isfile(folder) else "does not exist or is out of reach"
         raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} {what}")
-    found = sorted(step_folders(folder) + _cut_short(folder / UNFINISHED), key=lambda entry: entry[0], reverse=True)
+    unfinished = folder / manifest.UNFINISHED  # being saved, or cut short by a kill
+    places = (folder, unfinished, *unfinished.glob("save-*"))
+    found = sorted((entry for place in places for entry in step_folders(place)), key=lambda entry: entry[0], reverse=True)
     if not found:
         raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} holds no step")
     if step is None:
@@ -162,8 +136,3 @@ def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:
     if not chosen:
         raise FileNotFoundError(f"no checkpoint of step={step} in {folder}, which holds the steps {steps(folder)}")
     return chosen
-
-
-def _cut_short(unfinished: Path) -> list[tuple[int, Path]]:
-    """Steps that are still being saved, or were when a process was killed."""
-    return [entry for save in (unfinished, *unfinished.glob("save-*")) for entry in step_folders(save)]

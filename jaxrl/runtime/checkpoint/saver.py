@@ -52,8 +52,7 @@ class Saver:
         self._run, self._check = run, check
         self.saved: int | None = None
         """The last step that was saved, or restored."""
-        self._best_is_lost = False
-        self._best_is_unknown = False
+        self._best_is_lost = self._best_is_unknown = False
         self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
         self._always: dict[str, Any] = {"spec": spec, "run": run, "request": plain(request), "check": check}
         """What every save is told."""
@@ -140,10 +139,17 @@ class Saver:
             return
         (policies, step), self._better = self._better, None
         last = latest_step(self._best)
-        if self._best_is_lost or self._best_is_unknown or last is None or step > last:  # a resumed run may come by again
-            self._check()
-            self._make_way_for_best()
-            self._save(self._best, policies, step, keep=1)
+        in_the_way = self._best_is_lost or self._best_is_unknown
+        if last is not None and step <= last and not in_the_way:  # a resumed run comes by again
+            return
+        self._check()
+        if self._best_is_unknown:
+            aside = set_aside(self._best)
+            warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they stay in {aside.name}/")
+        elif os.path.lexists(self._best) and (self._best_is_lost or not self._best.is_dir()):
+            move_damaged(self._best)
+        self._best_is_lost = self._best_is_unknown = False
+        self._save(self._best, policies, step, keep=1)
 
     def compare_best(self, records: Sequence[Record], step: int) -> None:
         """Where the records up to a checkpoint lack the evaluation of the best policies, these must not be deleted."""
@@ -157,15 +163,3 @@ class Saver:
             text = f"the best policies are lost: {problem.rstrip('.')}. Those of the next evaluation take their place"
             warn(text, CheckpointWarning)
         return not self._best_is_lost
-
-    def _make_way_for_best(self) -> None:
-        """Set aside what is no folder, cannot be restored, or may be better than what takes its place."""
-        if self._best_is_unknown:
-            aside = set_aside(self._best)
-            self._best_is_unknown = False
-            warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they stay in {aside.name}/")
-            return
-        if self._best_is_lost or not self._best.is_dir():
-            if os.path.lexists(self._best):
-                move_damaged(self._best)
-            self._best_is_lost = False

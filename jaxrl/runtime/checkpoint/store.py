@@ -95,16 +95,16 @@ def begin_save(
     about["structure"], arrays = leaves.encode(state)
     folder = savable(folder)
     check()
-    _make_way(folder, int(step), run)
+    _make_way(folder, step, run)
     unfinished = _open_for_writing(folder)
     resources = contextlib.ExitStack()
     quiet = resources.enter_context(Quiet())
-    pending = PendingSave(None, folder, unfinished, int(step), int(keep), about, resources, quiet, check)
+    pending = PendingSave(None, folder, unfinished, step, keep, about, resources, quiet, check)
     try:
         options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
         manager = ocp.CheckpointManager(unfinished, options=options)
         resources.callback(manager.close)
-        if not manager.save(int(step), args=ocp.args.StandardSave(arrays), force=True):
+        if not manager.save(step, args=ocp.args.StandardSave(arrays), force=True):
             raise RuntimeError("orbax-checkpoint refused to save it")
     except Exception as error:
         raise _give_up(pending, error) from error

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.names import nearest
+from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.checkpoint.manifest import latest_step
 from jaxrl.runtime.checkpoint.restore import read_arrays
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, read_config
@@ -111,18 +112,19 @@ def warm_start(states: PyTree, source: Source, learnt: Sequence[str]) -> tuple[P
     for path, leaf in leaves:
         seed, where = _split_seed(jax.tree_util.keystr(path))
         field = re.match(r"\.learner\.(\w+)", where)
-        if field is None or field[1] not in learnt:
-            new.append(leaf)
-            continue
-        there = found.get(where)
-        if not any(path.startswith(field[0]) for path in found):
-            there = found.get(f".learner.params{where.removeprefix(field[0])}")
-        value = _fitting(there, leaf, seed)
-        if there is None or value is None:
-            left.append(f"{where} {_shape(leaf, seed)} ({'not there' if there is None else f'there {_shape(there, None)}'})")
-        else:
-            taken, members = taken + 1, len(there)
-        new.append(leaf if value is None else jax.device_put(value, leaf.sharding))
+        if field and field[1] in learnt:
+            there = found.get(where)
+            if not any(path.startswith(field[0]) for path in found):
+                there = found.get(f".learner.params{where.removeprefix(field[0])}")
+            wanted = LeafSpec(where, leaf.shape[1:] if seed is None else leaf.shape, str(leaf.dtype))
+            given = None if there is None else LeafSpec(where, there.shape[1:], str(there.dtype))
+            if there is not None and given == wanted:
+                taken, members = taken + 1, len(there)
+                rows = np.arange(len(leaf)) if seed is None else seed
+                leaf = jax.device_put(there[rows % members], leaf.sharding)
+            else:
+                left.append(f"{where} {wanted} ({f'there {given}' if given else 'not there'})")
+        new.append(leaf)
     if not taken:
         raise ValueError(f"init_from={name}: nothing in it fits this agent. Here new: {'; '.join(left[:SHOWN])}")
     report = f"init_from={name}: took {taken} of {taken + len(left)} arrays"
@@ -151,18 +153,6 @@ def by_path(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
 def _split_seed(path: str) -> tuple[int | None, str]:
     match = re.match(r"\[(\d+)\]", path)
     return (int(match[1]), path[match.end() :]) if match else (None, path)
-
-
-def _fitting(there: np.ndarray | None, leaf: Any, seed: int | None) -> np.ndarray | None:
-    """The values for a leaf, or None where they do not fit."""
-    if there is None or there.dtype != leaf.dtype or there.shape[1:] != (leaf.shape if seed is not None else leaf.shape[1:]):
-        return None
-    rows = np.arange(leaf.shape[0]) if seed is None else seed
-    return there[rows % len(there)]
-
-
-def _shape(leaf: Any, seed: int | None) -> str:
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape if seed is not None else leaf.shape[1:]))}]"
 
 
 def check_which(name: str, which: str) -> None:

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from jaxrl.config import check_count
-from jaxrl.runtime.checkpoint.manifest import CheckpointError, Manifest, latest_step
-from jaxrl.runtime.checkpoint.restore import newest_whole, read_state
+from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, latest_step
+from jaxrl.runtime.checkpoint.restore import read_info, read_state
 from jaxrl.runtime.checkpoint.saver import Saver
 from jaxrl.runtime.checkpoint.transfer import describe_source, recorded_source
 from jaxrl.runtime.loop.plan import with_length_of
@@ -123,7 +123,7 @@ class RunFiles:
           target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
         """
         folder = self._folder.path / CHECKPOINTS
-        found = newest_whole(folder, run=self._folder.id)
+        found = read_info(folder, run=self._folder.id)
         if found.step >= 2**31:
             raise CheckpointError(f"{folder / str(found.step)} is no checkpoint of a run, which counts iterations in 32 bits")
         self._check_saved(found)
@@ -138,7 +138,7 @@ class RunFiles:
         self._saver.compare_best(records, found.step)
         return states, found.step, records
 
-    def _check_saved(self, found: Manifest) -> None:
+    def _check_saved(self, found: CheckpointInfo) -> None:
         """Refuse to go on from a checkpoint that was saved with other settings: they were changed in ``config.json`` since.
 
         Raises:

@@ -59,13 +59,12 @@ class RunFolder:
           FileExistsError.
         """
         assert self.config is not None
-        agents = what_counts(self.config["agent"], plain(spec))
-        for name, there, here in (("agent", *agents), ("run", self.config["run"], plain(request))):
-            if difference := first_difference(there, here, name):
-                raise FileExistsError(
-                    f"out={self._shown!r} holds another run: {difference} here. Name another folder, or ask for the same again "
-                    "to resume that run; init_from=… starts a new run from its parameters"
-                )
+        there, here = what_counts(self.config["agent"], plain(spec))
+        if difference := first_difference({"agent": there, "run": self.config["run"]}, {"agent": here, "run": plain(request)}):
+            raise FileExistsError(
+                f"out={self._shown!r} holds another run: {difference} here. Name another folder, or ask for the same again "
+                "to resume that run; init_from=… starts a new run from its parameters"
+            )
 
     def write_config(self, devices: Sequence[jax.Device], **parts: Mapping[str, Any] | None) -> None:
         """``config.json``: all that it takes to make the run again."""
@@ -148,16 +147,13 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _lock_file(file: TextIO) -> bool:
-    try:
+    with contextlib.suppress(ImportError, OSError):  # without locks, two runs in one folder are the user's to avoid
         import fcntl
-    except ImportError:  # Windows: two runs in one folder are the user's to avoid
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
     return True
 
 

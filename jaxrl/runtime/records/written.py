@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -56,18 +55,14 @@ def check_config(config: Any) -> dict[str, Any]:
                 raise ValueError(f"it lacks {path!r}")
         elif not isinstance(holder[name], types):
             raise ValueError(f"its {path!r} is {_shown(holder[name])}")
-    run = config["run"]
-    _check_members(run["seeds"], run.get("hyperparams") or {})
-    return config
-
-
-def _check_members(seeds: Sequence[Any], hyperparams: Mapping[str, Any]) -> None:
+    seeds, hyperparams = config["run"]["seeds"], config["run"].get("hyperparams") or {}
     if not seeds or not all(type(seed) is int for seed in seeds):
         raise ValueError(f"its 'run.seeds' is {_shown(seeds)}")
     for name, values in hyperparams.items():
         each = values if isinstance(values, list) else [values] * len(seeds)
         if len(each) != len(seeds) or not all(type(value) in (int, float) for value in each):
             raise ValueError(f"its 'run.hyperparams.{name}' is {_shown(values)}")
+    return config
 
 
 def check_record(data: Any, shapes: dict[str, tuple[int, ...]]) -> Record:
