@@ -52,8 +52,8 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
         request = {**plan.describe(), "seeds": SEEDS, "hyperparams": None, "save_replay": True}
         files = RunFiles(folder, agent, request, Output(checkpoint_every=0), jax.devices(), lambda text: None)
         session = Session(driver, SEEDS, plan, Silent(), files)
-        about: dict[str, Any] = {"spec": agent.spec, "request": request, "run": None, "note": lambda text: None}
-        saver = Saver(Path(name) / "saved", **about, every=1e-9, keep=3, check=lambda: None)
+        about: dict[str, Any] = {"spec": agent.spec, "request": request, "note": lambda text: None}
+        saver = Saver(RunFolder(Path(name) / "saved"), **about, every=1e-9, keep=3)
         step = itertools.count(1)
 
         def plain(states: Any) -> Any:

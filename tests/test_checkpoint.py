@@ -23,7 +23,7 @@ import jaxrl
 from jaxrl.runtime.checkpoint import manifest, store
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, latest_step, steps
 from jaxrl.runtime.checkpoint.restore import read_arrays, read_info, restore
-from jaxrl.runtime.checkpoint.store import begin_save, finish_save, save
+from jaxrl.runtime.checkpoint.store import PendingSave, save
 from jaxrl.runtime.system import disk
 from tests.written_runs import make_older
 
@@ -162,11 +162,11 @@ def test_a_donated_state_is_a_target(tmp_path: Path) -> None:
 
 def test_a_pending_save_holds_the_state_as_it_was(tmp_path: Path) -> None:
     state = {"jax": jnp.arange(200_000.0), "host": np.zeros(200_000)}
-    pending = begin_save(tmp_path, state, 3)
+    pending = PendingSave(tmp_path, state, 3)
     state["host"][:] = 1
     after = jax.jit(lambda x: x + 1, donate_argnums=0)(state["jax"])
     assert latest_step(tmp_path) is None
-    assert finish_save(pending) == tmp_path / "3"
+    assert pending.finish() == tmp_path / "3"
     got, _ = restore(tmp_path, {**state, "jax": after})
     assert (got["host"] == 0).all() and (got["jax"] == jnp.arange(200_000.0)).all()
 

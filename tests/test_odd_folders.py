@@ -14,7 +14,7 @@ import pytest
 import jaxrl
 from jaxrl.runtime.checkpoint import saver as saving
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, steps
-from jaxrl.runtime.checkpoint.restore import why_unusable
+from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.transfer import read_source
 from jaxrl.runtime.records.folder import RunFolder, read_config
 from tests.agents import assert_bit_equal, cartpole
@@ -47,7 +47,7 @@ def test_lost_best_policies_are_told_and_replaced_by_the_next(damage: Callable[[
         CheckpointWarning, match="the best policies are lost: .*/best.* Those of the next evaluation take their place"
     ):
         _, history = train(cartpole("ppo"), tmp_path, LONG)
-    assert history["iteration"][-1] == 12 and steps(tmp_path / "best") == [12] and why_unusable(tmp_path / "best") is None
+    assert history["iteration"][-1] == 12 and steps(tmp_path / "best") == [12] and read_info(tmp_path / "best").step == 12
     assert jaxrl.load_policy(tmp_path).step == 12
     if damage is replace_by_a_file:
         assert (tmp_path / "best.damaged").read_text() == "mine"
@@ -150,7 +150,7 @@ def test_a_folder_that_is_deleted_meanwhile_is_not_made_again_in_parts(iteration
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("moment", ["begin_save", "finish_save"])
+@pytest.mark.parametrize("moment", ["__init__", "finish"])
 @pytest.mark.parametrize("every", [0, 1e-6])
 def test_a_run_that_took_a_folders_place_is_not_written_to(
     moment: str, every: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,8 +168,8 @@ def test_a_run_that_took_a_folders_place_is_not_written_to(
                 path.write_text("theirs")
         return original(*args, **settings)
 
-    original = getattr(saving, moment)
-    monkeypatch.setattr(saving, moment, replace)
+    original = getattr(saving.PendingSave, moment)
+    monkeypatch.setattr(saving.PendingSave, moment, replace)
     with pytest.raises(FileNotFoundError, match="was deleted, moved or replaced while the run was going on: it ends here"):
         train(cartpole("ppo"), folder, SHORT, checkpoint_every=every, eval_every=0)
     files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -133,9 +132,9 @@ def stored(saved: list[LeafSpec]) -> list[tuple[str, LeafSpec]]:
 
 def restore_targets(saved: list[LeafSpec], target: PyTree = None) -> dict[str, Any]:
     """What to ask of orbax: arrays on the sharding of the target's leaf where it has one, NumPy arrays elsewhere."""
-    leaves: Iterable[Any] = itertools.repeat(None) if target is None else jax.tree.leaves(target)
+    leaves = [None] * len(saved) if target is None else jax.tree.leaves(target)
     targets: dict[str, Any] = {FILLER: np.zeros((), np.int32)}
-    for index, (spec, leaf) in enumerate(zip(saved, leaves, strict=False)):
+    for index, (spec, leaf) in enumerate(zip(saved, leaves, strict=True)):
         if spec.is_stored:
             data, sharding = spec.data, _sharding(leaf)
             targets[_name(index)] = jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding) if sharding else data

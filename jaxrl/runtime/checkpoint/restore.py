@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +88,6 @@ def _read_arrays(folder: Path, found: CheckpointInfo, targets: dict[str, Any]) -
             f"step {found.step} in {folder} is whole, but {name} {here[name]} cannot read it ({name} {found.versions[name]} wrote"
             f" it): {error}"
         ) from error
-
-
-def why_unusable(folder: str | os.PathLike[str], run: str | None = None) -> str | None:
-    """Why there is nothing to restore; None where there is, though it may not be the newest step."""
-    try:
-        with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
-            read_info(folder, run=run)
-    except (CheckpointError, FileNotFoundError) as error:
-        return str(error)
-    return None
 
 
 def read_info(folder: str | os.PathLike[str], *, step: int | None = None, run: str | None = None) -> CheckpointInfo:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointWarning, Damage, latest_step, read_whole, step_folders
-from jaxrl.runtime.checkpoint.restore import why_unusable
+from jaxrl.runtime.checkpoint import manifest
+from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, latest_step
+from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.states import without_buffers
-from jaxrl.runtime.checkpoint.store import begin_save, finish_save
-from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, plain, set_aside
+from jaxrl.runtime.checkpoint.store import PendingSave
+from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, RunFolder, plain, set_aside
 from jaxrl.runtime.records.record import Record
 from jaxrl.runtime.system.disk import move_damaged
 from jaxrl.runtime.system.warn import warn
@@ -31,31 +33,26 @@ class Saver:
 
     def __init__(
         self,
-        folder: Path,
+        folder: RunFolder,
         *,
         spec: Mapping[str, Any],
         request: Mapping[str, Any],
-        run: str | None,
         every: float,
         keep: int,
         leave_out: Sequence[str] = (),
         note: Callable[[str], None],
-        check: Callable[[], None],
     ) -> None:
         """
         Args:
-          spec, request, run: of the agent and the run, for each checkpoint: what it holds of both, and the run's id.
+          spec, request: of the agent and the run, as each checkpoint holds them.
           every: seconds between checkpoints; 0: only at the end.
           leave_out: fields of the learner that checkpoints do not hold.
-          check: raises where the folder is not this run's any more.
         """
-        self._run, self._check = run, check
+        self._folder, self._checkpoints, self._best = folder, folder.path / CHECKPOINTS, folder.path / BEST
         self.saved: int | None = None
         """The last step that was saved, or restored."""
         self._best_is_lost = self._best_is_unknown = False
-        self._checkpoints, self._best = folder / CHECKPOINTS, folder / BEST
-        self._always: dict[str, Any] = {"spec": spec, "run": run, "request": plain(request), "check": check}
-        """What every save is told."""
+        self._save = functools.partial(PendingSave, spec=spec, run=folder.id, request=plain(request), check=folder.check_there)
         self._keep, self._leave_out, self._note = keep, leave_out, note
         self._every = self._least = every or math.inf
         self._last = time.perf_counter()
@@ -77,12 +74,12 @@ class Saver:
         """Hand a checkpoint to the background, once ``is_due``."""
         begin = time.perf_counter()
         self._write_best()
-        under_way = begin_save(self._checkpoints, self.slimmed(states), step, keep=self._keep, **self._always)
+        under_way = self._save(self._checkpoints, self.slimmed(states), step, keep=self._keep)
         blocked = time.perf_counter() - begin
 
         def finish() -> float:
             start = time.perf_counter()
-            finish_save(under_way)
+            under_way.finish()
             return blocked + time.perf_counter() - start
 
         self._pending = self._thread.submit(finish)
@@ -94,7 +91,7 @@ class Saver:
         self._collect()
         self._write_best()
         if self.saved != step:
-            self._save(self._checkpoints, self.slimmed(states), step, keep=self._keep)
+            self._save(self._checkpoints, self.slimmed(states), step, keep=self._keep).finish()
 
     def slimmed(self, states: PyTree) -> PyTree:
         """What a checkpoint holds of the states: everything, or all but the replay buffer."""
@@ -106,20 +103,17 @@ class Saver:
 
     def clear_away(self) -> None:
         """Once closed: what saves left where the run's folder was deleted or moved away under them."""
-        top = self._checkpoints.parent
+        top, run = self._folder.path, self._folder.id
         if (top / CONFIG).exists():  # another run has come to that place
             return
         for folder in (self._checkpoints, self._best):
-            for step, path in step_folders(folder):
-                with contextlib.suppress(Damage):
-                    if self._run and read_whole(path, step, self._run):
+            for step, path in manifest.step_folders(folder):
+                with contextlib.suppress(manifest.Damage):
+                    if run and manifest.read_whole(path, step, run):
                         shutil.rmtree(path, ignore_errors=True)
-            for empty in (folder / UNFINISHED, folder, top):
+            for empty in (folder / manifest.UNFINISHED, folder, top):
                 with contextlib.suppress(OSError):
                     empty.rmdir()
-
-    def _save(self, folder: Path, state: PyTree, step: int, *, keep: int) -> None:
-        finish_save(begin_save(folder, state, step, keep=keep, **self._always))
 
     def _collect(self) -> None:
         """Wait for the save under way; if saving takes too much of the time, do it less often, and say so."""
@@ -142,14 +136,14 @@ class Saver:
         in_the_way = self._best_is_lost or self._best_is_unknown
         if last is not None and step <= last and not in_the_way:  # a resumed run comes by again
             return
-        self._check()
+        self._folder.check_there()
         if self._best_is_unknown:
             aside = set_aside(self._best)
             warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they stay in {aside.name}/")
         elif os.path.lexists(self._best) and (self._best_is_lost or not self._best.is_dir()):
             move_damaged(self._best)
         self._best_is_lost = self._best_is_unknown = False
-        self._save(self._best, policies, step, keep=1)
+        self._save(self._best, policies, step, keep=1).finish()
 
     def compare_best(self, records: Sequence[Record], step: int) -> None:
         """Where the records up to a checkpoint lack the evaluation of the best policies, these must not be deleted."""
@@ -158,8 +152,11 @@ class Saver:
 
     def has_best(self) -> bool:
         """Whether the best policies can be restored; if not, that is said, and the next ones take their place."""
-        if problem := why_unusable(self._best, self._run):
+        try:
+            with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
+                read_info(self._best, run=self._folder.id)
+        except (CheckpointError, FileNotFoundError) as error:
             self._best_is_lost = True
-            text = f"the best policies are lost: {problem.rstrip('.')}. Those of the next evaluation take their place"
+            text = f"the best policies are lost: {str(error).rstrip('.')}. Those of the next evaluation take their place"
             warn(text, CheckpointWarning)
         return not self._best_is_lost

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint import leaves, manifest
@@ -24,22 +24,6 @@ from jaxrl.runtime.checkpoint.quiet import Quiet
 from jaxrl.runtime.system.disk import move_damaged, savable
 from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree
-
-
-class PendingSave(NamedTuple):
-    """A save under way: ``finish_save`` completes it."""
-
-    manager: Any
-    folder: Path
-    unfinished: Path
-    """Where orbax writes, in ``folder``."""
-    step: int
-    keep: int
-    about: dict[str, Any]
-    """What else the manifest will say."""
-    resources: contextlib.ExitStack
-    quiet: Quiet
-    check: Callable[[], None]
 
 
 def save(
@@ -65,88 +49,86 @@ def save(
       OSError: the folder cannot be written to.
       CheckpointError: writing failed, say on a full disk. Earlier steps are untouched.
     """
-    return finish_save(begin_save(folder, state, step, spec=spec, keep=keep, run=run))
+    return PendingSave(folder, state, step, spec=spec, keep=keep, run=run).finish()
 
 
-def begin_save(
-    folder: str | os.PathLike[str],
-    state: PyTree,
-    step: int,
-    *,
-    spec: Any = None,
-    keep: int = 3,
-    run: str | None = None,
-    request: Any = None,
-    check: Callable[[], None] = lambda: None,
-) -> PendingSave:
-    """The first half of ``save``: check everything and hand the state to orbax, which goes on writing in the background.
+class PendingSave:
+    """A save under way: orbax goes on writing in the background, and nothing counts as saved before ``finish``."""
 
-    Nothing counts as saved before ``finish_save``, and the next save in this folder must not begin before it.
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        state: PyTree,
+        step: int,
+        *,
+        spec: Any = None,
+        keep: int = 3,
+        run: str | None = None,
+        request: Any = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Check everything and hand the state to orbax. The next save in this folder must not begin before ``finish``.
 
-    Args:
-      request: plain JSON data, what the run was asked for.
-      check: called before anything in the folder is changed, moved or deleted. What it raises, say because the folder has become
-        somebody else's, ends the save there.
-    """
-    import orbax.checkpoint as ocp
+        Args:
+          request: plain JSON data, what the run was asked for.
+          check: called before anything in the folder is changed, moved or deleted. What it raises, say because the folder has
+            become somebody else's, ends the save there.
+        """
+        import orbax.checkpoint as ocp
 
-    step, keep = check_count("step", step, at_least=0), check_count("keep", keep)
-    about = {"spec": _plain("spec", spec), "run": run, "request": _plain("request", request)}
-    about["structure"], arrays = leaves.encode(state)
-    folder = savable(folder)
-    check()
-    _make_way(folder, step, run)
-    unfinished = _open_for_writing(folder)
-    resources = contextlib.ExitStack()
-    quiet = resources.enter_context(Quiet())
-    pending = PendingSave(None, folder, unfinished, step, keep, about, resources, quiet, check)
-    try:
-        options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
-        manager = ocp.CheckpointManager(unfinished, options=options)
-        resources.callback(manager.close)
-        if not manager.save(step, args=ocp.args.StandardSave(arrays), force=True):
-            raise RuntimeError("orbax-checkpoint refused to save it")
-    except Exception as error:
-        raise _give_up(pending, error) from error
-    return pending._replace(manager=manager)
+        self._step, self._keep = check_count("step", step, at_least=0), check_count("keep", keep)
+        self._about = {"spec": _plain("spec", spec), "run": run, "request": _plain("request", request)}
+        self._about["structure"], arrays = leaves.encode(state)
+        self._folder, self._check = savable(folder), check
+        check()
+        _make_way(self._folder, self._step, run)
+        self._unfinished = _open_for_writing(self._folder)
+        self._resources = contextlib.ExitStack()
+        self._quiet = self._resources.enter_context(Quiet())
+        try:
+            options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
+            self._manager = ocp.CheckpointManager(self._unfinished, options=options)
+            self._resources.callback(self._manager.close)
+            if not self._manager.save(self._step, args=ocp.args.StandardSave(arrays), force=True):
+                raise RuntimeError("orbax-checkpoint refused to save it")
+        except Exception as error:
+            raise self._give_up(error) from error
 
+    def finish(self) -> Path:
+        """Wait for orbax, seal the step with its manifest, move it to its place, delete old steps."""
+        folder, place = self._folder, self._folder / str(self._step)
+        try:
+            self._manager.wait_until_finished()
+            self._check()
+            manifest.write(self._unfinished / place.name, self._step, **self._about)
+            os.replace(self._unfinished / place.name, place)
+            manifest.sync_folder(folder)
+        except Exception as error:  # orbax's threads report here, in exceptions of any type
+            raise self._give_up(error) from error
+        self._resources.close()
+        self._check()
+        for old in steps(folder)[: -self._keep]:  # at once: a reader never meets a step that is half gone
+            os.replace(folder / str(old), self._unfinished / f"{old}.old")
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        return place
 
-def finish_save(pending: PendingSave) -> Path:
-    """The second half of ``save``: wait for orbax, seal the step with its manifest, move it to its place, delete old steps."""
-    folder, unfinished, step = pending.folder, pending.unfinished, pending.step
-    try:
-        pending.manager.wait_until_finished()
-        pending.check()
-        manifest.write(unfinished / str(step), step, **pending.about)
-        os.replace(unfinished / str(step), folder / str(step))
-        manifest.sync_folder(folder)
-    except Exception as error:  # orbax's threads report here, in exceptions of any type
-        raise _give_up(pending, error) from error
-    pending.resources.close()
-    pending.check()
-    for old in steps(folder)[: -pending.keep]:
-        os.replace(folder / str(old), unfinished / f"{old}.old")  # at once: a reader never meets a step that is half gone
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-    return folder / str(step)
-
-
-def _give_up(pending: PendingSave, error: Exception) -> CheckpointError:
-    """Clear away what a save left, so that a full disk is no fuller for it, and say what happened."""
-    pending.quiet.stays = True
-    with contextlib.suppress(Exception):  # closing reports the same failure again
-        pending.resources.close()
-    for _ in range(20):  # threads that are still writing may put a file where others were just cleared away
-        shutil.rmtree(pending.unfinished, ignore_errors=True)
-        if not os.path.lexists(pending.unfinished):
-            break
-        time.sleep(0.05)
-    with contextlib.suppress(OSError):
-        pending.unfinished.parent.rmdir()
-    pending.check()
-    reason = " ".join(str(error).split()) or type(error).__name__
-    if len(reason) > 300:
-        reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last
-    return CheckpointError(f"saving step {pending.step} in {pending.folder} failed: {reason}. The steps before it are untouched.")
+    def _give_up(self, error: Exception) -> CheckpointError:
+        """Clear away what was written, so that a full disk is no fuller for it, and say what happened."""
+        self._quiet.stays = True
+        with contextlib.suppress(Exception):  # closing reports the same failure again
+            self._resources.close()
+        for _ in range(20):  # threads that are still writing may put a file where others were just cleared away
+            shutil.rmtree(self._unfinished, ignore_errors=True)
+            if not os.path.lexists(self._unfinished):
+                break
+            time.sleep(0.05)
+        with contextlib.suppress(OSError):
+            self._unfinished.parent.rmdir()
+        self._check()
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if len(reason) > 300:
+            reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last
+        return CheckpointError(f"saving step {self._step} in {self._folder} failed: {reason}. The steps before it are untouched.")
 
 
 def _plain(name: str, data: Any) -> Any:

@@ -93,15 +93,13 @@ class RunFiles:
         self._records: list[Record] = []
         self._origin = (folder.config or {}).get("init_from")
         self._saver = Saver(
-            folder.path,
+            folder,
             spec=agent.spec,
             request=request,
-            run=folder.id,
             every=output.checkpoint_every,
             keep=output.keep_checkpoints,
             leave_out=() if request["save_replay"] else agent.algorithm.buffers,
             note=note,
-            check=folder.check_there,
         )
 
     @property

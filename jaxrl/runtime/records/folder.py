@@ -191,9 +191,6 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
     return None if before == now else f"{path} is {json.dumps(before)} there and {json.dumps(now)}"
 
 
-# ------------------------------------------------------------------------------------------------------------------------ files
-
-
 def contents(folder: Path, first: str) -> list[str]:
     """The names in a folder, without what a process leaves that is killed before it has written its ``first`` file."""
     leftover = temporary(folder / first)

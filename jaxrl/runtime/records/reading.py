@@ -115,11 +115,10 @@ def choose_key(runs: Sequence[Run], key: str | None, note: Callable[[str], None]
       ValueError: no run knows the key, or one has no values of it.
     """
     if key is None:
-        known = {name: [run for run in runs if run.has(name)] for name in (EVALUATION_RETURN, TRAINING_RETURN)}
-        key = EVALUATION_RETURN if len(known[EVALUATION_RETURN]) == len(runs) else TRAINING_RETURN
-        if key == TRAINING_RETURN and known[EVALUATION_RETURN]:
-            missing = next(run for run in runs if not run.has(EVALUATION_RETURN))
-            note(f"no evaluation yet in {missing.folder}, so this is the return of training episodes")
+        missing = [run.folder for run in runs if not run.has(EVALUATION_RETURN)]
+        key = TRAINING_RETURN if missing else EVALUATION_RETURN
+        if 0 < len(missing) < len(runs):
+            note(f"no evaluation yet in {missing[0]}, so this is the return of training episodes")
     if key not in (names := sorted({name for run in runs for name in run.keys})):
         raise unknown("log key", key, names)
     for run in runs:

@@ -75,9 +75,6 @@ def best_effort(name: str) -> Iterator[None]:
         warn(f"{name} cannot be written ({error.strerror or error}), and is left out; {RECORDS} has all that it would show")
 
 
-# ----------------------------------------------------------------------------------------------------------------------- files
-
-
 def _growing(path: Path, text: str) -> TextIO:
     """A file that begins with this text; each line that is written to it is in the file at once."""
     write_atomically(path, text)
