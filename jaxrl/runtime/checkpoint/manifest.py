@@ -115,10 +115,10 @@ def read_whole(folder: Path, step: int, run: str | None = None) -> CheckpointInf
         for name, (size, digest) in info.files.items():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
                 raise Damage(f"its {NAME} lists {name!r}, which is not in its folder")
-            found = (folder / name).stat().st_size  # of a link, that of its file: large files may be kept elsewhere
+            found, digest_found = _digest_file(folder / name)  # through a link: large files may be kept elsewhere
             if found != size:
                 raise Damage(f"the file {name} has {found} bytes where {size} were written")
-            if _digest_file(folder / name)[1] != digest:
+            if digest_found != digest:
                 raise Damage(f"the file {name} was altered: its digest differs")
     except FileNotFoundError:
         raise Damage(f"the file {name} is missing") from None

@@ -45,18 +45,14 @@ class RunFolder:
     @property
     def shown(self) -> Path:
         """Relative to the current folder, if it is in there."""
-        with contextlib.suppress(OSError):  # the current folder was deleted
-            if self.path.is_relative_to(here := Path.cwd()):
-                return self.path.relative_to(here)
+        with contextlib.suppress(OSError, ValueError):  # the current folder was deleted, or is another one
+            return self.path.relative_to(Path.cwd())
         return self.path
 
     def check_same(self, spec: Mapping[str, Any], request: Mapping[str, Any]) -> None:
-        """Refuse to go on with a run that was asked for otherwise; the message names the first difference.
+        """Refuse, by a FileExistsError that names the first difference, to go on with a run that was asked for otherwise.
 
         The length that the agent was built for is none: a run has its own.
-
-        Raises:
-          FileExistsError.
         """
         assert self.config is not None
         there, here = what_counts(self.config["agent"], plain(spec))
@@ -79,11 +75,7 @@ class RunFolder:
         self.config = config
 
     def check_there(self) -> None:
-        """Refuse to go on where the folder is no longer the one that was claimed: parts of a run are not made anew.
-
-        Raises:
-          FileNotFoundError.
-        """
+        """Refuse, by a FileNotFoundError, to go on where the folder is not the one that was claimed: no parts are made anew."""
         if not self.is_there:
             raise FileNotFoundError(
                 f"out={self._shown!r} was deleted, moved or replaced while the run was going on: it ends here, and nothing more "

@@ -51,22 +51,17 @@ def request_devices_for(env_ids: Iterable[str]) -> None:
 def seed_devices(num_seeds: int) -> tuple[list[jax.Device], str | None]:
     """The devices to shard the seeds over, and one line of advice if other settings would serve better."""
     request_cpu_devices()
-    devices = jax.local_devices()
-    used = devices[: shard_count(num_seeds, len(devices))]
-    return used, _advice(num_seeds, len(used), devices, usable_cores())
-
-
-def _advice(num_seeds: int, num_used: int, devices: list[jax.Device], cores: int) -> str | None:
-    if devices[0].platform == "cpu" and len(devices) < cores and shard_count(num_seeds, cores) > num_used:
-        now = f"{num_used} CPU device{'s' if num_used > 1 else ''}"
-        return (
+    devices, cores = jax.local_devices(), usable_cores()
+    used, advice = shard_count(num_seeds, len(devices)), None
+    if devices[0].platform == "cpu" and len(devices) < cores and shard_count(num_seeds, cores) > used:
+        now = f"{used} CPU device{'s' if used > 1 else ''}"
+        advice = (
             f"{num_seeds} seeds share {now}, because JAX was in use before this run. To use {cores} cores, put this line first: "
             f'import jax; jax.config.update("jax_num_cpu_devices", {cores}) (or set JAX_NUM_CPU_DEVICES={cores})'
         )
-    able = min(num_seeds, len(devices))
-    if num_used < able:
-        return f"{num_seeds} seeds divide over {num_used} of {len(devices)} devices only: a multiple of {able} would use {able}"
-    return None
+    elif used < (able := min(num_seeds, len(devices))):
+        advice = f"{num_seeds} seeds divide over {used} of {len(devices)} devices only: a multiple of {able} would use {able}"
+    return devices[:used], advice
 
 
 def cache_folder() -> Path | None:

@@ -108,11 +108,7 @@ def at_home(path: str | os.PathLike[str]) -> Path:
 
 
 def check_here() -> None:
-    """Refuse to work where the working folder is gone: no relative path leads anywhere, and envpool ends the process.
-
-    Raises:
-      FileNotFoundError.
-    """
+    """A FileNotFoundError where the working folder is gone: no relative path leads anywhere, and envpool ends the process."""
     try:
         os.getcwd()
     except FileNotFoundError:
