@@ -9,13 +9,7 @@ from typing import Any
 
 
 class Quiet:
-    """Without what orbax and tensorstore print: every error several times over.
-
-    Threads of theirs are still at work when a save has failed, so after that it stays quiet.
-    """
-
-    def __init__(self) -> None:
-        self.stays = False
+    """Without what orbax and tensorstore print: every error several times over."""
 
     def __enter__(self) -> Quiet:
         self._before = sys.unraisablehook
@@ -27,11 +21,10 @@ class Quiet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.stays:
-            logging.getLogger("absl").removeFilter(self._is_not_from_orbax)
-            logging.getLogger("asyncio").removeFilter(self._is_not_from_tensorstore)
-            if sys.unraisablehook == self._hook:
-                sys.unraisablehook = self._before
+        logging.getLogger("absl").removeFilter(self._is_not_from_orbax)
+        logging.getLogger("asyncio").removeFilter(self._is_not_from_tensorstore)
+        if sys.unraisablehook == self._hook:
+            sys.unraisablehook = self._before
 
     def _is_not_from_orbax(self, record: logging.LogRecord) -> bool:
         return "orbax" not in record.pathname

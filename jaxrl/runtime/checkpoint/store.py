@@ -83,12 +83,11 @@ class PendingSave:
         check()
         _make_way(self._folder, self._step, run)
         self._unfinished = _open_for_writing(self._folder)
-        self._resources = contextlib.ExitStack()
-        self._quiet = self._resources.enter_context(Quiet())
+        self._quiet = contextlib.ExitStack()
+        self._quiet.enter_context(Quiet())
         try:
             options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
             self._manager = ocp.CheckpointManager(self._unfinished, options=options)
-            self._resources.callback(self._manager.close)
             if not self._manager.save(self._step, args=ocp.args.StandardSave(arrays), force=True):
                 raise RuntimeError("orbax-checkpoint refused to save it")
         except Exception as error:
@@ -105,7 +104,8 @@ class PendingSave:
             manifest.sync_folder(folder)
         except Exception as error:  # orbax's threads report here, in exceptions of any type
             raise self._give_up(error) from error
-        self._resources.close()
+        self._manager.close()
+        self._quiet.close()
         self._check()
         for old in steps(folder)[: -self._keep]:  # at once: a reader never meets a step that is half gone
             os.replace(folder / str(old), self._unfinished / f"{old}.old")
@@ -113,10 +113,12 @@ class PendingSave:
         return place
 
     def _give_up(self, error: Exception) -> CheckpointError:
-        """Clear away what was written, so that a full disk is no fuller for it, and say what happened."""
-        self._quiet.stays = True
-        with contextlib.suppress(Exception):  # closing reports the same failure again
-            self._resources.close()
+        """Clear away what was written, so that a full disk is no fuller for it, and say what happened.
+
+        Orbax's threads may still be at work, so it stays quiet.
+        """
+        with contextlib.suppress(Exception):  # closing reports the same failure again, and there may be nothing to close
+            self._manager.close()
         for _ in range(20):  # threads that are still writing may put a file where others were just cleared away
             shutil.rmtree(self._unfinished, ignore_errors=True)
             if not os.path.lexists(self._unfinished):
