@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from jaxrl.envs.backend import EnvId, UnknownName, check_known, format_id, parse_id, shortest
 from jaxrl.envs.check import check_env
 from jaxrl.envs.validate import EnvError, same, validate_env
+from jaxrl.envs.wrappers import bind_call, wrap
 from jaxrl.names import nearest
 from jaxrl.spaces import same_shapes
 from jaxrl.types import Env, HostEnv
@@ -43,7 +44,8 @@ def make_env(env_id: str, /, **options: Any) -> Env | HostEnv:
     Args:
       env_id: ``name`` (gymnax), ``backend:name``, or ``module:function`` for an environment of your own: the function is
         imported, called with the options, and must return an ``Env`` or a ``HostEnv``. Options may follow, as in
-        ``"CartPole-v1?gravity=5.0&max_steps_in_episode=100"``; values are Python literals.
+        ``"CartPole-v1?gravity=5.0&max_steps_in_episode=100"``; values are Python literals. Then wrappers (see
+        ``jaxrl.envs.wrappers``), the innermost first: ``"CartPole-v1|frame_stack(4)|time_limit(200)"``.
       options: plain data; they win over those in the id. What an environment takes is its backend's matter.
 
     Returns:
@@ -56,7 +58,8 @@ def make_env(env_id: str, /, **options: Any) -> Env | HostEnv:
     if not isinstance(env_id, str):
         raise TypeError(f"make_env takes an id such as 'CartPole-v1', not {type(env_id).__name__}; an Env needs no make_env")
     parsed = parse_id(env_id)
-    canonical_id = format_id(parsed._replace(options={**parsed.options, **options}))
+    wrappers = tuple(map(bind_call, parsed.wrappers))
+    canonical_id = format_id(parsed._replace(options={**parsed.options, **options}, wrappers=wrappers))
     if canonical_id not in _MADE:
         _MADE[canonical_id] = _make(canonical_id)
     return _MADE[canonical_id]
@@ -72,18 +75,21 @@ REACHING = re.compile(r"(.*_)?(path|file|dir|args)")
 
 def factory_of(env_id: str) -> str | None:
     """The ``module:function`` that an id names; None where a backend makes the environment."""
-    backend, name, _ = parse_id(env_id)
-    return None if backend in _backends() else f"{backend}:{name}"
+    parsed = parse_id(env_id)
+    return None if parsed.backend in _backends() else f"{parsed.backend}:{parsed.name}"
 
 
 def reach_of(env_id: str) -> str | None:
     """What somebody has to vouch for before an id from data is used: ``module:function``, or an id whose options name files."""
     parsed = parse_id(env_id)
-    return factory_of(env_id) or (format_id(parsed) if any(map(REACHING.fullmatch, parsed.options)) else None)
+    inside = format_id(parsed._replace(wrappers=()))
+    return factory_of(env_id) or (inside if any(map(REACHING.fullmatch, parsed.options)) else None)
 
 
 def _make(canonical_id: str) -> Env | HostEnv:
-    backend, name, options = parse_id(canonical_id)
+    backend, name, options, wrappers = parsed = parse_id(canonical_id)
+    if wrappers:
+        return wrap(make_env(format_id(parsed._replace(wrappers=wrappers[:-1]))), wrappers[-1])
     if backend in _backends():
         try:
             env = _backend(backend).make(name, options)
@@ -114,8 +120,8 @@ def list_envs(backend: str | None = None) -> list[str]:
 
 def family_of(env_id: str) -> str:
     """Which of its backend's kinds of environments this one is: "MinAtar", "atari", ..."""
-    backend, name, _ = parse_id(env_id)
-    return _backend(backend).family(name)
+    parsed = parse_id(env_id)
+    return _backend(parsed.backend).family(parsed.name)
 
 
 def runs_on_host(env_id: str) -> bool:
@@ -151,7 +157,7 @@ def describe_env(env: Env | HostEnv) -> str | None:
     if env.name.startswith("__main__:"):
         return None  # another process has another __main__
     try:
-        if env.name not in _MADE and factory_of(env.name):
+        if env.name.partition("|")[0] not in _MADE and factory_of(env.name):
             return None
         again = make_env(env.name)
     except Exception:  # whatever keeps the id from being built, a user's own function included, means: not by this id
@@ -212,7 +218,7 @@ def unknown_module(module: str, function: str, folder: str | None = None) -> Val
 
 def _call_factory(env_id: EnvId) -> Any:
     """Call the function ``module:function`` with the id's options."""
-    module_name, function_name, options = env_id
+    module_name, function_name, options, _ = env_id
     if not function_name.isidentifier() and (there := _elsewhere(function_name)):
         raise ValueError(f"unknown backend {module_name!r}: {there}. Backends: {', '.join(_backends())}")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):

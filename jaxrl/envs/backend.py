@@ -6,7 +6,7 @@ import ast
 import importlib
 import math
 from collections.abc import Iterable, Mapping
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -19,12 +19,22 @@ from jaxrl.names import nearest
 DEFAULT_BACKEND = "gymnax"
 
 
+class Call(NamedTuple):
+    """A wrapper in an id, and its arguments."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = MappingProxyType({})
+
+
 class EnvId(NamedTuple):
-    """``backend:name?option=value&option=value``, taken apart."""
+    """``backend:name?option=value&option=value|wrapper(argument)|wrapper``, taken apart."""
 
     backend: str
     name: str
     options: dict[str, Any]
+    wrappers: tuple[Call, ...] = ()
+    """The innermost first."""
 
 
 # ----------------------------------------------------------------------------------------------------------------- reading ids
@@ -32,7 +42,8 @@ class EnvId(NamedTuple):
 
 def parse_id(text: str) -> EnvId:
     """Take an id apart. A bare name is gymnax's; values are Python literals, and whatever is none is a string."""
-    address, _, query = text.partition("?")
+    base, *wrappers = text.split("|")
+    address, _, query = base.partition("?")
     backend, colon, name = address.partition(":")
     if not colon:
         backend, name = DEFAULT_BACKEND, address
@@ -46,14 +57,45 @@ def parse_id(text: str) -> EnvId:
         if option in options:
             raise ValueError(f"environment id {text!r} gives the option {option!r} twice")
         options[option] = _parse_literal(unquote(value))
-    return EnvId(backend, name, options)
+    return EnvId(backend, name, options, tuple(_parse_call(text, call) for call in wrappers))
+
+
+def _parse_call(env_id: str, text: str) -> Call:
+    try:
+        node = ast.parse(unquote(text).strip(), mode="eval").body
+        if isinstance(node, ast.Name):
+            return Call(node.id)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and all(each.arg for each in node.keywords):
+            keywords = {each.arg: _value(each.value) for each in node.keywords if each.arg}
+            return Call(node.func.id, tuple(map(_value, node.args)), keywords)
+    except (ValueError, SyntaxError):
+        pass
+    fix = ": options come before the first '|'" if "?" in text else " (a '|' that is part of a value is written %7C)"
+    raise ValueError(
+        f"environment id {env_id!r}: {text!r} is no wrapper; after '|' write its name and arguments, as in time_limit(200){fix}"
+    )
+
+
+def _value(node: ast.expr) -> Any:
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def format_id(env_id: EnvId) -> str:
     """The canonical text of an id: options sorted, values as Python literals. ``parse_id`` gives back the same id."""
-    options = [f"{name}={_literal(name, value)}" for name, value in sorted(env_id.options.items())]
-    escaped = [option.replace("%", "%25").replace("&", "%26") for option in options]
-    return f"{env_id.backend}:{env_id.name}" + ("?" + "&".join(escaped) if escaped else "")
+    options = [_escape(f"{name}={_literal(name, value)}") for name, value in sorted(env_id.options.items())]
+    base = f"{env_id.backend}:{env_id.name}" + ("?" + "&".join(options) if options else "")
+    return "|".join([base, *map(format_call, env_id.wrappers)])
+
+
+def format_call(call: Call) -> str:
+    """The text of a wrapper in an id."""
+    arguments = [_literal(call.name, value) for value in call.args]
+    arguments += [f"{name}={_literal(name, value)}" for name, value in call.keywords.items()]
+    return _escape(f"{call.name}({','.join(arguments)})" if arguments else call.name)
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("&", "%26").replace("|", "%7C")
 
 
 def shortest(env_id: str) -> str:

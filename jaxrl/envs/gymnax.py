@@ -122,7 +122,7 @@ def _execute_traced(module: ModuleType, execute: Callable[[ModuleType], None]) -
 @functools.cache
 def _game(canonical_id: str) -> Game:
     """Construct, and close over, one gymnax environment; cached so that equal ids share functions and compiled programs."""
-    _, name, constructor = parse_id(canonical_id)
+    _, name, constructor, _ = parse_id(canonical_id)
     gymnax = _import_gymnax(canonical_id)
 
     def construct() -> Any:

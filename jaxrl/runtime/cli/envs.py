@@ -136,8 +136,8 @@ def describe(env_id: str) -> tuple[str, str, str, str]:
     except Exception as error:  # of any package below, and of any kind
         return env_id, f"cannot be built: {' '.join(str(error).split()) or type(error).__name__}", "", ""
     limit = env.max_episode_steps or getattr(getattr(env, "params", None), "max_steps_in_episode", None)
-    backend, name, _ = parse_id(env.name)
-    ends = ", then it has ended" if backend == DEFAULT_BACKEND and name in HORIZONS else ""
+    parsed = parse_id(env.name)
+    ends = ", then it has ended" if parsed.backend == DEFAULT_BACKEND and parsed.name in HORIZONS else ""
     return (
         env_id,
         space_text(env.observation_space),

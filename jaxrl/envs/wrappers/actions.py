@@ -1,0 +1,145 @@
+"""Wrappers of what is done, and for how long."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.config import Range, check_count, check_number
+from jaxrl.envs.wrappers.base import inside, map_action, wrapper
+from jaxrl.rows import zero_actions
+from jaxrl.spaces import bounds
+from jaxrl.types import Array, Env, Key, PyTree, TimeStep
+
+
+@wrapper
+def scale_action(env: Env, low: float = -1.0, high: float = 1.0) -> Env:
+    """Actions in [low, high] in every dimension, mapped linearly onto the bounds of the environment's Box; clipped outside."""
+    space = env.action_space
+    if not isinstance(space, spaces.Box) or not space.is_bounded():
+        raise ValueError(f"it needs actions of a Box with finite bounds, and they are {space}")
+    for name, value in (("low", low), ("high", high)):
+        check_number(name, value)
+    if not low < high:
+        raise ValueError(f"low={low:g} must be below high={high:g}")
+    inner_low, inner_high = bounds(space)
+
+    def onto(action: Array) -> Array:
+        share = (jnp.clip(action, low, high) - low) / (high - low)
+        return jnp.clip(inner_low * (1.0 - share) + inner_high * share, inner_low, inner_high)  # the mapping rounds
+
+    return map_action(env, spaces.Box(low, high, space.shape, np.float32), onto)
+
+
+@wrapper
+def clip_action(env: Env) -> Env:
+    """Any action: it is clipped to the bounds of the environment's Box. The new Box has no bounds, so rules of jaxrl act in the
+    environment's units, and do not map [−1, 1] onto them."""
+    space = env.action_space
+    if not isinstance(space, spaces.Box):
+        raise ValueError(f"it needs actions of a Box, and they are {space}")
+    low, high = bounds(space)
+    return map_action(env, spaces.Box(-np.inf, np.inf, space.shape, np.float32), lambda action: jnp.clip(action, low, high))
+
+
+class StickyParams(NamedTuple):
+    """The parameters of ``sticky_actions``."""
+
+    env: PyTree
+    """Of the environment inside."""
+    probability: Any
+
+
+class StickyState(NamedTuple):
+    """The state of ``sticky_actions``."""
+
+    env_state: PyTree
+    action: Array
+    """The one that was executed last."""
+    begun: Array
+    """bool[]: there was one in this episode."""
+
+
+@wrapper
+def sticky_actions(env: Env, probability: float = 0.25) -> Env:
+    """With a probability, the environment executes the action of the step before again (Machado et al. 2018, section 5).
+
+    The first action of an episode is always executed. ``params`` are ``StickyParams``: the probability is data.
+    """
+    check_number("probability", probability, Range(0, 1))
+    still = zero_actions(env.action_space, 1)[0]
+
+    def reset(key: Key, params: StickyParams) -> tuple[PyTree, PyTree]:
+        env_state, obs = env.reset(key, params.env)
+        return StickyState(env_state, jnp.asarray(still), jnp.asarray(False)), obs
+
+    def step(key: Key, state: StickyState, action: Array, params: StickyParams) -> tuple[PyTree, TimeStep]:
+        stick_key, key = jax.random.split(key)
+        sticks = state.begun & (jax.random.uniform(stick_key) < params.probability)
+        executed = jnp.where(sticks, state.action, action).astype(still.dtype)
+        env_state, reached = env.step(key, state.env_state, executed.astype(action.dtype), params.env)
+        return StickyState(env_state, executed, jnp.asarray(True)), reached
+
+    def render(state: StickyState, action: Any, params: StickyParams) -> Any:
+        assert env.render is not None
+        return env.render(state.env_state, None if action is None else state.action, params.env)
+
+    params = StickyParams(env.params, np.float32(probability))
+    return env._replace(reset=reset, step=step, params=params, render=render if env.render else None)
+
+
+# ------------------------------------------------------------------------------------------------------------------------ time
+
+
+@wrapper
+def time_limit(env: Env, max_steps: int) -> Env:
+    """Episodes are truncated after ``max_steps`` steps, if they last so long. A limit that is shorter already stays."""
+    max_steps = check_count("max_steps", max_steps)
+    return env._replace(max_episode_steps=min(max_steps, env.max_episode_steps or max_steps))
+
+
+class RepeatState(NamedTuple):
+    """The state of ``action_repeat``."""
+
+    env_state: PyTree
+    elapsed: Array
+    """i32[]: steps of the environment inside, in this episode."""
+
+
+@wrapper
+def action_repeat(env: Env, repeats: int) -> Env:
+    """One step is ``repeats`` steps with the same action, or fewer where the episode ends: their rewards are summed, and the
+    observation, the flags and ``info`` are those of the last one. A limit of episodes still counts the steps inside.
+    """
+    repeats, limit = check_count("repeats", repeats), env.max_episode_steps
+
+    def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
+        env_state, obs = env.reset(key, params)
+        return RepeatState(env_state, jnp.zeros((), jnp.int32)), obs
+
+    def step(key: Key, state: RepeatState, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
+        def once(so_far: tuple[RepeatState, TimeStep], key: Key) -> tuple[tuple[RepeatState, TimeStep], None]:
+            state, before = so_far
+            env_state, reached = env.step(key, state.env_state, action, params)
+            elapsed = state.elapsed + 1
+            # Nobody else can see this limit: jaxrl counts the steps outside.
+            truncated = reached.truncated if limit is None else reached.truncated | (elapsed >= limit)
+            reached = reached._replace(reward=before.reward + reached.reward, truncated=truncated)
+            over = before.terminated | before.truncated
+            return jax.tree.map(
+                lambda old, new: jnp.where(over, old, new), so_far, (RepeatState(env_state, elapsed), reached)
+            ), None
+
+        _, shapes = jax.eval_shape(env.step, key, state.env_state, action, params)
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        (state, reached), _ = jax.lax.scan(once, (state, nothing), jax.random.split(key, repeats))
+        return state, reached
+
+    steps = None if limit is None else math.ceil(limit / repeats)
+    fps = env.render_fps / repeats
+    return env._replace(reset=reset, step=step, max_episode_steps=steps, render=inside(env), render_fps=fps)

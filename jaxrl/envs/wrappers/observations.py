@@ -1,0 +1,199 @@
+"""Wrappers of what is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.config import check_count
+from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
+from jaxrl.spaces import MASK_KEY, zeros
+from jaxrl.types import Array, Env, Key, PyTree, TimeStep
+
+
+@wrapper
+def flatten_observation(env: Env) -> Env:
+    """Every observation as one vector f32[n]: Discrete one-hot, uint8 scaled to [0, 1], entries of a Dict or Tuple side by side.
+
+    A Dict's ``action_mask`` stays what it is: the observation is then ``{"obs": f32[n], "action_mask": ...}``.
+    """
+    from jaxrl.models.encoders import encode_space  # brings flax
+
+    space, masked = env.observation_space, _has_mask(env.observation_space)
+    low, high = _flat_bounds(space, lambda part: jax.eval_shape(lambda: encode_space(part, zeros(part))).shape[0])
+    flat: spaces.Space = _box(low, high)
+    if masked:
+        flat = spaces.Dict({"obs": flat, MASK_KEY: space[MASK_KEY]})  # type: ignore[index]
+
+    def flatten(obs: PyTree) -> PyTree:
+        vector = encode_space(space, obs)
+        return {"obs": vector, MASK_KEY: obs[MASK_KEY]} if masked else vector
+
+    return map_observation(env, flat, flatten)
+
+
+def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) -> tuple[np.ndarray, np.ndarray]:
+    """Of a value of ``space`` as ``encode_space`` flattens it."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        entries = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        parts = [_flat_bounds(part, size_of) for name, part in entries if name != MASK_KEY]
+        low, high = (np.concatenate(side) for side in zip(*parts, strict=True))
+        return low, high
+    if isinstance(space, spaces.Box):
+        scale = np.float32(255 if space.dtype == np.uint8 else 1)
+        return space.low.ravel().astype(np.float32) / scale, space.high.ravel().astype(np.float32) / scale
+    size = size_of(space)
+    return np.zeros(size, np.float32), np.ones(size, np.float32)
+
+
+@wrapper
+def select_observation(env: Env, *keep: int | str) -> Env:
+    """Hide all of an observation but some elements of a vector, or some entries of a Dict: a task that needs memory.
+
+    ``"CartPole-v1|select_observation(0, 2)"`` is CartPole without its velocities.
+
+    Args:
+      keep: indices of a vector, from 0 on, in the order in which they are to come; or names of a Dict. ``action_mask`` stays.
+    """
+    space = env.observation_space
+    if isinstance(space, spaces.Dict):
+        known: list[Any] = [name for name in space if name != MASK_KEY]
+        allowed = ", ".join(map(repr, known))
+    elif isinstance(space, spaces.Box) and len(space.shape) == 1:
+        known, allowed = list(range(space.shape[0])), f"0 to {space.shape[0] - 1}"
+    else:
+        raise ValueError(f"it keeps parts of a vector or of a Dict, and its observations are {space}")
+    wrong = [each for each in keep if isinstance(each, bool | float) or each not in known or keep.count(each) > 1]
+    if wrong or not keep:
+        raise ValueError(f"it must name what to keep, each once, out of {allowed}{f', and not {wrong[0]!r}' if wrong else ''}")
+    if isinstance(space, spaces.Dict):
+        entries = {name: part for name, part in space.items() if name in (*keep, MASK_KEY)}
+        return map_observation(env, spaces.Dict(entries), lambda obs: {name: obs[name] for name in entries})
+    chosen = np.array(keep)
+    return map_observation(env, _box(space.low[chosen], space.high[chosen]), lambda obs: obs[chosen])
+
+
+def _box(low: Any, high: Any) -> spaces.Box:
+    """Of the type that the bounds have."""
+    return spaces.Box(low, high, dtype=low.dtype.type)
+
+
+class FrameStackState(NamedTuple):
+    """The state of ``frame_stack``."""
+
+    env_state: PyTree
+    frames: PyTree
+    """The last observations, side by side."""
+
+
+@wrapper
+def frame_stack(env: Env, num_frames: int) -> Env:
+    """The last observations side by side, the newest last (Mnih et al. 2015); before there were so many, the first one again.
+
+    They are joined along the last axis, the channels of a board or an image: [10, 10, 4] becomes [10, 10, 4·num_frames]. A board
+    without channels gets them, [10, 5] becomes [10, 5, num_frames], and a vector stays one: [3] becomes [3·num_frames]. Of a Dict
+    each entry is stacked, but for ``action_mask``. A replay buffer keeps what it sees, so every frame ``num_frames`` times.
+    """
+    num_frames, masked = check_count("num_frames", num_frames), _has_mask(env.observation_space)
+
+    def unmasked(obs: PyTree) -> PyTree:
+        return {name: x for name, x in obs.items() if name != MASK_KEY} if masked else obs
+
+    def shown(frames: PyTree, obs: PyTree) -> PyTree:
+        return {**frames, MASK_KEY: obs[MASK_KEY]} if masked else frames
+
+    def push(frames: Array, x: Array) -> Array:
+        x = _with_channels(x)
+        return jnp.concatenate([frames[..., x.shape[-1] :], x], -1)
+
+    def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
+        env_state, obs = env.reset(key, params)
+        frames = jax.tree.map(lambda x: _tiled(x, num_frames, jnp), unmasked(obs))
+        return FrameStackState(env_state, frames), shown(frames, obs)
+
+    def step(key: Key, state: FrameStackState, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
+        env_state, reached = env.step(key, state.env_state, action, params)
+        frames = jax.tree.map(push, state.frames, unmasked(reached.obs))
+        return FrameStackState(env_state, frames), reached._replace(obs=shown(frames, reached.obs))
+
+    return env._replace(reset=reset, step=step, observation_space=_stacked(env.observation_space, num_frames), render=inside(env))
+
+
+def _with_channels(x: Any) -> Any:
+    return x[..., None] if x.ndim in (0, 2) else x
+
+
+def _tiled(x: Any, times: int, numpy: Any = np) -> Any:
+    return numpy.concatenate([_with_channels(x)] * times, -1)
+
+
+def _stacked(space: spaces.Space, times: int) -> spaces.Space:
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: part if name == MASK_KEY else _stacked(part, times) for name, part in space.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_stacked(part, times) for part in space])
+    if isinstance(space, spaces.Box):
+        return _box(_tiled(space.low, times), _tiled(space.high, times))
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiBinary(_tiled(np.zeros(space.shape), times).shape)
+    sizes = np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec)  # type: ignore[attr-defined]
+    return spaces.MultiDiscrete(_tiled(sizes, times), start=_tiled(np.asarray(space.start), times))  # type: ignore[attr-defined]
+
+
+class TimeState(NamedTuple):
+    """The state of ``time_aware``."""
+
+    env_state: PyTree
+    elapsed: Array
+    """i32[]: steps of this episode."""
+
+
+@wrapper
+def time_aware(env: Env) -> Env:
+    """Observations that tell the time, as the share of ``max_episode_steps`` that has passed: 0 at first, 1 at the limit.
+
+    Where a limit is part of the task, no value is right that does not know the time (Pardo et al. 2018, section 3). A vector gets
+    one more element, f32[n + 1]; a Dict gets the entry ``time``, f32[1].
+    """
+    space, limit = env.observation_space, env.max_episode_steps
+    if limit is None:
+        own = getattr(env.params, "max_steps_in_episode", 200)
+        raise ValueError(
+            f"it needs to know the limit of an episode: put a time limit before it, '{env.name}|time_limit({own})|time_aware'"
+        )
+    timed: spaces.Space
+    if isinstance(space, spaces.Dict) and "time" not in space.spaces:
+        timed = spaces.Dict({**space, "time": spaces.Box(0.0, 1.0, (1,))})
+    elif isinstance(space, spaces.Box) and len(space.shape) == 1:
+        timed = _box(*(np.array([*side, end], np.float32) for side, end in ((space.low, 0), (space.high, 1))))
+    else:
+        raise ValueError(
+            f"the time goes into a vector, or into a Dict without an entry 'time', and its observations are {space}: put "
+            "flatten_observation before it"
+        )
+
+    def tell(obs: PyTree, elapsed: Array) -> PyTree:
+        time = (elapsed / limit).astype(jnp.float32)[None]
+        return {**obs, "time": time} if isinstance(space, spaces.Dict) else jnp.concatenate([obs.astype(jnp.float32), time])
+
+    def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
+        env_state, obs = env.reset(key, params)
+        elapsed = jnp.zeros((), jnp.int32)
+        return TimeState(env_state, elapsed), tell(obs, elapsed)
+
+    def step(key: Key, state: TimeState, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
+        env_state, reached = env.step(key, state.env_state, action, params)
+        # Environments that end late are stepped once more, on the row of their reset.
+        elapsed = jnp.minimum(state.elapsed + 1, limit)
+        return TimeState(env_state, elapsed), reached._replace(obs=tell(reached.obs, elapsed))
+
+    return env._replace(reset=reset, step=step, observation_space=timed, render=inside(env))
+
+
+def _has_mask(space: spaces.Space) -> bool:
+    return isinstance(space, spaces.Dict) and MASK_KEY in space.spaces
