@@ -6,12 +6,13 @@ remembers is in its own state, around the state of what it wraps. ``render`` dra
 
 from __future__ import annotations
 
-from jaxrl.envs.wrappers.actions import action_repeat, clip_action, scale_action, sticky_actions, time_limit
+from jaxrl.envs.wrappers.actions import StickyParams, action_repeat, clip_action, scale_action, sticky_actions, time_limit
 from jaxrl.envs.wrappers.base import WRAPPERS, bind_call, usage, wrap, wrapper
 from jaxrl.envs.wrappers.observations import flatten_observation, frame_stack, select_observation, time_aware
 
 __all__ = [
     "WRAPPERS",
+    "StickyParams",
     "action_repeat",
     "bind_call",
     "clip_action",

@@ -70,8 +70,12 @@ def bind_call(call: Call) -> Call:
         raise ValueError(
             f"unknown wrapper {call.name!r}.{nearest(call.name, WRAPPERS)} Wrappers: {', '.join(map(usage, WRAPPERS))}."
         )
+    signature = inspect.signature(WRAPPERS[call.name])
+    for name in call.keywords:
+        if name not in list(signature.parameters)[1:]:
+            raise ValueError(f"wrapper {call.name} has no argument {name!r}; it is written {usage(call.name)}")
     try:
-        bound = inspect.signature(WRAPPERS[call.name]).bind(None, *call.args, **call.keywords)
+        bound = signature.bind(None, *call.args, **call.keywords)
     except TypeError as error:
         raise ValueError(f"wrapper {call.name}: {error}; it is written {usage(call.name)}") from None
     bound.apply_defaults()
