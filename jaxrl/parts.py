@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from gymnasium import spaces
 
 from jaxrl.config import ReplayConfig
@@ -78,11 +79,11 @@ def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | Ho
     ``apply`` and ``unroll`` of what is returned take a ``key``, whether the given ones do or not.
     """
     what, both = f"model={show(model)}", (env.observation_space, env.action_space)
-    if _is_flax(model):
+    if library := _flax_library(model):
+        name = show(model).partition("(")[0]
+        call = f"from_linen({name}(…))" if library == "linen" else f"from_nnx(lambda rngs: {name}(…, rngs=rngs))"
         raise TypeError(
-            f"{what} is a flax module, which has no carry; wrap it, say with net = {show(model).partition('(')[0]}(…) and "
-            "apply = lambda params, carry, inputs: (carry, net.apply(params, inputs)), as "
-            "model=jaxrl.Model(net.init, apply, apply, lambda batch_size: ())"
+            f"{what} is a flax module, and must be {MODEL}: model=jaxrl.models.{call}, or a function of the spaces that gives it"
         )
     made: Any = model
     if not isinstance(model, Model):
@@ -108,8 +109,10 @@ def _with_key(function: Any) -> Any:
     return lambda params, carry, inputs, key=None: function(params, carry, inputs)
 
 
-def _is_flax(part: Any) -> bool:
-    return isinstance(part, nn.Module) or (isinstance(part, type) and issubclass(part, nn.Module))
+def _flax_library(part: Any) -> str | None:
+    """ "linen" or "nnx", for a module of theirs or a class of such modules."""
+    kind = part if isinstance(part, type) else type(part)
+    return next((name for name, base in (("linen", nn.Module), ("nnx", nnx.Module)) if issubclass(kind, base)), None)
 
 
 def _takes(function: Any, *args: Any, **kwargs: Any) -> bool:

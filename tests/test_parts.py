@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from flax import nnx
 
 import jaxrl
-from jaxrl.models import ActorCriticOutput, actor_critic, q_network
+from jaxrl.models import ActorCriticOutput, actor_critic, from_linen, from_nnx, q_network
 from jaxrl.parts import ready, resolve_model, show
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.records.folder import first_difference, what_counts
@@ -154,22 +155,38 @@ class Net(nn.Module):
         return nn.Dense(self.width)(inputs.obs)
 
 
-@pytest.mark.parametrize("model", [Net(), Net])
+class NnxNet(nnx.Module):
+    def __init__(self, width: int = 2, *, rngs: nnx.Rngs) -> None:
+        self.out = nnx.Linear(1, width, rngs=rngs)
+
+    def __call__(self, inputs: Any) -> Any:
+        return self.out(inputs.obs)
+
+
+@pytest.mark.parametrize(
+    "model, call",
+    [
+        (Net(), r"from_linen\(Net\("),
+        (Net, r"from_linen\(Net\("),
+        (NnxNet, r"from_nnx\(lambda rngs: NnxNet\("),
+        (NnxNet(rngs=nnx.Rngs(0)), r"from_nnx\(lambda rngs: NnxNet\("),
+    ],
+)
 @every_builder
-def test_a_flax_module_is_told_how_to_become_a_model(build: Builder, model: Any) -> None:
-    with pytest.raises(TypeError, match=r"^model=Net.* is a flax module.*model=jaxrl.Model\(net.init, apply, apply") as caught:
+def test_a_flax_module_is_told_how_to_become_a_model(build: Builder, model: Any, call: str) -> None:
+    with pytest.raises(TypeError, match=rf"^model=N.* is a flax module.*model=jaxrl.models.{call}") as caught:
         build(ENV, model=model)
     one_line(caught)
 
 
 def test_what_the_message_says_works() -> None:
-    net = Net(width=3)
-    apply = lambda params, carry, inputs: (carry, net.apply(params, inputs))  # noqa: E731
     env = probes.action_choice()
     with pytest.raises(TypeError, match=r"must give Q-values f32\[batch, 2\]; for a batch of one it gives float32\[1, 3\]"):
-        small_dqn(env, model=jaxrl.Model(net.init, apply, apply, lambda batch_size: ()))
-    net = Net(width=2)
-    small_dqn(env, model=jaxrl.Model(net.init, apply, apply, lambda batch_size: ()))
+        small_dqn(env, model=from_linen(Net(width=3)))
+    with pytest.raises(TypeError, match=r"must give Q-values f32\[batch, 2\]; for a batch of one it gives float32\[1, 3\]"):
+        small_dqn(env, model=from_nnx(lambda rngs: NnxNet(width=3, rngs=rngs)))
+    small_dqn(env, model=from_linen(Net()))
+    small_dqn(env, model=from_nnx(lambda rngs: NnxNet(rngs=rngs)))
 
 
 def test_a_model_for_other_spaces() -> None:

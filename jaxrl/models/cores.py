@@ -1,19 +1,16 @@
-"""What a network remembers: nothing, or the carry of a recurrent core; either way it is made a ``Model`` here."""
+"""What a network remembers: the recurrent cores, and how a network with one is a ``Model``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxrl.models.initialisers import drawn_at_once
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
-
-CORES = (None, "gru")
 
 
 def gru(carry: Array, gates: Array, recurrent: Callable[[Array], Array]) -> Array:
@@ -24,37 +21,55 @@ def gru(carry: Array, gates: Array, recurrent: Callable[[Array], Array]) -> Arra
     return update * carry + (1 - update) * jnp.tanh(x_n + jax.nn.sigmoid(x_r + h_r) * h_n)
 
 
-def memoryless(network: nn.Module) -> Model:
-    """Of a network called with ``inputs`` alone."""
+def lstm(carry: tuple[Array, Array], gates: Array, recurrent: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """One LSTM step (Gers et al. 2000) from the inputs of the four gates, [..., 4·size]; the carry is (hidden, cell).
+
+    The forget gate has a bias of 1 besides, so that it begins open (Jozefowicz et al. 2015).
+    """
+    hidden, cell = carry
+    write, forget, new, read = jnp.split(gates + recurrent(hidden), 4, axis=-1)
+    cell = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(write) * jnp.tanh(new)
+    return jax.nn.sigmoid(read) * jnp.tanh(cell), cell
+
+
+class Core(NamedTuple):
+    """A recurrent layer; the first leaf of its carry is what the layers behind it see."""
+
+    gates: int
+    step: Callable[[Any, Array, Callable[[Array], Array]], Any]
+    """(carry, inputs of the gates, the recurrent matmul) -> carry."""
+    initial_carry: Callable[[int, int], PyTree]
+    """(core_size, batch_size) -> zeros."""
+
+
+def _zeros(size: int, batch_size: int) -> Array:
+    return jnp.zeros((batch_size, size), jnp.float32)
+
+
+CORES = {
+    "gru": Core(3, gru, _zeros),
+    "lstm": Core(4, lstm, lambda size, batch_size: (_zeros(size, batch_size), _zeros(size, batch_size))),
+}
+
+
+def recurrent(network: Any, initial_carry: Callable[[int], PyTree]) -> Model:
+    """Of a network in three parts: ``encode`` and ``heads`` for all rows at once, ``core`` for one step."""
+
+    def whole(network: Any, carry: PyTree, inputs: StepInput) -> tuple[PyTree, Any]:
+        carry, hidden = network.core(carry, network.encode(inputs), inputs.is_first)
+        return carry, network.heads(hidden, inputs.obs)
+
+    def init(key: Key, inputs: StepInput) -> PyTree:
+        return drawn_at_once(key, network.init(key, initial_carry(inputs.is_first.shape[0]), inputs, method=whole))
 
     def apply(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None = None) -> tuple[PyTree, Any]:
-        return carry, network.apply(params, inputs)
+        return network.apply(params, carry, inputs, method=whole)
 
-    def init(key: Key, inputs: StepInput) -> PyTree:
-        return drawn_at_once(key, network.init(key, inputs))
-
-    return Model(init, apply, apply, lambda batch_size: ())
-
-
-def recurrent(network: Any) -> Model:
-    """Of a network with a ``core_size``, in three parts: ``encode`` and ``heads`` for all rows at once, ``core`` for one step."""
-
-    def initial_carry(batch_size: int) -> Array:
-        return jnp.zeros((batch_size, network.core_size), jnp.float32)
-
-    def init(key: Key, inputs: StepInput) -> PyTree:
-        return drawn_at_once(key, network.init(key, initial_carry(inputs.is_first.shape[0]), inputs))
-
-    def apply(params: PyTree, carry: Array, inputs: StepInput, key: Key | None = None) -> tuple[Array, Any]:
-        carry, output = network.apply(params, carry, inputs)
-        return carry, output
-
-    def unroll(params: PyTree, carry: Array, inputs: StepInput, key: Key | None = None) -> tuple[Array, Any]:
+    def unroll(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None = None) -> tuple[PyTree, Any]:
         run: Any = partial(network.apply, params)
 
-        def step(carry: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            carry = run(carry, *row, method=network.core)
-            return carry, carry
+        def step(carry: PyTree, row: tuple[PyTree, Array]) -> tuple[PyTree, PyTree]:
+            return run(carry, *row, method=network.core)
 
         gates = run(inputs, method=network.encode)
         carry, hidden = jax.lax.scan(step, carry, (gates, inputs.is_first))

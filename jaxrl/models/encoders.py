@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.models.initialisers import dense
+from jaxrl.models.initialisers import ACTIVATIONS, compute_type, dense
 from jaxrl.spaces import MASK_KEY
 from jaxrl.types import Array, PyTree
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu, "elu": jax.nn.elu, "silu": jax.nn.silu}
 
 
 def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
@@ -40,12 +37,20 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
         entries = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
         parts = [encode_space(part, x[name]) for name, part in entries if name != MASK_KEY]
         if not parts:
-            raise ValueError(
-                f"observation_space {space} has nothing for a network to see, as {MASK_KEY} is applied and not encoded: give it "
-                "another entry (a constant Box(0, 1, (1,)) will do), or pass a model of your own"
-            )
+            raise nothing_to_see(space)
         return jnp.concatenate(parts, axis=-1)
-    raise TypeError(
+    raise cannot_encode(space)
+
+
+def nothing_to_see(space: spaces.Space) -> ValueError:
+    return ValueError(
+        f"observation_space {space} has nothing for a network to see, as {MASK_KEY} is applied and not encoded: give it "
+        "another entry (a constant Box(0, 1, (1,)) will do), or pass a model of your own"
+    )
+
+
+def cannot_encode(space: spaces.Space) -> TypeError:
+    return TypeError(
         f"observation_space {space} cannot be encoded by the built-in networks: pass a model of your own (jaxrl.Model)"
     )
 
@@ -55,13 +60,23 @@ def _flat(space: spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete, x: Arra
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by the activation."""
+    """Dense layers, each followed by layer normalisation, if that is asked for (Ba et al. 2016), and the activation."""
 
     hidden_sizes: tuple[int, ...]
     activation: str
+    layer_norm: bool = False
+    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        for i, features in enumerate(self.hidden_sizes):
-            x = ACTIVATIONS[self.activation](dense(features, name=f"hidden_{i}")(x))
-        return x
+        return hidden_layers(x, self.hidden_sizes, self.activation, self.layer_norm, self.dtype)
+
+
+def hidden_layers(x: Array, hidden_sizes: tuple[int, ...], activation: str, layer_norm: bool, dtype: str) -> Array:
+    """The layers of an ``MLP``, as part of the module that calls this."""
+    for i, features in enumerate(hidden_sizes):
+        x = dense(features, name=f"hidden_{i}", dtype=dtype)(x)
+        if layer_norm:
+            x = nn.LayerNorm(dtype=compute_type(dtype), name=f"norm_{i}")(x)
+        x = ACTIVATIONS[activation](x)
+    return x

@@ -1,4 +1,4 @@
-"""How kernels begin: orthogonal, drawn for a whole network at once."""
+"""How layers are made: activations, the type they compute in, and orthogonal kernels, drawn for a whole network at once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.types import Array, Key, PyTree
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu, "elu": jax.nn.elu, "silu": jax.nn.silu}
+DTYPES = ("float32", "bfloat16")
+
+
+def compute_type(dtype: str) -> Any:
+    """The type that layers compute in; their parameters are f32 whatever it is."""
+    return {"float32": jnp.float32, "bfloat16": jnp.bfloat16}[dtype]
 
 
 def polar(x: Array) -> Array:
@@ -85,6 +93,8 @@ def drawn_at_once(key: Key, variables: PyTree) -> PyTree:
     return nn.meta.unbox(structure.unflatten(kernels))
 
 
-def dense(features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True) -> nn.Dense:
+def dense(
+    features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True, dtype: str = "float32"
+) -> nn.Dense:
     """A layer with an orthogonal kernel times a gain, and a bias of zeros."""
-    return nn.Dense(features, use_bias, kernel_init=orthogonal(gain), name=name)
+    return nn.Dense(features, use_bias, dtype=compute_type(dtype), kernel_init=orthogonal(gain), name=name)

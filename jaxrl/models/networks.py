@@ -2,83 +2,114 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.models.cores import gru
-from jaxrl.models.encoders import MLP, encode_space
+from jaxrl.models.cores import CORES
 from jaxrl.models.heads import ActorCriticOutput, PolicyHead, masked
 from jaxrl.models.initialisers import dense
+from jaxrl.models.torso import Network, Torso
 from jaxrl.types import Array, PyTree, StepInput
 
 
 class ActorCritic(nn.Module):
-    """Two separate MLPs, for policy and value."""
+    """A policy and a value, on a torso of their own each, or on one that they share."""
 
-    observation_space: spaces.Space
+    network: Network
     action_space: spaces.Space
-    hidden_sizes: tuple[int, ...]
-    activation: str
-    squash: bool = False
+    squash: bool
+    shared: bool
 
     @nn.compact
     def __call__(self, inputs: StepInput) -> ActorCriticOutput:
-        x = encode_space(self.observation_space, inputs.obs)
-        policy = PolicyHead(self.action_space, self.squash, name="policy")(
-            MLP(self.hidden_sizes, self.activation, name="actor")(x), inputs.obs
-        )
-        value = dense(1, 1.0, "value")(MLP(self.hidden_sizes, self.activation, name="critic")(x))
-        return ActorCriticOutput(policy, value[..., 0])
+        names = ("torso",) if self.shared else ("actor", "critic")
+        features = [Torso(self.network, self.action_space, name=name)(inputs) for name in names]
+        policy = PolicyHead(self.action_space, self.squash, name="policy")(features[0], inputs.obs)
+        return ActorCriticOutput(policy, dense(1, 1.0, "value")(features[-1])[..., 0])
 
 
 class QNetwork(nn.Module):
-    """An MLP to one Q-value per action."""
+    """A torso to one Q-value per action."""
 
-    observation_space: spaces.Space
-    num_actions: int
-    hidden_sizes: tuple[int, ...]
-    activation: str
+    network: Network
+    action_space: spaces.Discrete
 
     @nn.compact
     def __call__(self, inputs: StepInput) -> Array:
-        x = MLP(self.hidden_sizes, self.activation, name="torso")(encode_space(self.observation_space, inputs.obs))
-        return masked(dense(self.num_actions, 1.0, "q")(x), inputs.obs)
+        x = Torso(self.network, self.action_space, name="torso")(inputs)
+        return masked(dense(int(self.action_space.n), 1.0, "q")(x), inputs.obs)
 
 
-class RecurrentActorCritic(nn.Module):
-    """Encoder → GRU → policy and value, shared up to the heads; sees the previous action and reward as well (rlpyt)."""
+class Memory(nn.Module):
+    """A torso and a recurrent core behind it."""
 
-    observation_space: spaces.Space
+    network: Network
     action_space: spaces.Space
-    hidden_sizes: tuple[int, ...]
-    activation: str
-    core_size: int
-    squash: bool = False
 
     def setup(self) -> None:
-        self.encoder = MLP(self.hidden_sizes, self.activation)
-        self.core_input = dense(3 * self.core_size, 1.0)
-        self.core_recurrent = dense(3 * self.core_size, 1.0, use_bias=False)
-        self.policy_head = PolicyHead(self.action_space, self.squash)
-        self.value_head = dense(1, 1.0)
+        size, dtype = CORES[self.network.core].gates * self.network.core_size, self.network.dtype  # type: ignore[index]
+        self.encoder = Torso(self.network, self.action_space)
+        self.core_input = dense(size, 1.0, dtype=dtype)
+        self.core_recurrent = dense(size, 1.0, use_bias=False, dtype=dtype)
 
     def encode(self, inputs: StepInput) -> Array:
-        """The part that needs no carry, for all rows at once: the three gates' inputs, [..., 3·core_size]."""
-        parts = [
-            encode_space(self.observation_space, inputs.obs),
-            encode_space(self.action_space, inputs.prev_action) * ~inputs.is_first[..., None],
-            inputs.prev_reward[..., None],
-        ]
-        return self.core_input(self.encoder(jnp.concatenate(parts, axis=-1)))
+        """The part that needs no carry, for all rows at once: the inputs of the gates, f32[..., gates·core_size]."""
+        return self.core_input(self.encoder(inputs)).astype(jnp.float32)
 
-    def core(self, carry: Array, gates: Array, is_first: Array) -> Array:
-        """One step, from zero where an episode starts."""
-        return gru(jnp.where(is_first[..., None], 0.0, carry), gates, self.core_recurrent)
+    def core(self, carry: PyTree, gates: Array, is_first: Array) -> tuple[PyTree, Array]:
+        """One step, from zero where an episode starts: (carry, features)."""
+        carry = jax.tree.map(lambda x: jnp.where(is_first[..., None], 0.0, x), carry)
+        carry = CORES[self.network.core].step(carry, gates, lambda x: self.core_recurrent(x).astype(jnp.float32))  # type: ignore[index]
+        return carry, jax.tree.leaves(carry)[0]
+
+
+class RecurrentActorCritic(Memory):
+    """Torso → core → policy and value, shared up to the heads."""
+
+    squash: bool
+
+    def setup(self) -> None:
+        super().setup()
+        self.policy_head = PolicyHead(self.action_space, self.squash)
+        self.value_head = dense(1, 1.0)
 
     def heads(self, hidden: Array, obs: PyTree) -> ActorCriticOutput:
         return ActorCriticOutput(self.policy_head(hidden, obs), self.value_head(hidden)[..., 0])
 
-    def __call__(self, carry: Array, inputs: StepInput) -> tuple[Array, ActorCriticOutput]:
-        carry = self.core(carry, self.encode(inputs), inputs.is_first)
-        return carry, self.heads(carry, inputs.obs)
+
+class SeparateActorCritic(nn.Module):
+    """Torso → core → policy, and the same again for the value; the carry is a pair."""
+
+    network: Network
+    action_space: spaces.Space
+    squash: bool
+
+    def setup(self) -> None:
+        self.actor, self.critic = (Memory(self.network, self.action_space) for _ in range(2))
+        self.policy_head = PolicyHead(self.action_space, self.squash)
+        self.value_head = dense(1, 1.0)
+
+    def encode(self, inputs: StepInput) -> tuple[Array, Array]:
+        return self.actor.encode(inputs), self.critic.encode(inputs)
+
+    def core(self, carry: PyTree, gates: tuple[Array, Array], is_first: Array) -> tuple[PyTree, tuple[Array, Array]]:
+        actor, critic = self.actor.core(carry[0], gates[0], is_first), self.critic.core(carry[1], gates[1], is_first)
+        return (actor[0], critic[0]), (actor[1], critic[1])
+
+    def heads(self, hidden: tuple[Array, Array], obs: PyTree) -> ActorCriticOutput:
+        return ActorCriticOutput(self.policy_head(hidden[0], obs), self.value_head(hidden[1])[..., 0])
+
+
+class RecurrentQNetwork(Memory):
+    """Torso → core → one Q-value per action."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.q: Any = dense(int(self.action_space.n), 1.0)  # type: ignore[attr-defined]
+
+    def heads(self, hidden: Array, obs: PyTree) -> Array:
+        return masked(self.q(hidden), obs)

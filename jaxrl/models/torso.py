@@ -1,0 +1,110 @@
+"""From an observation to features: each of its entries by the network that fits it, then hidden layers over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.models.encoders import encode_space, hidden_layers, nothing_to_see
+from jaxrl.models.images import IMAGE_NETWORKS, MinAtarCNN, as_image
+from jaxrl.models.initialisers import compute_type
+from jaxrl.spaces import MASK_KEY
+from jaxrl.types import Array, PyTree, StepInput
+
+
+class Entry(NamedTuple):
+    """A part of an observation, and the network that encodes it."""
+
+    path: tuple[str | int, ...]
+    """Keys and indices that lead to it; () for an observation of one part."""
+    space: spaces.Space
+    encoder: str
+    """One of ``IMAGE_NETWORKS``, "embedding", or "flat"."""
+
+    def named(self, what: str) -> str:
+        return "_".join([what, *map(str, self.path)])
+
+
+class Network(NamedTuple):
+    """What ``actor_critic`` and ``q_network`` were asked for, checked: see there."""
+
+    entries: tuple[Entry, ...]
+    hidden_sizes: tuple[int, ...]
+    activation: str
+    layer_norm: bool
+    use_previous: bool
+    image_layout: str
+    channel_multiplier: int
+    convolution: str
+    embedding_size: int
+    dtype: str
+    core: str | None
+    core_size: int
+
+    @property
+    def has_image(self) -> bool:
+        return any(entry.encoder in IMAGE_NETWORKS for entry in self.entries)
+
+
+def leaves(space: spaces.Space, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], spaces.Space]]:
+    """(path, space) of what Dicts and Tuples hold, without ``action_mask``, in the order of ``encode_space``."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield path, space
+        return
+    entries: Any = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+    found = [leaf for name, part in entries if name != MASK_KEY for leaf in leaves(part, (*path, name))]
+    if not found:
+        raise nothing_to_see(space)
+    yield from found
+
+
+class Torso(nn.Module):
+    """The features f32[..., n] of a ``StepInput``: its observation, and the previous action and reward if that is asked for."""
+
+    network: Network
+    action_space: spaces.Space
+
+    @nn.compact
+    def __call__(self, inputs: StepInput) -> Array:
+        network = self.network
+        parts = [self.encode(entry, inputs.obs) for entry in network.entries]
+        if network.use_previous:
+            parts += [
+                encode_space(self.action_space, inputs.prev_action) * ~inputs.is_first[..., None],
+                inputs.prev_reward[..., None],
+            ]
+        x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        return hidden_layers(x, network.hidden_sizes, network.activation, network.layer_norm, network.dtype)
+
+    def encode(self, entry: Entry, obs: PyTree) -> Array:
+        network, x = self.network, obs
+        for name in entry.path:
+            x = x[name]
+        if entry.encoder == "flat":
+            return encode_space(entry.space, x)
+        if entry.encoder == "embedding":
+            return self.embed(entry, x)
+        make, settings = IMAGE_NETWORKS[entry.encoder], {}
+        if make is MinAtarCNN:
+            settings["convolution"] = network.convolution
+        convolutions = make(
+            network.channel_multiplier, network.activation, network.dtype, name=entry.named(entry.encoder), **settings
+        )
+        assert isinstance(entry.space, spaces.Box)
+        return convolutions(as_image(entry.space, x, network.image_layout))
+
+    def embed(self, entry: Entry, x: Array) -> Array:
+        """A learnt vector for each value, side by side for several integers."""
+        assert isinstance(entry.space, spaces.Discrete | spaces.MultiDiscrete)
+        if isinstance(entry.space, spaces.Discrete):
+            counts, x = [int(entry.space.n)], (x - int(entry.space.start))[..., None]
+        else:
+            counts = [int(n) for n in entry.space.nvec.ravel()]
+            x = (x - jnp.asarray(entry.space.start, x.dtype)).reshape((*x.shape[: x.ndim - entry.space.nvec.ndim], -1))
+        size, dtype, name = self.network.embedding_size, compute_type(self.network.dtype), entry.named("embedding")
+        tables = [nn.Embed(n, size, dtype=dtype, name=f"{name}_{i}") for i, n in enumerate(counts)]
+        return jnp.concatenate([table(x[..., i]) for i, table in enumerate(tables)], axis=-1)
