@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.runtime.checkpoint.manifest import render
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.records.written import NEEDED_OF_RECORD, check_config, check_record, per_seed_shapes
+from jaxrl.runtime.records.written import NEEDED_OF_RECORD, PER_SEED, check_config, check_record
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 
 
@@ -102,7 +102,7 @@ RECORD: dict[str, Any] = {
 
 
 def test_a_record_comes_back_as_numbers() -> None:
-    record = check_record(RECORD, per_seed_shapes(2))
+    record = check_record(RECORD, dict.fromkeys(PER_SEED, (2,)))
     assert record.keys() == RECORD.keys() and record["iteration"] == 1 and np.isnan(record["losses/loss"])
     np.testing.assert_array_equal(record["evaluation/episodic_return"], [np.nan, 1.0])
     assert record["diverged"].dtype == bool and record["env_steps"].dtype.kind == "i"
@@ -129,12 +129,12 @@ def test_an_iteration_is_a_count(value: Any) -> None:
 def test_values_per_seed_are_numbers(value: Any) -> None:
     for key in ("env_steps", "diverged", "evaluation/episodic_return"):
         with pytest.raises(ValueError, match=f"^its '{key}' "):
-            check_record(altered(RECORD, key, value), per_seed_shapes(2))
+            check_record(altered(RECORD, key, value), dict.fromkeys(PER_SEED, (2,)))
 
 
 def test_records_fit_the_seeds_and_each_other() -> None:
     with pytest.raises(ValueError, match=r"^its 'env_steps' has the shape \(2,\), and not \(3,\)"):
-        check_record(RECORD, per_seed_shapes(3))
+        check_record(RECORD, dict.fromkeys(PER_SEED, (3,)))
     shapes: dict[str, Any] = {}
     check_record(RECORD, shapes)
     with pytest.raises(ValueError, match=r"^its 'losses/loss' has the shape \(2,\), and not \(\) as in the lines before"):

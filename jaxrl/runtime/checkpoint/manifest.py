@@ -35,17 +35,7 @@ class CheckpointError(ValueError):
 
 
 class Damage(Exception):
-    """A step is not whole; the text says why. It never leaves this room, which goes back to the step before."""
-
-    def __str__(self) -> str:
-        return f"is not whole: {self.args[0]}"
-
-
-class Foreign(Damage):
-    """A step is whole, and another run wrote it."""
-
-    def __str__(self) -> str:
-        return "was written by another run"
+    """Why a step cannot be used: ``is not whole: …``. It never leaves this room, which goes back to the step before."""
 
 
 class CheckpointWarning(UserWarning):
@@ -103,29 +93,28 @@ def read_whole(folder: Path, step: int, run: str | None = None) -> CheckpointInf
     """What the manifest of a step folder says, after checking every file against it.
 
     Raises:
-      Foreign: another run than ``run`` wrote it.
-      Damage: something is missing, cut or altered; the text names the file.
+      Damage: another run than ``run`` wrote it, or something is missing, cut or altered; the text names the file.
       CheckpointError: the step has a format that this version does not read.
     """
     name = NAME
     try:
         info = _parse(folder, step, read_regular(folder / name))
         if run is not None and info.run != run:
-            raise Foreign
+            raise Damage("was written by another run")
         for name, (size, digest) in info.files.items():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
-                raise Damage(f"its {NAME} lists {name!r}, which is not in its folder")
+                raise Damage(f"is not whole: its {NAME} lists {name!r}, which is not in its folder")
             found, digest_found = _digest_file(folder / name)  # through a link: large files may be kept elsewhere
             if found != size:
-                raise Damage(f"the file {name} has {found} bytes where {size} were written")
+                raise Damage(f"is not whole: the file {name} has {found} bytes where {size} were written")
             if digest_found != digest:
-                raise Damage(f"the file {name} was altered: its digest differs")
+                raise Damage(f"is not whole: the file {name} was altered: its digest differs")
     except FileNotFoundError:
-        raise Damage(f"the file {name} is missing") from None
+        raise Damage(f"is not whole: the file {name} is missing") from None
     except OSError as error:
-        raise Damage(f"the file {name} cannot be read ({error.strerror})") from None
+        raise Damage(f"is not whole: the file {name} cannot be read ({error.strerror})") from None
     if ARRAYS not in info.files:
-        raise Damage(f"it was saved without the file {ARRAYS}")
+        raise Damage(f"is not whole: it was saved without the file {ARRAYS}")
     return info
 
 
@@ -161,7 +150,7 @@ def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
     try:
         body = parse_json(raw)
         if raw != render(body):
-            raise Damage(f"the file {NAME} was altered: its digest differs")
+            raise Damage(f"is not whole: the file {NAME} was altered: its digest differs")
         version, writer = body["format"], body["versions"]["jaxrl"]
         if version not in READABLE:
             raise CheckpointError(
@@ -170,7 +159,7 @@ def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
                 f" install jaxrl=={writer}) or another version that reads format {version}."
             )
         if body["step"] != step:
-            raise Damage(f"the file {NAME} belongs to step {body['step']}")
+            raise Damage(f"is not whole: the file {NAME} belongs to step {body['step']}")
         return CheckpointInfo(
             step=step,
             spec=body["spec"],
@@ -183,7 +172,7 @@ def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
     except CheckpointError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise Damage(f"the file {NAME} was altered: it cannot be parsed") from None
+        raise Damage(f"is not whole: the file {NAME} was altered: it cannot be parsed") from None
 
 
 def _leaf(path: str, shape: list[int], dtype: str, kind: str = "") -> LeafSpec:

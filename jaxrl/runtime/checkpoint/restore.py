@@ -97,7 +97,7 @@ def read_info(folder: str | os.PathLike[str], *, step: int | None = None, run: s
     for number, path in _candidates(folder, step):
         try:
             if path.parent != folder:
-                raise Damage("its save was cut short, or is still going on")
+                raise Damage("is not whole: its save was cut short, or is still going on")
             found = manifest.read_whole(path, number, run)
         except Damage as damage:
             problems.append(f"step {number} ({path}) {damage}")

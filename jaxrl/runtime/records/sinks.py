@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxrl.runtime.records.folder import PROGRESS, RECORDS, plain, without_nan
 from jaxrl.runtime.records.record import FIRST_COLUMNS, Record
-from jaxrl.runtime.records.written import check_record, per_seed_shapes
+from jaxrl.runtime.records.written import PER_SEED, check_record
 from jaxrl.runtime.system.disk import parse_json, read_regular, write_atomically
 from jaxrl.runtime.system.warn import warn
 
@@ -111,7 +111,7 @@ def read_records(folder: Path, last_iteration: int, num_seeds: int | None = None
     path, records = folder / RECORDS, []
     if not os.path.lexists(path):
         return []
-    shapes = {} if num_seeds is None else per_seed_shapes(num_seeds)
+    shapes: dict[str, tuple[int, ...]] = {} if num_seeds is None else dict.fromkeys(PER_SEED, (num_seeds,))
     lines = read_regular(path).split(b"\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is not whole
         try:

@@ -92,11 +92,6 @@ def check_record(data: Any, shapes: dict[str, tuple[int, ...]]) -> Record:
     return record
 
 
-def per_seed_shapes(num_seeds: int) -> dict[str, tuple[int, ...]]:
-    """What every record of a run with so many seeds has."""
-    return {key: (num_seeds,) for key in PER_SEED}
-
-
 def _with_nan(value: Any) -> Any:
     """The number or the array that was made plain for JSON; what is neither is no number here either."""
     if isinstance(value, list):
