@@ -15,6 +15,7 @@ import pytest
 
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
+from jaxrl.envs.wrappers import WRAPPERS, usage
 from jaxrl.presets import PRESETS
 from jaxrl.runtime.cli import envs as envs_command
 from jaxrl.runtime.cli.main import main
@@ -57,8 +58,9 @@ def test_all_envs_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 
 def test_without_a_filter_families_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    heading, *rows, empty, total = output(capsys, "envs").splitlines()
-    assert heading.split("  ")[0] == "backend" and empty == "" and len(rows) < 40
+    families, total, _ = output(capsys, "envs").split("\n\n", 2)
+    heading, *rows = families.splitlines()
+    assert heading.split("  ")[0] == "backend" and len(rows) < 40
     cells = [[part for part in row.split("  ") if part] for row in rows]
     every = [env_id.removeprefix("gymnax:") for env_id in jaxrl.list_envs()]
     assert sum(int(number.replace(",", "")) for _, _, number, _ in cells) == len(every)
@@ -80,6 +82,26 @@ def test_envs_are_described_as_they_are_built(env_id: str) -> None:
     assert limit == {"Pendulum-v1": "200", "envpool:Pong-v5": "27,000"}[env_id]
     assert action == {"Pendulum-v1": "Box(1) float32 [-2, 2]", "envpool:Pong-v5": "Discrete(6)"}[env_id]
     assert observation.endswith({"Pendulum-v1": " float32", "envpool:Pong-v5": " uint8 [0, 255]"}[env_id])
+
+
+def test_wrappers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    *_, table, how = output(capsys, "envs").split("\n\n")
+    rows = dict(re.split("  +", row, maxsplit=1) for row in table.splitlines()[1:])
+    assert set(rows) == {usage(name) for name in WRAPPERS} and all(text.endswith(".") for text in rows.values())
+    assert rows["time_limit(max_steps)"].startswith("Episodes are truncated after max_steps steps") and "|frame_stack(4)" in how
+
+
+def test_one_environment_is_shown_by_its_whole_id(capsys: pytest.CaptureFixture[str]) -> None:
+    heading, row = output(capsys, "envs", "CartPole-v1|select_observation(0,2)|action_repeat(2)").splitlines()
+    assert re.split("  +", row) == [
+        "CartPole-v1|select_observation(0,2)|action_repeat(2)",
+        "Box(2) float32",
+        "Discrete(2)",
+        "500 inside",
+    ]
+    assert heading.split()[0] == "id"
+    assert envs_command.describe("CartPole-v1|sticky_actions|time_limit(9)")[3] == "9"
+    assert envs_command.describe("CartPole-v1?max_steps_in_episode=70|sticky_actions")[3] == "70"
 
 
 def test_limits_that_terminate_are_said() -> None:
@@ -105,6 +127,7 @@ def test_a_broken_backend_does_not_hide_the_other(capsys: pytest.CaptureFixture[
     [
         (["envs", "--backend", "envpol"], "unknown backend 'envpol'. Did you mean 'envpool'?"),
         (["envs", "CartPool-v1"], "no environment matches 'CartPool-v1'. Did you mean 'CartPole-v1'?"),
+        (["envs", "CartPole-v1|time_limt(9)"], "unknown wrapper 'time_limt'. Did you mean 'time_limit'?"),
         (["algos", "pppo"], "unknown algorithm 'pppo'. Did you mean 'ppo'?"),
         (["presets", "ppo-cartpol"], "unknown preset 'ppo-cartpol'. Did you mean 'ppo-cartpole'?"),
         (["train", "ppo", "--preset", "ppo-cartpol"], "Did you mean 'ppo-cartpole'?"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +37,9 @@ from jaxrl.envs.wrappers import (
 )
 from jaxrl.rollout import advance, reset_envs
 from jaxrl.rows import Outcome, first_input, no_episode
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.sweep import read_sweep
+from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.types import ActorState, Env, TimeStep
 from tests.agents import assert_bit_equal, small_ppo
 
@@ -567,3 +572,16 @@ def test_ppo_learns_from_a_wrapped_environment_and_is_built_again() -> None:
     again = jaxrl.build(agent.spec)
     assert again.env is agent.env
     assert_bit_equal(again.init(jax.random.key(0)), agent.init(jax.random.key(0)))
+
+
+def test_the_command_line_trains_and_resumes_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, "")
+    env_id, folder = "CartPole-v1|select_observation(0,2)|time_limit(3)", tmp_path / "run"
+    sizes = ["--num-envs=2", "--rollout-length=4", "--num-epochs=1", "--num-minibatches=1", "--eval-every=0", "--total-steps=8"]
+    assert main(["train", "ppo", "--env", env_id, *sizes, "--out", str(folder)]) == 0
+    assert main(["train", "--resume", str(folder), "--total-steps", "16"]) == 0
+    assert json.loads((folder / "config.json").read_text())["agent"]["env"] == env_id
+    assert jaxrl.load_policy(str(folder), which="last")(np.zeros(2, np.float32)) in (0, 1)
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(f'algorithm = "ppo"\nenv = "{env_id}"\ntotal_steps = 64\n[grid]\ngamma = [0.9, 0.99]\n')
+    assert read_sweep(sweep).env == env_id

@@ -38,8 +38,10 @@ def scale_action(env: Env, low: float = -1.0, high: float = 1.0) -> Env:
 
 @wrapper
 def clip_action(env: Env) -> Env:
-    """Any action: it is clipped to the bounds of the environment's Box. The new Box has no bounds, so rules of jaxrl act in the
-    environment's units, and do not map [−1, 1] onto them."""
+    """Any action, clipped to the bounds of the environment's Box.
+
+    The new Box has no bounds, so rules of jaxrl act in the environment's units, and do not map [−1, 1] onto them.
+    """
     space = env.action_space
     if not isinstance(space, spaces.Box):
         raise ValueError(f"it needs actions of a Box, and they are {space}")
@@ -113,8 +115,9 @@ class RepeatState(NamedTuple):
 
 @wrapper
 def action_repeat(env: Env, repeats: int) -> Env:
-    """One step is ``repeats`` steps with the same action, or fewer where the episode ends: their rewards are summed, and the
-    observation, the flags and ``info`` are those of the last one. A limit of episodes still counts the steps inside.
+    """One step is so many steps with the same action, whose rewards are summed; fewer where the episode ends.
+
+    The observation, the flags and ``info`` are those of the last one. A limit of episodes still counts the steps inside.
     """
     repeats, limit = check_count("repeats", repeats), env.max_episode_steps
 

@@ -15,6 +15,8 @@ from jaxrl.names import nearest
 from jaxrl.runtime.cli.flags import Flag, shown_as
 from jaxrl.runtime.screen.tables import show_table, terminal
 
+HEADINGS = ("id", "observation", "action", "max steps")
+
 MOST_DESCRIBED = 40
 """Of each backend: longer lists are of ids only."""
 
@@ -25,20 +27,23 @@ time limits.
 
 An id is NAME (gymnax: in JAX, where the learning is) or BACKEND:NAME (envpool:
 in C++ on the CPU). Options may follow: 'CartPole-v1?gravity=5.0'. An
-environment of your own is MODULE:FUNCTION.
+environment of your own is MODULE:FUNCTION. Wrappers of pure environments come
+last, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'.
 
 try:
   jaxrl envs pong
   jaxrl envs atari
   jaxrl envs 'Half*-v4'
   jaxrl envs --backend gymnax
+  jaxrl envs 'CartPole-v1|select_observation(0,2)'
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     filter: Annotated[tyro.conf.Positional[str | None], shown_as("[FILTER]")] = None
-    """Only ids that contain this, in capitals or not; with * a pattern for the whole name. A family means all of its members."""
+    """Only ids that contain this, in capitals or not; with * a pattern for the whole name. A family means all of its members.
+    A whole id with options or wrappers means just that environment."""
     backend: Annotated[str | None, shown_as("BACKEND", "all")] = None
     """Only the environments of this backend: gymnax or envpool."""
     all: Flag = False
@@ -49,6 +54,9 @@ def main(args: Sequence[str]) -> int:
     options = tyro.cli(Options, prog="jaxrl envs", description=HELP, args=list(args))
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"  # a list needs no accelerator, and must not take the memory of one
+    if {"?", "|"} & set(options.filter or ""):
+        show_one(options.filter or "")
+        return 0
     known, failures = list_ids(options.backend)
     if known and options == Options():
         summarise(known)
@@ -71,7 +79,30 @@ def summarise(known: dict[str, list[str]]) -> None:
         for family, members in sorted(families.items(), key=lambda item: -len(item[1])):
             rows.append((backend, family, f"{len(members):,}", ", ".join(members[:2])))
     show_table(("backend", "family", "environments", "such as"), rows, fixed=(0, 1))
-    print(f"\n{counted(known)}. More: jaxrl envs FAMILY or a part of an id, --backend, --all")
+    print(f"\n{counted(known)}. More: jaxrl envs FAMILY or a part of an id, --backend, --all\n")
+    show_table(("wrapper", "what it makes of a pure environment"), wrappers(), fixed=(0,))
+    print("\nAn id with wrappers, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'")
+
+
+def wrappers() -> list[tuple[str, str]]:
+    """How each is written, and the first line of what it says of itself."""
+    from jaxrl.envs.wrappers import WRAPPERS, usage
+
+    return [
+        (usage(name), str(function.__doc__).partition("\n")[0].replace("``", "")) for name, function in sorted(WRAPPERS.items())
+    ]
+
+
+def show_one(env_id: str) -> None:
+    """A row for an id with options or wrappers, which no list holds.
+
+    Raises:
+      ValueError: there is no such environment.
+    """
+    from jaxrl.envs import make_env
+
+    make_env(env_id)  # says what is wrong with it
+    show_table(HEADINGS, [describe(env_id)])
 
 
 def show(known: dict[str, list[str]], wanted: str | None) -> None:
@@ -85,7 +116,7 @@ def show(known: dict[str, list[str]], wanted: str | None) -> None:
         if len(ids) > MOST_DESCRIBED:
             list_plainly(backend, ids)
         elif ids:
-            show_table(("id", "observation", "action", "max steps"), [describe(env_id) for env_id in ids])
+            show_table(HEADINGS, [describe(env_id) for env_id in ids])
         if ids:
             print()
     long = any(len(ids) > MOST_DESCRIBED for ids in chosen.values())
@@ -128,16 +159,19 @@ def matches(env_id: str, pattern: str) -> bool:
 def describe(env_id: str) -> tuple[str, str, str, str]:
     """A row of the table. An environment that cannot be built here says why, and one that its limit terminates says so."""
     from jaxrl.envs import make_env
-    from jaxrl.envs.backend import DEFAULT_BACKEND, parse_id
+    from jaxrl.envs.backend import DEFAULT_BACKEND, format_id, parse_id
     from jaxrl.envs.gymnax import HORIZONS
 
     try:
-        env: Any = make_env(env_id)
+        env = make_env(env_id)
     except Exception as error:  # of any package below, and of any kind
         return env_id, f"cannot be built: {' '.join(str(error).split()) or type(error).__name__}", "", ""
-    limit = env.max_episode_steps or getattr(getattr(env, "params", None), "max_steps_in_episode", None)
     parsed = parse_id(env.name)
-    ends = ", then it has ended" if parsed.backend == DEFAULT_BACKEND and parsed.name in HORIZONS else ""
+    inside: Any = make_env(format_id(parsed._replace(wrappers=())))
+    limit = env.max_episode_steps or getattr(getattr(inside, "params", None), "max_steps_in_episode", None)
+    repeated = not env.max_episode_steps and any(call.name == "action_repeat" for call in parsed.wrappers)
+    ends = " inside" * repeated
+    ends += ", then it has ended" if parsed.backend == DEFAULT_BACKEND and parsed.name in HORIZONS else ""
     return (
         env_id,
         space_text(env.observation_space),

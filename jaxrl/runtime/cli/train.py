@@ -49,7 +49,8 @@ class RunOptions:
     """What to run, for how long, and where the results go."""
 
     env: str
-    """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options may follow, as in 'CartPole-v1?gravity=5.0'."""
+    """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options and wrappers may follow, as in
+    'CartPole-v1?gravity=5.0|time_limit(200)'."""
     seeds: Annotated[str, tyro.conf.arg(metavar="N|S,S,…")] = "1"
     """How many seeds (8 means 0 to 7), or the seeds themselves with commas: 3,5,7 (a single one: 3,)."""
     total_steps: Count = 500_000
