@@ -66,3 +66,15 @@ def test_csv_says_the_same_whether_it_was_interrupted_or_not(tmp_path: Path) -> 
     assert text == (tmp_path / "b" / "progress.csv").read_text()
     assert text.splitlines()[0].endswith(",charts/new") and text.splitlines()[1].endswith(",")
     assert len(text.splitlines()) == 1 + 3 * 2
+
+
+def test_a_record_is_in_the_files_as_soon_as_it_is_logged(tmp_path: Path) -> None:
+    """A kill loses none of them, and ``flush`` has only to see that they are on the disk."""
+    sinks = JsonLines(tmp_path, []), Csv(tmp_path, SEEDS, [])
+    for sink in sinks:
+        sink.log(record(1))
+        sink.log(record(2))
+    assert [r["iteration"] for r in read_records(tmp_path, 99)] == [1, 2]
+    assert len((tmp_path / "progress.csv").read_text().splitlines()) == 1 + 2 * 2
+    for sink in sinks:
+        sink.close()
