@@ -25,7 +25,7 @@ from jaxrl.runtime.loop.session import Session
 from jaxrl.runtime.play.loaded import LoadedPolicy
 from jaxrl.runtime.records.folder import RunFolder
 from jaxrl.runtime.records.origin import installed_versions
-from jaxrl.runtime.screen.progress import Silent
+from jaxrl.runtime.screen.progress import make_progress
 from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.types import Agent
 
@@ -51,7 +51,7 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
         plan = make_plan(agent, 10**9, eval_every=0, chunk_iterations=iterations)
         request = {**plan.describe(), "seeds": SEEDS, "hyperparams": None, "save_replay": True}
         files = RunFiles(folder, agent, request, Output(checkpoint_every=0), jax.devices(), lambda text: None)
-        session = Session(driver, SEEDS, plan, Silent(), files)
+        session = Session(driver, SEEDS, plan, make_progress("", plan.total_steps, quiet=True), files)
         about: dict[str, Any] = {"spec": agent.spec, "request": request, "note": lambda text: None}
         saver = Saver(RunFolder(Path(name) / "saved"), **about, every=1e-9, keep=3)
         step = itertools.count(1)

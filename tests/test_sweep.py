@@ -190,7 +190,7 @@ def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     out, started = tmp_path / "out", []
     original = sweep_module.run_job
 
-    def fail_second(command: list[str]) -> sweep_module.Ended:
+    def fail_second(command: list[str]) -> tuple[int, int]:
         started.append(command[-2])
         return original([sys.executable, "-c", "raise SystemExit(3)"] if len(started) == 2 else command)
 
@@ -248,9 +248,9 @@ def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, 
 
 
 def test_seeds_may_repeat_where_hyperparameters_differ() -> None:
-    assert check_seeds([1, 1], repeated=True) == [1, 1]
+    assert check_seeds([1, 1]) == [1, 1]
     check_members([1, 1], {"gamma": np.array([0.9, 0.8])})
     with pytest.raises(ValueError, match="1 occurs twice with the same hyperparameters"):
         check_members([1, 1], {"gamma": 0.9})
-    with pytest.raises(ValueError, match="1 occurs twice"):
-        check_seeds([1, 1])
+    with pytest.raises(ValueError, match="1 occurs twice, and"):
+        check_members([1, 1])

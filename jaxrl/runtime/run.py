@@ -21,13 +21,15 @@ from jaxrl.names import says_keywords
 from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which
 from jaxrl.runtime.drivers.driver import Driver
+from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
-from jaxrl.runtime.loop.interrupt import Interrupted
+from jaxrl.runtime.loop.interrupt import Interrupted, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
 from jaxrl.runtime.loop.session import OnChunk, Session
 from jaxrl.runtime.records.folder import RunFolder, read_config
 from jaxrl.runtime.records.record import as_arrays
-from jaxrl.runtime.screen.progress import Header, make_progress
+from jaxrl.runtime.screen.progress import make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache, seed_devices
 from jaxrl.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.types import Agent, HostEnv, PyTree
@@ -145,7 +147,7 @@ def run(
     """
     _check_runnable(agent, on_chunk, init_which)
     check_switches(exact_steps=exact_steps, save_replay=save_replay, tensorboard=tensorboard, quiet=quiet)
-    seeds = check_seeds(seeds, repeated=hyperparams is not None)
+    seeds = check_seeds(seeds)
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
@@ -173,15 +175,16 @@ def run(
         enable_compilation_cache()
         driver, devices, advice = open_driver(agent, seeds)
         title = _title(agent, len(seeds), len(devices))
-        progress = resources.enter_context(contextlib.closing(make_progress(Header(title, plan.total_steps), quiet=quiet)))
+        progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=quiet)))
         files = None
         if folder:
             files = RunFiles(folder, agent, request, output, devices, progress.note)
             resources.enter_context(contextlib.closing(files))
-        session = resources.enter_context(contextlib.closing(Session(driver, seeds, plan, progress, files, on_chunk)))
+        resources.callback(getattr(driver, "close", lambda: None))
+        session = Session(driver, seeds, plan, progress, files, on_chunk)
         for line in _notes(agent, total_steps, plan.total_steps, advice, out):
             progress.note(line)
-        with session.interrupt:
+        with handled(session.interrupt.handle):
             states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
             summary = session.finish(states, title)
     progress.note(summary)
@@ -259,10 +262,6 @@ def resume(
 def open_driver(agent: Agent, seeds: list[int]) -> tuple[Driver, list[jax.Device], str | None]:
     """The driver for the agent's kind of environment, its devices, and advice about them."""
     if isinstance(agent.env, HostEnv):
-        from jaxrl.runtime.drivers.host import HostDriver
-
         return HostDriver(agent, seeds), jax.local_devices()[:1], None
-    from jaxrl.runtime.drivers.fused import FusedDriver
-
     devices, advice = seed_devices(len(seeds))
     return FusedDriver(agent, seeds, devices), devices, advice

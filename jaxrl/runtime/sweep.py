@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.config import check_count, check_switches, checked, setting_types, split_settings
 from jaxrl.names import nearest
-from jaxrl.runtime.loop.interrupt import SIGNALS, UNTOUCHED, Interrupted
+from jaxrl.runtime.loop.interrupt import SIGNALS, Interrupted, handled
 from jaxrl.runtime.records.folder import contents, plain
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically
 from jaxrl.runtime.system.interpreter import python_command
@@ -70,8 +69,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
         raise FileNotFoundError(f"there is no sweep file {shown!r}") from None
     except ValueError as error:
         raise ValueError(f"{shown} is not TOML: {error}") from None
-    allowed = [field.name for field in fields(SweepFile)]
-    _refuse_unknown(shown, given, allowed)
+    _refuse_unknown(shown, given, [field.name for field in fields(SweepFile)])
     if missing := [name for name in ("algorithm", "env", "total_steps", "grid") if name not in given]:
         raise ValueError(f"{shown} lacks {', '.join(missing)}")
     import_rule(str(given["algorithm"]))
@@ -93,12 +91,8 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
 
 
 def _checked(sweep: SweepFile) -> SweepFile:
-    """A sweep whose every combination has been looked at, whole numbers as integers.
-
-    Raises:
-      TypeError, ValueError: one of them could not be built, whatever the environment.
-    """
-    from jaxrl.runtime.loop.plan import check_seeds
+    """A sweep whose every combination could be built, whatever the environment; whole numbers as integers."""
+    from jaxrl.runtime.loop.plan import check_members, check_seeds
 
     entry = ALGORITHMS[sweep.algorithm]
     _, config, hyperparams = entry.load()
@@ -113,7 +107,7 @@ def _checked(sweep: SweepFile) -> SweepFile:
     for name, values in grid.items():
         if twice := [each for each in values if values.count(each) > 1]:
             raise ValueError(f"[grid] {name} = {values!r} holds {twice[0]!r} twice")
-    check_seeds(sweep.seeds)
+    check_members(check_seeds(sweep.seeds))
     check_switches(eval_explore=sweep.eval_explore)
     if not isinstance(sweep.env, str):
         raise TypeError(f'env = {sweep.env!r} must be an id, such as "CartPole-v1"')
@@ -198,35 +192,31 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
       Interrupted: Ctrl-C, SIGTERM or SIGHUP; the job under way saved itself, and the same call goes on.
     """
     jobs, manifest = expand(sweep), Manifest(out, sweep)
-    for number, job in enumerate(jobs, 1):
-        what = f"job {number} of {len(jobs)}: {job.name}"
+    for place, job in enumerate(jobs, 1):
+        what = f"job {place} of {len(jobs)}: {job.name}"
         if job.name in manifest.done:
             say(f"{what}: done before")
             continue
         say(what)
-        ended = run_job(python_command("jaxrl.runtime.cli.sweep_job", str(out), job.name, *trust))
-        if not ended.code:
+        code, number = run_job(python_command("jaxrl.runtime.cli.sweep_job", str(out), job.name, *trust))
+        if not code:
             manifest.finish(job)
-        if ended.signal:
-            raise Interrupted(number=ended.signal)
-        if ended.code:
+        if number:
+            raise Interrupted(number=number)
+        if code:
             raise ChildProcessError(
-                f"{what} failed with exit code {ended.code}, as said above. Mend it and give the same command again"
+                f"{what} failed with exit code {code}, as said above. Mend it and give the same command again"
             )
     return jobs
 
 
-class Ended(NamedTuple):
-    """How a job came to its end."""
+def run_job(command: Sequence[str]) -> tuple[int, int]:
+    """Run a process, and leave it to end by itself: a signal reaches it too, and it has to save before it goes.
 
-    code: int
-    """Exit code, as a shell gives it: 128 and more after a signal."""
-    signal: int
-    """The one that this process or the job was stopped with; 0: none."""
-
-
-def run_job(command: Sequence[str]) -> Ended:
-    """Run a process, and leave it to end by itself: a signal reaches it too, and it has to save before it goes."""
+    Returns:
+      The exit code, as a shell gives it (128 and more after a signal), and the signal that this process or the job was stopped
+      with, 0 for none.
+    """
     came: list[int] = []
 
     def forward(number: int, _: Any) -> None:
@@ -235,15 +225,10 @@ def run_job(command: Sequence[str]) -> Ended:
             process.send_signal(number)
 
     process: subprocess.Popen[bytes] | None = None
-    mine = [number for number in SIGNALS if signal.getsignal(number) in UNTOUCHED]
-    before = {number: signal.signal(number, forward) for number in mine}
-    try:
+    with handled(forward):
         process = subprocess.Popen(command)
         for number in list(came):  # when there was nobody yet to forward it to
             process.send_signal(number)
         code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     code = 128 - code if code < 0 else code
-    return Ended(code, came[0] if came else code - 128 if code - 128 in SIGNALS else 0)
+    return code, came[0] if came else code - 128 if code - 128 in SIGNALS else 0

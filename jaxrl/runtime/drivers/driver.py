@@ -16,37 +16,29 @@ class Driver(Protocol):
 
     def init(self, hyperparams: Any = None) -> PyTree:
         """The states of all seeds, warmed up."""
-        ...
 
     def shapes(self, hyperparams: Any = None) -> PyTree:
         """What ``init`` gives, as shapes, with shardings: the target of ``restore``."""
-        ...
 
     def adopt(self, states: PyTree, iteration: int) -> PyTree:
         """Go on from restored states: whatever of them does not survive on the host is made anew."""
-        ...
 
     def seal(self, states: PyTree) -> PyTree:
         """States whose replay, if they have one, knows that the next rows do not follow those stored; uses the old ones up."""
-        ...
 
     def place(self, states: PyTree) -> PyTree:
         """States that were changed by a function of the user's, where ``iterate`` wants them."""
-        ...
 
     def iterate(self, states: PyTree, iterations: int, alive: np.ndarray, /) -> tuple[PyTree, Metrics, Any]:
         """``iterations`` steps of every seed that is alive: ``(states, metrics, alive)``, [num_seeds]; uses the old states up.
 
         A seed whose losses or parameters are no longer finite keeps its state from before that iteration, and is not alive.
         """
-        ...
 
     def evaluate(self, states: PyTree, iteration: int, num_episodes: int, *, explore: bool) -> tuple[Any, Any]:
         """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
-        ...
 
     def policies(self, states: PyTree) -> PyTree:
         """The Policy of every seed, in memory of its own; every leaf is [num_seeds, ...]."""
-        ...
 
     # A driver that knows what compilation took has `compile_seconds`; one that holds something to release has `close()`.

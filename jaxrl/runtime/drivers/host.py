@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,14 +17,7 @@ from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, evaluation_key, is_finite, losses, policy_of
-from jaxrl.types import (
-    Agent,
-    AgentState,
-    Key,
-    Metrics,
-    Policy,
-    Rollout,
-)
+from jaxrl.types import Agent, AgentState, Key, Metrics, Policy, Rollout
 
 
 class HostLearner:
@@ -62,11 +56,6 @@ class HostLearner:
         self.sampler.close()
 
 
-def resumed_seed(seed: int, iteration: int) -> int:
-    """Of the environments of a run that goes on at an iteration: to begin as at the start would repeat old episodes."""
-    return int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31)
-
-
 class HostDriver:
     """Runs an agent on host environments for ``jaxrl.run``: seeds one after the other, each with a sampler of its own."""
 
@@ -86,8 +75,8 @@ class HostDriver:
         return [jax.eval_shape(partial(self.agent.init, hyperparams=hyperparams), jax.random.key(seed)) for seed in self.seeds]
 
     def adopt(self, states: list[AgentState], iteration: int) -> list[AgentState]:
-        """Open environments with other seeds than at the start: their episodes cannot be restored, so new ones begin."""
-        self._open([resumed_seed(seed, iteration) for seed in self.seeds])
+        """Open environments with other seeds than at the start: their episodes cannot be restored, and must not be repeated."""
+        self._open([int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31) for seed in self.seeds])
         return self.seal(states)
 
     def seal(self, states: list[AgentState]) -> list[AgentState]:
@@ -128,11 +117,10 @@ class HostDriver:
         self, states: list[AgentState], iteration: int, num_episodes: int, *, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
-        results = []
-        for seed, state in zip(self.seeds, states, strict=True):
-            key = evaluation_key(seed, iteration)
-            results.append(evaluate_host(self.agent, state, key, num_episodes, explore=explore))
-        return np.stack([r.episodic_return for r in results]), np.stack([r.episodic_length for r in results])
+        keys = [evaluation_key(seed, iteration) for seed in self.seeds]
+        pairs = zip(states, keys, strict=True)
+        played = stack([evaluate_host(self.agent, *pair, num_episodes, explore=explore) for pair in pairs])
+        return played.episodic_return, played.episodic_length
 
     def _open(self, seeds: Sequence[int]) -> None:
         self.close()  # a replay buffer that was not saved is filled by init, before adopt
@@ -166,8 +154,7 @@ def evaluate_host(
     act = jax.jit(partial(algorithm.act, explore=explore))
     env_id = jnp.arange(num_episodes, dtype=jnp.int32)
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
-    envs = Stepper(env, num_episodes, seed, evaluation=True)
-    try:
+    with contextlib.closing(Stepper(env, num_episodes, seed, evaluation=True)) as envs:
         envs.reset()
         carry = algorithm.initial_carry(num_episodes)
         result = Evaluation(*envs.episode, envs.done)  # type: ignore[arg-type]
@@ -178,6 +165,4 @@ def evaluate_host(
                 on_row(int(result.finished.sum()))
             if result.finished.all():
                 break
-    finally:
-        envs.close()
     return result

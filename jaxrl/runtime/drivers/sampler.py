@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,17 +23,13 @@ class Sampler(Protocol):
 
     def collect(self, policy: Policy, key: Key, /) -> tuple[Rollout, Metrics]:
         """One rollout, that of ``rollout.collect`` for this ``policy`` and the iteration's ``key``, and its episodes' metrics."""
-        ...
 
     def close(self) -> None:
         """Release the environments. Nothing is called afterwards."""
-        ...
 
 
-class SamplerFn(Protocol):
-    def __call__(self, agent: Agent, seed: int, /) -> Sampler:
-        """Start to sample for an agent: its environments are seeded, and begin."""
-        ...
+SamplerFn = Callable[[Agent, int], Sampler]
+"""Starts to sample for an agent, with a seed: its environments are seeded, and begin."""
 
 
 class HostSampler:
@@ -51,11 +47,10 @@ class HostSampler:
         self.envs.reset()
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        keys = _row_keys(key, self.num_rows)
         first_carry, rows = self.carry, []
-        for t in range(self.num_rows):
+        for row_key in _row_keys(key, self.num_rows):
             now = self.envs.input
-            self.carry, action, extras = self.act(policy, self.carry, now, self.env_id, keys[t])
+            self.carry, action, extras = self.act(policy, self.carry, now, self.env_id, row_key)
             rows.append(Row(now, action, extras, self.envs.step(np.asarray(action))))
         stacked: Row = stack(rows)
         inputs = jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), stacked.input, self.envs.input)
@@ -74,13 +69,9 @@ def host_env(agent: Agent) -> HostEnv:
 
 
 @partial(jax.jit, static_argnums=1)
-def _split_rows(key: Key, num_rows: int) -> Key:
-    return jax.random.split(key, (num_rows, 3))[:, 0]
-
-
-def _row_keys(key: Key, num_rows: int) -> list[Key]:
+def _row_keys(key: Key, num_rows: int) -> Key:
     """The keys with which rows act: the first of each row's three in ``rollout.collect``."""
-    return list(_split_rows(key, num_rows))
+    return jax.random.split(key, (num_rows, 3))[:, 0]
 
 
 def stack(trees: Sequence[PyTree]) -> Any:

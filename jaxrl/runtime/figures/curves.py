@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,15 +169,11 @@ def label_groups(groups: Sequence[Group]) -> list[str]:
     labels = []
     for group in groups:
         algorithm, facts = group.facts[ALGORITHM], group.facts
-        told = [f"{as_words(name)} {facts[name]}" for name in differing[algorithm] if name in facts and name != RUN]
+        shown = [name for name in differing[algorithm] if name in facts and name != RUN]
+        told = [f"{re.sub('[_.]', ' ', name)} {facts[name]}" for name in shown]  # "model hidden sizes" of model.hidden_sizes
         told += [facts[RUN]] if RUN in facts else []
         labels.append(" · ".join([algorithm] * (several or not told) + told))
     return labels
-
-
-def as_words(name: str) -> str:
-    """A setting as a person would write it: ``model hidden sizes`` for ``model.hidden_sizes``."""
-    return name.replace("_", " ").replace(".", " ")
 
 
 def rename(labels: Sequence[str], given: Sequence[str]) -> list[str]:

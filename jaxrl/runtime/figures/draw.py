@@ -42,16 +42,14 @@ def curve(history: Mapping[str, np.ndarray]) -> tuple[str, np.ndarray, np.ndarra
     return None
 
 
-def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str, subtitle: str = "") -> bool:
+def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str, subtitle: str = "") -> None:
     """Draw return against environment steps per seed: a thin line per seed, their mean, and its 95 % bootstrap interval.
 
-    Evaluations where there are any, with the mean of the training episodes beside them; else training episodes.
-
-    Returns:
-      Whether there was anything to draw.
+    Evaluations where there are any, with the mean of the training episodes beside them; else training episodes. Where there is
+    nothing to draw, there is no file.
     """
     if (drawn := curve(history)) is None:
-        return False
+        return
     key, steps, returns = drawn
     num_seeds = returns.shape[1]
     figure = new_figure(7.2, 4.4)
@@ -75,7 +73,6 @@ def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str,
     if subtitle:
         axes.set_title(subtitle, loc="left", fontsize=9, color=INK)
     save(figure, path)
-    return True
 
 
 def _training_line(axes: Any, history: Mapping[str, np.ndarray]) -> None:

@@ -48,13 +48,9 @@ def seed_interval(
       (statistic, low, high), f64[num_points] each.
     """
     drawn = _resample(np.zeros(values.shape[1], int) if strata is None else strata, resamples)
-    bounds = []
-    for row in values:
-        estimates = trimmed_mean(row[drawn], METRICS[metric])
-        known = estimates[~np.isnan(estimates)]
-        bounds.append(np.quantile(known, [(1 - level) / 2, (1 + level) / 2]))
-    low, high = np.transpose(bounds)
-    return trimmed_mean(values, METRICS[metric]), low, high
+    cut, ends = METRICS[metric], [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.transpose([np.nanquantile(trimmed_mean(row[drawn], cut), ends) for row in values])
+    return trimmed_mean(values, cut), low, high
 
 
 def _resample(strata: np.ndarray, resamples: int) -> np.ndarray:

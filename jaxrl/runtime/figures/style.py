@@ -24,12 +24,9 @@ SHADE = 0.18
 
 def new_figure(width: float, height: float) -> Any:
     """A figure of its own rather than pyplot's, which would choose a backend for the whole process."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=200, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=200, layout="constrained")
 
 
 def draw_line(

@@ -10,6 +10,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,14 +39,7 @@ from jaxrl.runtime.records.folder import (
 )
 from jaxrl.runtime.records.record import Record
 from jaxrl.runtime.records.services import TensorBoard, WeightsAndBiases, import_wandb
-from jaxrl.runtime.records.sinks import (
-    BestEffort,
-    Csv,
-    JsonLines,
-    Sink,
-    best_effort,
-    read_records,
-)
+from jaxrl.runtime.records.sinks import BestEffort, Csv, JsonLines, Sink, best_effort, read_records
 from jaxrl.runtime.system.disk import read_regular
 from jaxrl.runtime.system.warn import warn
 from jaxrl.spaces import describe_space
@@ -73,44 +67,43 @@ def check_output(output: Output) -> Output:
     return output
 
 
+@dataclass(eq=False)
 class RunFiles:
     """The files of one run.
 
     Nothing is written before the first record, so that a run that cannot start leaves its folder as it was.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        agent: Agent,
-        request: Mapping[str, Any],
-        output: Output,
-        devices: Sequence[jax.Device],
-        note: Callable[[str], None],
-    ) -> None:
-        self._folder, self._agent, self._request, self._output, self._devices = folder, agent, request, output, devices
-        self._sinks: list[Sink] | None = None
+    folder: RunFolder
+    agent: Agent
+    request: Mapping[str, Any]
+    output: Output
+    devices: Sequence[jax.Device]
+    note: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._sinks: list[Sink] = []
         self._records: list[Record] = []
-        self._origin = (folder.config or {}).get("init_from")
-        self._saver = Saver(
-            folder,
-            spec=agent.spec,
-            request=request,
-            every=output.checkpoint_every,
-            keep=output.keep_checkpoints,
-            leave_out=() if request["save_replay"] else agent.algorithm.buffers,
-            note=note,
+        self._origin = (self.folder.config or {}).get("init_from")
+        self.saver = Saver(
+            self.folder,
+            spec=self.agent.spec,
+            request=self.request,
+            every=self.output.checkpoint_every,
+            keep=self.output.keep_checkpoints,
+            leave_out=() if self.request["save_replay"] else self.agent.algorithm.buffers,
+            note=self.note,
         )
 
     @property
     def can_resume(self) -> bool:
         """Whether there is a checkpoint."""
-        return latest_step(self._folder.path / CHECKPOINTS) is not None
+        return latest_step(self.folder.path / CHECKPOINTS) is not None
 
     def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
         """What a run without a checkpoint begins from: what the call says, or what it began from before a kill; recorded."""
         if init_from is None:
-            init_from, which = recorded_source(self._origin, os.fspath(self._folder.shown))
+            init_from, which = recorded_source(self._origin, os.fspath(self.folder.shown))
         self._origin = describe_source(init_from, which)
         return init_from, which
 
@@ -120,105 +113,83 @@ class RunFiles:
         Args:
           target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
         """
-        folder = self._folder.path / CHECKPOINTS
-        found = read_info(folder, run=self._folder.id)
+        folder = self.folder.path / CHECKPOINTS
+        found = read_info(folder, run=self.folder.id)
         if found.step >= 2**31:
             raise CheckpointError(f"{folder / str(found.step)} is no checkpoint of a run, which counts iterations in 32 bits")
         self._check_saved(found)
-        records = read_records(self._folder.path, found.step)
-        if problem := why_incomplete(records, found.step, self._request):
+        records = read_records(self.folder.path, found.step)
+        if problem := why_incomplete(records, found.step, self.request):
             raise ValueError(
-                f"{self._folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
+                f"{self.folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
                 f"resumes with records that begin at its checkpoint, and keeps what {PROGRESS} and {BEST}/ hold"
             )
-        states = read_state(folder, found, self._saver.slimmed(target))
-        self._saver.saved, self._records = found.step, records
-        self._saver.compare_best(records, found.step)
+        states = read_state(folder, found, self.saver.slimmed(target))
+        self.saver.saved, self._records = found.step, records
+        self.saver.compare_best(records, found.step)
         return states, found.step, records
 
     def _check_saved(self, found: CheckpointInfo) -> None:
-        """Refuse to go on from a checkpoint that was saved with other settings: they were changed in ``config.json`` since.
-
-        Raises:
-          ValueError.
-        """
-        agents = what_counts(found.spec or {}, plain(self._agent.spec))
+        """Refuse to go on from a checkpoint that was saved with other settings: they were changed in ``config.json`` since."""
+        saved, here = what_counts(found.spec or {}, plain(self.agent.spec))
         there = found.request or {}  # of an older version: fewer settings, or none
-        now = plain(with_length_of(self._request, there)) if there else {}
-        for name, saved, here in (("agent", *agents), ("run", there, {key: now.get(key) for key in there})):
-            if difference := first_difference(saved, here, name):
-                raise ValueError(
-                    f"out={os.fspath(self._folder.shown)!r}: its checkpoint {found.step} was saved with other settings than "
-                    f"{CONFIG} has now: {difference} here. Put {CONFIG} back as it was; init_from=… starts a new run from what "
-                    "this one learnt"
-                )
-
-    @property
-    def shown_folder(self) -> Path:
-        return self._folder.shown
+        now = plain(with_length_of(self.request, there)) if there else {}
+        now = {key: now.get(key) for key in there}
+        if difference := first_difference({"agent": saved, "run": there}, {"agent": here, "run": now}):
+            raise ValueError(
+                f"out={os.fspath(self.folder.shown)!r}: its checkpoint {found.step} was saved with other settings than {CONFIG} "
+                f"has now: {difference} here. Put {CONFIG} back as it was; init_from=… starts a new run from what this one learnt"
+            )
 
     @property
     def resume_command(self) -> str:
         """What goes on with this run in another process."""
-        if parts := unimportable_parts(self._agent.spec):
+        if parts := unimportable_parts(self.agent.spec):
             given = ", ".join(f"{name}=…" for name in parts)
-            return f"jaxrl.resume({os.fspath(self._folder.shown)!r}, {given})"
-        trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self._agent.spec))
-        words = ["jaxrl", "train", "--resume", os.fspath(self._folder.shown)]
+            return f"jaxrl.resume({os.fspath(self.folder.shown)!r}, {given})"
+        trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self.agent.spec))
+        words = ["jaxrl", "train", "--resume", os.fspath(self.folder.shown)]
         return shlex.join([*words, *(word for name in trusted for word in ("--trust", name))])
 
     def log(self, record: Record) -> None:
-        with self._writing():
-            if self._sinks is None:
-                self._sinks = self._open_sinks()
+        with self._explaining():
+            self.folder.check_there()
+            self._sinks = self._sinks or self._open_sinks()
             for sink in self._sinks:
                 sink.log(record)
 
     def save_if_due(self, states: PyTree, step: int) -> None:
         """Begin a checkpoint in the background when it is time for one. ``step`` counts iterations."""
-        if self._saver.is_due():
+        if self.saver.is_due():
             self._flush()  # a checkpoint never knows more than the logs
-            self._saver.begin(states, step)
-
-    def has_best(self) -> bool:
-        """Whether the best policies so far are there; a warning says why not."""
-        return self._saver.has_best()
-
-    def set_best(self, policies: PyTree, step: int) -> None:
-        """These are the best policies so far."""
-        self._saver.set_best(policies, step)
+            self.saver.begin(states, step)
 
     def finish(self, states: PyTree, step: int, history: Mapping[str, np.ndarray], *, title: str, subtitle: str) -> None:
         """The last checkpoint and the learning curve."""
         from jaxrl.runtime.figures.draw import learning_curve
 
         self._flush()
-        self._saver.finish(states, step)
-        self._folder.check_there()
+        self.saver.finish(states, step)
+        self.folder.check_there()
         with best_effort(CURVE):
-            learning_curve(history, self._folder.path / CURVE, title=title, subtitle=subtitle)
+            learning_curve(history, self.folder.path / CURVE, title=title, subtitle=subtitle)
 
     def close(self) -> None:
         with self._explaining(), contextlib.ExitStack() as resources:
             resources.callback(self._clear_away)
-            for part in (self._saver, *(self._sinks or ())):
-                resources.callback(part.close)
+            resources.callback(self.saver.close)
+            for sink in self._sinks:
+                resources.callback(sink.close)
 
     def _clear_away(self) -> None:
-        if not self._folder.is_there:
-            self._saver.clear_away()
+        if not self.folder.is_there:
+            self.saver.clear_away()
 
     def _flush(self) -> None:
-        with self._writing():
-            for sink in self._sinks or ():
-                sink.flush()
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Before anything is written, see that the folder is there."""
         with self._explaining():
-            self._folder.check_there()
-            yield
+            self.folder.check_there()
+            for sink in self._sinks:
+                sink.flush()
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -229,27 +200,27 @@ class RunFiles:
             if error.strerror is None:  # it has been explained
                 raise
             raise OSError(
-                f"out={os.fspath(self._folder.shown)!r} cannot be written to: {error.strerror}. Mend that, and the same call "
+                f"out={os.fspath(self.folder.shown)!r} cannot be written to: {error.strerror}. Mend that, and the same call "
                 "resumes the run at its last checkpoint"
             ) from error
 
     def _open_sinks(self) -> list[Sink]:
-        folder, seeds, records = self._folder.path, self._request["seeds"], self._records
-        self._folder.write_config(
-            self._devices,
-            agent=self._agent.spec,
-            spaces=_describe_spaces(self._agent),
-            run=self._request,
-            output=self._output._asdict(),
+        folder, seeds, records = self.folder.path, self.request["seeds"], self._records
+        self.folder.write_config(
+            self.devices,
+            agent=self.agent.spec,
+            spaces=_describe_spaces(self.agent),
+            run=self.request,
+            output=self.output._asdict(),
             **({"init_from": self._origin} if self._origin else {}),
         )
-        if self._saver.saved is not None:
+        if self.saver.saved is not None:
             keep_earlier_rows(folder / PROGRESS, records)
         sinks: list[Sink] = [JsonLines(folder, records), BestEffort(PROGRESS, lambda: Csv(folder, seeds, records))]
-        if self._output.tensorboard:
+        if self.output.tensorboard:
             sinks.append(BestEffort(TENSORBOARD, lambda: TensorBoard(folder, seeds, records)))
-        if self._output.wandb is not None:
-            sinks.append(WeightsAndBiases(folder, self._output.wandb, self._folder.config or {}, seeds))
+        if self.output.wandb is not None:
+            sinks.append(WeightsAndBiases(folder, self.output.wandb, self.folder.config or {}, seeds))
         return sinks
 
 

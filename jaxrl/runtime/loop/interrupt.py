@@ -8,13 +8,12 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)  # Windows has no SIGHUP
-
+# Windows has no SIGHUP.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 ECHO = 0.5
 """Seconds. `timeout`, a shell, a batch system and a sweep each send a process the signal that its group gets too: one wish."""
@@ -62,30 +61,34 @@ UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL, leave_while_loading)
 """Any other handler belongs to somebody (a notebook, a server, jax.distributed, nohup), whose way of stopping is kept."""
 
 
-class Interrupt:
-    """While it is entered, the first signal only sets ``requested``; a Ctrl-C later than its echoes raises KeyboardInterrupt.
+@contextlib.contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let ``handler`` answer the signals that nobody else has taken.
 
-    Further SIGTERMs and SIGHUPs change nothing: a shell, the kernel and a batch system may each send one for the same end.
     Python delivers signals to the main thread alone, so elsewhere this does nothing.
     """
-
-    def __init__(self) -> None:
-        self.requested = 0
-        """The number of the signal that came."""
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Interrupt:
+    before: dict[int, Any] = {}
+    try:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) in UNTOUCHED:
-                    self._before[number] = signal.signal(number, self._handle)
-        return self
+                    before[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+class Interrupt:
+    """The first signal only sets ``requested``; a Ctrl-C later than its echoes raises KeyboardInterrupt.
+
+    Further SIGTERMs and SIGHUPs change nothing: a shell, the kernel and a batch system may each send one for the same end.
+    """
+
+    requested = 0
+    """The number of the signal that came."""
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
         if not is_echo() and self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         # And nothing else: whatever this interrupts may hold a lock, or be half way through a line.

@@ -23,24 +23,21 @@ MAX_CALL_ROWS = 2**24
 ON_NAN = ("drop", "stop")
 
 
-def check_seeds(seeds: int | Sequence[int], *, repeated: bool = False) -> list[int]:
-    """The seeds themselves; ``n`` means 0 … n−1. ``repeated`` ones are for members that differ in their hyperparameters."""
+def check_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds themselves; ``n`` means 0 … n−1."""
     seeds = whole(seeds)
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         if seeds < 1:
             raise ValueError(f"seeds={seeds} must be at least 1 (that many seeds), or a list of seeds")
         return list(range(int(seeds)))
     try:
-        listed = [seed for seed in np.asarray(seeds).tolist() if isinstance(seed, int) and not isinstance(seed, bool)]
-        right = np.ndim(seeds) == 1 and len(listed) == len(seeds) > 0  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        right = False
-    if not right:
+        listed = np.asarray(seeds).tolist()
+    except ValueError:  # its parts have several shapes
+        listed = None
+    if not isinstance(listed, list) or not listed or not all(type(seed) is int for seed in listed):
         raise TypeError(f"seeds={seeds!r} must be a number of seeds or a list of integers")
     if outside := [seed for seed in listed if not 0 <= seed < 2**32]:
         raise ValueError(f"seeds={seeds!r}: {outside[0]} is outside 0 … 2**32 - 1")
-    if not repeated and (twice := [seed for seed in listed if listed.count(seed) > 1]):
-        raise ValueError(f"seeds={seeds!r}: {twice[0]} occurs twice, and would only repeat itself")
     return listed
 
 
@@ -66,14 +63,13 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
     return checked
 
 
-def check_members(seeds: Sequence[int], hyperparams: Mapping[str, Any] | None) -> None:
-    """Refuse two members of a run that are the same."""
+def check_members(seeds: Sequence[int], hyperparams: Mapping[str, Any] | None = None) -> None:
+    """Refuse two members of a run that are the same: one seed may occur several times with different hyperparameters."""
     columns = [np.broadcast_to(values, len(seeds)).tolist() for values in (hyperparams or {}).values()]
     members = list(zip(seeds, *columns, strict=True))
     if twice := [member for member in members if members.count(member) > 1]:
-        raise ValueError(
-            f"seeds={list(seeds)!r}: {twice[0][0]} occurs twice with the same hyperparameters, and would only repeat itself"
-        )
+        same = " with the same hyperparameters" if hyperparams else ""
+        raise ValueError(f"seeds={seeds!r}: {twice[0][0]} occurs twice{same}, and would only repeat itself")
 
 
 class Plan(NamedTuple):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxrl.metrics import merge, widened
-from jaxrl.runtime.checkpoint.states import with_buffers, with_total_steps
+from jaxrl.runtime.checkpoint.states import map_states, with_buffers, with_total_steps
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.loop.files import RunFiles
@@ -19,7 +20,7 @@ from jaxrl.runtime.loop.interrupt import Interrupt
 from jaxrl.runtime.loop.plan import Plan
 from jaxrl.runtime.records import record as logs
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, Record, as_arrays, mean_over_seeds
-from jaxrl.runtime.screen.progress import Progress, View, duration, spread
+from jaxrl.runtime.screen.progress import Progress, duration, spread
 from jaxrl.types import Metrics, PyTree
 
 
@@ -39,28 +40,26 @@ OnChunk = Callable[[Chunk], Any]
 """Returns None, or the states to go on with."""
 
 
+@dataclass(eq=False)
 class Session:
     """What the loop carries besides the states."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        seeds: Sequence[int],
-        plan: Plan,
-        progress: Progress,
-        files: RunFiles | None = None,
-        on_chunk: OnChunk | None = None,
-    ) -> None:
-        self.driver, self.seeds, self.plan, self.progress = driver, list(seeds), plan, progress
-        self.files, self.on_chunk = files, on_chunk
+    driver: Driver
+    seeds: Sequence[int]
+    plan: Plan
+    progress: Progress
+    files: RunFiles | None = None
+    on_chunk: OnChunk | None = None
+
+    def __post_init__(self) -> None:
         self.history: list[Record] = []
         self.unlogged: list[Record] = []
         self.interrupt = Interrupt()
         self.told_of_interrupt = self.told_of_blanks = False
         self.trained = 0
         """Iterations of training so far; the number of an iteration counts the warm-up's, too."""
-        self.env_steps = np.zeros(len(seeds), np.int64)
-        self.diverged = np.zeros(len(seeds), bool)
+        self.env_steps = np.zeros(len(self.seeds), np.int64)
+        self.diverged = np.zeros(len(self.seeds), bool)
         self.best = -np.inf
         self.start = time.perf_counter()
 
@@ -80,14 +79,14 @@ class Session:
             if "total_steps" in (hyperparams or {}):
                 states = with_total_steps(states, hyperparams["total_steps"])
             self.restore_progress(step - self.plan.warmup_iterations, records)
-            self.progress.note(f"resumed at step {self.plan.rows_at(self.trained):,}")
+            self.progress.note(f"resumed at step {self.rows:,}")
             return self.driver.adopt(states, step)
         if self.files:
             init_from, init_which = self.files.begin(init_from, init_which)
         source = None if init_from is None else read_source(init_from, init_which)
         states = self.driver.init(hyperparams)
         if self.plan.warmup_iterations:
-            rows = [state.warmup_rows for state in states] if isinstance(states, list) else states.warmup_rows
+            rows = map_states(lambda state: state.warmup_rows, states)
             self.env_steps = np.asarray(self.fetch(rows), np.int64)
         if source is not None:
             states, report = warm_start(states, source, self.driver.agent.algorithm.learnt)
@@ -103,14 +102,15 @@ class Session:
             self.diverged = np.asarray(records[-1]["diverged"], bool)
             self.start -= records[-1]["seconds"]
             self.best = max(map(self.score, records))
-            if self.best > -np.inf and self.files and not self.files.has_best():
+            if self.best > -np.inf and self.files and not self.files.saver.has_best():
                 self.best = -np.inf
 
     def train(self, states: PyTree) -> PyTree:
         """Go on to the end of the plan, or to a reason to stop before."""
         if self.plan.eval_every and not (self.trained or self.history or self.interrupt.requested):
-            record = self.first_record(states)
-            self.progress.update(View(record, np.nan, self.compile_seconds))
+            record = self.record(states, np.nan)  # so that learning curves begin where training does
+            self.keep(states, record)
+            self.progress.update(record, np.nan, self.compile_seconds)
         begin, compiled, first = time.perf_counter(), self.compile_seconds, self.trained
         for stop in self.plan.stops(self.trained):
             if self.ended or self.interrupt.requested:
@@ -118,7 +118,7 @@ class Session:
             states, record = self.chunk(states, stop)
             elapsed = time.perf_counter() - begin - (self.compile_seconds - compiled)
             eta = elapsed / (stop - first) * (self.plan.iterations - stop)
-            self.progress.update(View(record, eta, self.compile_seconds))
+            self.progress.update(record, eta, self.compile_seconds)
         return states
 
     @property
@@ -130,24 +130,30 @@ class Session:
             return "stopped, since all seeds diverged,"
         if self.plan.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"
-        reached = mean_over_seeds(self.history[-1].get(EVALUATION_RETURN, np.nan)) if self.trained and self.history else -np.inf
-        if self.plan.stop_at is not None and reached >= self.plan.stop_at:
+        last = self.history[-1] if self.trained and self.history else {}
+        if self.plan.stop_at is not None and mean_over_seeds(last.get(EVALUATION_RETURN, np.nan)) >= self.plan.stop_at:
             return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
         return None
 
-    def first_record(self, states: PyTree) -> Record:
-        """Evaluate the policies that training begins with, so that learning curves begin there; metrics of training are blank."""
-        record: Record = {
-            "iteration": self.plan.warmup_iterations,
-            "rows": self.plan.rows_at(0),
+    @property
+    def iteration(self) -> int:
+        return self.plan.warmup_iterations + self.trained
+
+    @property
+    def rows(self) -> int:
+        return self.plan.rows_at(self.trained)
+
+    def record(self, states: PyTree, sps: float) -> Record:
+        """Where the run stands, and what an evaluation says of it, if one is due."""
+        return {
+            "iteration": self.iteration,
+            "rows": self.rows,
             "env_steps": self.env_steps,
             "seconds": time.perf_counter() - self.start,
-            "sps": np.nan,
+            "sps": sps,
             "diverged": self.diverged,
-            **self.evaluated(states, 0),
+            **self.evaluated(states),
         }
-        self.keep(states, record)
-        return record
 
     def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
         """Go on to ``stop`` iterations of training, evaluate if it is due, log, and save if it is time."""
@@ -159,16 +165,8 @@ class Session:
         self.trained, self.env_steps = stop, self.env_steps + valid
         self.report_diverged(self.diverged & ~before)
 
-        record: Record = {
-            "iteration": self.plan.warmup_iterations + stop,
-            "rows": self.plan.rows_at(stop),
-            "env_steps": self.env_steps,
-            "seconds": time.perf_counter() - self.start,
-            "sps": valid.sum() / seconds,
-            "diverged": self.diverged,
-            **self.evaluated(states, stop),
-            **{name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()},
-        }
+        record = self.record(states, valid.sum() / seconds)
+        record |= {name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()}
         if self.on_chunk:
             given = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
             if given is not None:
@@ -198,7 +196,7 @@ class Session:
             return
         if (score := self.score(record)) > self.best:
             self.best = score
-            self.files.set_best(self.driver.policies(states), record["iteration"])
+            self.files.saver.set_best(self.driver.policies(states), record["iteration"])
         self.unlogged.append(record)
         if self.trained:  # a run whose first chunk fails leaves its folder as it was
             for each in self.unlogged:
@@ -211,14 +209,11 @@ class Session:
         score = mean_over_seeds(record.get(EVALUATION_RETURN, np.nan))
         return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
 
-    def evaluated(self, states: PyTree, stop: int) -> Record:
-        keys = (EVALUATION_RETURN, EVALUATION_LENGTH)
-        if not self.plan.evaluates(stop):
+    def evaluated(self, states: PyTree) -> Record:
+        keys, plan = (EVALUATION_RETURN, EVALUATION_LENGTH), self.plan
+        if not plan.evaluates(self.trained):
             return {key: np.full(len(self.seeds), np.nan) for key in keys}
-        plan = self.plan
-        played = self.fetch(
-            self.driver.evaluate(states, plan.warmup_iterations + stop, plan.eval_episodes, explore=plan.eval_explore)
-        )
+        played = self.fetch(self.driver.evaluate(states, self.iteration, plan.eval_episodes, explore=plan.eval_explore))
         with np.errstate(invalid="ignore", over="ignore"):  # a mean that is no number is told of
             means = [self.without_diverged(np.asarray(x, np.float64).mean(1)) for x in played]
         return {key: self.blanked(key, x, ~(np.isfinite(x) | self.diverged)) for key, x in zip(keys, means, strict=True)}
@@ -228,12 +223,14 @@ class Session:
         if np.any(lost) and not self.told_of_blanks:
             self.told_of_blanks = True
             per_seed = np.shape(lost) == (len(self.seeds),)
-            which = f" of seed {', '.join(map(str, np.array(self.seeds)[lost]))}" if per_seed else ""
-            step = self.plan.rows_at(self.trained)
+            which = f" of seed {self.names(lost)}" if per_seed else ""
             self.progress.note(
-                f"{key}{which} is no finite number at step {step:,}: such values are left blank, and count for nothing"
+                f"{key}{which} is no finite number at step {self.rows:,}: such values are left blank, and count for nothing"
             )
         return np.where(lost, np.nan, value) if np.any(lost) else value
+
+    def names(self, chosen: np.ndarray) -> str:
+        return ", ".join(map(str, np.array(self.seeds)[chosen]))
 
     def without_diverged(self, values: np.ndarray) -> np.ndarray:
         """Blank for seeds that are lost, so that means are those of the others."""
@@ -251,39 +248,31 @@ class Session:
 
     def report_diverged(self, new: np.ndarray) -> None:
         if new.any():
-            which = ", ".join(str(seed) for seed, is_new in zip(self.seeds, new, strict=True) if is_new)
-            steps = self.plan.rows_at(self.trained)
             self.progress.note(
-                f"seed {which}: losses or parameters are NaN or infinite by step {steps:,}: frozen as before that, and left out "
-                "from here on; a smaller learning_rate may help"
+                f"seed {self.names(new)}: losses or parameters are NaN or infinite by step {self.rows:,}: frozen as before that, "
+                "and left out from here on; a smaller learning_rate may help"
             )
 
     def finish(self, states: PyTree, title: str) -> str:
         """Write what the end leaves, and say in one line how it went."""
-        history, steps = as_arrays(self.history), self.plan.rows_at(self.trained)
-        has_results = self.files and self.trained and history
-        took = duration(time.perf_counter() - self.start)
-        if self.files and has_results:
-            subtitle = f"{steps:,} steps per seed in {took}"
-            self.files.finish(states, self.plan.warmup_iterations + self.trained, history, title=title, subtitle=subtitle)
+        history, took = as_arrays(self.history), duration(time.perf_counter() - self.start)
+        files = self.files if self.trained and history else None
+        if files:
+            files.finish(states, self.iteration, history, title=title, subtitle=f"{self.rows:,} steps per seed in {took}")
         compilation = f" (compilation {duration(self.compile_seconds)})" if self.compile_seconds else ""
-        parts = [f"{self.ended or 'stopped'} at step {steps:,} of {self.plan.total_steps:,} after {took}{compilation}"]
+        parts = [f"{self.ended or 'stopped'} at step {self.rows:,} of {self.plan.total_steps:,} after {took}{compilation}"]
         evaluated = history.get(EVALUATION_RETURN, np.empty(0))
         if known := [row for row in evaluated if not np.isnan(row).all()]:
             parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
-        if self.files and has_results:
-            parts.append(f"results in {self.files.shown_folder}")
+        if files:
+            parts.append(f"results in {files.folder.shown}")
             if not self.ended:
-                parts.append(f"resume with: {self.files.resume_command}")
+                parts.append(f"resume with: {files.resume_command}")
         return "; ".join(parts)
 
     @property
     def compile_seconds(self) -> float:
         return getattr(self.driver, "compile_seconds", 0.0)
-
-    def close(self) -> None:
-        if close := getattr(self.driver, "close", None):
-            close()
 
 
 def changed(before: PyTree, after: PyTree, *, lead: int = 1) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxrl import training
 from jaxrl.agent import check_agent, refuse_env_params
 from jaxrl.names import says_keywords
@@ -45,5 +43,4 @@ def evaluate(
         refuse_env_params(agent.env)
     from jaxrl.runtime.drivers.host import evaluate_host
 
-    options: dict[str, Any] = {"explore": explore, "max_steps": max_steps}
-    return evaluate_host(agent, policy, key, num_episodes, **options)
+    return evaluate_host(agent, policy, key, num_episodes, explore=explore, max_steps=max_steps)

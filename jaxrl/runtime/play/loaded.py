@@ -24,14 +24,6 @@ class Memory(NamedTuple):
     """[B]"""
 
 
-class Expected(NamedTuple):
-    """What one leaf of an observation must be."""
-
-    where: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-
 class LoadedPolicy:
     """``policy(obs) -> action``, for one observation or a batch of them.
 
@@ -52,9 +44,9 @@ class LoadedPolicy:
         self._draws = None if key is None else _plain(key)
         self._num_draws = 0
         self._memory: Memory | None = None
-        self._beginnings: dict[int, Memory] = {}
         leaves, self._structure = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda: zeros(self.observation_space)))
-        self._expected = [Expected(f"obs{jax.tree_util.keystr(path)}", x.shape, np.dtype(x.dtype)) for path, x in leaves]
+        self._expected = [(f"obs{jax.tree_util.keystr(path)}", x.shape, np.dtype(x.dtype)) for path, x in leaves]
+        """Name, shape and dtype of each leaf of an observation."""
 
     def __call__(self, obs: PyTree, *, explore: bool | None = None, key: Key | None = None, prev_reward: Any = 0.0) -> Any:
         """The action in the environment's units, as a NumPy array: of one observation, or [B] of a batch.
@@ -75,7 +67,7 @@ class LoadedPolicy:
         draws, impl, number = self._drawing(key) if explore else (None, None, None)
         memory, is_first = self._memory, False
         if memory is None or len(memory.action) != size:
-            memory, is_first = self._beginning(size), True
+            memory, is_first = Memory(self._algorithm.initial_carry(size), zero_actions(self.action_space, size)), True
         inputs = StepInput(
             self._structure.unflatten([x[None] for x in leaves] if batch is None else leaves),
             memory.action,
@@ -101,31 +93,18 @@ class LoadedPolicy:
         self._num_draws += 1
         return *self._draws, np.uint32(self._num_draws - 1)
 
-    def _beginning(self, size: int) -> Memory:
-        if size not in self._beginnings:
-            self._beginnings = {size: Memory(self._algorithm.initial_carry(size), zero_actions(self.action_space, size))}
-        return self._beginnings[size]
-
-    @property
-    def _wanted(self) -> str:
-        shapes = show_shapes(jax.eval_shape(lambda: zeros(self.observation_space)))
-        return f"structured as {type(self.observation_space).__name__} {shapes}"
-
     def _checked(self, obs: PyTree) -> tuple[list[np.ndarray], int | None]:
         """The leaves of the observation in JAX's types, and the size of the batch, None for a single one."""
-        leaves = [obs]
-        if not isinstance(obs, np.ndarray):
-            if not isinstance(self.observation_space, spaces.Dict | spaces.Tuple) and isinstance(obs, list | tuple):
-                obs = _as_array(obs)
-            leaves, structure = jax.tree.flatten(obs)
-            if structure != self._structure:
-                raise TypeError(f"obs must be {self._wanted}, not as {show_shapes(obs)}")
-        elif len(self._expected) != 1 or self._expected[0].where != "obs":
-            raise TypeError(f"obs must be {self._wanted}, not as one array")
-        leaves = [_as_expected(x, expected) for x, expected in zip(leaves, self._expected, strict=True)]
-        batches = {
-            x.shape[0] if x.ndim > len(expected.shape) else None for x, expected in zip(leaves, self._expected, strict=True)
-        }
+        space = self.observation_space
+        if isinstance(obs, list | tuple) and not isinstance(space, spaces.Dict | spaces.Tuple):
+            obs = _as_array(obs)
+        leaves, structure = jax.tree.flatten(obs)
+        if structure != self._structure:
+            shapes = show_shapes(jax.eval_shape(lambda: zeros(space)))
+            given = "one array" if isinstance(obs, np.ndarray) else show_shapes(obs)
+            raise TypeError(f"obs must be structured as {type(space).__name__} {shapes}, not as {given}")
+        leaves = [_as_expected(x, *expected) for x, expected in zip(leaves, self._expected, strict=True)]
+        batches = {x.shape[0] if x.ndim > len(shape) else None for x, (_, shape, _) in zip(leaves, self._expected, strict=True)}
         if len(batches) > 1:
             raise ValueError("obs has leaves with and without a batch axis, or of different sizes")
         return leaves, batches.pop() if batches else None
@@ -167,8 +146,8 @@ def _as_array(obs: list[Any] | tuple[Any, ...]) -> np.ndarray:
         raise TypeError(f"obs is a {type(obs).__name__} of {len(obs)} that makes no array: {fix}") from None
 
 
-def _as_expected(value: Any, expected: Expected) -> np.ndarray:
-    x, (where, shape, dtype) = np.asarray(value), expected
+def _as_expected(value: Any, where: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    x = np.asarray(value)
     extra = x.ndim - len(shape)
     if extra not in (0, 1) or x.shape[extra:] != shape:
         raise ValueError(f"{where} has shape {x.shape}: it must be {shape}, or (batch, {', '.join(map(str, shape))})")

@@ -17,12 +17,12 @@ from jaxrl.runtime.checkpoint.restore import read_arrays, restore
 from jaxrl.runtime.checkpoint.transfer import by_path, check_which, saved_folder
 from jaxrl.runtime.play.loaded import LoadedPolicy
 from jaxrl.runtime.records.folder import read_config
-from jaxrl.runtime.records.record import EVALUATION_RETURN
+from jaxrl.runtime.records.record import EVALUATION_RETURN, Record
 from jaxrl.runtime.records.sinks import read_records
 from jaxrl.runtime.system.disk import absolute
-from jaxrl.spaces import realize_space, zeros
+from jaxrl.spaces import realize_space
 from jaxrl.spec import build_again
-from jaxrl.types import Agent, Env, Key, Policy, PyTree, TimeStep
+from jaxrl.types import Agent, HostEnv, HostEnvs, Key, Policy
 
 
 def load_policy(
@@ -56,7 +56,7 @@ def load_policy(
       CheckpointError: what was saved is damaged.
     """
     saved = load_policies(run, which=which, seeds=None if seed is None else [seed], trust=trust, parts=parts)
-    best = int(np.argmax(_evaluated(absolute(run), saved)))
+    best = int(np.argmax(saved.returns))
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
     return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, explore=explore, key=key)
 
@@ -68,11 +68,11 @@ class SavedPolicies(NamedTuple):
     """The run's, on an environment that only has its spaces."""
     policies: Policy
     """Every leaf [num_members, ...], on the host."""
-    rows: list[int]
-    """Their places among the members of the run."""
     seeds: list[int]
     step: int
     """The iteration that they are of."""
+    returns: np.ndarray
+    """f64[num_members], of the last evaluation up to that iteration; −inf where there is none."""
     diverged: np.ndarray
     """bool[num_members]: who had diverged by then, and is frozen as before that."""
 
@@ -94,16 +94,15 @@ def load_policies(
             raise ValueError(f"seed={seed} was not trained in {os.fspath(run)!r}: it has the seeds {trained}")
     saved = saved_folder(run, which)
     agent = rebuild(config, trust, parts or {})
-    written_by = config.get("id")
     if which == "best":
-        policies, step = _best_policies(agent, saved, len(trained), written_by)
+        policies, step = _best_policies(agent, saved, len(trained), config.get("id"))
     else:
-        policies, step = _last_policies(agent, saved, written_by)
+        policies, step = _last_policies(agent, saved, config.get("id"))
     rows = [row for row, seed in enumerate(trained) if seeds is None or seed in seeds]
     policies = jax.tree.map(lambda x: np.asarray(x)[np.array(rows)], policies)
     records = read_records(absolute(run), step, len(trained))
     diverged = np.asarray(records[-1]["diverged"], bool)[rows] if records else np.zeros(len(rows), bool)
-    return SavedPolicies(agent, policies, rows, [trained[row] for row in rows], step, diverged)
+    return SavedPolicies(agent, policies, [trained[row] for row in rows], step, _evaluated(records, rows), diverged)
 
 
 def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[str, Any]) -> Agent:
@@ -115,17 +114,13 @@ def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[s
     return build_again(config["agent"], trust=trust, **parts)
 
 
-def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Space) -> Env:
+def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Space) -> HostEnv:
     """An environment with these spaces and nothing behind them: enough to build an agent, without what the real one needs."""
 
-    def reset(key: Key, params: Any) -> tuple[PyTree, PyTree]:
-        return (), zeros(observation_space)
+    def refuse(num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
+        raise NotImplementedError(f"only the spaces of {name} are here")
 
-    def step(key: Key, env_state: PyTree, action: Any, params: Any) -> tuple[PyTree, TimeStep]:
-        no = jnp.zeros((), bool)
-        return (), TimeStep(zeros(observation_space), jnp.zeros(()), no, no, {})
-
-    return Env(reset, step, observation_space, action_space, (), name, None)
+    return HostEnv(refuse, observation_space, action_space, name=name)
 
 
 def _best_policies(agent: Agent, saved: Path, num_seeds: int, run: str | None) -> tuple[Policy, int]:
@@ -148,9 +143,8 @@ def _last_policies(agent: Agent, saved: Path, run: str | None) -> tuple[Policy, 
     return agent.algorithm.policy(arrays._replace(hyperparams=type(agent.hyperparams)(*numbers))), info.step
 
 
-def _evaluated(folder: Path, saved: SavedPolicies) -> np.ndarray:
-    """f64[num_members]: the returns of the last evaluation up to the saved iteration; −inf where there is none."""
-    records = read_records(folder, saved.step)
-    returns = [np.asarray(record[EVALUATION_RETURN])[saved.rows] for record in records if EVALUATION_RETURN in record]
+def _evaluated(records: Sequence[Record], rows: list[int]) -> np.ndarray:
+    """``SavedPolicies.returns`` of the members in these rows."""
+    returns = [np.asarray(record[EVALUATION_RETURN])[rows] for record in records if EVALUATION_RETURN in record]
     known = [np.nan_to_num(each, nan=-np.inf) for each in returns if not np.isnan(each).all()]
-    return known[-1] if known else np.full(len(saved.rows), -np.inf)
+    return known[-1] if known else np.full(len(rows), -np.inf)

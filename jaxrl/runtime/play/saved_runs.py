@@ -14,6 +14,7 @@ from jaxrl import training
 from jaxrl.envs import make_env
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.drivers.host import evaluate_host
+from jaxrl.runtime.drivers.sampler import stack
 from jaxrl.runtime.play.policy import load_policies
 from jaxrl.runtime.records.folder import read_config
 from jaxrl.runtime.system.devices import seed_devices
@@ -92,17 +93,14 @@ def evaluate_run(
       say: called with a few words on how far it is, where that is known.
 
     Raises:
-      FileNotFoundError: there is no run in the folder, or it has saved nothing yet.
-      ValueError: a seed is none of the run's, its policies do not fit the environment, or a part of its agent cannot be imported
-        or is not trusted.
-      CheckpointError: what was saved is damaged.
+      FileNotFoundError, ValueError, CheckpointError: as ``load_policy``.
+      ValueError: the policies do not fit the environment, or all diverged.
     """
     config, name = read_config(run), os.fspath(run)
     saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
     agent = playing_agent(config, env_id, trust, parts)
     sound = finite(saved.policies) & ~saved.diverged
-    playing = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if fine]
-    diverged = [seed for seed, fine in zip(saved.seeds, sound, strict=True) if not fine]
+    playing, diverged = (np.array(saved.seeds)[these].tolist() for these in (sound, ~sound))
     if not playing:
         raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged")
     policies = jax.tree.map(lambda x: x[sound], saved.policies)
@@ -157,8 +155,8 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, 
     """All seeds in one program, sharded over devices; [num_seeds, episodes]."""
 
     def play(seed: Array, policy: Policy, eval_seed: Array) -> Evaluation:
-        settings: dict[str, Any] = {"explore": rules.explore, "max_steps": rules.max_steps}
-        return training.evaluate(agent, policy, episode_key(seed, eval_seed), rules.episodes, **settings)
+        key = episode_key(seed, eval_seed)
+        return training.evaluate(agent, policy, key, rules.episodes, explore=rules.explore, max_steps=rules.max_steps)
 
     devices, _ = seed_devices(len(seeds))
     driver = FusedDriver(agent, seeds, devices)
@@ -173,7 +171,7 @@ def _play_on_host(agent: Agent, policies: Policy, seeds: list[int], rules: Rules
         def tell(finished: int, seed: int = seed) -> None:
             say(f"seed {seed}: {finished} of {rules.episodes}")
 
-        policy = jax.tree.map(lambda x, row=row: x[row], policies)
+        policy, key = jax.tree.map(lambda x, row=row: x[row], policies), episode_key(seed, rules.eval_seed)
         settings: dict[str, Any] = {"explore": rules.explore, "max_steps": rules.max_steps, "on_row": tell}
-        results.append(evaluate_host(agent, policy, episode_key(seed, rules.eval_seed), rules.episodes, **settings))
-    return jax.tree.map(lambda *x: np.stack(x), *results)
+        results.append(evaluate_host(agent, policy, key, rules.episodes, **settings))
+    return stack(results)

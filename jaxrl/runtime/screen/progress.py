@@ -5,90 +5,49 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, TextIO, cast
+from typing import Any, TextIO, cast
 
 import numpy as np
 
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, Record
 from jaxrl.runtime.screen.streams import Screen, screen
+from jaxrl.runtime.screen.tables import terminal
 
 SHOWN_LOSSES = 8
 """In the live panel."""
 
 
-class Header(NamedTuple):
-    """What does not change during a run."""
-
-    title: str
-    total_steps: int
-    """Per seed, as run."""
-
-
-class View(NamedTuple):
-    """What changes with each chunk."""
-
-    record: Record
-    eta: float
-    """Seconds; NaN before the first chunk."""
-    compile_seconds: float
-
-
-class Progress(Protocol):
-    def note(self, text: str) -> None:
-        """One line that stays; after ``close``, too."""
-        ...
-
-    def update(self, view: View) -> None:
-        """A chunk is done."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def make_progress(header: Header, *, quiet: bool) -> Progress:
-    """The display that fits where the output goes."""
-    out = screen()
-    if quiet or out.is_gone:
-        return Silent()
-    from rich.console import Console
-
-    console = Console(file=cast(TextIO, out), highlight=False)
-    return Live(header, console) if console.is_terminal and not console.is_dumb_terminal else Lines(header, out)
-
-
-class Silent:
-    """Nothing."""
-
-    def note(self, text: str) -> None: ...
-
-    def update(self, view: View) -> None: ...
-
-    def close(self) -> None: ...
+def make_progress(title: str, total_steps: int, *, quiet: bool) -> Progress:
+    """The display that fits where the output goes. ``total_steps`` are per seed, as run."""
+    out = Screen(None) if quiet else screen()
+    console = None if out.is_gone else terminal(file=cast(TextIO, out))
+    return Lines(title, total_steps, out) if console is None else Live(title, total_steps, console)
 
 
 class Lines:
     """A line per chunk, for logs and pipes."""
 
-    def __init__(self, header: Header, out: Screen) -> None:
-        self._header, self._out = header, out
+    def __init__(self, title: str, total_steps: int, out: Screen) -> None:
+        self._total, self._out = total_steps, out
         self._compile_seconds = 0.0
-        self.note(header.title)
+        self.note(title)
 
     def note(self, text: str) -> None:
+        """One line that stays; after ``close``, too."""
         print(text, file=self._out, flush=True)
 
-    def update(self, view: View) -> None:
-        record, total = view.record, self._header.total_steps
+    def update(self, record: Record, eta: float, compile_seconds: float) -> None:
+        """A chunk is done; ``eta`` is NaN before the first one."""
         parts = [
-            f"step {int(record['rows']):>{len(f'{total:,}')},}/{total:,}",
+            f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}",
             f"return {spread(record, TRAINING_RETURN)}",
         ]
         if known(record, EVALUATION_RETURN).size:
             parts.append(f"evaluation {spread(record, EVALUATION_RETURN)}")
-        parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(view.eta)}"]
-        if view.compile_seconds > self._compile_seconds:
-            parts.append(f"compiled in {duration(view.compile_seconds - self._compile_seconds)}")
-            self._compile_seconds = view.compile_seconds
+        parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(eta)}"]
+        if compile_seconds > self._compile_seconds:
+            parts.append(f"compiled in {duration(compile_seconds - self._compile_seconds)}")
+            self._compile_seconds = compile_seconds
         self.note("  ".join(parts))
 
     def close(self) -> None: ...
@@ -97,12 +56,13 @@ class Lines:
 class Live:
     """A panel that redraws itself."""
 
-    def __init__(self, header: Header, console: Any) -> None:
+    def __init__(self, title: str, total_steps: int, console: Any) -> None:
         from rich.live import Live as RichLive
+        from rich.spinner import Spinner
 
-        self._header = header
+        self._title, self._total = title, total_steps
         self._evaluation = "–"
-        self._live = RichLive(self._panel(None), console=console, refresh_per_second=8)
+        self._live = RichLive(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
         self._live.start()
 
     def note(self, text: str) -> None:
@@ -110,69 +70,69 @@ class Live:
 
         self._live.console.print(Text(text), soft_wrap=True)
 
-    def update(self, view: View) -> None:
-        if known(view.record, EVALUATION_RETURN).size:
-            self._evaluation = spread(view.record, EVALUATION_RETURN)
-        self._live.update(self._panel(view))
+    def update(self, record: Record, eta: float, compile_seconds: float) -> None:
+        from rich.console import Group
+
+        if known(record, EVALUATION_RETURN).size:
+            self._evaluation = spread(record, EVALUATION_RETURN)
+        self._live.update(self._panel(Group(self._bar(int(record["rows"]), eta), self._numbers(record, compile_seconds))))
 
     def close(self) -> None:
         self._live.stop()
 
-    def _panel(self, view: View | None) -> Any:
+    def _panel(self, content: Any) -> Any:
         from rich.panel import Panel
+        from rich.text import Text
+
+        return Panel(content, title=Text(self._title), title_align="left", border_style="blue")
+
+    def _bar(self, steps: int, eta: float) -> Any:
         from rich.progress_bar import ProgressBar
-        from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
-        total = self._header.total_steps
-        if view is None:
-            return Panel(Spinner("dots", "compiling …"), title=Text(self._header.title), title_align="left", border_style="blue")
-        steps = int(view.record["rows"])
         bar = Table.grid(padding=(0, 2), expand=True)
         bar.add_column(ratio=1)
-        bar.add_column(justify="right")
-        bar.add_column(justify="right")
-        bar.add_row(
-            ProgressBar(total, steps), f"{steps:,} / {total:,} steps per seed", Text(f"ETA {duration(view.eta)}", style="cyan")
-        )
-        table = Table.grid(padding=(0, 3))
-        for row in self._rows(view):
-            table.add_row(*(Text(cell, style=style) for cell, style in zip(row, ("dim", "bold", "dim", "bold"), strict=True)))
-        grid = Table.grid(expand=True)
-        for part in (bar, table):
-            grid.add_row(part)
-        return Panel(grid, title=Text(self._header.title), title_align="left", border_style="blue")
+        left = Text(f"ETA {duration(eta)}", style="cyan")
+        bar.add_row(ProgressBar(self._total, steps), f"{steps:,} / {self._total:,} steps per seed", left)
+        return bar
 
-    def _rows(self, view: View) -> list[tuple[str, str, str, str]]:
-        record = view.record
+    def _numbers(self, record: Record, compile_seconds: float) -> Any:
+        """Names and values, two pairs in a row."""
+        from rich.table import Table
+        from rich.text import Text
+
         cells = [
             ("training return", spread(record, TRAINING_RETURN)),
             ("env steps/s", short(record["sps"])),
             ("evaluation return", self._evaluation),
-            ("compile time", duration(view.compile_seconds or math.nan)),
+            ("compile time", duration(compile_seconds or math.nan)),
         ]
         losses = [key for key in record if key.startswith("losses/")][:SHOWN_LOSSES]
         cells += [(key.removeprefix("losses/").replace("_", " "), spread(record, key)) for key in losses]
-        cells += [("", "")] * (len(cells) % 2)
-        return [(*left, *right) for left, right in zip(cells[::2], cells[1::2], strict=True)]
+        texts = [Text(cell, style=style) for pair in cells for cell, style in zip(pair, ("dim", "bold"), strict=True)]
+        table = Table.grid(padding=(0, 3))
+        for start in range(0, len(texts), 4):
+            table.add_row(*texts[start : start + 4])
+        return table
 
 
-# --------------------------------------------------------------------------------------------------------------------- numbers
+Progress = Lines | Live
 
 
 @contextlib.contextmanager
 def spinner(what: str) -> Iterator[Callable[[str], None]]:
     """A spinner on stderr, if that is a terminal; takes a few words on how far ``what`` is."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal or console.is_dumb_terminal:
+    if (console := terminal(stderr=True)) is None:
         yield lambda text: None
         return
+    from rich.text import Text
+
     with console.status(Text(what)) as status:
         yield lambda text: status.update(Text(f"{what}: {text}"))
+
+
+# --------------------------------------------------------------------------------------------------------------------- numbers
 
 
 def known(record: Record, key: str) -> np.ndarray:

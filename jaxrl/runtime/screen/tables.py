@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def terminal() -> Any:
-    """rich's console, or None where the output is no terminal, or rich cannot be imported."""
+def terminal(**where: Any) -> Any:
+    """rich's console, on stdout unless its arguments say another; None where that is no terminal, or rich cannot be imported."""
     try:
         from rich.console import Console
     except Exception:  # whatever is wrong with rich: a table without colours is still a table
         return None
-    console = Console(highlight=False)
+    console = Console(highlight=False, **where)
     return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
