@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl.masks import MASK_KEY
 from jaxrl.rows import per_row
-from jaxrl.spaces import MASK_KEY, zeros
+from jaxrl.spaces import zeros
 from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 EPSILON = 1e-8

@@ -15,13 +15,6 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.rows import first_input, per_row
 from jaxrl.types import Array, PyTree, StepInput
 
-MASK_KEY = "action_mask"
-"""The entry of a Dict observation that says which actions are allowed: applied to logits and Q-values, never encoded.
-
-[n] for ``Discrete(n)``. For a MultiDiscrete space one mask per dimension: a Tuple of them, or one array [Σ nvec] with those of
-one dimension after those of another.
-"""
-
 
 def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
     """Zeros shaped like a batch of values of ``space``; 64-bit types become 32-bit."""
@@ -44,12 +37,6 @@ def bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     return low, np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
-
-
-def flat_mask(mask: PyTree) -> Array:
-    """An ``action_mask`` as one array, [..., Σ nvec]."""
-    parts = jax.tree.leaves(mask)
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
 
 
 def finite(tree: PyTree, valid: Array) -> PyTree:

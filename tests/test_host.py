@@ -19,7 +19,9 @@ from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.play.evaluation import evaluate
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
+from tests import probes
 from tests.agents import assert_close, small_dqn, small_ppo
+from tests.hosted import hosted
 
 NUM_ENVS = 4
 
@@ -111,6 +113,52 @@ def test_episodes_end_at_the_limit_as_in_pure_environments(kind: Any) -> None:
 def test_an_environment_that_cannot_be_cut_says_so() -> None:
     with pytest.raises(RuntimeError, match=r"clock: an episode went on past max_episode_steps=3: set truncated"):
         collected(clock(max_episode_steps=3))
+
+
+def test_multi_discrete_actions_and_their_masks() -> None:
+    """Collected, learnt from and evaluated, with no forbidden action."""
+    agent = small_ppo(hosted(probes.two_choices()))
+    rollout = collected(agent.env)  # type: ignore[arg-type]
+    assert rollout.action.shape == (8, NUM_ENVS, 2) and rollout.action.dtype == np.int32
+    assert rollout.reward.min() >= 0 and rollout.reward.max() == 1
+    learner = agent.init(jax.random.key(0)).learner
+    after, _ = jax.jit(agent.algorithm.update)(learner, rollout)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(after.params))
+    played = evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), 3)
+    assert played.finished.all() and (np.asarray(played.episodic_return) >= 0).all()
+
+
+def test_a_mask_that_forbids_every_action_stops_the_run() -> None:
+    """At the second row of environments 1 and 3, or at their first; but not where their episodes have ended."""
+
+    class Masked(Clock):
+        def allows(self, first: Any) -> Any:
+            """Environments with an even number whatever they like, the others an action at their first row alone."""
+            return first | (np.arange(NUM_ENVS) % 2 == 0)
+
+        def seen(self) -> Any:
+            free = self.allows(self.time[:, 0] == 0)
+            return {"time": self.time, "action_mask": np.repeat(free[:, None], 2, 1).astype(np.int8)}
+
+        def reset(self) -> Any:
+            super().reset()
+            return self.seen()
+
+        def step(self, action: Any) -> HostStep:
+            return super().step(action)._replace(obs=self.seen())
+
+    class Ending(Masked):
+        limit = 1
+
+    class Never(Masked):
+        def allows(self, first: Any) -> Any:
+            return super().allows(False)
+
+    space = spaces.Dict({"time": spaces.Box(0, np.inf, (1,)), "action_mask": spaces.MultiBinary(2)})
+    collected(clock(Ending)._replace(observation_space=space))
+    for kind in (Masked, Never):
+        with pytest.raises(ValueError, match=r"clock: action_mask forbids every action in environments 1, 3: allow one in each"):
+            collected(clock(kind)._replace(observation_space=space))
 
 
 @pytest.mark.parametrize(("max_steps", "length", "finished"), [(None, 3, True), (7, 3, True), (2, 2, False)])

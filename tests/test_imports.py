@@ -65,7 +65,7 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 LAYERS = (
-    ("names", "presets", "rows", "types"),
+    ("masks", "names", "presets", "rows", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "spaces", "trust"),
     ("envs", "minibatch", "models", "optimize", "replay", "rollout"),
     ("agent", "parts", "rule", "spec", "training"),

@@ -14,7 +14,21 @@ from gymnasium import spaces
 
 from jaxrl.config import check_count
 from jaxrl.envs.check_host import NUM_ENVS, Say, host_problems
-from jaxrl.envs.validate import EnvError, abstract, abstract_key, bits, explain, find_problems, outside, picture_problem, same
+from jaxrl.envs.validate import (
+    EnvError,
+    abstract,
+    abstract_key,
+    bits,
+    choice_problems,
+    explain,
+    find_problems,
+    mask_problems,
+    outside,
+    picture_problem,
+    same,
+)
+from jaxrl.masks import MASK_KEY, allowed
+from jaxrl.spaces import zeros
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, TimeStep
 
 COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -25,7 +39,7 @@ def check_env(env: Env | HostEnv, *, key: Key | None = None, steps: int = 50, sa
     """What ``jaxrl.check_env`` does, without a word on the screen: ``say`` is called with what it is at."""
     steps = check_count("steps", steps)
     say("tracing reset and step")
-    problems = find_problems(env)
+    problems = find_problems(env) or mask_problems(env)
     if isinstance(env, HostEnv):
         problems = problems or host_problems(env, steps, say)
     else:
@@ -88,22 +102,26 @@ def _batched(tree: PyTree) -> PyTree:
 
 
 def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
-    """Step with random actions, twice with the same key."""
+    """Step with random actions, of those that the mask allows, twice with the same key."""
+    seen, acts = env.observation_space, env.action_space
 
-    def row(params: PyTree, carry: tuple[PyTree, Array], key: Key) -> tuple[tuple[PyTree, Array], tuple[PyTree, TimeStep]]:
+    def masks(obs: PyTree) -> PyTree:
+        return {name: x for name, x in obs.items() if name == MASK_KEY} if isinstance(obs, dict) else {}
+
+    def row(params: PyTree, carry: tuple[PyTree, PyTree, Array], key: Key) -> tuple[Any, tuple[PyTree, TimeStep]]:
         # Resets at the start of a row, so that the program holds `reset` once: half of the time goes into compiling it.
-        env_state, done = carry
+        env_state, mask, done = carry
         reset_key, action_key, step_key = jax.random.split(key, 3)
         fresh, obs = env.reset(reset_key, params)
-        env_state = jax.tree.map(lambda new, old: jnp.where(done, new, old), fresh, env_state)
-        env_state, time_step = env.step(step_key, env_state, random_action(env.action_space, action_key), params)
-        return (env_state, time_step.terminated | time_step.truncated), (obs, time_step)
+        env_state, mask = jax.tree.map(lambda new, old: jnp.where(done, new, old), (fresh, masks(obs)), (env_state, mask))
+        action = allowed(random_action(acts, action_key), mask, acts)
+        env_state, time_step = env.step(step_key, env_state, action, params)
+        return (env_state, masks(time_step.obs), time_step.terminated | time_step.truncated), (obs, time_step)
 
     def episodes(key: Key, params: PyTree) -> tuple[PyTree, tuple[PyTree, TimeStep]]:
         blank = jax.tree.map(lambda x: _blank(x, key), jax.eval_shape(env.reset, key, params)[0])
-        (env_state, _), rows = jax.lax.scan(
-            functools.partial(row, params), (blank, jnp.asarray(True)), jax.random.split(key, steps)
-        )
+        start = (blank, masks(zeros(seen)), jnp.asarray(True))
+        (env_state, _, _), rows = jax.lax.scan(functools.partial(row, params), start, jax.random.split(key, steps))
         return env_state, rows
 
     run = jax.jit(jax.vmap(episodes), compiler_options=COMPILE_FAST if jax.default_backend() == "cpu" else None)
@@ -113,8 +131,10 @@ def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
     except Exception as error:
         return [explain("a run of reset and step under jit and vmap", error)]
     env_states, (obs, time_step) = first
-    problems = outside("the obs after reset", env.observation_space, obs)
-    problems += outside("the obs after a step", env.observation_space, time_step.obs)
+    problems = outside("the obs after reset", seen, obs)
+    problems += outside("the obs after a step", seen, time_step.obs)
+    problems += choice_problems("after reset", obs, acts)
+    problems += choice_problems("after a step", time_step.obs, acts, time_step.terminated)
     if not np.isfinite(time_step.reward).all():
         problems.append("reward is NaN or infinite after some step: guard divisions, logarithms and roots")
     if not same(first, again):

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.validate import EnvError, abstract, explain, mismatches, outside, picture_problem, same
+from jaxrl.envs.validate import EnvError, abstract, choice_problems, explain, mismatches, outside, picture_problem, same
+from jaxrl.masks import allowed
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 NUM_ENVS = 2
@@ -106,6 +107,7 @@ def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: b
     action_space.seed(0)
     obs, num_envs = envs.reset(), NUM_ENVS - first_id
     _raise_if(env, _obs_problems("the obs that reset returns", env.observation_space, obs, num_envs))
+    _raise_if(env, choice_problems("after reset", obs, action_space))
     seen: list[Any] = [jax.tree.map(np.copy, obs)]
     done, late_reward = np.zeros(num_envs, bool), False
     for step in range(steps):
@@ -113,10 +115,12 @@ def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: b
         action, other = (np.stack([action_space.sample() for _ in range(NUM_ENVS)])[first_id:] for _ in range(2))
         if not isinstance(action_space, spaces.Box):  # two samples of a few actions may be the same
             other = (action + 1) % np.asarray(getattr(action_space, "n", getattr(action_space, "nvec", None)))
+        action = allowed(action, obs, action_space)
         if other_after_end:
             action[done] = other[done]
         before, row = obs, envs.step(action)
         _raise_if(env, _row_problems(env, row, num_envs))
+        _raise_if(env, choice_problems("after a step", row.obs, action_space, row.terminated))
         if step:
             told, tells = ({name: np.zeros_like(x) for name, x in info.items()} for info in (seen[-1].info, row.info))
             _raise_if(env, mismatches("the info that step returns", tells, told, "an earlier step", numpy="np"))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.masks import MASK_KEY, choices, nothing_allowed
 from jaxrl.spaces import show_shapes, zeros
 from jaxrl.types import Env, HostEnv, PyTree, TimeStep
 
@@ -83,6 +84,28 @@ def _space_problems(what: str, space: Any, supported: tuple[type, ...]) -> list[
     if what == "action_space" and isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
         return [f"{what} starts at {space.start}; jaxrl counts actions from 0: leave `start` out, and add it inside step"]
     return []
+
+
+def mask_problems(env: Env | HostEnv) -> list[str]:
+    """Of a mask that does not fit the actions: a model of the user's own may know what to do with it, those built in do not."""
+    seen = env.observation_space
+    if not isinstance(seen, spaces.Dict) or MASK_KEY not in seen.spaces:
+        return []
+    mask = abstract(seen[MASK_KEY])
+    if mask is None or choices({MASK_KEY: jax.tree.map(lambda x: np.zeros(x.shape), mask)}, env.action_space):
+        return []
+    return [
+        f"observation_space[{MASK_KEY!r}] is {seen[MASK_KEY]}, and action_space {env.action_space}: a mask has one entry for "
+        "each action, MultiBinary(n) for Discrete(n); for MultiDiscrete MultiBinary(sum(nvec)), or a Tuple of one per dimension"
+    ]
+
+
+def choice_problems(when: str, obs: PyTree, action_space: spaces.Space, ended: Any = False) -> list[str]:
+    """Of observations [...] whose mask forbids every action, though the episode has not ended."""
+    nothing = nothing_allowed(obs, action_space)
+    if nothing is None or not np.any(np.asarray(nothing) & ~np.asarray(ended)):
+        return []
+    return [f"{MASK_KEY} forbids every action {when}: allow one in each dimension, or terminate the episode there"]
 
 
 def _params_problems(params: PyTree) -> list[str]:

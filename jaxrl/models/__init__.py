@@ -2,7 +2,7 @@
 
 The defaults fit the observations: two hidden layers of 64 for vectors, tanh for actor-critics and ReLU for Q-networks; Nature's
 convolutions for images, MinAtar's for boards. Kernels begin orthogonal. A Dict observation's ``action_mask``
-(``jaxrl.spaces.MASK_KEY``) is applied to logits and Q-values and never encoded.
+(``jaxrl.masks.MASK_KEY``) is applied to logits and Q-values and never encoded.
 """
 
 from __future__ import annotations

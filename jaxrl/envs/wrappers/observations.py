@@ -12,7 +12,8 @@ from gymnasium import spaces
 
 from jaxrl.config import check_count
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
-from jaxrl.spaces import MASK_KEY, zeros
+from jaxrl.masks import MASK_KEY
+from jaxrl.spaces import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 

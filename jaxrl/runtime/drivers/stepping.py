@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tree
 
+from jaxrl.masks import MASK_KEY, nothing_allowed
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
 from jaxrl.types import HostEnv, HostEnvs, PyTree
 
@@ -22,7 +23,7 @@ class Stepper:
     def __init__(self, env: HostEnv, num_envs: int, seed: int, first_id: int = 0, *, evaluation: bool = False) -> None:
         """``evaluation``: open the form that is scored. Only first episodes count there, so none is begun anew at the limit."""
         self._env, self._num_envs, self._evaluation = env, num_envs, evaluation
-        self._envs = _open(env, num_envs, seed, first_id, evaluation)
+        self._envs, self._first_id = _open(env, num_envs, seed, first_id, evaluation), first_id
         self.done = np.zeros(num_envs, bool)
         self._cut = self.done
         """Which episodes ended at a limit that the environments do not know of, so that they must be told to reset."""
@@ -31,6 +32,7 @@ class Stepper:
     def reset(self) -> None:
         """Begin all episodes: ``input`` is then that of their first rows."""
         self.input = first_input(_copy(self._envs.reset()), self._env.action_space, self._num_envs)
+        self._check_mask()
 
     def step(self, action: np.ndarray) -> Outcome:
         """Execute one row; ``input``, ``done`` and ``episode`` are then those after it."""
@@ -42,6 +44,7 @@ class Stepper:
         if not self._evaluation:
             self._cut = np.logical_and(row.truncated, np.logical_not(reached.truncated))
         self.done, self.episode = np.asarray(row.done), row.episode
+        self._check_mask()
         return row
 
     def render(self) -> np.ndarray:
@@ -51,6 +54,16 @@ class Stepper:
 
     def close(self) -> None:
         self._envs.close()
+
+    def _check_mask(self) -> None:
+        """Refuse a mask that leaves no action to an episode that goes on: a compiled policy cannot, and would break it."""
+        nothing: Any = nothing_allowed(self.input.obs, self._env.action_space)
+        if nothing is not None and (nothing & ~self.done).any():
+            where = self._first_id + np.flatnonzero(nothing & ~self.done)
+            raise ValueError(
+                f"{self._env.name}: {MASK_KEY} forbids every action in environments {', '.join(map(str, where[:8]))}"
+                f"{', …' if where.size > 8 else ''}: allow one in each dimension, or end the episode there"
+            )
 
     def _begin_anew(self, obs: PyTree) -> PyTree:
         """Reset the environments that do not know that their episodes were cut: ``obs`` with their first observations."""
