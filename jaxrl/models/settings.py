@@ -141,5 +141,6 @@ def _choose(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
 
 
 def _nearest(value: Any, allowed: Collection[Any]) -> str:
-    close = difflib.get_close_matches(str(value).lower(), [name for name in allowed if name], n=1, cutoff=0.5)
-    return f". Did you mean {close[0]!r}?" if close else ""
+    written = {name.lower(): name for name in allowed if name}
+    close = difflib.get_close_matches(str(value).lower(), written, n=1, cutoff=0.5)
+    return f". Did you mean {written[close[0]]!r}?" if close else ""
