@@ -21,6 +21,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
     "vmap_seeds": ({"total_steps": 1024, "num_seeds": 3}, r"3 seeds after 1,024 steps each: median return \d+"),
     "hyperparameter_grid": ({"total_steps": 1024, "num_seeds": 2}, r"3\.0e-04( +\d+\.\d){2}\n.*1\.0e-03( +\d+\.\d){2}\n"),
     "custom_model": ({"total_steps": 2048}, r"return with Fourier features: \d+\.\d"),
+    "equinox_model": ({"total_steps": 2048}, r"return with a network of equinox: \d+\.\d"),
     "custom_loss": (
         {"total_steps": 2048},
         r"plain: norm of the kernels [\d.]+\nwith weight decay: .*; logged at the end: ",
