@@ -261,6 +261,12 @@ def test_observations_are_flattened() -> None:
     np.testing.assert_allclose(observed(env, 0)[0], [0, 1, 0, 0, 1, 0.5, -0.5])
 
 
+def test_a_mask_alone_is_nothing_to_flatten() -> None:
+    mask = spaces.Dict({"action_mask": spaces.MultiBinary(2)})
+    with pytest.raises(ValueError, match=r"flatten_observation cannot wrap custom: .* nothing for a network to see"):
+        flatten_observation(with_observations(mask, [{"action_mask": np.ones(2, np.int8)}]))
+
+
 def test_frames_of_a_dict_leave_the_mask() -> None:
     env = frame_stack(with_observations(PARTS, SEEN), 2)
     state, _ = env.reset(jax.random.key(0), env.params)

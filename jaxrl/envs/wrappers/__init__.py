@@ -7,7 +7,7 @@ remembers is in its own state, around the state of what it wraps. ``render`` dra
 from __future__ import annotations
 
 from jaxrl.envs.wrappers.actions import StickyParams, action_repeat, clip_action, scale_action, sticky_actions, time_limit
-from jaxrl.envs.wrappers.base import WRAPPERS, bind_call, usage, wrap, wrapper
+from jaxrl.envs.wrappers.base import WRAPPERS, bind_call, usage, wrap
 from jaxrl.envs.wrappers.observations import flatten_observation, frame_stack, select_observation, time_aware
 
 __all__ = [
@@ -25,5 +25,4 @@ __all__ = [
     "time_limit",
     "usage",
     "wrap",
-    "wrapper",
 ]

@@ -71,7 +71,8 @@ class StickyState(NamedTuple):
 def sticky_actions(env: Env, probability: float = 0.25) -> Env:
     """With a probability, the environment executes the action of the step before again (Machado et al. 2018, section 5).
 
-    The first action of an episode is always executed. ``params`` are ``StickyParams``: the probability is data.
+    The first action of an episode is always executed. A mask of actions says nothing of one that sticks. ``params`` are
+    ``StickyParams``: the probability is data.
     """
     check_number("probability", probability, Range(0, 1))
     still = zero_actions(env.action_space, 1)[0]

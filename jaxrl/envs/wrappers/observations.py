@@ -25,9 +25,12 @@ def flatten_observation(env: Env) -> Env:
     """
     from jaxrl.models.encoders import encode_space  # brings flax
 
+    def size_of(space: spaces.Space) -> int:
+        return int(jax.eval_shape(lambda: encode_space(space, zeros(space))).shape[0])
+
     space, masked = env.observation_space, _has_mask(env.observation_space)
-    low, high = _flat_bounds(space, lambda part: jax.eval_shape(lambda: encode_space(part, zeros(part))).shape[0])
-    flat: spaces.Space = _box(low, high)
+    size_of(space)  # refuses one that a mask is all of
+    flat: spaces.Space = _box(*_flat_bounds(space, size_of))
     if masked:
         flat = spaces.Dict({"obs": flat, MASK_KEY: space[MASK_KEY]})  # type: ignore[index]
 
@@ -122,7 +125,10 @@ def frame_stack(env: Env, num_frames: int) -> Env:
         frames = jax.tree.map(push, state.frames, unmasked(reached.obs))
         return FrameStackState(env_state, frames), reached._replace(obs=shown(frames, reached.obs))
 
-    return env._replace(reset=reset, step=step, observation_space=_stacked(env.observation_space, num_frames), render=inside(env))
+    stacked = _stacked(env.observation_space, num_frames)
+    if masked:
+        stacked = spaces.Dict({**stacked, MASK_KEY: env.observation_space[MASK_KEY]})  # type: ignore[dict-item, index]
+    return env._replace(reset=reset, step=step, observation_space=stacked, render=inside(env))
 
 
 def _with_channels(x: Any) -> Any:
@@ -135,7 +141,7 @@ def _tiled(x: Any, times: int, numpy: Any = np) -> Any:
 
 def _stacked(space: spaces.Space, times: int) -> spaces.Space:
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({name: part if name == MASK_KEY else _stacked(part, times) for name, part in space.items()})
+        return spaces.Dict({name: _stacked(part, times) for name, part in space.items()})
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([_stacked(part, times) for part in space])
     if isinstance(space, spaces.Box):
@@ -189,7 +195,7 @@ def time_aware(env: Env) -> Env:
 
     def step(key: Key, state: TimeState, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         env_state, reached = env.step(key, state.env_state, action, params)
-        # Environments that end late are stepped once more, on the row of their reset.
+        # The limit is jaxrl's to enforce: who steps by hand may go on.
         elapsed = jnp.minimum(state.elapsed + 1, limit)
         return TimeState(env_state, elapsed), reached._replace(obs=tell(reached.obs, elapsed))
 

@@ -55,7 +55,8 @@ def film(
             if options.episodes > 1:
                 where = f"episode {episode + 1} of {options.episodes}   {where}"
             say(where)
-            picture = captioned(drawn.draw(moment.scene, moment.obs, moment.action), f"{name.partition('?')[0]}   {where}")
+            caption = f"{name.partition('?')[0].partition('|')[0]}   {where}"
+            picture = captioned(drawn.draw(moment.scene, moment.obs, moment.action), caption)
             yield Shot(picture, PAUSE if cut or moment.ended else 1 / fps)
         tally.append(f"return {number(total, total)} in {step} steps" + " (cut by --max-steps)" * cut)
 
