@@ -85,9 +85,9 @@ def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Mo
     for block in own_python(page):
         for big, small in SMALLER.items():
             block = block.replace(big, small)
-        exec(compile(block, page, "exec"), names)
+        exec(compile(block, page, "exec", dont_inherit=True), names)
         if "jaxrl.save(" in block:  # works twice
-            exec(compile(block, page, "exec"), names)
+            exec(compile(block, page, "exec", dont_inherit=True), names)
     assert "jaxrl" in names
 
 

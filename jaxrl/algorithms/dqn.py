@@ -168,7 +168,7 @@ def make_dqn(
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
       model: a memoryless Model whose outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that
-        gives one; default: an MLP of 2×64, ReLU.
+        gives one; default: ``q_network``, an MLP of 2×64, ReLU, for vectors.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, asked to keep 1 row
         before and n_step rows after a drawn one; default: ``uniform_replay``.
