@@ -19,6 +19,7 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -81,7 +82,9 @@ def own_python(page: str) -> list[str]:
 def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, as one program, with smaller numbers."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "docs"}
+    program = ModuleType("docs")
+    monkeypatch.setitem(sys.modules, "docs", program)  # where dataclasses of its own, such as flax's modules, are looked up
+    names = vars(program)
     for block in own_python(page):
         for big, small in SMALLER.items():
             block = block.replace(big, small)
