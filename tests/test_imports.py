@@ -68,7 +68,7 @@ LAYERS = (
     ("masks", "names", "presets", "rows", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "spaces", "trust"),
     ("envs", "minibatch", "models", "optimize", "replay", "rollout"),
-    ("agent", "parts", "rule", "spec", "training"),
+    ("agent", "on_policy", "parts", "rule", "spec", "training"),
     ("algorithms", "parallel"),
 )
 """Each imports its own layer and those above it in this list."""

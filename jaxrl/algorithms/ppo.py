@@ -13,23 +13,21 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.actions import to_environment
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, RolloutConfig, TotalSteps, Unit
-from jaxrl.distributions import sample_each
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.minibatch import explained_variance, minibatches
 from jaxrl.models import actor_critic
-from jaxrl.normalize import init_statistics, normalize_inputs, refresh, scale_rewards
-from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, packing, pmean, valid_mean
+from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
+from jaxrl.on_policy import OnPolicyConfig, act, drawn_actions, init, observe, standardize
+from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, packing, valid_mean
 from jaxrl.parts import ModelFn, check_actor_critic
 from jaxrl.returns import discounts, gae
-from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Rule, prepare
 from jaxrl.spaces import finite
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Metrics, Model, PyTree, Rollout, StepInput
 
 
 @dataclass(frozen=True)
-class PPOConfig(RolloutConfig):
+class PPOConfig(OnPolicyConfig):
     """PPO's structure."""
 
     num_epochs: Count = 10
@@ -38,10 +36,6 @@ class PPOConfig(RolloutConfig):
     """Parts of each pass, one gradient step each; must divide num_envs * rollout_length (num_envs for a recurrent model)."""
     normalize_advantages: bool = True
     """Mean 0 and deviation 1 within each minibatch."""
-    normalize_observations: bool = False
-    """By running mean and deviation."""
-    normalize_rewards: bool = False
-    """Divide by the running deviation of the discounted return, for learning only."""
     clip_value_loss: bool = False
     """Clip the change of the value as the ratio is clipped."""
 
@@ -51,11 +45,6 @@ class PPOConfig(RolloutConfig):
         if items % self.num_minibatches:
             why = " (a recurrent model learns from whole sequences)" if recurrent else ""
             raise ValueError(f"num_minibatches={self.num_minibatches} must divide {what}={items}{why}")
-
-    @property
-    def warmup_iterations(self) -> int:
-        """One for the statistics, where there are some."""
-        return int(self.normalize_observations or self.normalize_rewards)
 
 
 class PPOHyperparams(NamedTuple):
@@ -113,7 +102,7 @@ def targets(model: Model, learner: Learner, rollout: Rollout, hp: PPOHyperparams
     rows = Batch(
         inputs=jax.tree.map(lambda x: x[:-1], inputs),
         carry=(),
-        action=rollout.extras.get("raw_action", rollout.action),
+        action=drawn_actions(rollout),
         log_prob=rollout.extras["log_prob"],
         advantage=advantage,
         target=advantage + value,
@@ -139,8 +128,7 @@ def ppo_loss(
 
     advantage = batch.advantage
     if config.normalize_advantages:
-        centred = advantage - pmean(mean(advantage), axis_name)
-        advantage = centred * jax.lax.rsqrt(pmean(mean(centred**2), axis_name) + 1e-8)
+        advantage = standardize(advantage, mean, axis_name)
 
     log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
@@ -162,27 +150,6 @@ def ppo_loss(
         "losses/clipfrac": mean((jnp.abs(ratio - 1) > hp.clip_eps).astype(jnp.float32)),
     }
     return policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy, metrics
-
-
-def init(rule: Rule[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Learner:
-    observations = rule.observation_space if rule.config.normalize_observations else None
-    rewards = rule.config.num_envs if rule.config.normalize_rewards else None
-    return rule.init_learner(key, hyperparams, init_statistics(observations, rewards))
-
-
-def act(
-    rule: Rule[PPOConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
-) -> tuple[PyTree, Array, dict[str, Array]]:
-    carry, output = rule.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
-    drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
-    extras = {"log_prob": output.policy.log_prob(drawn)}
-    if not isinstance(rule.action_space, spaces.Discrete):
-        extras["raw_action"] = drawn
-    return carry, to_environment(rule.action_space, drawn), extras
-
-
-def observe(rule: Rule[PPOConfig], learner: Learner, rollout: Rollout) -> Learner:
-    return learner._replace(statistics=refresh(learner.statistics, rollout, rule.current(learner).gamma, rule.axis_name))
 
 
 def update(rule: Rule[PPOConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
