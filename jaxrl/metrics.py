@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from jaxrl.types import Array, Max, Mean, Metrics, Min
 
@@ -30,6 +31,24 @@ def scalar(value: Array) -> Mean:
 def scalars(values: Mapping[str, Array]) -> Metrics:
     """``scalar`` of each."""
     return {name: scalar(value) for name, value in values.items()}
+
+
+class Stacked(struct.PyTreeNode):
+    """Scalars as one array, so that a scan over updates writes them all by one kernel."""
+
+    values: Array
+    """f32[..., number of names]"""
+    names: tuple[str, ...] = struct.field(pytree_node=False)
+
+
+def stack(values: Mapping[str, Array]) -> Stacked:
+    """Scalars, f32[] each."""
+    return Stacked(jnp.stack([jnp.asarray(value, jnp.float32) for value in values.values()]), tuple(values))
+
+
+def unstack(stacked: Stacked) -> dict[str, Array]:
+    """The scalars by their names, f32[...] each."""
+    return {name: stacked.values[..., i] for i, name in enumerate(stacked.names)}
 
 
 def masked_min(value: Array, where: Array) -> Min:

@@ -11,7 +11,7 @@ from jaxrl.types import Array, Key
 
 
 def minibatches(key: Key, size: int, num_epochs: int, num_minibatches: int) -> Array:
-    """i32[num_epochs · num_minibatches, size / num_minibatches]: which items each gradient step takes; each once per epoch.
+    """i32[num_epochs, num_minibatches, size / num_minibatches]: which items each gradient step takes; each once per epoch.
 
     Raises:
       ValueError: ``num_minibatches`` does not divide ``size``.
@@ -19,7 +19,7 @@ def minibatches(key: Key, size: int, num_epochs: int, num_minibatches: int) -> A
     if size % num_minibatches:  # a builder knows no devices; this is one's share
         raise ValueError(f"num_minibatches={num_minibatches} must divide the {size} items on each device")
     order = jax.vmap(lambda key: shuffled_rows(key, size))(jax.random.split(key, num_epochs))
-    return order.reshape(num_epochs * num_minibatches, size // num_minibatches)
+    return order.reshape(num_epochs, num_minibatches, size // num_minibatches)
 
 
 def shuffled_rows(key: Key, size: int) -> Array:
@@ -34,6 +34,14 @@ def shuffled_rows(key: Key, size: int) -> Array:
     bits = jax.random.bits(key, (size,), jnp.uint32)
     mask = jnp.uint32(2**index_bits - 1)
     return (jnp.sort((bits & ~mask) | jnp.arange(size, dtype=jnp.uint32)) & mask).astype(jnp.int32)
+
+
+def standardized(x: Array, valid: Array, axis_name: str | None = None) -> Array:
+    """``x`` with mean 0 and deviation 1 over the valid rows of all devices."""
+    chex.assert_equal_shape([x, valid])
+    mean = valid_mean(valid, axis_name)
+    centred = x - pmean(mean(x), axis_name)
+    return centred * jax.lax.rsqrt(pmean(mean(centred**2), axis_name) + 1e-8)
 
 
 def explained_variance(target: Array, error: Array, valid: Array, axis_name: str | None = None) -> Array:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from gymnasium import spaces
 
 from jaxrl.actions import to_environment
 from jaxrl.config import RolloutConfig
 from jaxrl.distributions import sample_each
 from jaxrl.normalize import init_statistics, normalize_inputs, refresh
-from jaxrl.optimize import pmean
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Rule
 from jaxrl.types import Array, Key, Policy, PyTree, Rollout, StepInput
@@ -68,9 +65,3 @@ def observe(rule: Rule[Any], learner: Learner, rollout: Rollout) -> Learner:
 def drawn_actions(rollout: Rollout) -> Array:
     """[T, B, ...]: the actions in model units, as ``act`` drew them."""
     return rollout.extras.get("raw_action", rollout.action)
-
-
-def standardize(x: Array, mean: Callable[[Array], Array], axis_name: str | None) -> Array:
-    """``x`` with mean 0 and deviation 1 over the rows of all devices that ``mean``, a ``valid_mean``, looks at."""
-    centred = x - pmean(mean(x), axis_name)
-    return centred * jax.lax.rsqrt(pmean(mean(centred**2), axis_name) + 1e-8)

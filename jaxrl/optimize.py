@@ -143,12 +143,19 @@ def pmean(x: PyTree, axis_name: str | None) -> PyTree:
 
 
 def valid_mean(valid: Array, axis_name: str | None = None) -> Callable[[Array], Array]:
-    """The mean over valid rows, 0 where there is none.
+    """The mean over valid rows, 0 where there is none; of x [..., *rows], several quantities at once, [...].
 
     It is this device's sum over the count on an average device: the ``pmean`` of it, as of its gradient, is the mean over all.
     """
     count = jnp.maximum(pmean(valid.sum(dtype=jnp.float32), axis_name), 1.0)
-    return lambda x: jnp.where(valid, x, 0.0).sum() / count
+    rows = tuple(range(-valid.ndim, 0))
+    return lambda x: jnp.where(valid, x, 0.0).sum(rows) / count
+
+
+def valid_means(rows: Mapping[str, Array], valid: Array, axis_name: str | None = None) -> dict[str, Array]:
+    """``valid_mean`` of each, by one reduction instead of one each: what a loss logs, and is not differentiated."""
+    stacked = jax.lax.stop_gradient(jnp.stack(list(rows.values())))
+    return dict(zip(rows, valid_mean(valid, axis_name)(stacked), strict=True))
 
 
 def _varying(params: PyTree, axis_name: str) -> PyTree:

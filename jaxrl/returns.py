@@ -150,8 +150,8 @@ def vtrace(
     A lower ρ̄ moves the fixed point from the values of π towards those of μ; a lower c̄ only lowers the variance.
 
     Args:
-      r_t, discount_t, lambda_t, v_tm1, v_t, valid: as for ``gae``. Past an end nothing is looked at: there, and on the last row,
-        v_{s+1} is the value reached, of which a termination leaves nothing.
+      r_t: as for ``gae``, and so are discount_t, lambda_t, v_tm1, v_t and valid. Past an end nothing is looked at: there, and on
+        the last row, v_{s+1} is the value reached, of which a termination leaves nothing.
       log_rho_t: f32[T, B] log π(a_t | x_t) − log μ(a_t | x_t).
       rho_bar: the clip ρ̄ > 0; the paper has ρ̄ ≥ c̄.
       c_bar: the clip c̄ > 0.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from jaxrl.agent import check_agent, check_key, with_length
 from jaxrl.config import check_count, merge_hyperparams
@@ -96,9 +97,11 @@ def losses(metrics: Metrics) -> dict[str, Mean]:
 
 def is_finite(state: AgentState, metrics: Metrics) -> Array:
     """bool[]: whether an iteration that gave these has finite losses, and leaves finite parameters."""
-    checked = [x.sum for x in losses(metrics).values()] + jax.tree.leaves(state.learner.params)
-    finite = [jnp.isfinite(x).all() for x in checked if jnp.issubdtype(x.dtype, jnp.inexact)]
-    return jnp.stack([jnp.array(True), *finite]).all()
+    checked = ([x.sum for x in losses(metrics).values()], state.learner.params)
+    numbers = [x for x in jax.tree.leaves(checked) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    # 0 · x is 0, or NaN where x is not finite. A sum of floats is vectorised on a CPU, and an `all` of booleans is not: of a
+    # network's parameters it took 5 % of an iteration. Packed parameters (see ``packing``) are read as they are.
+    return jnp.isfinite((0.0 * ravel_pytree(numbers)[0]).sum())
 
 
 @says_keywords

@@ -135,3 +135,14 @@ def test_blanks() -> None:
     assert metrics.to_floats(nothing) == {"a": None, "b": None, "c": None}
     some = {"c": Max(np.array([-np.inf, 2.0])), "a": Mean(np.array([0.0, 3.0]), np.array([0, 2]))}
     assert metrics.to_floats(some) == {"c": 2.0, "a": 1.5}
+
+
+def test_scalars_that_a_scan_writes_as_one_come_out_by_name() -> None:
+    def body(carry: jax.Array, x: jax.Array) -> tuple[jax.Array, metrics.Stacked]:
+        return carry + x, metrics.stack({"double": 2 * x, "count": jnp.int32(3)})
+
+    _, stacked = jax.lax.scan(body, jnp.float32(0), jnp.arange(4.0))
+    assert stacked.values.shape == (4, 2)
+    named = metrics.unstack(stacked)
+    np.testing.assert_array_equal(named["double"], [0, 2, 4, 6])
+    np.testing.assert_array_equal(named["count"], [3.0] * 4)

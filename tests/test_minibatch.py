@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxrl.minibatch import explained_variance, minibatches, shuffled_rows
+from jaxrl.minibatch import explained_variance, minibatches, shuffled_rows, standardized
 
 KEY = partial(jax.random.key, 0)
 
 
 def test_every_item_is_in_one_minibatch_of_each_epoch() -> None:
     order = np.asarray(minibatches(KEY(), 12, 3, 4))
-    assert order.shape == (12, 3)
+    assert order.shape == (3, 4, 3)
     epochs = order.reshape(3, 12)
     np.testing.assert_array_equal(np.sort(epochs, -1), np.tile(np.arange(12), (3, 1)))
     assert not np.array_equal(epochs[0], epochs[1])
@@ -41,6 +41,15 @@ def test_all_orders_are_equally_likely(size: int) -> None:
     _, counts = np.unique(orders, axis=0, return_counts=True)
     assert len(counts) == math.factorial(size)
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_standardized_over_the_valid_rows() -> None:
+    rng = np.random.default_rng(0)
+    x, valid = rng.normal(3.0, 7.0, size=(5, 8)).astype(np.float32), rng.random((5, 8)) < 0.7
+    made = np.asarray(standardized(jnp.asarray(x), jnp.asarray(valid)))[valid]
+    np.testing.assert_allclose(made, (x[valid] - x[valid].mean()) / x[valid].std(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(AssertionError, match="shape"):
+        standardized(jnp.zeros((3, 1)), jnp.ones(3, bool))
 
 
 def test_explained_variance() -> None:

@@ -17,12 +17,23 @@ from jaxrl.algorithms.ppo import (
     PPOHyperparams,
 )
 from jaxrl.metrics import to_floats
-from jaxrl.optimize import clipped_adam, scheduled
+from jaxrl.optimize import clipped_adam, scheduled, valid_mean, valid_means
 from tests import probes
 from tests.agents import assert_bit_equal, assert_close, small_ppo
 from tests.test_ppo import jit, sample, whole_batch
 
 KEY = partial(jax.random.key, 0)
+
+
+def test_means_over_valid_rows() -> None:
+    rng = np.random.default_rng(0)
+    a, b, valid = rng.normal(size=(3, 4)), rng.normal(size=(3, 4)), rng.random((3, 4)) < 0.6
+    rows = {"a": jnp.where(valid, a, jnp.nan), "b": jnp.float32(b)}  # what is not valid may be anything
+    expected = {"a": a[valid].mean(), "b": b[valid].mean()}
+    assert {k: float(x) for k, x in valid_means(rows, jnp.asarray(valid)).items()} == pytest.approx(expected, rel=1e-5)
+    assert float(valid_mean(jnp.asarray(valid))(rows["a"])) == pytest.approx(expected["a"], rel=1e-5)
+    nothing = valid_means(rows, jnp.zeros((3, 4), bool))
+    assert (float(nothing["a"]), float(nothing["b"])) == (0.0, 0.0)
 
 
 def test_annealing_falls_to_zero_at_total_steps() -> None:

@@ -18,6 +18,7 @@ from jaxrl.algorithms.ppo import (
     PPOConfig,
     PPOHyperparams,
     ppo_loss,
+    shuffled,
 )
 from jaxrl.distributions import Categorical, Normal
 from jaxrl.envs.check import COMPILE_FAST
@@ -100,8 +101,15 @@ HP = PPOHyperparams(clip_eps=0.15, ent_coef=0.3, vf_coef=0.7)
 
 @cache
 def loss_and_gradient(discrete: bool, config: PPOConfig) -> Callable[..., Any]:
-    loss = partial(ppo_loss, linear_model(discrete), config, HP, axis_name=None)
+    def loss(params: Any, batch: Batch) -> Any:
+        return ppo_loss(linear_model(discrete), config, HP, params, only_minibatch(config, batch), None)
+
     return jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def only_minibatch(config: PPOConfig, batch: Batch) -> Batch:
+    """All rows as the one minibatch of an epoch."""
+    return jax.tree.map(lambda x: x[0], shuffled(config, batch, np.arange(N)[None], None))
 
 
 CONFIGS = [PPOConfig(normalize_advantages=a, clip_value_loss=c) for a in (False, True) for c in (False, True)]

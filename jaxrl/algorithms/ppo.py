@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
-from jaxrl.minibatch import explained_variance, minibatches
+from jaxrl.metrics import Stacked, stack, unstack
+from jaxrl.minibatch import explained_variance, minibatches, standardized
 from jaxrl.models import actor_critic
 from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
-from jaxrl.on_policy import OnPolicyConfig, act, drawn_actions, init, observe, standardize
-from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, packing, valid_mean
+from jaxrl.on_policy import OnPolicyConfig, act, drawn_actions, init, observe
+from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, packing, valid_mean, valid_means
 from jaxrl.parts import ModelFn, check_actor_critic
 from jaxrl.returns import discounts, gae
 from jaxrl.rule import Learner, Rule, prepare
@@ -76,6 +77,7 @@ class Batch(NamedTuple):
     """As drawn from the distribution."""
     log_prob: Array
     advantage: Array
+    """In minibatches mean 0 and deviation 1, with ``normalize_advantages``."""
     target: Array
     """The λ-return, what the value regresses to."""
     value: Array
@@ -114,42 +116,45 @@ def targets(model: Model, learner: Learner, rollout: Rollout, hp: PPOHyperparams
     return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
 
+def shuffled(config: PPOConfig, batch: Batch, order: Array, axis_name: str | None) -> Batch:
+    """The minibatches of an epoch: leaves are [num_minibatches, size, ...]. All at once is fewer kernels than one by one."""
+    parts = jax.tree.map(lambda x: x[order], batch)
+    parts = finite(parts._replace(carry=()), parts.valid)._replace(carry=parts.carry)
+    if not config.normalize_advantages:
+        return parts
+    return parts._replace(advantage=jax.vmap(lambda *rows: standardized(*rows, axis_name))(parts.advantage, parts.valid))
+
+
 def ppo_loss(
     model: Model, config: PPOConfig, hp: PPOHyperparams, params: PyTree, batch: Batch, axis_name: str | None
 ) -> tuple[Array, dict[str, Array]]:
     """−L^CLIP + vf_coef·L^VF − ent_coef·S (Schulman et al. 2017, eq. 7 and 9), as means over the valid rows of all devices."""
-    batch = finite(batch._replace(carry=()), batch.valid)._replace(carry=batch.carry)
     if jax.tree.leaves(batch.carry):
         inputs = jax.tree.map(lambda x: x.swapaxes(0, 1), batch.inputs)
         output = jax.tree.map(lambda x: x.swapaxes(0, 1), model.unroll(params, batch.carry, inputs)[1])
     else:
         output = model.apply(params, (), batch.inputs)[1]
-    mean = valid_mean(batch.valid, axis_name)
-
-    advantage = batch.advantage
-    if config.normalize_advantages:
-        advantage = standardize(advantage, mean, axis_name)
 
     log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps)
-    policy_loss = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
+    policy_loss = -jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
 
     error = (output.value - batch.target) ** 2
     if config.clip_value_loss:
         near = batch.value + jnp.clip(output.value - batch.value, -hp.clip_eps, hp.clip_eps)
         error = jnp.maximum(error, (near - batch.target) ** 2)
-    value_loss = 0.5 * mean(error)
-    entropy = mean(output.policy.entropy())
+    value_loss, entropy = 0.5 * error, output.policy.entropy()
 
-    metrics = {
+    logged = {
         "losses/policy_loss": policy_loss,
         "losses/value_loss": value_loss,
         "losses/entropy": entropy,
-        "losses/approx_kl": mean(ratio - 1 - log_ratio),
-        "losses/clipfrac": mean((jnp.abs(ratio - 1) > hp.clip_eps).astype(jnp.float32)),
+        "losses/approx_kl": ratio - 1 - log_ratio,
+        "losses/clipfrac": (jnp.abs(ratio - 1) > hp.clip_eps).astype(jnp.float32),
     }
-    return policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy, metrics
+    total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
+    return valid_mean(batch.valid, axis_name)(total), valid_means(logged, batch.valid, axis_name)
 
 
 def update(rule: Rule[PPOConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
@@ -163,13 +168,16 @@ def update(rule: Rule[PPOConfig], learner: Learner, rollout: Rollout) -> tuple[L
         total, metrics = ppo_loss(rule.model, config, hp, params, part, rule.axis_name)
         return add_losses(rule.extra_losses, params, part, total, metrics)
 
-    def minibatch(carry: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
+    def minibatch(carry: tuple[PyTree, PyTree], part: Batch) -> tuple[tuple[PyTree, PyTree], Stacked]:
         packed, opt_state = carry
-        part = jax.tree.map(lambda x: x[rows], batch)
         packed, opt_state, metrics = descend(lambda p: loss(unpack(p), part), optimise, packed, opt_state, rule.axis_name)
-        return (packed, opt_state), metrics
+        return (packed, opt_state), stack(metrics)
 
-    (packed, opt_state), metrics = jax.lax.scan(minibatch, (pack(learner.params), learner.opt_state), order)
+    def epoch(carry: tuple[PyTree, PyTree], order: Array) -> tuple[tuple[PyTree, PyTree], Stacked]:
+        return jax.lax.scan(minibatch, carry, shuffled(config, batch, order, rule.axis_name))
+
+    (packed, opt_state), logged = jax.lax.scan(epoch, (pack(learner.params), learner.opt_state), order)
+    metrics = unstack(logged)
     metrics["losses/explained_variance"] = explained_variance(batch.target, batch.advantage, batch.valid, rule.axis_name)
     statistics = refresh(learner.statistics, rollout, hp.gamma, rule.axis_name)
     return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state, statistics=statistics)
@@ -195,7 +203,8 @@ def make_ppo(
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
       model: a Model whose outputs are ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one,
-        such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh.
+        such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh, or convolutions
+        where the observation is an image.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       extra_losses: functions of (params, Batch) -> (loss to add, scalars to log), or one.

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.models.matmul import dot_general
 from jaxrl.types import Array, Key, PyTree
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu, "elu": jax.nn.elu, "silu": jax.nn.silu}
@@ -97,4 +98,5 @@ def dense(
     features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True, dtype: str = "float32"
 ) -> nn.Dense:
     """A layer with an orthogonal kernel times a gain, and a bias of zeros."""
-    return nn.Dense(features, use_bias, dtype=compute_type(dtype), kernel_init=orthogonal(gain), name=name)
+    kernel = orthogonal(gain)
+    return nn.Dense(features, use_bias, dtype=compute_type(dtype), kernel_init=kernel, name=name, dot_general=dot_general)
