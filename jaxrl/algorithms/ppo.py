@@ -122,7 +122,7 @@ def shuffled(config: PPOConfig, batch: Batch, order: Array, axis_name: str | Non
     parts = finite(parts._replace(carry=()), parts.valid)._replace(carry=parts.carry)
     if not config.normalize_advantages:
         return parts
-    return parts._replace(advantage=jax.vmap(lambda *rows: standardized(*rows, axis_name))(parts.advantage, parts.valid))
+    return parts._replace(advantage=jax.vmap(lambda x, valid: standardized(x, valid, axis_name))(parts.advantage, parts.valid))
 
 
 def ppo_loss(
