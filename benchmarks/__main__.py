@@ -16,6 +16,7 @@ from benchmarks.report import render
 
 RESULTS = Path("benchmarks/results")
 WORK = Path("runs/scores")
+ALGORITHMS = [*dict.fromkeys(case.algorithm for case in CASES)]
 
 
 def positive(text: str) -> int:
@@ -45,11 +46,14 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory beside Rejax and a raw bound")
-    speed.add_argument("--only", choices=[*dict.fromkeys(case.algorithm for case in CASES)], help="one algorithm; default: all")
+    speed.add_argument("--only", choices=ALGORITHMS, help="one algorithm; default: all")
     speed.add_argument("--repeats", type=positive, default=5, help="rounds of timed sections (default: 5)")
     speed.add_argument("--compile-repeats", type=positive, default=3, help="cold and cached compilations (default: 3)")
     speed.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
     speed.add_argument("--without-peer", action="store_true", help="without Rejax, which has to be installed first")
+
+    kernels = commands.add_parser("kernels", help="kernels of the compiled programs: seconds per case, nothing is timed")
+    kernels.add_argument("--only", choices=ALGORITHMS, help="one algorithm; default: all")
 
     scores = commands.add_parser("scores", help="returns at the end of training, with intervals and curves; resumable")
     scores.add_argument("names", nargs="*", type=experiment, metavar="NAME", help=f"default: all of {', '.join(EXPERIMENTS)}")
@@ -74,7 +78,7 @@ def main(args: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        commands = {"speed": run_speed, "scores": run_scores, "overhead": run_overhead, "table": show}
+        commands = {"speed": run_speed, "kernels": show_kernels, "scores": run_scores, "overhead": run_overhead, "table": show}
         return commands[given.command](given)
     except (OSError, PeerError, WorkerError) as error:
         print(error, file=sys.stderr)
@@ -95,6 +99,15 @@ def run_speed(given: argparse.Namespace) -> int:
     print("\n\n".join(speed_report(result) for result in results))
     write_table(given.out)
     return int(any(missed_claims(result) for result in results))
+
+
+def show_kernels(given: argparse.Namespace) -> int:
+    from benchmarks.kernels import count, kernel_table
+
+    cases = [case for case in CASES if given.only in (None, case.algorithm)]
+    counts = count(cases)
+    print(kernel_table({case.title: counts[case.name] for case in cases}))
+    return 0
 
 
 def run_scores(given: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
+from benchmarks.kernels import KERNEL_COLUMNS, kernel_cells
 from benchmarks.markdown import table
 from jaxrl.algorithms import ALGORITHMS
 
@@ -145,6 +146,8 @@ def speed_report(result: Mapping[str, Any]) -> str:
     ]
     if "rejax" in cases[0]["programs"]:
         parts.append(ratio_table(cases))
+    if "matmul_flops_per_second" in result:
+        parts.append(work_table(cases, result["matmul_flops_per_second"]))
     if result["hardware"].get("gpu") is None:
         parts.append("No GPU was at hand, so no kernel launches were counted.")
     if result["scale"] == 1:
@@ -225,6 +228,23 @@ def ratio_table(cases: Sequence[Mapping[str, Any]]) -> str:
         )
     header = ["jaxrl / Rejax", "speed", "compile seconds", "cached", "peak memory", "return, difference"]
     return table(header, rows) + "\n\nMedians of the ratios of paired measurements (least–greatest)."
+
+
+def work_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float) -> str:
+    """What jaxrl's programs consist of, and how near their matrix products come to the machine's rate."""
+    counted = all("kernels" in case["programs"]["jaxrl"] for case in cases)
+    rows = []
+    for case in cases:
+        ours = case["programs"]["jaxrl"]
+        speeds = [ours["matmul_flops"] / section["seconds"] for section in ours["sections"]]
+        row = [case["title"], *(kernel_cells(ours["kernels"]) if counted else [])]
+        rows.append([*row, with_range(speeds, short), f"{median(speeds) / matmul_rate:.1%}"])
+    header = ["jaxrl", *(f"kernels/{name}" for name in KERNEL_COLUMNS if counted), "matmul flop/s", "of the machine's"]
+    legend = (
+        "*kernels*: that the compiled program starts per device. *matmul flop/s*: those of the matrix products of training, over "
+        f"all of its time (least–greatest). At products of large f32 matrices this machine does {short(matmul_rate)}flop/s."
+    )
+    return table(header, rows) + "\n\n" + legend
 
 
 def claim_rows(result: Mapping[str, Any]) -> list[list[str]]:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, peer
+from benchmarks import kernels, machine, peer
 from benchmarks.cases import CASES, Case, scaled
 from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import Worker, clean_environment
@@ -45,10 +45,12 @@ def run(
             "hardware": machine.hardware() | {"gpu": gpu},
             "load": load,
             "scale": scale,
+            "matmul_flops_per_second": kernels.matmul_rate(),
         }
         cases = [scaled(case, scale) for case in CASES if case.algorithm == algorithm]
         sides = (OURS, PEER, BOUND) if with_peer else (OURS, BOUND)
         measured = measure(cases, sides, repeats, compile_repeats, launches=gpu is not None)
+        add_counts(measured, cases, on_cpu=gpu is None)
         results.append(about | {"cases": measured})
         out.mkdir(parents=True, exist_ok=True)
         (out / f"speed-{algorithm}.json").write_text(json.dumps(results[-1], indent=1) + "\n", encoding="utf-8")
@@ -80,6 +82,14 @@ def measure(
             for case, side in keys:
                 programs[case.name][side]["launches_per_iteration"] = launches_per_iteration(case, side, next(caches))
     return [case._asdict() | {"programs": programs[case.name]} for case in cases]
+
+
+def add_counts(measured: Sequence[dict[str, Any]], cases: Sequence[Case], *, on_cpu: bool) -> None:
+    """What is counted of jaxrl's programs, among what was measured of them."""
+    flops, counts = kernels.count_flops(cases), kernels.count(cases) if on_cpu else {}
+    for case in measured:
+        name, ours = case["name"], case["programs"][OURS]
+        ours |= {"matmul_flops": flops[name]} | ({"kernels": counts[name]} if name in counts else {})
 
 
 def compile_twice(case: Case, side: str, caches: Iterator[Path], watch: PauseWatch) -> tuple[Worker, dict[str, Any]]:

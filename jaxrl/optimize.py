@@ -181,6 +181,7 @@ def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree
     return jax.lax.pmean(gradient, axis_name), aux
 
 
+@jax.named_scope("descend")
 def descend(
     loss_fn: Callable[[PyTree], tuple[Array, dict[str, Array]]],
     optimise: optax.GradientTransformation,

@@ -199,6 +199,7 @@ def collect(
       env_id: i32[B], global over devices.
     """
 
+    @jax.named_scope("row")
     def row(actor: ActorState, keys: Key) -> tuple[ActorState, Row]:
         carry, action, extras = algorithm.act(policy, actor.carry, actor.input, env_id, keys[0], explore=explore)
         after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from benchmarks import cases, report, scores, speed
+from benchmarks import cases, kernels, report, scores, speed
 from benchmarks.__main__ import main, make_parser
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.pauses import PauseWatch
@@ -32,6 +32,7 @@ def test_alone_it_prints_help(capsys):
     [
         (["scores", "ppo-cartpol"], "Did you mean 'ppo-cartpole'?"),
         (["speed", "--only", "sac"], "'ppo'"),
+        (["kernels", "--only", "sac"], "'dqn'"),
         (["speed", "--repeats", "0"], "at least 1"),
         (["speed", "--scale", "2"], "at most 1"),
     ],
@@ -47,6 +48,19 @@ def test_arguments():
     given = make_parser().parse_args(["speed", "--only", "dqn", "--repeats", "3", "--without-peer"])
     assert (given.only, given.repeats, given.without_peer, given.scale) == ("dqn", 3, True, 1.0)
     assert make_parser().parse_args(["scores"]).names == []
+
+
+def test_kernels_prints_a_table(monkeypatch, capsys):
+    asked = []
+
+    def count(given):
+        asked.extend(case.name for case in given)
+        return {case.name: {"row": 50, "update": 250.5, "iteration": 407} for case in given}
+
+    monkeypatch.setattr(kernels, "count", count)
+    assert main(["kernels", "--only", "dqn"]) == 0
+    assert asked == ["dqn-10k", "dqn-100k", "dqn-1m"]
+    assert cells(capsys.readouterr().out, "DQN, buffer 1M")[1:] == ["50", "250.5", "407"]
 
 
 def test_a_table_of_nothing_says_what_to_run(tmp_path, capsys):
@@ -226,6 +240,30 @@ def test_speed_tables():
     assert cells(text, "PPO, 8 seeds: speed")[1:] == ["≥ 2.00", "3.00 (2.00–4.00)", "yes"]
     assert cells(text, "PPO, 1 seed: trace and compile from")[1:] == ["≤ 0.33", "0.25 (0.25–0.25)", "yes"]
     assert "No GPU was at hand" in text
+
+
+def test_kernels_and_the_share_of_the_matmul_rate():
+    result = fake_result() | {"matmul_flops_per_second": 2e9}
+    ours = result["cases"][0]["programs"]["jaxrl"]  # which both cases share
+    ours |= {"matmul_flops": 1e9, "kernels": {"row": 39.0, "update": 64.25, "iteration": 7123.0}}
+    ours["sections"][0]["seconds"] = 1.0  # and 2 s the others
+    work = report.work_table(result["cases"], 2e9)
+    assert cells(work, "ppo-1-seed")[1:] == ["39", "64.2", "7,123", "500M (500M–1G)", "25.0%"]
+    assert "this machine does 2Gflop/s" in work
+    assert work in report.speed_report(result) and "flop/s" not in report.speed_report(fake_result())
+    del ours["kernels"]  # as on a GPU, where they are measured
+    assert cells(report.work_table(result["cases"], 2e9), "ppo-1-seed")[1:] == ["500M (500M–1G)", "25.0%"]
+
+
+def test_what_is_counted_is_kept_with_what_is_measured(monkeypatch):
+    monkeypatch.setattr(speed.kernels, "count_flops", lambda given: {case.name: 7 for case in given})
+    monkeypatch.setattr(speed.kernels, "count", lambda given: {case.name: {"row": 1} for case in given})
+    measured = [{"name": "tiny", "programs": {"jaxrl": {"name": "jaxrl"}, "random": {}}}]
+    speed.add_counts(measured, [TINY], on_cpu=True)
+    assert measured[0]["programs"] == {"jaxrl": {"name": "jaxrl", "matmul_flops": 7, "kernels": {"row": 1}}, "random": {}}
+    measured[0]["programs"]["jaxrl"].clear()
+    speed.add_counts(measured, [TINY], on_cpu=False)
+    assert measured[0]["programs"]["jaxrl"] == {"matmul_flops": 7}
 
 
 def test_what_was_missed_is_said():

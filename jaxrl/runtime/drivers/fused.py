@@ -60,13 +60,16 @@ class FusedDriver:
             init = self._lower(self._init_one, (0, 0), *args)
             with ThreadPoolExecutor(1) as background:  # XLA compiles one while Python traces the other
                 compiled = background.submit(init.compile, self._compiler_options)
-                states = self._sharded(init.out_info)
-                alive = np.ones(self._seeds.shape, bool)
-                iterate = self._lower(self._iterate_one, (0, None, 0), states, np.int32(0), alive, donate=True)
-                self.programs["iterate"] = iterate.compile(self._compiler_options)
+                self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))
                 self.programs["init"] = compiled.result()
             self.compile_seconds += time.perf_counter() - start
         return self.programs["init"](*args)
+
+    def compile_iterate(self, states: AgentState) -> Any:
+        """The program of ``iterate`` for states of these shapes and shardings, as ``shapes`` gives them."""
+        alive = np.ones(self._seeds.shape, bool)
+        lowered = self._lower(self._iterate_one, (0, None, 0), states, np.int32(0), alive, donate=True)
+        return lowered.compile(self._compiler_options)
 
     def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
         """Shapes and shardings of what ``init`` gives."""

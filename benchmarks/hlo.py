@@ -1,0 +1,173 @@
+"""How many kernels a compiled training program starts, read off its text (``compiled.as_text()``). Standard library only.
+
+Every instruction of the scheduled program that computes or copies is a kernel: a fusion, a product, a sort, a copy. XLA starts
+them one by one, and for small networks that costs more than what they do. Times differ from run to run; these counts do not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+NO_KERNEL = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
+    *("add-dependency", "opt-barrier", "domain", "get-dimension-size"),
+}
+"""Names for what is there already, or is known before the program runs."""
+
+ROLLOUT, ROW, UPDATE, DESCEND = "rollout", "row", "update", "descend"
+"""The scopes (``jax.named_scope``) of ``Agent.step``'s two halves, and of a step of each: a row, and one along the gradient."""
+
+
+class Instruction(NamedTuple):
+    name: str
+    opcode: str
+    operands: tuple[str, ...]
+    called: tuple[str, ...]
+    """Computations: the condition and the body of a loop, the branches of a condition, what a call or a fusion computes."""
+    trips: int | None
+    """Of a loop, where the compiler knows them."""
+    path: str
+    """Scopes and transformations that it comes from, "jit(f)/while/body/update/…"; "" where the compiler lost it."""
+    is_one_kernel: bool
+    """A call that XLA compiles as a whole: on a CPU it does so with small loops, as random bits need them."""
+
+    def within(self, scope: str) -> bool:
+        return re.search(rf"(^|[/(]){scope}[/)]", self.path) is not None
+
+
+class Counts(NamedTuple):
+    """Kernels that a program starts, per device."""
+
+    row: float
+    """For a row of the rollout, of all environments and seeds at once, where no episode ended before it."""
+    update: float
+    """For a gradient step, with its share of what is done once per epoch."""
+    iteration: float
+    """For a rollout with all that is learnt from it."""
+
+
+_COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<rest>.*)")
+_OPCODE = re.compile(r"(?:^|[\s)}\]]) ?(?P<opcode>[a-z][a-z\-]*\d*)\((?P<operands>[^()]*)\)")
+_CALLED = re.compile(
+    r"(?:condition|body|calls|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|[%\w.\-]+)"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_PATH = re.compile(r'op_name="([^"]*)"')
+
+
+class Program:
+    """A compiled program, parsed."""
+
+    def __init__(self, text: str) -> None:
+        self._computations: dict[str, list[Instruction]] = {}
+        body: list[Instruction] = []
+        for line in text.splitlines():
+            if start := _COMPUTATION.match(line):
+                body = self._computations[start["name"]] = []
+                if start["entry"]:
+                    self._entry = start["name"]
+            elif found := _INSTRUCTION.match(line):
+                body.append(_instruction(found["name"], found["rest"]))
+        if not hasattr(self, "_entry"):
+            raise ValueError("this is no compiled program: its text has no ENTRY")
+
+    def counts(self) -> Counts:
+        """Of a program as ``FusedDriver.iterate`` compiles it: one loop over iterations.
+
+        Raises:
+          ValueError: there is no such loop, or none of its kernels is in the scope of the rollout, or of the update.
+        """
+        loops = [x for x in self._instructions(self._entry) if x.opcode == "while" and x.trips is None]
+        if len(loops) != 1:
+            raise ValueError(f"the program has {len(loops)} loops of a length that is not known, and not one over iterations")
+        iteration = loops[0].called[1]
+        row, update = self._of_a_step(iteration, ROLLOUT, ROW), self._of_a_step(iteration, UPDATE, DESCEND)
+        return Counts(row, update, self._started(loops[0]))
+
+    def kernels(self, computation: str) -> float:
+        """That one run of a computation starts, in all loops and calls within."""
+        return sum(map(self._started, self._computations[computation]))
+
+    def _started(self, instruction: Instruction) -> float:
+        """Kernels that one instruction stands for."""
+        opcode, called = instruction.opcode, instruction.called
+        if opcode in NO_KERNEL:
+            return 0
+        if opcode == "while":  # of a known length runs without its condition
+            return instruction.trips * self.kernels(called[1]) if instruction.trips else sum(map(self.kernels, called))
+        if opcode == "conditional":  # the way that is usual, where nothing is reset or wraps around, does less
+            return min(map(self.kernels, called))
+        if opcode == "call" and not instruction.is_one_kernel:
+            return self.kernels(called[0])
+        return 1
+
+    def _instructions(self, computation: str) -> Iterator[Instruction]:
+        """Those of a computation, and of what it calls once."""
+        for instruction in self._computations[computation]:
+            yield instruction
+            if instruction.opcode == "call" and not instruction.is_one_kernel:
+                yield from self._instructions(instruction.called[0])
+
+    # --------------------------------------------------------------------------------------------------------------- halves
+
+    def _of_a_step(self, iteration: str, half: str, step: str) -> float:
+        """Kernels of one step of a half of an iteration: of the loop's body, with its share of what a loop around it does.
+
+        The compiler unrolls a loop of one step: then it is all of the half.
+        """
+        loops = list(self._loops_around(iteration, half, step))
+        if not loops:
+            return self._in_scope(iteration, half)
+        each = self.kernels(loops[-1].called[1])
+        for outer, inner in itertools.pairwise(loops):
+            each += (self.kernels(outer.called[1]) - self._started(inner)) / (inner.trips or 1)
+        return each
+
+    def _loops_around(self, computation: str, half: str, step: str) -> Iterator[Instruction]:
+        """The loops of a half that repeat its step, the outermost first."""
+        for loop in self._instructions(computation):
+            repeats = loop.opcode == "while" and loop.within(half) and not loop.within(step)
+            if repeats and self._holds(loop.called[1], step):
+                yield loop
+                yield from self._loops_around(loop.called[1], half, step)
+                return
+
+    def _holds(self, computation: str, step: str) -> bool:
+        found = self._instructions(computation)
+        return any(x.within(step) or (x.opcode == "while" and self._holds(x.called[1], step)) for x in found)
+
+    def _in_scope(self, computation: str, half: str) -> float:
+        """Kernels of a computation that belong to one half."""
+        scopes: dict[str, str | None] = {}
+        total = 0.0
+        for x in self._instructions(computation):
+            scope = next((name for name in (ROLLOUT, UPDATE) if x.within(name)), None)
+            if not x.path and x.opcode != "copy":  # the compiler lost it: it belongs to what it computes with
+                scope = next((scopes[name] for name in x.operands if scopes.get(name)), None)
+            scopes[x.name] = scope
+            total += self._started(x) if scope == half else 0
+        if half not in scopes.values():
+            raise ValueError(f"no kernel of an iteration is in the scope {half!r}")
+        return total
+
+
+def _instruction(name: str, rest: str) -> Instruction:
+    found = _OPCODE.search(rest)
+    if found is None:
+        raise ValueError(f"no instruction of a compiled program: {name} = {rest[:200]}")
+    after = rest[found.end() :]
+    called = tuple(re.findall(r"[\w.\-]+", " ".join(_CALLED.findall(after))))
+    trips, path = _TRIPS.search(after), _PATH.search(after)
+    return Instruction(
+        name=name,
+        opcode=found["opcode"],
+        operands=tuple(re.findall(r"%([\w.\-]+)", found["operands"])),
+        called=called,
+        trips=int(trips[1]) if trips else None,
+        path=path[1] if path else "",
+        is_one_kernel='xla_cpu_small_call="true"' in after,
+    )

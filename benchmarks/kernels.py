@@ -1,0 +1,60 @@
+"""Kernels and arithmetic of the cases' programs, and the machine's rate at matrix products. Standard library only."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.cases import Case
+from benchmarks.markdown import table
+from benchmarks.protocol import Worker, clean_environment
+
+QUICK = (
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
+"""XLA's flags for code that is slow and soon there. They come after the program is cut into kernels, and change none of them."""
+
+
+@contextmanager
+def worker(*flags: str) -> Iterator[Worker]:
+    """A process with a compilation cache that starts empty: JAX takes programs from it whose scopes have other names."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = clean_environment(Path(folder)) | ({"XLA_FLAGS": " ".join(flags)} if flags else {})
+        with Worker([sys.executable, "-m", "benchmarks.kernels_worker"], environment) as started:
+            yield started
+
+
+def count(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
+    """By name, the kernels of a case on a CPU, as in ``hlo.Counts``: seconds each, and nothing is timed."""
+    with worker(*QUICK) as asked:
+        return {case.name: asked.ask("kernels", **case._asdict()) for case in cases}
+
+
+def count_flops(cases: Sequence[Case]) -> dict[str, float]:
+    """By name, the floating-point operations of matrix products in a case's timed section."""
+    with worker() as asked:
+        return {case.name: asked.ask("flops", **case._asdict())["flops"] for case in cases}
+
+
+def matmul_rate() -> float:
+    """Floating-point operations per second that the machine reaches in products of f32 matrices."""
+    with worker() as asked:
+        return asked.ask("rate")["flops_per_second"]
+
+
+def kernel_table(counts: Mapping[str, Mapping[str, float]]) -> str:
+    """Title -> counts, as Markdown."""
+    rows = [[title, *kernel_cells(numbers)] for title, numbers in counts.items()]
+    return table(["kernels per", *KERNEL_COLUMNS], rows)
+
+
+KERNEL_COLUMNS = ("row", "update", "iteration")
+
+
+def kernel_cells(counts: Mapping[str, float]) -> list[str]:
+    return [f"{round(counts[name], 1):,g}" if counts[name] < 1000 else f"{counts[name]:,.0f}" for name in KERNEL_COLUMNS]
