@@ -21,17 +21,17 @@ QUICK = (
 
 
 @contextmanager
-def worker(*flags: str) -> Iterator[Worker]:
-    """A process with a compilation cache that starts empty: JAX takes programs from it whose scopes have other names."""
+def worker(**environment: str) -> Iterator[Worker]:
+    """A process with a compilation cache that starts empty: JAX would take programs from it whose scopes have other names."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = clean_environment(Path(folder)) | ({"XLA_FLAGS": " ".join(flags)} if flags else {})
-        with Worker([sys.executable, "-m", "benchmarks.kernels_worker"], environment) as started:
+        command = [sys.executable, "-m", "benchmarks.kernels_worker"]
+        with Worker(command, clean_environment(Path(folder)) | environment) as started:
             yield started
 
 
 def count(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
     """By name, the kernels of a case on a CPU, as in ``hlo.Counts``: seconds each, and nothing is timed."""
-    with worker(*QUICK) as asked:
+    with worker(JAX_PLATFORMS="cpu", XLA_FLAGS=" ".join(QUICK)) as asked:
         return {case.name: asked.ask("kernels", **case._asdict()) for case in cases}
 
 
