@@ -33,7 +33,17 @@ def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
     ε is the hyperparameter ``adam_eps`` of rules that have it, else 1e-5.
     """
     adam = optax.adam(hyperparams.learning_rate, eps=getattr(hyperparams, "adam_eps", 1e-5))
-    return optax.chain(optax.clip_by_global_norm(hyperparams.max_grad_norm), adam)
+    return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), adam)
+
+
+def _clip_by_global_norm(max_norm: Array) -> optax.GradientTransformation:
+    """optax's, but by one factor: that one divides and selects element by element, in a pass of its own."""
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        factor = jnp.minimum(1.0, max_norm / optax.tree.norm(updates))
+        return jax.tree.map(lambda g: g * factor, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> tuple[set[str], Any]:

@@ -16,6 +16,7 @@ from jax.custom_batching import custom_vmap
 
 from jaxrl.metrics import masked_max, masked_mean, masked_min
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
+from jaxrl.scan import packed_scan
 from jaxrl.spaces import show_shapes, zeros
 from jaxrl.types import (
     ActorState,
@@ -205,7 +206,7 @@ def collect(
         after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
         return after, Row(actor.input, action, extras, outcome)
 
-    after, rows = jax.lax.scan(row, actor, jax.random.split(key, (num_rows, 3)))
+    after, rows = packed_scan(row, actor, jax.random.split(key, (num_rows, 3)))
     inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows.input, after.input)
     version = jnp.broadcast_to(policy.version, env_id.shape)
     return after, to_rollout(rows, inputs, actor.carry, env_id, version), episode_metrics(rows.outcome)

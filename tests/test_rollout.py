@@ -270,7 +270,7 @@ def test_rollouts_that_do_not_fit_are_not_joined() -> None:
 
 def test_ids_and_flags_are_one_number_per_environment() -> None:
     env, algorithm = probes.constant_reward(), random_algorithm(probes.constant_reward())
-    actor = jax.eval_shape(lambda: init_actor(algorithm, env, KEY(), jnp.arange(3), ()))
+    actor = jit(init_actor, static_argnums=(0, 1))(algorithm, env, KEY(), jnp.arange(3), ())
     for call in (
         lambda: init_actor(algorithm, env, KEY(), jnp.arange(3)[None], ()),
         lambda: collect(algorithm, env, POLICY, actor, (), jnp.arange(2), KEY(), 1),
@@ -349,16 +349,17 @@ def test_the_cond_test_would_notice() -> None:
     assert " conditional(" not in jax.jit(jax.vmap(naive)).lower(*arguments).compile().as_text()
 
 
-@pytest.mark.parametrize("build, reads", [(small_ppo, 0), (small_dqn, 4)])
-def test_whole_agents_keep_the_cond(build: Callable[..., Any], reads: int) -> None:
-    """Under vmap over states, the reset branches, and each read of a replay buffer by platform and within its choice for the CPU.
+@pytest.mark.parametrize("build, reads, products", [(small_ppo, 0, 4), (small_dqn, 4, 4)])
+def test_whole_agents_keep_the_cond(build: Callable[..., Any], reads: int, products: int) -> None:
+    """Under vmap over states, the reset branches, each read of a replay buffer by platform and within its choice for the CPU, and
+    each product of a layer that is differentiated, by platform.
 
     Another cond would have become a select of the whole state.
     """
     agent = build(probes.truncation())
     states = jax.eval_shape(jax.vmap(agent.init), jax.eval_shape(lambda: jax.random.split(KEY(), 2)))
     names = primitives(jax.make_jaxpr(jax.vmap(agent.step))(states).jaxpr)
-    assert names.count("cond") == 1 + 2 * reads
+    assert names.count("cond") == 1 + 2 * reads + products
 
 
 def test_only_what_is_done_is_reset() -> None:

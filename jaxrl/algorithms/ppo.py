@@ -137,8 +137,9 @@ def ppo_loss(
 
     log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
-    clipped = jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps)
-    policy_loss = -jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
+    clipped = jax.lax.stop_gradient(jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps) * batch.advantage)
+    free = ratio * batch.advantage
+    policy_loss = -jnp.where(free <= clipped, free, clipped)  # the minimum; where the clip lowers it, no gradient flows
 
     error = (output.value - batch.target) ** 2
     if config.clip_value_loss:
