@@ -270,7 +270,7 @@ def test_rollouts_that_do_not_fit_are_not_joined() -> None:
 
 def test_ids_and_flags_are_one_number_per_environment() -> None:
     env, algorithm = probes.constant_reward(), random_algorithm(probes.constant_reward())
-    actor = jit(init_actor, static_argnums=(0, 1))(algorithm, env, KEY(), jnp.arange(3), ())
+    actor = jit(lambda: init_actor(algorithm, env, KEY(), jnp.arange(3), ()))()
     for call in (
         lambda: init_actor(algorithm, env, KEY(), jnp.arange(3)[None], ()),
         lambda: collect(algorithm, env, POLICY, actor, (), jnp.arange(2), KEY(), 1),
