@@ -1,19 +1,31 @@
-"""What rules share that act with an actor-critic model and learn from what it just collected: settings, acting, statistics."""
+"""What rules share that act with an actor-critic model and learn from each rollout once: settings, acting, what a rollout is
+learnt from as, and the loss of the policy gradient.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.actions import to_environment
 from jaxrl.config import RolloutConfig
 from jaxrl.distributions import sample_each
-from jaxrl.normalize import init_statistics, normalize_inputs, refresh
+from jaxrl.minibatch import explained_variance
+from jaxrl.models import ActorCriticOutput, actor_critic
+from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
+from jaxrl.optimize import valid_mean, valid_means
+from jaxrl.parts import check_actor_critic
 from jaxrl.rollout import fold_each
-from jaxrl.rule import Learner, Rule
-from jaxrl.types import Array, Key, Policy, PyTree, Rollout, StepInput
+from jaxrl.rule import Learner, Prepared, Rule, prepare
+from jaxrl.spaces import finite
+from jaxrl.types import Agent, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+
+C = TypeVar("C", bound=RolloutConfig)
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,25 @@ class OnPolicyConfig(RolloutConfig):
     def warmup_iterations(self) -> int:
         """One for the statistics, where there are some."""
         return int(self.normalize_observations or self.normalize_rewards)
+
+
+LossOfRollout = Callable[[Model, Any, Any, PyTree, Rollout, str | None], tuple[Array, dict[str, Array]]]
+"""(model, config, hyperparams, params, rollout of ``as_learnt``, axis_name) -> (loss, scalars to log)."""
+
+
+def prepare_actor_critic(
+    builder: Callable[..., Agent],
+    env: str | Env | HostEnv,
+    config: type[C],
+    hyperparams: type,
+    settings: Mapping[str, Any],
+    parts: Mapping[str, Any],
+) -> Prepared[C]:
+    """``prepare`` for a rule that takes Discrete, MultiDiscrete and Box actions and an actor-critic model, recurrent or not."""
+    kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
+    ready = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
+    check_actor_critic(parts["model"], ready.output, ready.env.action_space)
+    return ready
 
 
 # ---------------------------------------------------------------------------------------------------- functions of an Algorithm
@@ -65,3 +96,45 @@ def observe(rule: Rule[Any], learner: Learner, rollout: Rollout) -> Learner:
 def drawn_actions(rollout: Rollout) -> Array:
     """[T, B, ...]: the actions in model units, as ``act`` drew them."""
     return rollout.extras.get("raw_action", rollout.action)
+
+
+def as_learnt(statistics: Statistics, rollout: Rollout) -> Rollout:
+    """A rollout for one unroll that gives policies and values at once: normalised, actions as they were drawn.
+
+    What is not finite is 0 on rows that count for nothing, so that no gradient meets it. The row after a truncation does count:
+    its value is what lies beyond.
+    """
+    reached = jnp.concatenate([jnp.zeros_like(rollout.valid[:1]), rollout.valid & ~rollout.terminated])
+    counts = reached | jnp.concatenate([rollout.valid, jnp.zeros_like(rollout.valid[:1])])
+    return rollout._replace(
+        inputs=finite(normalize_inputs(statistics, rollout.inputs), counts),
+        action=finite(drawn_actions(rollout), rollout.valid),
+        reward=scale_rewards(statistics, rollout.reward),
+    )
+
+
+def gradients(loss: LossOfRollout, rule: Rule[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
+    """``Algorithm.gradients`` of a rule with this loss."""
+    rows = as_learnt(policy.statistics, rollout)
+    return rule.gradient(lambda p: loss(rule.model, rule.config, policy.hyperparams, p, rows, rule.axis_name), policy)
+
+
+def policy_gradient_loss(
+    output: ActorCriticOutput, rollout: Rollout, weight: Array, target: Array, where: Array, hp: Any, axis_name: str | None
+) -> tuple[Array, dict[str, Array]]:
+    """−E[weight · log π(a | s)] + vf_coef · ½ E[(target − V(s))²] − ent_coef · E[H(π(· | s))] over some rows of all devices.
+
+    Its gradient is the policy gradient (Sutton et al. 2000, theorem 1), where weights and targets are constants.
+
+    Args:
+      output: of the model over the inputs of ``as_learnt``'s rollout, [T + 1, B].
+      weight: f32[T, B], and ``target``, ``where`` bool[T, B], which rows.
+      hp: hyperparameters ``vf_coef`` and ``ent_coef``.
+    """
+    policy, value = jax.tree.map(lambda x: x[:-1], (output.policy, output.value))
+    policy_loss = -weight * policy.log_prob(rollout.action)
+    value_loss, entropy = 0.5 * (value - target) ** 2, policy.entropy()
+    logged = {"losses/policy_loss": policy_loss, "losses/value_loss": value_loss, "losses/entropy": entropy}
+    metrics = valid_means(logged, where, axis_name)
+    metrics["losses/explained_variance"] = explained_variance(target, target - value, where, axis_name)
+    return valid_mean(where, axis_name)(policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy), metrics

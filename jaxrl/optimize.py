@@ -46,6 +46,13 @@ def _clip_by_global_norm(max_norm: Array) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
+def clipped_rmsprop(hyperparams: Any, *, decay: float = 0.99, eps: float = 1e-5) -> optax.GradientTransformation:
+    """RMSProp without momentum, g ← decay·g + (1 − decay)·Δ², θ ← θ − learning_rate·Δ / √(g + ε) (Mnih et al. 2016, section 4),
+    after clipping the gradient's global norm to ``max_grad_norm``."""
+    rmsprop = optax.rmsprop(hyperparams.learning_rate, decay=decay, eps=eps)
+    return optax.chain(optax.clip_by_global_norm(hyperparams.max_grad_norm), rmsprop)
+
+
 def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> tuple[set[str], Any]:
     """The hyperparameters that an optimiser looks at, and shapes of what it gives: ``(state, updates, state after)``."""
     read: set[str] = set()
@@ -89,12 +96,12 @@ class Packing(NamedTuple):
 
 
 def packing(optimizer: OptimizerFn, params: PyTree) -> Packing:
-    """One flat vector for ``clipped_adam``, which treats all elements alike; the tree itself for an optimiser of your own.
+    """One flat vector for this module's optimisers, which treat all elements alike; the tree itself for one of your own.
 
     A small network spends more time on starting a kernel per leaf and operation than on computing, so the vector makes its
     updates faster, and it is one collective instead of one per leaf. ``opt_state`` is that of what is packed.
     """
-    if optimizer is not clipped_adam:
+    if optimizer not in (clipped_adam, clipped_rmsprop):
         return Packing(lambda tree: tree, lambda tree: tree)
     return Packing(lambda tree: ravel_pytree(tree)[0], ravel_pytree(params)[1])
 

@@ -47,6 +47,12 @@ def discounts(rows: Ends, gamma: Array | float, lam: Array | float = 1.0) -> tup
     return jnp.where(rows.valid & ~rows.terminated, gamma, 0.0), jnp.where(goes_on, lam, 0.0)
 
 
+def finished(rows: Ends) -> Array:
+    """bool[T, B]: the rows whose episode goes on to its end, terminated or truncated, within the rows. None that is not valid."""
+    ends, (_, goes_on) = rows.valid & (rows.terminated | rows.truncated), discounts(rows, 1.0)
+    return discounted_sums(ends.astype(jnp.float32), goes_on, jnp.zeros_like(goes_on[0])) > 0
+
+
 def discounted_sums(r_t: Array, discount_t: Array, bootstrap: Array) -> Array:
     """G_t = r_t + discount_t · G_{t+1}, with G_T = ``bootstrap``.
 

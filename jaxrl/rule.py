@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 from gymnasium import spaces
 
 from jaxrl.agent import as_only_device, bind, resolve_env
@@ -20,7 +21,17 @@ from jaxrl.algorithms import title_of
 from jaxrl.config import RolloutConfig, merge_hyperparams, split_settings
 from jaxrl.metrics import scalars
 from jaxrl.normalize import normalize_inputs
-from jaxrl.optimize import LossFn, OptimizerFn, Schedule, check_schedules, clipped_adam, learning_rate_metric, packing, scheduled
+from jaxrl.optimize import (
+    LossFn,
+    OptimizerFn,
+    Schedule,
+    check_schedules,
+    clipped_adam,
+    learning_rate_metric,
+    mean_gradient,
+    packing,
+    scheduled,
+)
 from jaxrl.parts import (
     ModelFn,
     check_actions,
@@ -35,7 +46,7 @@ from jaxrl.parts import (
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import example_rollout
-from jaxrl.spaces import example_input
+from jaxrl.spaces import example_input, same_shapes, show_shapes
 from jaxrl.spec import agent_spec
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Metrics, Model, Policy, PyTree, Rollout
 
@@ -104,18 +115,31 @@ class Rule(Generic[C]):
         rate = learning_rate_metric(self.optimizer, hyperparams, learner.params)
         return learner._replace(version=learner.version + 1, **fields), scalars({**metrics, **rate})  # type: ignore[attr-defined]
 
+    def gradient(self, loss: Callable[[PyTree], tuple[Array, dict[str, Array]]], policy: Policy) -> tuple[PyTree, Metrics]:
+        """What ``Algorithm.gradients`` gives, of ``loss(params) -> (loss, scalars to log)``: the mean over all devices, not
+        clipped yet, and the metrics, with its norm and the learning rate."""
+        gradient, metrics = mean_gradient(loss, policy.params, self.axis_name)
+        metrics["losses/grad_norm"] = optax.tree.norm(gradient)
+        rate = learning_rate_metric(self.optimizer, policy.hyperparams, policy.params)
+        return gradient, scalars({**metrics, **rate})
+
     def algorithm(self, *, learnt: tuple[str, ...] = ("params", "statistics"), **functions: Callable[..., Any]) -> Algorithm:
         """The ``Algorithm`` of functions that take the rule first, by the names that it has for them.
 
         Where none is given, ``init`` is ``init_learner``, and ``policy``, and with replay ``observe`` and ``seal``, are those of
-        this module. A rule that gives ``learn`` updates by ``observe``, then ``learn``. For ``learnt`` see ``Algorithm``.
+        this module. A rule that gives ``learn`` updates by ``observe``, then ``learn``. One that gives ``gradients`` updates by
+        ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. For ``learnt`` see ``Algorithm``.
         """
         shared: dict[str, Callable[..., Any]] = {"init": Rule.init_learner, "policy": policy}
         if self.replay is not None:
             shared |= {"observe": store, "seal": seal}
+        if "gradients" in functions:
+            shared |= {"policy": policy_to_learn, "apply": apply}
         bound: dict[str, Any] = {name: partial(function, self) for name, function in {**shared, **functions}.items()}
         if "learn" in bound:
             bound["update"] = lambda learner, rollout: bound["learn"](bound["observe"](learner, rollout))
+        if "gradients" in bound:
+            bound["update"] = partial(update_by_gradient, bound)
         return Algorithm(
             **bound,
             initial_carry=self.model.initial_carry,
@@ -128,6 +152,37 @@ class Rule(Generic[C]):
 def policy(rule: Rule[Any], learner: LearnerState) -> Policy:
     """The parameters and statistics: a rule that explores by these alone."""
     return Policy(learner.params, learner.statistics, (), learner.version)
+
+
+def policy_to_learn(rule: Rule[Any], learner: LearnerState) -> Policy:
+    """The same with the hyperparameters, so that it is all that a gradient needs."""
+    return policy(rule, learner)._replace(hyperparams=rule.current(learner))
+
+
+def update_by_gradient(functions: Mapping[str, Callable[..., Any]], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
+    """``Algorithm.update`` by its ``gradients`` and ``apply``, and ``observe`` if there is one."""
+    gradient, metrics = functions["gradients"](functions["policy"](learner), rollout)
+    if "observe" in functions:
+        learner = functions["observe"](learner, rollout)
+    return functions["apply"](learner, gradient), metrics
+
+
+def apply(rule: Rule[Any], learner: Any, gradient: PyTree) -> Any:
+    """One step of the optimiser along a gradient that is shaped like the parameters.
+
+    Raises:
+      ValueError: it is not.
+    """
+    if not same_shapes(gradient, learner.params):
+        raise ValueError(
+            f"gradient is {show_shapes(gradient)}, and the parameters are {show_shapes(learner.params)}: it must be what "
+            "gradients gives of an agent with the same model, for one seed (or jax.vmap(apply) over learners and gradients)"
+        )
+    pack, unpack = packing(rule.optimizer, learner.params)
+    packed = pack(learner.params)
+    updates, opt_state = rule.optimizer(rule.current(learner)).update(pack(gradient), learner.opt_state, packed)
+    params = unpack(optax.apply_updates(packed, updates))
+    return learner._replace(params=params, opt_state=opt_state, version=learner.version + 1)
 
 
 def store(rule: Rule[Any], learner: Any, rollout: Rollout) -> Any:

@@ -258,6 +258,8 @@ class Policy(NamedTuple):
     """Whatever ``explore=True`` needs besides the parameters (an epsilon); () when there is nothing."""
     version: Array
     """i32[]: the number of ``update`` (or ``learn``) calls that led to these parameters."""
+    hyperparams: PyTree = ()
+    """Those that ``Algorithm.gradients`` learns with, after schedules and annealing; () in rules without it."""
 
 
 class LearnerState(Protocol):
@@ -306,9 +308,13 @@ class Algorithm(NamedTuple):
     """Replay rules only: draw and learn."""
     seal: Callable[[Any], Any] | None = None
     """Replay rules only: the environments begin anew, so no row stored so far is followed by the next one to come."""
-    gradients: Callable[[Any, Rollout], tuple[PyTree, Metrics]] | None = None
-    """Rules with one gradient per rollout only: lets another process compute gradients."""
+    gradients: Callable[[Policy, Rollout], tuple[PyTree, Metrics]] | None = None
+    """Rules with one gradient per rollout only: that gradient, shaped like the parameters, and metrics. It needs no learner, so
+    another process can compute it. ``update`` is ``apply`` of it, after ``observe`` where the rule has one."""
     apply: Callable[[Any, PyTree], Any] | None = None
+    """Learn from a gradient, or from the mean of several: the learner with other parameters and the next version. What
+    ``observe`` keeps (statistics of observations and rewards) stays: whoever learns from gradients alone has to observe the
+    rollouts as well, or those statistics never move."""
     warmup_iterations: int = 0
     """How many rollouts ``Agent.init`` collects and observes without learning."""
     learnt: tuple[str, ...] = ("params", "statistics")

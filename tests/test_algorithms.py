@@ -32,7 +32,8 @@ SWEEP = 'algorithm = "{}"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\ngamma 
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
-    """The example's rule, as if it had an entry of its own."""
+    """The example's rule, as if it had the entry of this name."""
+    monkeypatch.delitem(vars(jaxrl), "make_reinforce", raising=False)
     monkeypatch.setitem(ALGORITHMS, "reinforce", REINFORCE)
     yield REINFORCE
     vars(jaxrl).pop("make_reinforce", None)

@@ -17,7 +17,7 @@ from jaxrl.algorithms.ppo import (
     PPOHyperparams,
 )
 from jaxrl.metrics import to_floats
-from jaxrl.optimize import clipped_adam, scheduled, valid_mean, valid_means
+from jaxrl.optimize import clipped_adam, clipped_rmsprop, packing, scheduled, valid_mean, valid_means
 from tests import probes
 from tests.agents import assert_bit_equal, assert_close, small_ppo
 from tests.test_ppo import jit, sample, whole_batch
@@ -123,3 +123,20 @@ def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
         for _ in range(2):
             state, _ = step(state)
     assert step._cache_size() == 1
+
+
+def test_rmsprop_is_the_papers() -> None:
+    """Mnih et al. 2016, section 4, over three gradients of which the second is clipped; packed as clipped_adam is."""
+    hp = PPOHyperparams(learning_rate=0.1, max_grad_norm=1.0)
+    optimise, (pack, unpack) = clipped_rmsprop(hp), packing(clipped_rmsprop, {"a": jnp.zeros(2), "b": jnp.zeros(())})
+    gradients = np.array([[0.3, -0.2, 0.1], [3.0, 4.0, 0.0], [-0.1, 0.0, 0.5]])
+    params, state = pack({"a": jnp.zeros(2), "b": jnp.zeros(())}), optimise.init(jnp.zeros(3))
+    theta, g = np.zeros(3), np.zeros(3)
+    for gradient in gradients:
+        updates, state = optimise.update(jnp.float32(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+        clipped = gradient / max(1.0, np.linalg.norm(gradient))
+        g = 0.99 * g + 0.01 * clipped**2
+        theta = theta - 0.1 * clipped / np.sqrt(g + 1e-5)
+        np.testing.assert_allclose(params, theta, rtol=1e-4, atol=1e-6)
+    assert unpack(params)["b"].shape == () and len(jax.tree.leaves(params)) == 1

@@ -30,11 +30,10 @@ from jaxrl.optimize import clipped_adam, packing
 from jaxrl.returns import discounts, gae
 from jaxrl.rollout import collect
 from jaxrl.rows import first_input
-from jaxrl.training import run_iterations
 from jaxrl.types import Agent, AgentState, Env, Model, Rollout, TimeStep
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_bit_equal, assert_close, small_ppo, to_numpy
-from tests.probe_set import probe_set
+from tests.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_of
 
 TINY = Tiny(
     settings={
@@ -200,75 +199,28 @@ def test_every_row_is_used_once_per_epoch() -> None:
 # ---------------------------------------------------------------------------------------------------------------------- probes
 
 
-PROBES = {
-    "constant reward": probes.constant_reward,
-    "discounting": probes.discounting,
-    "observed value": probes.observed_value,
-    "action choice": probes.action_choice,
-    "action by observation": probes.action_by_observation,
-}
-SEEN = np.array([[-1.0], [0.0], [1.0]], np.float32)
-
-
-def learner_of(env: Env, iterations: int, seen: Any = SEEN, **settings: Any) -> Callable[..., Any]:
-    """(key, env_params) -> the greedy action, its probability and the value at each of ``seen``, after training; and the least
-    return of an episode."""
-    sizes = {"num_envs": 16, "rollout_length": 4, "num_epochs": 4, "gamma": 0.9, "learning_rate": 0.02, "max_grad_norm": 10.0}
-    agent = small_ppo(env, **{**sizes, **settings})
-
-    def run(key: Any, env_params: Any) -> Any:
-        state, metrics = run_iterations(agent, agent.init(key, None, env_params), iterations)
-        size = len(jax.tree.leaves(seen)[0])
-        inputs = first_input(seen, env.action_space, size)
-        policy = agent.algorithm.policy(state.learner)
-        _, action, extras = agent.algorithm.act(policy, (), inputs, jnp.arange(size), key, explore=False)
-        value = small_model(env).apply(state.learner.params, (), inputs)[1].value
-        return action, jnp.exp(extras["log_prob"]), value, metrics["charts/episodic_return_min"].value
-
-    return run
-
-
 @cache
-def learnt() -> dict[str, tuple[np.ndarray, ...]]:
-    run = learner_of(probe_set(*(make() for make in PROBES.values())), 80)
-    results = to_numpy(jit(jax.vmap(run, in_axes=(None, 0)))(KEY(), jnp.arange(len(PROBES))))
-    return {name: tuple(x[i] for x in results) for i, name in enumerate(PROBES)}
+def learnt() -> dict[str, Learnt]:
+    return learn_probes("ppo", 80, num_epochs=4)
 
 
-def test_probe_constant_reward() -> None:
-    assert learnt()["constant reward"][2][1] == pytest.approx(1.0, abs=0.05)
-
-
-def test_probe_discounting() -> None:
-    np.testing.assert_allclose(learnt()["discounting"][2][1:], [0.9, 1.0], atol=0.05)
-
-
-def test_probe_observed_value() -> None:
-    np.testing.assert_allclose(learnt()["observed value"][2][[0, 2]], [-1.0, 1.0], atol=0.05)
-
-
-def test_probe_action_choice() -> None:
-    action, probability, value, _ = learnt()["action choice"]
-    assert action[1] == 1 and probability[1] > 0.9 and value[1] > 0.8
-
-
-def test_probe_action_by_observation() -> None:
-    action, probability, value = (x[[0, 2]] for x in learnt()["action by observation"][:3])
-    assert action.tolist() == [0, 1] and (probability > 0.9).all() and (value > 0.8).all()
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe(probe: str) -> None:
+    PROBES[probe][1](learnt()[probe])
 
 
 def test_probe_target_action() -> None:
     """By clipping, and with a Gaussian that is squashed within the bounds."""
     squash = partial(SMALL_ACTOR_CRITIC, squash=True)
     for settings in ({}, {"model": squash}):
-        action = jit(learner_of(probes.target_action(), 80, ent_coef=0.0, **settings))(KEY(), ())[0]
+        action = jit(learner_of("ppo", probes.target_action(), 80, num_epochs=4, ent_coef=0.0, **settings))(KEY(), ())[0]
         assert float(action[1, 0]) == pytest.approx(3.0, abs=0.3)
 
 
 def test_probe_two_choices() -> None:
     """A MultiDiscrete space with a mask, which is never broken; and no choice is left at an end."""
     seen = {"sign": SEEN[[0, 2]], "action_mask": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int8)}
-    action, probability, value, least = jit(learner_of(probes.two_choices(), 80, seen))(KEY(), ())
+    action, probability, value, least = jit(learner_of("ppo", probes.two_choices(), 80, seen, num_epochs=4))(KEY(), ())
     assert action.tolist() == [[1, 1], [1, 2]] and action.dtype == jnp.int32
     assert (probability > 0.8).all() and (value > 0.8).all() and float(least) >= 0
 

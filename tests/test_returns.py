@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.returns import VTrace, discounted_sums, discounts, gae, lambda_returns, n_step_returns, vtrace
+from jaxrl.returns import VTrace, discounted_sums, discounts, finished, gae, lambda_returns, n_step_returns, vtrace
 from jaxrl.types import Array
 
 T, B = 9, 3
@@ -342,3 +342,21 @@ def test_shapes_that_do_not_fit_are_refused(one_rollout: Rows) -> None:
                 call(*given, wrong)
             with pytest.raises(AssertionError):
                 call(wrong, *given)
+
+
+def test_rows_whose_episode_ends_are_finished() -> None:
+    """By hand, one environment a line: none ends; an end, a reset row, and a beginning; one that began before, and an end at the
+    last row; padding, behind which another episode ends."""
+    mark = lambda *lines: np.array([[c == "1" for c in line] for line in lines]).T  # noqa: E731
+    rows = Rows(
+        *[np.zeros((6, 4))] * 3,
+        terminated=mark("000000", "010000", "000001", "000001"),
+        truncated=mark("000000", "000000", "100000", "000000"),
+        valid=mark("111111", "110111", "101111", "110111"),
+    )
+    np.testing.assert_array_equal(finished(rows), mark("000000", "110000", "101111", "000111"))
+
+
+def test_a_row_that_is_not_valid_ends_nothing() -> None:
+    rows = Rows(*[np.zeros((2, 1))] * 3, *[np.array([[False], [True]])] * 2, np.array([[True], [False]]))
+    assert not np.any(finished(rows))

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxrl.names import listed
 
 if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a test holds it against the registry
+    from jaxrl.algorithms.a2c import make_a2c as make_a2c
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
+    from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
 
 
 class Paper(NamedTuple):
@@ -102,6 +104,26 @@ ALGORITHMS = {
             memory=True,
             paper=Paper("Schulman et al.", 2017, "arXiv:1707.06347"),
             module="jaxrl.algorithms.ppo",
+        ),
+        Entry(
+            "a2c",
+            "A2C",
+            "advantage actor-critic, synchronous",
+            actions=("Discrete", "MultiDiscrete", "Box"),
+            family="on-policy",
+            memory=True,
+            paper=Paper("Mnih et al.", 2016, "arXiv:1602.01783"),
+            module="jaxrl.algorithms.a2c",
+        ),
+        Entry(
+            "reinforce",
+            "REINFORCE",
+            "policy gradient by the returns of whole episodes",
+            actions=("Discrete", "MultiDiscrete", "Box"),
+            family="on-policy",
+            memory=True,
+            paper=Paper("Williams", 1992, "doi:10.1007/BF00992696"),
+            module="jaxrl.algorithms.reinforce",
         ),
         Entry(
             "dqn",

@@ -11,18 +11,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from gymnasium import spaces
 
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.metrics import Stacked, stack, unstack
 from jaxrl.minibatch import explained_variance, minibatches, standardized
-from jaxrl.models import actor_critic
 from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
-from jaxrl.on_policy import OnPolicyConfig, act, drawn_actions, init, observe
+from jaxrl.on_policy import OnPolicyConfig, act, drawn_actions, init, observe, prepare_actor_critic
 from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, packing, valid_mean, valid_means
-from jaxrl.parts import ModelFn, check_actor_critic
+from jaxrl.parts import ModelFn
 from jaxrl.returns import discounts, gae
-from jaxrl.rule import Learner, Rule, prepare
+from jaxrl.rule import Learner, Rule
 from jaxrl.spaces import finite
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Metrics, Model, PyTree, Rollout, StepInput
 
@@ -217,9 +215,7 @@ def make_ppo(
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
     given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
-    kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
-    ready = prepare(make_ppo, env, PPOConfig, PPOHyperparams, settings, kinds, actor_critic, given, memory=True)
-    check_actor_critic(model, ready.output, ready.env.action_space)
+    ready = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, given)
     config, network = ready.rule.config, ready.rule.model
 
     def minibatch(learner: Learner, rollout: Rollout) -> Batch:

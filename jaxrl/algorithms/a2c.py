@@ -1,0 +1,93 @@
+"""Advantage actor-critic (Mnih et al. 2016) with synchronous environments, memoryless or recurrent, discrete or continuous.
+
+Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in ``jaxrl.on_policy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.minibatch import standardized
+from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, observe, policy_gradient_loss, prepare_actor_critic
+from jaxrl.optimize import Optimizer, Schedule
+from jaxrl.parts import ModelFn
+from jaxrl.returns import discounts, gae
+from jaxrl.types import Agent, Array, Env, HostEnv, Model, PyTree, Rollout
+
+
+@dataclass(frozen=True)
+class A2CConfig(OnPolicyConfig):
+    """A2C's structure."""
+
+    num_envs: Count = 16
+    rollout_length: Count = 8
+    """Rows that each environment contributes to a gradient, and the most rewards in a return."""
+    normalize_advantages: bool = False
+    """Mean 0 and deviation 1 within each rollout."""
+
+
+class A2CHyperparams(NamedTuple):
+    """A2C's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+
+    learning_rate: LearningRate = 3e-3
+    gamma: Unit = 0.99
+    """Discount per step."""
+    gae_lambda: Unit = 1.0
+    """λ of generalised advantage estimation; 1 takes all rewards to the rollout's end, as the paper's n-step returns do."""
+    ent_coef: NonNegative = 0.01
+    """Weight of the entropy bonus."""
+    vf_coef: NonNegative = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: Positive = 0.5
+    """Clip the gradient to this global norm."""
+    total_steps: TotalSteps = 0.0
+
+
+def a2c_loss(
+    model: Model, config: A2CConfig, hp: A2CHyperparams, params: PyTree, rollout: Rollout, axis_name: str | None
+) -> tuple[Array, dict[str, Array]]:
+    """−E[log π(a | s)·A] + vf_coef·½ E[(G − V(s))²] − ent_coef·E[H] (Mnih et al. 2016, section 4 and algorithm S3), as means over
+    the valid rows of all devices. A and G = A + V are constants, of the values that the same parameters give."""
+    output = model.unroll(params, rollout.carry, rollout.inputs)[1]
+    values = jax.lax.stop_gradient(output.value)
+    advantage = gae(rollout.reward, *discounts(rollout, hp.gamma, hp.gae_lambda), values[:-1], values[1:], rollout.valid)
+    weight = standardized(advantage, rollout.valid, axis_name) if config.normalize_advantages else advantage
+    return policy_gradient_loss(output, rollout, weight, advantage + values[:-1], rollout.valid, hp, axis_name)
+
+
+def make_a2c(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Advantage actor-critic (Mnih et al. 2016) with synchronous environments and one gradient per rollout, for Discrete,
+    MultiDiscrete and Box actions.
+
+    Args:
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      model: a Model whose outputs are ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one,
+        such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh, or convolutions
+        where the observation is an image.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. The paper's RMSProp is
+        ``jaxrl.optimize.clipped_rmsprop``.
+      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``A2CConfig`` and ``A2CHyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range.
+    """
+    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    ready = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, settings, given)
+    return ready.bind(ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, a2c_loss)))

@@ -1,0 +1,106 @@
+"""REINFORCE (Williams 1992): the policy gradient by the returns of whole episodes, with a learnt baseline or without one.
+
+Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in ``jaxrl.on_policy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.minibatch import standardized
+from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, observe, policy_gradient_loss, prepare_actor_critic
+from jaxrl.optimize import Optimizer, Schedule, valid_mean
+from jaxrl.parts import ModelFn
+from jaxrl.returns import discounts, finished, lambda_returns
+from jaxrl.types import Agent, Array, Env, HostEnv, Model, PyTree, Rollout
+
+
+@dataclass(frozen=True)
+class REINFORCEConfig(OnPolicyConfig):
+    """REINFORCE's structure."""
+
+    num_envs: Count = 16
+    rollout_length: Count = 512
+    """Rows that each environment contributes to a gradient: several episodes, since one that does not end within them is not
+    learnt from."""
+    baseline: bool = True
+    """Subtract a learnt value from the returns; what follows a time limit is then worth the value of what was reached, and
+    nothing without one."""
+    normalize_advantages: bool = True
+    """Returns less the baseline with mean 0 and deviation 1 within each rollout."""
+
+
+class REINFORCEHyperparams(NamedTuple):
+    """REINFORCE's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+
+    learning_rate: LearningRate = 1e-2
+    gamma: Unit = 0.99
+    """Discount per step."""
+    ent_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    vf_coef: NonNegative = 0.5
+    """Weight of the baseline's loss."""
+    max_grad_norm: Positive = 0.5
+    """Clip the gradient to this global norm."""
+    total_steps: TotalSteps = 0.0
+
+
+def reinforce_loss(
+    model: Model, config: REINFORCEConfig, hp: REINFORCEHyperparams, params: PyTree, rollout: Rollout, axis_name: str | None
+) -> tuple[Array, dict[str, Array]]:
+    """−E[log π(a | s)·(G − b(s))] + vf_coef·½ E[(G − b(s))²] − ent_coef·E[H] (Williams 1992, section 6, with a baseline
+    b of the observation, and rewards from the row on), as means over the rows of all devices whose episode ends within the
+    rollout. G and, in the first term, b are constants."""
+    output = model.unroll(params, rollout.carry, rollout.inputs)[1]
+    if not config.baseline:
+        output = output._replace(value=jnp.zeros_like(output.value))
+    values = jax.lax.stop_gradient(output.value)
+    returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), values[1:], rollout.valid)
+    known = finished(rollout)
+    weight = returns - values[:-1]
+    if config.normalize_advantages:
+        weight = standardized(weight, known, axis_name)
+    total, metrics = policy_gradient_loss(output, rollout, weight, returns, known, hp, axis_name)
+    if not config.baseline:  # nothing says how good it is
+        del metrics["losses/value_loss"], metrics["losses/explained_variance"]
+    return total, metrics | {"charts/finished_rows": valid_mean(rollout.valid, axis_name)(known.astype(jnp.float32))}
+
+
+def make_reinforce(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """REINFORCE (Williams 1992): one gradient per rollout, by the returns of the episodes that end in it, for Discrete,
+    MultiDiscrete and Box actions.
+
+    Args:
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      model: a Model whose outputs are ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one,
+        such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh, or convolutions
+        where the observation is an image. Its value is the baseline.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
+      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``REINFORCEConfig`` and ``REINFORCEHyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range or without effect.
+    """
+    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    ready = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, given)
+    if not ready.rule.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
+        raise ValueError("vf_coef has no effect with baseline=False: leave it out")
+    return ready.bind(ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, reinforce_loss)))
