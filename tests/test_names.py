@@ -164,8 +164,8 @@ def test_sweep_files_too(old: str, new: str, words: str, tmp_path: Path) -> None
 def test_the_face_says_it_too(name: str, near: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean '{near}'"):
         getattr(jaxrl, name)
-    with pytest.raises(AttributeError, match=r"no attribute 'make_sac'\. Public names"):
-        _ = jaxrl.make_sac
+    with pytest.raises(AttributeError, match=r"no attribute 'nowhere'\. Public names"):
+        _ = jaxrl.nowhere
 
 
 # --------------------------------------------------------------------------------------------------------------- the table itself
