@@ -28,7 +28,7 @@ CURVES = "algorithms/curves"
 """Where the curves of the scores are in the site."""
 WIDTH = "100"
 
-HELP = re.compile(r"<!-- help: ?([a-z ]*)-->")
+HELP = re.compile(r"<!-- help: ?([a-z0-9 ]*)-->")
 LISTS = re.compile(r"<!-- algorithms: (\w+) -->")
 RESULTS = re.compile(r"<!-- results: (.+?) -->")
 LOGGED = re.compile(r"^## What is logged\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)

@@ -50,7 +50,7 @@ def clipped_rmsprop(hyperparams: Any, *, decay: float = 0.99, eps: float = 1e-5)
     """RMSProp without momentum, g ← decay·g + (1 − decay)·Δ², θ ← θ − learning_rate·Δ / √(g + ε) (Mnih et al. 2016, section 4),
     after clipping the gradient's global norm to ``max_grad_norm``."""
     rmsprop = optax.rmsprop(hyperparams.learning_rate, decay=decay, eps=eps)
-    return optax.chain(optax.clip_by_global_norm(hyperparams.max_grad_norm), rmsprop)
+    return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), rmsprop)
 
 
 def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> tuple[set[str], Any]:
