@@ -122,7 +122,7 @@ def test_help_texts_come_from_the_fields() -> None:
     ("args", "words"),
     [
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
-        (["train", "--env", "x"], "name the algorithm first: jaxrl train ppo --env x. There are: ppo, dqn"),
+        (["train", "--env", "x"], "name the algorithm first: jaxrl train ppo --env x. There are: ppo, a2c,"),
         (
             ["train", "ppo", "--env", "x", "--anneal", "false"],
             "--anneal is a switch, and takes no 'false': write --anneal or --no-",
