@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.spaces import bounds
+from jaxrl.threefry import unrolled
 from jaxrl.types import Array, Key
 
 
@@ -50,4 +51,4 @@ def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Ke
         uniform = jax.random.categorical(action_key, logits)
         return jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy).astype(jnp.int32)
 
-    return jax.vmap(choose)(jnp.argmax(q_values, -1), logits, keys)
+    return jax.vmap(choose)(jnp.argmax(q_values, -1), logits, unrolled(keys))

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.actions import within
+from jaxrl.threefry import unrolled
 from jaxrl.types import Array, Key
 
 
@@ -266,4 +267,4 @@ def sample_each(distribution: D, keys: Key) -> Array:
     if isinstance(distribution, Categorical):
         bits = jax.random.key_data(keys)[..., -1]
         return distribution.quantile((bits >> 9).astype(jnp.float32) * 2.0**-23)
-    return jax.vmap(lambda d, key: d.sample(key))(distribution, keys)
+    return jax.vmap(lambda d, key: d.sample(key))(distribution, unrolled(keys))

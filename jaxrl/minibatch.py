@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.optimize import pmean, valid_mean
+from jaxrl.threefry import unrolled
 from jaxrl.types import Array, Key
 
 
@@ -18,7 +19,7 @@ def minibatches(key: Key, size: int, num_epochs: int, num_minibatches: int) -> A
     """
     if size % num_minibatches:  # a builder knows no devices; this is one's share
         raise ValueError(f"num_minibatches={num_minibatches} must divide the {size} items on each device")
-    order = jax.vmap(lambda key: shuffled_rows(key, size))(jax.random.split(key, num_epochs))
+    order = jax.vmap(lambda key: shuffled_rows(key, size))(jax.random.split(unrolled(key), num_epochs))
     return order.reshape(num_epochs, num_minibatches, size // num_minibatches)
 
 

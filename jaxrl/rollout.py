@@ -18,6 +18,7 @@ from jaxrl.metrics import masked_max, masked_mean, masked_min
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
 from jaxrl.scan import packed_scan
 from jaxrl.spaces import show_shapes, zeros
+from jaxrl.threefry import plain, unrolled
 from jaxrl.types import (
     ActorState,
     Algorithm,
@@ -46,7 +47,7 @@ class Row(NamedTuple):
 def fold_each(key: Key, env_id: Array) -> Key:
     """One key per environment: [B]."""
     chex.assert_rank(env_id, 1)
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, env_id)
+    return plain(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(unrolled(key), env_id))
 
 
 def params_axes(env: Env, env_params: PyTree) -> PyTree:
@@ -113,7 +114,7 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
             return jax.tree.map(lambda n, o: jnp.where(per_row(done, o), n, o), new, old)
 
         def fresh() -> Any:
-            keys = jax.vmap(jax.random.fold_in)(key, env_id)
+            keys = plain(jax.vmap(jax.random.fold_in)(unrolled(key), env_id))
             return select(
                 jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves)
             )
@@ -206,7 +207,7 @@ def collect(
         after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
         return after, Row(actor.input, action, extras, outcome)
 
-    after, rows = packed_scan(row, actor, jax.random.split(key, (num_rows, 3)))
+    after, rows = packed_scan(row, actor, plain(jax.random.split(unrolled(key), (num_rows, 3))))
     inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows.input, after.input)
     version = jnp.broadcast_to(policy.version, env_id.shape)
     return after, to_rollout(rows, inputs, actor.carry, env_id, version), episode_metrics(rows.outcome)

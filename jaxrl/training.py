@@ -57,12 +57,14 @@ def num_iterations(agent: Agent, total_steps: int, *, exact_steps: bool = False)
 def run_iterations(agent: Agent, state: Any, iterations: Array | int) -> tuple[Any, Metrics]:
     """``iterations`` steps in one loop, their metrics merged. ``iterations`` may be traced: one compile serves any length."""
 
+    step = jax.jit(agent.step, inline=True)  # traced once for both uses
+
     def body(_: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
         state, metrics = carry
-        state, new = agent.step(state)
+        state, new = step(state)
         return state, merge(metrics, new)
 
-    empty = identity(jax.eval_shape(agent.step, state)[1])
+    empty = identity(jax.eval_shape(step, state)[1])
     return jax.lax.fori_loop(0, iterations, body, (state, empty))
 
 

@@ -1,0 +1,50 @@
+"""Keys without loops draw what JAX's own draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.threefry import plain, unrolled
+
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "fold_in": lambda key: jax.random.key_data(jax.random.fold_in(key, 5)),
+    "fold_in of each": lambda key: jax.random.key_data(jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(-1, 4))),
+    "split": lambda key: jax.random.key_data(jax.random.split(key, (4, 3))),
+    "bits": lambda key: jax.random.bits(key, (7,)),
+    "bytes": lambda key: jax.random.bits(key, (7, 2), jnp.uint8),
+    "uniform": jax.random.uniform,
+    "normal": lambda key: jax.random.normal(key, (5,)),
+    "randint": lambda key: jax.random.randint(key, (5, 2), 0, jnp.int32(13)),
+    "categorical": lambda key: jax.random.categorical(key, jnp.zeros((3, 4))),
+    "permutation": lambda key: jax.random.permutation(key, 9),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_same_draws(name: str) -> None:
+    draw = jax.jit(DRAWS[name])
+    for key in (jax.random.key(7), jax.random.fold_in(jax.random.key(2**31), 9)):
+        np.testing.assert_array_equal(draw(unrolled(key)), draw(key), strict=True)
+
+
+def test_keys_become_plain_again_and_other_kinds_stay() -> None:
+    keys = jax.random.split(jax.random.key(3), (2, 3))
+    again = plain(unrolled(keys))
+    assert (again.dtype, again.shape) == (keys.dtype, keys.shape) and plain(keys) is keys
+    np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(keys))
+    other = jax.random.key(0, impl="rbg")
+    assert unrolled(other) is other and plain(other) is other
+
+
+def test_a_draw_has_no_loop() -> None:
+    def text(key: Any) -> str:
+        return jax.jit(lambda key: jax.random.bits(key, (64,))).lower(key).compile().as_text()
+
+    key = jax.random.key(0)
+    assert " while(" in text(key) and " while(" not in text(unrolled(key))
