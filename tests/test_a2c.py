@@ -15,6 +15,7 @@ from jaxrl.algorithms.a2c import A2CConfig, A2CHyperparams, a2c_loss
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import q_network
 from jaxrl.optimize import clipped_rmsprop
+from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Rollout
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, small
@@ -114,6 +115,17 @@ def test_probe_two_choices() -> None:
     action, probability, value, least = jit(learner_of("a2c", probes.two_choices(), 250, seen))(KEY(), ())
     assert action.tolist() == [[1, 1], [1, 2]] and action.dtype == jnp.int32
     assert (probability > 0.8).all() and (value > 0.8).all() and float(least) >= 0
+
+
+def test_a_gru_remembers_a_cue() -> None:
+    """A memoryless policy stays at a mean return of 0."""
+    agent = small_a2c(probes.memory(), model=RECURRENT, num_envs=32, rollout_length=20, learning_rate=1e-2, gamma=0.9)
+
+    def run(key: Any) -> Any:
+        state, _ = run_iterations(agent, agent.init(key), 400)
+        return evaluate(agent, state, key, 256).episodic_return.mean()
+
+    assert float(jit(run)(KEY())) > 0.95
 
 
 # ------------------------------------------------------------------------------------------------------------------- bad input
