@@ -197,6 +197,19 @@ def merge_hyperparams(defaults: H, given: Any) -> H:
 # ----------------------------------------------------------------------------------------------- what the Configs of rules share
 
 
+def added(default: Any) -> Any:
+    """A field of a Config that came after runs had been written without it. At this default, which can never be another, the rule
+    does what it did before; a spec leaves the setting out there, so that those runs go on."""
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+def refuse_unused(given: Any, defaults: Any, names: Iterable[str], why: str) -> None:
+    """Refuse settings that were given, as they are not the default, and that nothing looks at."""
+    for name in names:
+        if (value := getattr(given, name)) != getattr(defaults, name):
+            raise ValueError(f"{name}={value:g} has no effect {why}")
+
+
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
     """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""

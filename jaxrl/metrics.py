@@ -28,9 +28,9 @@ def scalar(value: Array) -> Mean:
     return Mean(value.sum(), jnp.full((), value.size, jnp.int32))
 
 
-def scalars(values: Mapping[str, Array]) -> Metrics:
-    """``scalar`` of each."""
-    return {name: scalar(value) for name, value in values.items()}
+def scalars(values: Mapping[str, Array | Mean]) -> Metrics:
+    """``scalar`` of each that is no open mean yet."""
+    return {name: value if isinstance(value, Mean) else scalar(value) for name, value in values.items()}
 
 
 class Stacked(struct.PyTreeNode):

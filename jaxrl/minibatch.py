@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl.metrics import masked_mean
 from jaxrl.optimize import pmean, valid_mean
+from jaxrl.spaces import finite
 from jaxrl.threefry import unrolled
-from jaxrl.types import Array, Key
+from jaxrl.types import Array, Key, Mean, PyTree
 
 
 def minibatches(key: Key, size: int, num_epochs: int, num_minibatches: int) -> Array:
@@ -35,6 +40,50 @@ def shuffled_rows(key: Key, size: int) -> Array:
     bits = jax.random.bits(key, (size,), jnp.uint32)
     mask = jnp.uint32(2**index_bits - 1)
     return (jnp.sort((bits & ~mask) | jnp.arange(size, dtype=jnp.uint32)) & mask).astype(jnp.int32)
+
+
+def shuffled(batch: Any, order: Array, standardize: bool, axis_name: str | None = None) -> Any:
+    """The minibatches of an epoch, leaves [num_minibatches, size, ...]: all at once is fewer kernels than one by one.
+
+    Args:
+      batch: a NamedTuple of leaves [N, ...], among them ``valid``, ``advantage`` and ``carry``.
+      order: i32[num_minibatches, size].
+      standardize: advantages, in each minibatch by itself.
+    """
+    parts = jax.tree.map(lambda x: x[order], batch)
+    parts = finite(parts._replace(carry=()), parts.valid)._replace(carry=parts.carry)
+    if not standardize:
+        return parts
+    return parts._replace(advantage=jax.vmap(lambda x, valid: standardized(x, valid, axis_name))(parts.advantage, parts.valid))
+
+
+def check_minibatches(num_minibatches: int, accumulation_steps: int, items: int, what: str, why: str = "") -> None:
+    """Refuse numbers of parts that do not divide the ``items`` to learn from, which are called ``what``."""
+    if items % num_minibatches:
+        raise ValueError(f"num_minibatches={num_minibatches} must divide {what}={items}{why}")
+    if (size := items // num_minibatches) % accumulation_steps:
+        raise ValueError(f"accumulation_steps={accumulation_steps} must divide {what} / num_minibatches = {size}{why}")
+
+
+def stop_beyond(
+    limit: float, metrics: Mapping[str, Array], going: Array | None, new: PyTree, old: PyTree, axis_name: str | None = None
+) -> tuple[Array | None, PyTree]:
+    """``(going on, new or old)`` after a gradient step from ``old`` to ``new``, which logs the ``losses/approx_kl`` before it.
+
+    The first step with one above the limit is not taken, and none after it. Where ``going`` is None there is no limit.
+    """
+    if going is None:
+        return None, new
+    going &= ~(pmean(metrics["losses/approx_kl"], axis_name) > limit)  # what is NaN goes on, and is seen
+    return going, jax.tree.map(lambda x, y: jnp.where(going, x, y), new, old)
+
+
+def of_steps_taken(logged: Mapping[str, Array], going: Array | None) -> dict[str, Array | Mean]:
+    """What [num_epochs, num_minibatches] gradient steps logged, of those only that were taken, and how many epochs they make."""
+    if going is None:
+        return {**logged}
+    taken = {name: masked_mean(value, going) for name, value in logged.items()}
+    return {**taken, "charts/num_epochs": going.sum() / going.shape[1]}
 
 
 def standardized(x: Array, valid: Array, axis_name: str | None = None) -> Array:

@@ -27,6 +27,13 @@ _ELSEWHERE = {
     " entropy_loss_coeff entropy_regularization c2 beta",
     "vf_coef": "vf_coeff value_coef value_coeff value_loss_coef value_loss_coeff vf_loss_coeff value_cost baseline_cost"
     " critic_coef c1",
+    "surrogate": "loss_type ppo_type use_kl_loss objective",
+    "kl_coef": "kl_coeff init_kl_coef init_kl_coeff kl_penalty kl_beta",
+    "kl_target": "d_targ kl_targ",
+    "stop_kl": "target_kl max_kl kl_threshold kl_cutoff kl_early_stop early_stopping_kl",
+    "accumulation_steps": "gradient_accumulation_steps grad_accumulation_steps grad_accum gradient_accumulation accumulate_grad"
+    " accumulate_grad_batches num_microbatches",
+    "hold_noise": "sde_sample_freq use_sde gsde noise_repeat action_noise",
     "max_grad_norm": "grad_clip clip_grad_norm grad_norm clip_grad gradient_clip max_gradient_norm grad_norm_clip",
     "adam_eps": "adam_epsilon optimizer_eps optimizer_epsilon optim_eps adam_e",
     "normalize_advantages": "norm_adv normalize_advantage normalise_advantages advantage_normalization standardize_advantages",
@@ -73,6 +80,8 @@ _NOTES = {
     "num_minibatches": "how many parts, not their size: num_envs * rollout_length / num_minibatches rows each",
     "replay_ratio": "rows drawn per row collected: batch_size * updates per row",
     "target_update_interval": "it counts updates, not environment steps",
+    "stop_kl": "the approx_kl of a minibatch that ends an iteration's gradient steps, without a factor of 1.5",
+    "hold_noise": "rows that act with one draw of noise, whose deviation does not depend on the state",
     "exploration_steps": "rows over which epsilon falls, not a share of the run",
     "tau": "the share by which the target moves: 1 - polyak",
     "anneal": "True lets the learning rate fall to 0 at the end",

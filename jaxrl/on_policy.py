@@ -13,17 +13,17 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.actions import to_environment
-from jaxrl.config import RolloutConfig
+from jaxrl.config import Count, RolloutConfig, added
 from jaxrl.distributions import sample_each
 from jaxrl.minibatch import explained_variance
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
-from jaxrl.optimize import valid_mean, valid_means
+from jaxrl.optimize import pmean, valid_mean, valid_means
 from jaxrl.parts import check_actor_critic
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Prepared, Rule, prepare
 from jaxrl.spaces import finite
-from jaxrl.types import Agent, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+from jaxrl.types import Agent, ApplyFn, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
 C = TypeVar("C", bound=RolloutConfig)
 
@@ -36,6 +36,8 @@ class OnPolicyConfig(RolloutConfig):
     """By running mean and deviation."""
     normalize_rewards: bool = False
     """Divide by the running deviation of the discounted return, for learning only."""
+    hold_noise: Count = added(1)
+    """Rows of an episode that act with one draw of noise, for continuous actions; 1 draws for each row."""
 
     @property
     def warmup_iterations(self) -> int:
@@ -138,3 +140,28 @@ def policy_gradient_loss(
     metrics = valid_means(logged, where, axis_name)
     metrics["losses/explained_variance"] = explained_variance(target, target - value, where, axis_name)
     return valid_mean(where, axis_name)(policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy), metrics
+
+
+def evaluated(model: Model, params: PyTree, inputs: StepInput, carry: PyTree) -> Any:
+    """The outputs of a model for rows [N], or sequences [N, T] that begin with ``carry`` [N], laid out as they are."""
+    if not jax.tree.leaves(carry):
+        return model.apply(params, (), inputs)[1]
+    rows = jax.tree.map(lambda x: x.swapaxes(0, 1), inputs)
+    return jax.tree.map(lambda x: x.swapaxes(0, 1), model.unroll(params, carry, rows)[1])
+
+
+def row_by_row(model: Model) -> ApplyFn:
+    """The model's ``unroll`` for one row of all sequences after another: it needs no more memory than acting, and more time."""
+    return lambda params, carry, inputs, key=None: jax.lax.scan(lambda carry, row: model.apply(params, carry, row), carry, inputs)
+
+
+def divergence(model: Model, params: PyTree, batch: Any, num_parts: int, axis_name: str | None = None) -> Array:
+    """The mean of KL(old ‖ new) over the valid rows of all devices, some of them at a time.
+
+    Args:
+      batch: a NamedTuple of leaves [N, ...], with ``inputs``, ``carry``, ``valid`` and ``policy``, the old distribution.
+      num_parts: must divide N.
+    """
+    parts = jax.tree.map(lambda x: x.reshape((num_parts, -1, *x.shape[1:])), batch)
+    kl = jax.lax.map(lambda part: part.policy.kl(evaluated(model, params, part.inputs, part.carry).policy), parts)
+    return pmean(valid_mean(parts.valid, axis_name)(kl), axis_name)

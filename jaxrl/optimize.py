@@ -199,6 +199,42 @@ def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree
 
 
 @jax.named_scope("descend")
+def accumulated_gradient(
+    loss_fn: Callable[[PyTree, PyTree], tuple[Array, dict[str, Array]]],
+    params: PyTree,
+    batch: PyTree,
+    valid: Array,
+    num_parts: int,
+    axis_name: str | None = None,
+) -> tuple[PyTree, dict[str, Array]]:
+    """``(gradient, what the loss logs)`` of ``loss_fn(params, batch)``, a mean over valid rows, one part of them after the other.
+
+    Only the activations of one part are in memory. A part counts as it has valid rows, so it is the gradient of the whole.
+
+    Args:
+      batch: leaves [N, ...], and ``valid`` bool[N, ...] says which rows the loss looks at.
+      num_parts: must divide N; 1 takes all at once.
+    """
+    if num_parts == 1:
+        return mean_gradient(lambda params: loss_fn(params, batch), params, axis_name)
+    if valid.shape[0] % num_parts:  # a builder knows no devices; this is one's share
+        raise ValueError(f"accumulation_steps={num_parts} must divide the {valid.shape[0]} items of a minibatch on each device")
+    parts = jax.tree.map(lambda x: x.reshape((num_parts, -1, *x.shape[1:])), batch)
+    count = pmean(valid.reshape(num_parts, -1).sum(1, dtype=jnp.float32), axis_name)
+    weight = jnp.where(count.sum() > 0, count / jnp.maximum(count.sum(), 1.0), 1.0 / num_parts)
+    start = jax.tree.map(jnp.zeros_like, params)
+    if axis_name is not None:
+        params, start = _varying(params, axis_name), _varying(start, axis_name)
+
+    def add(total: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, dict[str, Array]]:
+        gradient, logged = jax.grad(loss_fn, has_aux=True)(params, part[0])
+        total = jax.tree.map(lambda sum_, g: sum_ + (part[1] * g).astype(sum_.dtype), total, gradient)
+        return total, jax.tree.map(lambda x: part[1] * x, logged)
+
+    gradient, logged = jax.lax.scan(add, start, (parts, weight))
+    return pmean(gradient, axis_name), jax.tree.map(lambda x: x.sum(0), logged)
+
+
 def descend(
     loss_fn: Callable[[PyTree], tuple[Array, dict[str, Array]]],
     optimise: optax.GradientTransformation,
@@ -207,7 +243,13 @@ def descend(
     axis_name: str | None = None,
 ) -> tuple[PyTree, PyTree, dict[str, Array]]:
     """One step along ``loss_fn``'s gradient: params, the optimiser's state, and what the loss logs, with ``losses/grad_norm``."""
-    gradient, metrics = mean_gradient(loss_fn, params, axis_name)
+    return step_along(*mean_gradient(loss_fn, params, axis_name), optimise, params, opt_state)
+
+
+def step_along(
+    gradient: PyTree, metrics: dict[str, Array], optimise: optax.GradientTransformation, params: PyTree, opt_state: PyTree
+) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    """One step along a gradient that is there already: as ``descend``."""
     metrics["losses/grad_norm"] = optax.tree.norm(gradient)
     updates, opt_state = optimise.update(gradient, opt_state, params)
     return optax.apply_updates(params, updates), opt_state, metrics

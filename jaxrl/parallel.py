@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxrl.actions import model_carry
 from jaxrl.agent import warn_if_eager
 from jaxrl.rollout import params_axes
 from jaxrl.spec import build
@@ -128,8 +129,10 @@ def _check_devices(agent: Agent, num_devices: int) -> None:
         if size % num_devices:
             raise ValueError(f"{name}={size} must be a multiple of the number of devices, {num_devices}")
     minibatches = settings.get("num_minibatches", 1)
-    recurrent = bool(jax.tree.leaves(jax.eval_shape(lambda: agent.algorithm.initial_carry(1))))
+    recurrent = bool(jax.tree.leaves(jax.eval_shape(lambda: model_carry(agent.algorithm.initial_carry(1)))))
     share = agent.num_envs // num_devices * (1 if recurrent else agent.rollout_length)
     if share % minibatches:
         what = "num_envs" if recurrent else "num_envs * rollout_length"
         raise ValueError(f"num_minibatches={minibatches} must divide what each of {num_devices} devices has of {what}, {share}")
+    if (size := share // minibatches) % (parts := settings.get("accumulation_steps", 1)):
+        raise ValueError(f"accumulation_steps={parts} must divide what each of {num_devices} devices has of a minibatch, {size}")

@@ -45,9 +45,9 @@ class Row(NamedTuple):
 
 
 def fold_each(key: Key, env_id: Array) -> Key:
-    """One key per environment: [B]."""
+    """One key per environment, [B], of a key for all of them or one for each."""
     chex.assert_rank(env_id, 1)
-    return plain(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(unrolled(key), env_id))
+    return plain(jax.vmap(jax.random.fold_in, in_axes=(0 if key.ndim else None, 0))(unrolled(key), env_id))
 
 
 def params_axes(env: Env, env_params: PyTree) -> PyTree:

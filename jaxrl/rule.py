@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
+from jaxrl.actions import hold_noise
 from jaxrl.agent import as_only_device, bind, resolve_env
 from jaxrl.algorithms import title_of
 from jaxrl.config import RolloutConfig, merge_hyperparams, split_settings
@@ -48,7 +49,7 @@ from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import example_rollout
 from jaxrl.spaces import example_input, same_shapes, show_shapes
 from jaxrl.spec import agent_spec
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Metrics, Model, Policy, PyTree, Rollout
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Mean, Metrics, Model, Policy, PyTree, Rollout
 
 C = TypeVar("C", bound=RolloutConfig)
 L = TypeVar("L", bound=LearnerState)
@@ -110,7 +111,7 @@ class Rule(Generic[C]):
         config: Any = self.config
         return jax.tree.map(lambda x: x.reshape((config.updates_per_iteration, -1, *x.shape[1:])), drawn)
 
-    def updated(self, learner: L, hyperparams: Any, metrics: Mapping[str, Array], **fields: Any) -> tuple[L, Metrics]:
+    def updated(self, learner: L, hyperparams: Any, metrics: Mapping[str, Array | Mean], **fields: Any) -> tuple[L, Metrics]:
         """What an update gives: the learner with new ``fields`` and the next version, and the metrics, with the learning rate."""
         rate = learning_rate_metric(self.optimizer, hyperparams, learner.params)
         return learner._replace(version=learner.version + 1, **fields), scalars({**metrics, **rate})  # type: ignore[attr-defined]
@@ -140,13 +141,14 @@ class Rule(Generic[C]):
             bound["update"] = lambda learner, rollout: bound["learn"](bound["observe"](learner, rollout))
         if "gradients" in bound:
             bound["update"] = partial(update_by_gradient, bound)
-        return Algorithm(
+        algorithm = Algorithm(
             **bound,
             initial_carry=self.model.initial_carry,
             warmup_iterations=self.config.warmup_iterations,
             learnt=learnt,
             buffers=("replay",) if self.replay is not None else (),
         )
+        return hold_noise(algorithm, self.action_space, getattr(self.config, "hold_noise", 1))  # of rules that draw actions
 
 
 def policy(rule: Rule[Any], learner: LearnerState) -> Policy:

@@ -124,12 +124,19 @@ def agent_spec(
     Args:
       unread: settings that have no effect beside these parts. They are None, which leaves them open: their defaults may change.
     """
+    fields = [field for field in dataclasses.fields(config) if not _as_before(field, config)]
+    structure = {field.name: getattr(config, field.name) for field in fields}
     return {
         "builder": describe(builder, "builder"),
         "env": describe_env(env),
-        "settings": describe({**dataclasses.asdict(config), **hyperparams._asdict(), **dict.fromkeys(unread)}),
+        "settings": describe({**structure, **hyperparams._asdict(), **dict.fromkeys(unread)}),
         "parts": describe(parts),
     }
+
+
+def _as_before(field: dataclasses.Field[Any], config: Any) -> bool:
+    """Whether it was ``added`` (see ``jaxrl.config``) and changes nothing: runs without it go on."""
+    return "added" in field.metadata and getattr(config, field.name) == field.default
 
 
 def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrides: Any) -> Agent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxrl.minibatch import explained_variance, minibatches, shuffled_rows, standardized
+from jaxrl.metrics import scalars, to_floats
+from jaxrl.minibatch import (
+    check_minibatches,
+    explained_variance,
+    minibatches,
+    of_steps_taken,
+    shuffled,
+    shuffled_rows,
+    standardized,
+    stop_beyond,
+)
 
 KEY = partial(jax.random.key, 0)
 
@@ -64,3 +75,56 @@ def test_explained_variance() -> None:
 def test_explained_variance_refuses_what_would_broadcast() -> None:
     with pytest.raises(AssertionError, match="shape"):
         explained_variance(jnp.zeros((3, 1)), jnp.zeros(3), jnp.ones(3, bool))
+
+
+class Rows(NamedTuple):
+    x: Any
+    advantage: Any
+    valid: Any
+    carry: Any = ()
+
+
+def test_the_minibatches_of_an_epoch() -> None:
+    rng = np.random.default_rng(0)
+    valid = rng.random(12) < 0.7
+    rows = Rows(np.where(valid, np.arange(12.0), np.inf), rng.normal(size=12), valid, np.full(12, np.inf))
+    order = rng.permutation(12).reshape(3, 4)
+    parts = shuffled(rows, jnp.asarray(order), standardize=True)
+    np.testing.assert_array_equal(parts.x, np.where(valid, np.arange(12.0), 0.0)[order])  # finite where it does not count
+    assert np.isinf(parts.carry).all() and parts.carry.shape == (3, 4)
+    for part, which in zip(np.asarray(parts.advantage), order, strict=True):
+        of_part = rows.advantage[which][valid[which]]
+        np.testing.assert_allclose(part[valid[which]], (of_part - of_part.mean()) / of_part.std(), rtol=1e-4)
+    np.testing.assert_array_equal(
+        shuffled(rows, jnp.asarray(order), standardize=False).advantage, np.float32(rows.advantage)[order]
+    )
+
+
+def test_numbers_of_parts_have_to_divide() -> None:
+    check_minibatches(4, 3, 24, "rows")
+    with pytest.raises(ValueError, match=r"^num_minibatches=5 must divide rows=24 \(why\)$"):
+        check_minibatches(5, 1, 24, "rows", " (why)")
+    with pytest.raises(ValueError, match=r"^accumulation_steps=4 must divide rows / num_minibatches = 6$"):
+        check_minibatches(4, 4, 24, "rows")
+
+
+def test_from_the_first_step_beyond_the_limit_on_nothing_changes() -> None:
+    def step(carry: Any, moved: Any) -> Any:
+        old, going = carry
+        new = {"x": old["x"] + 1, "n": old["n"] * 2}
+        going, new = stop_beyond(0.5, {"losses/approx_kl": moved}, going, new, old)
+        return (new, going), going
+
+    start = ({"x": jnp.float32(0), "n": jnp.int32(1)}, jnp.array(True))
+    moved = jnp.array([0.1, jnp.nan, 0.5, 0.6, 0.1, 0.0])
+    (state, _), going = jax.lax.scan(step, start, moved)
+    assert going.tolist() == [True, True, True, False, False, False]  # NaN ends nothing, so that it is seen
+    assert (float(state["x"]), int(state["n"])) == (3.0, 8)
+    assert stop_beyond(0.5, {}, None, "new", "old") == (None, "new")
+
+
+def test_what_is_logged_is_that_of_the_steps_taken() -> None:
+    logged = {"a": jnp.arange(6.0).reshape(3, 2), "b": jnp.full((3, 2), jnp.nan).at[0].set(1.0).at[1, 0].set(4.0)}
+    taken = of_steps_taken(logged, jnp.array([[True, True], [True, False], [False, False]]))
+    assert to_floats(scalars(taken)) == {"a": 1.0, "b": 2.0, "charts/num_epochs": 1.5}
+    assert of_steps_taken(logged, None) == logged

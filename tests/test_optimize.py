@@ -17,7 +17,7 @@ from jaxrl.algorithms.ppo import (
     PPOHyperparams,
 )
 from jaxrl.metrics import to_floats
-from jaxrl.optimize import clipped_adam, clipped_rmsprop, packing, scheduled, valid_mean, valid_means
+from jaxrl.optimize import accumulated_gradient, clipped_adam, clipped_rmsprop, packing, scheduled, valid_mean, valid_means
 from tests import probes
 from tests.agents import assert_bit_equal, assert_close, small_ppo
 from tests.test_ppo import jit, sample, whole_batch
@@ -34,6 +34,32 @@ def test_means_over_valid_rows() -> None:
     assert float(valid_mean(jnp.asarray(valid))(rows["a"])) == pytest.approx(expected["a"], rel=1e-5)
     nothing = valid_means(rows, jnp.zeros((3, 4), bool))
     assert (float(nothing["a"]), float(nothing["b"])) == (0.0, 0.0)
+
+
+def test_the_gradient_of_parts_is_that_of_the_whole() -> None:
+    """Parts have different numbers of valid rows, one has none, and a loss may add what no row has a share in."""
+    rng, (n, d) = np.random.default_rng(0), (12, 3)
+    x, y, w = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(size=d)
+    valid = np.array([1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 1, 0], bool)  # of three parts 3, 1 and 2, of six 2 1 0 1 1 1
+
+    def loss(params: Any, batch: Any) -> Any:
+        mean, error = valid_mean(batch["valid"]), batch["x"] @ params["w"] - batch["y"]
+        total = mean(error**2) + 0.5 * (params["w"] ** 2).sum()
+        return total, {"total": total, "two": 2}
+
+    batch = jax.tree.map(jnp.asarray, {"x": x, "y": y, "valid": valid})
+    error = (x @ w - y)[valid]
+    expected = {"w": 2 * (error[:, None] * x[valid]).mean(0) + w}
+    for parts in (1, 3, 6):
+        gradient, logged = accumulated_gradient(loss, {"w": jnp.asarray(w)}, batch, batch["valid"], parts)
+        assert_close(gradient, jax.tree.map(np.float32, expected), atol=1e-5)
+        assert float(logged["total"]) == pytest.approx((error**2).mean() + 0.5 * (w**2).sum(), rel=1e-5)
+        assert float(logged["two"]) == pytest.approx(2)
+    none = {**batch, "valid": jnp.zeros(n, bool)}
+    gradient, _ = accumulated_gradient(loss, {"w": jnp.asarray(w)}, none, none["valid"], 3)
+    np.testing.assert_allclose(gradient["w"], w, rtol=1e-5)
+    with pytest.raises(ValueError, match="accumulation_steps=5 must divide the 12 items of a minibatch on each device"):
+        accumulated_gradient(loss, {"w": jnp.asarray(w)}, batch, batch["valid"], 5)
 
 
 def test_annealing_falls_to_zero_at_total_steps() -> None:

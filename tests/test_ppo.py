@@ -128,7 +128,7 @@ def test_one_update_is_one_step_down_the_gradient() -> None:
 
 @partial(jit, static_argnums=0)
 def make_targets(model: Model, learner: Any, rollout: Rollout) -> Batch:
-    return targets(model, learner, rollout, learner.hyperparams)
+    return targets(model, PPOConfig(), learner, rollout, learner.hyperparams)
 
 
 def small_model(env: Env) -> Model:

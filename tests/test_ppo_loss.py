@@ -18,10 +18,10 @@ from jaxrl.algorithms.ppo import (
     PPOConfig,
     PPOHyperparams,
     ppo_loss,
-    shuffled,
 )
 from jaxrl.distributions import Categorical, Normal
 from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.minibatch import shuffled
 from jaxrl.models import ActorCriticOutput
 from jaxrl.rows import first_input
 from jaxrl.types import Model
@@ -109,7 +109,7 @@ def loss_and_gradient(discrete: bool, config: PPOConfig) -> Callable[..., Any]:
 
 def only_minibatch(config: PPOConfig, batch: Batch) -> Batch:
     """All rows as the one minibatch of an epoch."""
-    return jax.tree.map(lambda x: x[0], shuffled(config, batch, np.arange(N)[None], None))
+    return jax.tree.map(lambda x: x[0], shuffled(batch, np.arange(N)[None], config.normalize_advantages))
 
 
 CONFIGS = [PPOConfig(normalize_advantages=a, clip_value_loss=c) for a in (False, True) for c in (False, True)]

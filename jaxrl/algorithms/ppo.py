@@ -1,28 +1,30 @@
-"""Proximal policy optimisation with a clipped surrogate (Schulman et al. 2017), memoryless or recurrent, discrete or continuous.
+"""Proximal policy optimisation (Schulman et al. 2017) by a clip or a penalty, memoryless or recurrent, discrete or continuous.
 
-Reads top to bottom: settings, state, acting, targets, loss, update, builder.
+Reads top to bottom: settings, targets, loss, update, builder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl import on_policy
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, added, refuse_unused
 from jaxrl.metrics import Stacked, stack, unstack
-from jaxrl.minibatch import explained_variance, minibatches, standardized
+from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, of_steps_taken, shuffled, stop_beyond
 from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
-from jaxrl.on_policy import OnPolicyConfig, act, drawn_actions, init, observe, prepare_actor_critic
-from jaxrl.optimize import Optimizer, Schedule, add_losses, descend, packing, valid_mean, valid_means
+from jaxrl.on_policy import OnPolicyConfig, act, divergence, drawn_actions, evaluated, observe, prepare_actor_critic, row_by_row
+from jaxrl.optimize import Optimizer, Schedule, accumulated_gradient, add_losses, packing, step_along, valid_mean, valid_means
 from jaxrl.parts import ModelFn
 from jaxrl.returns import discounts, gae
-from jaxrl.rule import Learner, Rule
-from jaxrl.spaces import finite
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Metrics, Model, PyTree, Rollout, StepInput
+from jaxrl.rule import Rule
+from jaxrl.surrogates import SURROGATES, check_surrogate
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, PyTree, Rollout, StepInput
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,26 @@ class PPOConfig(OnPolicyConfig):
     """Mean 0 and deviation 1 within each minibatch."""
     clip_value_loss: bool = False
     """Clip the change of the value as the ratio is clipped."""
+    surrogate: Literal["clip", "kl"] = added("clip")
+    """What keeps the new policy near: the clipped ratio, or a penalty on KL(old ‖ new) whose coefficient β adapts."""
+    kl_coef: Positive = added(1.0)
+    """β at the start, of the penalty."""
+    kl_target: Positive = added(0.01)
+    """KL(old ‖ new) of an iteration that β is adapted to, in nats."""
+    stop_kl: NonNegative = added(0.0)
+    """The iteration's first minibatch whose approx_kl is above it ends its gradient steps; 0: none does."""
+    accumulation_steps: Count = added(1)
+    """Parts of each minibatch that are in memory one after the other, for one gradient step."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
         what, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
-        if items % self.num_minibatches:
-            why = " (a recurrent model learns from whole sequences)" if recurrent else ""
-            raise ValueError(f"num_minibatches={self.num_minibatches} must divide {what}={items}{why}")
+        why = " (a recurrent model learns from whole sequences)" if recurrent else ""
+        check_minibatches(self.num_minibatches, self.accumulation_steps, items, what, why)
+        if self.surrogate != "kl":
+            refuse_unused(self, PPOConfig, ("kl_coef", "kl_target"), "without surrogate='kl'")
+        if self.num_epochs * self.num_minibatches == 1:
+            refuse_unused(self, PPOConfig, ("stop_kl",), "on an iteration of one gradient step: it begins at the old policy")
 
 
 class PPOHyperparams(NamedTuple):
@@ -81,23 +96,30 @@ class Batch(NamedTuple):
     value: Array
     """The value before learning."""
     valid: Array
+    policy: PyTree = ()
+    """What acted, as a distribution, with the KL surrogate."""
 
 
 ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 """(params, minibatch) -> (a loss to add, scalars to log)."""
 
 
+def init(rule: Rule[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
+    return SURROGATES[rule.config.surrogate].init(rule.config, on_policy.init(rule, key, hyperparams))
+
+
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
-def targets(model: Model, learner: Learner, rollout: Rollout, hp: PPOHyperparams) -> Batch:
+def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp: PPOHyperparams) -> Batch:
     """Advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
     inputs = normalize_inputs(learner.statistics, rollout.inputs)
     # All values at once, the reached observation of the last row included: far cheaper than one row at a time when acting.
-    values = model.unroll(learner.params, rollout.carry, inputs)[1].value
-    value = values[:-1]
+    unroll = model.unroll if config.accumulation_steps == 1 else row_by_row(model)
+    output = unroll(learner.params, rollout.carry, inputs)[1]
+    value, next_value = output.value[:-1], output.value[1:]
     reward = scale_rewards(learner.statistics, rollout.reward)
-    advantage = gae(reward, *discounts(rollout, hp.gamma, hp.gae_lambda), value, values[1:], rollout.valid)
+    advantage = gae(reward, *discounts(rollout, hp.gamma, hp.gae_lambda), value, next_value, rollout.valid)
 
     rows = Batch(
         inputs=jax.tree.map(lambda x: x[:-1], inputs),
@@ -108,36 +130,21 @@ def targets(model: Model, learner: Learner, rollout: Rollout, hp: PPOHyperparams
         target=advantage + value,
         value=value,
         valid=rollout.valid,
+        policy=jax.tree.map(lambda x: x[:-1], output.policy) if config.surrogate == "kl" else (),
     )
     if jax.tree.leaves(rollout.carry):
         return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=rollout.carry)
     return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
 
-def shuffled(config: PPOConfig, batch: Batch, order: Array, axis_name: str | None) -> Batch:
-    """The minibatches of an epoch: leaves are [num_minibatches, size, ...]. All at once is fewer kernels than one by one."""
-    parts = jax.tree.map(lambda x: x[order], batch)
-    parts = finite(parts._replace(carry=()), parts.valid)._replace(carry=parts.carry)
-    if not config.normalize_advantages:
-        return parts
-    return parts._replace(advantage=jax.vmap(lambda x, valid: standardized(x, valid, axis_name))(parts.advantage, parts.valid))
-
-
 def ppo_loss(
-    model: Model, config: PPOConfig, hp: PPOHyperparams, params: PyTree, batch: Batch, axis_name: str | None
+    model: Model, config: PPOConfig, hp: PPOHyperparams, params: PyTree, batch: Batch, axis_name: str | None, learner: Any = None
 ) -> tuple[Array, dict[str, Array]]:
-    """−L^CLIP + vf_coef·L^VF − ent_coef·S (Schulman et al. 2017, eq. 7 and 9), as means over the valid rows of all devices."""
-    if jax.tree.leaves(batch.carry):
-        inputs = jax.tree.map(lambda x: x.swapaxes(0, 1), batch.inputs)
-        output = jax.tree.map(lambda x: x.swapaxes(0, 1), model.unroll(params, batch.carry, inputs)[1])
-    else:
-        output = model.apply(params, (), batch.inputs)[1]
-
+    """−L^CLIP (or −L^KLPEN) + vf_coef·L^VF − ent_coef·S (eq. 9), as means over the valid rows of all devices."""
+    output = evaluated(model, params, batch.inputs, batch.carry)
     log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
-    clipped = jax.lax.stop_gradient(jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps) * batch.advantage)
-    free = ratio * batch.advantage
-    policy_loss = -jnp.where(free <= clipped, free, clipped)  # the minimum; where the clip lowers it, no gradient flows
+    policy_loss, logged = SURROGATES[config.surrogate].loss(hp, learner, batch, ratio, output.policy)
 
     error = (output.value - batch.target) ** 2
     if config.clip_value_loss:
@@ -145,41 +152,50 @@ def ppo_loss(
         error = jnp.maximum(error, (near - batch.target) ** 2)
     value_loss, entropy = 0.5 * error, output.policy.entropy()
 
-    logged = {
+    logged |= {
         "losses/policy_loss": policy_loss,
         "losses/value_loss": value_loss,
         "losses/entropy": entropy,
         "losses/approx_kl": ratio - 1 - log_ratio,
-        "losses/clipfrac": (jnp.abs(ratio - 1) > hp.clip_eps).astype(jnp.float32),
     }
     total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
     return valid_mean(batch.valid, axis_name)(total), valid_means(logged, batch.valid, axis_name)
 
 
-def update(rule: Rule[PPOConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
+Progress: TypeAlias = tuple[PyTree, PyTree, Array | None]
+"""Packed parameters, the optimiser's state, and whether gradient steps go on, where something can end them."""
+
+
+def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
     config, hp = rule.config, rule.current(learner)
     optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
-    batch = targets(rule.model, learner, rollout, hp)
+    batch = targets(rule.model, config, learner, rollout, hp)
     key = jax.random.fold_in(learner.key, learner.version)
     order = minibatches(key, batch.valid.shape[0], config.num_epochs, config.num_minibatches)
 
-    def loss(params: PyTree, part: Batch) -> tuple[Array, dict[str, Array]]:
-        total, metrics = ppo_loss(rule.model, config, hp, params, part, rule.axis_name)
+    def loss(packed: PyTree, part: Batch) -> tuple[Array, dict[str, Array]]:
+        params = unpack(packed)
+        total, metrics = ppo_loss(rule.model, config, hp, params, part, rule.axis_name, learner)
         return add_losses(rule.extra_losses, params, part, total, metrics)
 
-    def minibatch(carry: tuple[PyTree, PyTree], part: Batch) -> tuple[tuple[PyTree, PyTree], Stacked]:
-        packed, opt_state = carry
-        packed, opt_state, metrics = descend(lambda p: loss(unpack(p), part), optimise, packed, opt_state, rule.axis_name)
-        return (packed, opt_state), stack(metrics)
+    def minibatch(carry: Progress, part: Batch) -> tuple[Progress, tuple[Stacked, Array | None]]:
+        packed, opt_state, going = carry
+        gradient = accumulated_gradient(loss, packed, part, part.valid, config.accumulation_steps, rule.axis_name)
+        *new, metrics = step_along(*gradient, optimise, packed, opt_state)
+        going, new = stop_beyond(config.stop_kl, metrics, going, new, [packed, opt_state], rule.axis_name)
+        return (*new, going), (stack(metrics), going)
 
-    def epoch(carry: tuple[PyTree, PyTree], order: Array) -> tuple[tuple[PyTree, PyTree], Stacked]:
-        return jax.lax.scan(minibatch, carry, shuffled(config, batch, order, rule.axis_name))
+    def epoch(carry: Progress, order: Array) -> tuple[Progress, tuple[Stacked, Array | None]]:
+        return jax.lax.scan(minibatch, carry, shuffled(batch, order, config.normalize_advantages, rule.axis_name))
 
-    (packed, opt_state), logged = jax.lax.scan(epoch, (pack(learner.params), learner.opt_state), order)
-    metrics = unstack(logged)
+    start = (pack(learner.params), learner.opt_state, jnp.array(True) if config.stop_kl else None)
+    (packed, opt_state, _), (logged, going) = jax.lax.scan(epoch, start, order)
+    params, metrics = unpack(packed), of_steps_taken(unstack(logged), going)
     metrics["losses/explained_variance"] = explained_variance(batch.target, batch.advantage, batch.valid, rule.axis_name)
+    measure = partial(divergence, rule.model, params, batch, config.num_minibatches * config.accumulation_steps, rule.axis_name)
+    fields, more = SURROGATES[config.surrogate].refresh(config, learner, measure)
     statistics = refresh(learner.statistics, rollout, hp.gamma, rule.axis_name)
-    return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state, statistics=statistics)
+    return rule.updated(learner, hp, metrics | more, params=params, opt_state=opt_state, statistics=statistics, **fields)
 
 
 def make_algorithm(rule: Rule[PPOConfig]) -> Algorithm:
@@ -217,10 +233,11 @@ def make_ppo(
     given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
     ready = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, given)
     config, network = ready.rule.config, ready.rule.model
+    check_surrogate(config, ready)
 
-    def minibatch(learner: Learner, rollout: Rollout) -> Batch:
+    def minibatch(learner: Any, rollout: Rollout) -> Batch:
         """The first, for extra losses to be tried on."""
-        batch = targets(network, learner, rollout, learner.hyperparams)
+        batch = targets(network, config, learner, rollout, learner.hyperparams)
         return jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
 
     return ready.bind(make_algorithm(ready.rule), batch=minibatch)
