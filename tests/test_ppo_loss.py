@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from gymnasium import spaces
 
@@ -76,33 +78,48 @@ def numpy_loss(discrete: bool, params: Any, batch: Batch, hp: Any, config: PPOCo
         advantage = (advantage - advantage.mean()) / np.sqrt(advantage.var() + 1e-8)
     log_ratio = (log_prob - batch.log_prob)[valid]
     ratio = np.exp(log_ratio)
-    policy_loss = -np.minimum(ratio * advantage, np.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps) * advantage).mean()
+    if config.surrogate == "kl":
+        surrogate = ratio * advantage - BETA * numpy_kl(discrete, batch.policy, out, params["log_std"])[valid]
+    else:
+        surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps) * advantage)
+    policy_loss = -surrogate.mean()
     target, old, new = batch.target[valid], batch.value[valid], value[valid]
     errors = (new - target) ** 2
     if config.clip_value_loss:
         errors = np.maximum(errors, (old + np.clip(new - old, -hp.clip_eps, hp.clip_eps) - target) ** 2)
     value_loss = 0.5 * errors.mean()
-    return {
+    clipfrac = {} if config.surrogate == "kl" else {"losses/clipfrac": (np.abs(ratio - 1) > hp.clip_eps).mean()}
+    return clipfrac | {
         "total": policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy[valid].mean(),
         "losses/policy_loss": policy_loss,
         "losses/value_loss": value_loss,
         "losses/entropy": entropy[valid].mean(),
         "losses/approx_kl": (ratio - 1 - log_ratio).mean(),
-        "losses/clipfrac": (np.abs(ratio - 1) > hp.clip_eps).mean(),
     }
+
+
+def numpy_kl(discrete: bool, old: Any, out: np.ndarray, log_std: np.ndarray) -> np.ndarray:
+    """KL(old ‖ new): Σ p log(p / q) by scipy, or of each Gaussian component in closed form."""
+    if discrete:
+        p, q = (scipy.special.softmax(np.asarray(x, np.float64), -1) for x in (old.logits, out))
+        return scipy.stats.entropy(p, q, axis=-1)
+    mean, std, new = np.asarray(old.mean, np.float64), np.exp(np.float64(old.log_std)), np.exp(np.float64(log_std))
+    return (np.log(new / std) + (std**2 + (mean - out) ** 2) / (2 * new**2) - 0.5).sum(-1)
 
 
 def floats(metrics: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
+BETA = 0.6
 HP = PPOHyperparams(clip_eps=0.15, ent_coef=0.3, vf_coef=0.7)
 
 
 @cache
 def loss_and_gradient(discrete: bool, config: PPOConfig) -> Callable[..., Any]:
     def loss(params: Any, batch: Batch) -> Any:
-        return ppo_loss(linear_model(discrete), config, HP, params, only_minibatch(config, batch), None)
+        learner = SimpleNamespace(kl_coef=BETA)
+        return ppo_loss(linear_model(discrete), config, HP, params, only_minibatch(config, batch), None, learner)
 
     return jit(jax.value_and_grad(loss, has_aux=True))
 
@@ -124,6 +141,18 @@ def test_the_loss_is_the_papers(discrete: bool, config: PPOConfig) -> None:
         expected = numpy_loss(discrete, params, batch, HP, config)
         assert {"total": float(total), **floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert 0 < expected["losses/clipfrac"] < 1  # both sides of the clip are there
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_the_loss_with_a_penalty_is_the_papers(discrete: bool) -> None:
+    """Schulman et al. 2017, eq. 8; rows that are not valid may hold an old policy that is not finite."""
+    config, (params, batch), (other, _) = PPOConfig(surrogate="kl"), loss_case(discrete), loss_case(discrete, 1)
+    batch = batch._replace(policy=jax.tree.map(np.asarray, policy_of(discrete, other, batch.inputs.obs)))
+    function = loss_and_gradient(discrete, config)
+    (total, metrics), gradient = function(params, batch)
+    expected = numpy_loss(discrete, params, batch, HP, config)
+    assert {"total": float(total), **floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert_bit_equal(function(params, with_other_invalid_rows(batch, np.nan)), ((total, metrics), gradient))
 
 
 def with_other_invalid_rows(batch: Batch, garbage: float) -> Batch:
