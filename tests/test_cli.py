@@ -71,7 +71,9 @@ def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[s
     missing = {name for name in names if f"--{name.replace('_', '-')}" not in text}
     assert not missing
     agent = getattr(jaxrl, f"make_{algorithm}")("CartPole-v1")
-    assert settings == {name: value for name, value in agent.spec["settings"].items() if name != "total_steps"}
+    named = {name: value for name, value in agent.spec["settings"].items() if name != "total_steps"}
+    fields = dataclasses.fields(ALGORITHMS[algorithm].load().config)
+    assert settings == {field.name: field.default for field in fields if "added" in field.metadata} | named
 
 
 def test_flags_reach_run_and_builder() -> None:

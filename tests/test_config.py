@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,8 @@ def test_each_setting_has_a_range_that_holds_its_default(builder: Builder, confi
     defaults = dataclasses.asdict(config()) | hyperparams()._asdict()
     assert types.keys() == defaults.keys()
     for name, default in defaults.items():
-        assert type(default) in (bool, int, float), name  # no arrays at import
+        plain = (str,) if get_origin(types[name]) is Literal else (bool, int, float)
+        assert type(default) in plain, name  # no arrays at import
         assert checked(name, default, types[name]) == default and in_words(types[name])
         with pytest.raises((TypeError, ValueError), match=f"^{name}=-1"):
             checked(name, -1.0, types[name])

@@ -174,7 +174,8 @@ def test_two_devices_do_what_one_does() -> None:
     shared = data_parallel(agent, 2)
     (alone, expected), (state, metrics) = (jax.jit(x.step)(x.init(KEY())) for x in (agent, shared))
     assert to_floats(expected)["charts/num_epochs"] == 2
-    assert to_floats(metrics) == pytest.approx(to_floats(expected), rel=2e-3, abs=1e-6)
+    logs = [{name: x for name, x in to_floats(m).items() if x is not None} for m in (metrics, expected)]
+    assert logs[0] == pytest.approx(logs[1], rel=2e-3, abs=1e-6)
     assert_close(state.learner, alone.learner)
 
 
