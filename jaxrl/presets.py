@@ -76,8 +76,8 @@ PRESETS = {
     for preset in (
         Preset("ppo-cartpole", "ppo", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 27, CPU), 490),
         Preset("ppo-pendulum", "ppo", "Pendulum-v1", PENDULUM, 2_000_000, 8, Score(-164.6, -174.2, -156.2, 50, CPU), -250),
-        Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 24, CPU), 475),
-        Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(499.5, 499.1, 499.8, 35, CPU), 475),
+        Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(499.8, 499.3, 500.0, 12, CPU), 475),
+        Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(498.9, 497.5, 499.9, 26, CPU), 475),
         Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(498.4, 495.1, 500.0, 21, CPU), 475, 15),
     )
 }
