@@ -59,6 +59,7 @@ _ELSEWHERE = {
     "optimizer": "optim optimizer_class tx",
     "replay": "replay_buffer replay_buffer_class buffer memory",
     "extra_losses": "extra_loss loss loss_fn aux_loss",
+    "intrinsic": "rnd curiosity intrinsic_reward exploration_bonus",
     "axis_name": "axis pmap_axis_name",
     "env": "env_id env_name environment gym_id task",
     "algorithm": "algo agent algorithms",

@@ -145,16 +145,29 @@ def refresh(statistics: Statistics, rollout: Rollout, gamma: Array | float, axis
         obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
         observations = update_moments(observations, obs, rollout.valid, axis_name)
     if rewards:
-        # A device holds a contiguous share of the environments, so the global id modulo that share is the local row.
-        slot = rollout.env_id % rewards.returns.shape[0]
-
-        def forward(g: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            reward, first = row
-            g = reward + gamma * jnp.where(first, 0.0, g)
-            return g, g
-
         first = rollout.inputs.is_first[:-1] | ~rollout.valid
-        last, returns = jax.lax.scan(forward, rewards.returns[slot], (rollout.reward, first))
-        moments = update_moments(rewards.moments, returns, rollout.valid, axis_name)
-        rewards = RewardStatistics(rewards.returns.at[slot].set(last), moments)
+        discount = jnp.where(first, 0.0, gamma)
+        rewards = refresh_rewards(rewards, rollout.reward, discount, rollout.valid, rollout.env_id, axis_name)
     return Statistics(observations, rewards)
+
+
+def refresh_rewards(
+    statistics: RewardStatistics, reward: Array, discount: Array, valid: Array, env_id: Array, axis_name: str | None
+) -> RewardStatistics:
+    """Take the valid rows of a reward f32[T, B] into its statistics.
+
+    Args:
+      discount: f32[T, B], what the sum up to the row before counts in that row's: 0 begins a new sum.
+      env_id: i32[B], global over devices.
+    """
+    # A device holds a contiguous share of the environments, so the global id modulo that share is the local row.
+    slot = env_id % statistics.returns.shape[0]
+
+    def forward(g: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        reward, discount = row
+        g = reward + discount * jnp.where(discount == 0, 0.0, g)  # 0 times what is not finite would be no 0
+        return g, g
+
+    last, returns = jax.lax.scan(forward, statistics.returns[slot], (reward, discount))
+    moments = update_moments(statistics.moments, returns, valid, axis_name)
+    return RewardStatistics(statistics.returns.at[slot].set(last), moments)

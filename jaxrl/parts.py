@@ -21,12 +21,13 @@ from gymnasium import spaces
 
 from jaxrl.config import ReplayConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
+from jaxrl.intrinsic import Intrinsic, IntrinsicFn
 from jaxrl.models import ActorCriticOutput
 from jaxrl.names import listed
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.replay import Replay, ReplayFn
 from jaxrl.spaces import example_input, other_way, same_shapes, show_shapes
-from jaxrl.types import Env, HostEnv, Model, PyTree
+from jaxrl.types import Env, HostEnv, Model, PyTree, Rollout
 
 ModelFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Model]
 
@@ -35,6 +36,7 @@ OPTIMIZER = (
     "an optax transformation, or a function of the hyperparameters that gives one: lambda hp: optax.adamw(hp.learning_rate)"
 )
 LOSS = "a function (params, Batch) -> (loss, {name: scalar})"
+INTRINSIC = "a function of (observation_space, action_space) that gives a jaxrl.intrinsic.Intrinsic, such as jaxrl.intrinsic.rnd"
 
 
 def show(part: Any) -> str:
@@ -317,3 +319,49 @@ def check_loss(what: str, loss: Callable[[PyTree, Any], Any], params: PyTree, ba
         if not number or jnp.shape(value) != ():
             fix = ", say a mean over the rows that batch.valid names" if number else f": {must}"
             raise TypeError(f"{what} returned {show_shapes(value)} as {name}, which must be one number{fix}")
+
+
+# ------------------------------------------------------------------------------------------------------------ intrinsic rewards
+
+
+def resolve_intrinsic(intrinsic: Intrinsic | IntrinsicFn | None, env: Env | HostEnv) -> Intrinsic | None:
+    """A builder's ``intrinsic`` keyword: an Intrinsic, a function of both spaces that gives one, or None."""
+    if intrinsic is None or isinstance(intrinsic, Intrinsic):
+        return intrinsic
+    what, both = f"intrinsic={show(intrinsic)}", (env.observation_space, env.action_space)
+    if not callable(intrinsic):
+        raise TypeError(f"{what} must be {INTRINSIC}")
+    if not _takes(intrinsic, *both):
+        raise TypeError(f"{what} takes {inspect.signature(intrinsic)}, and must be {INTRINSIC}")
+    made: Any = intrinsic(*both)
+    if not isinstance(made, Intrinsic):
+        raise TypeError(f"{what} gives {show(made)} for the spaces of {env.name}, and must be {INTRINSIC}")
+    return made
+
+
+def check_intrinsic(what: str, part: Intrinsic, learner: Any, rollout: Rollout, axis_name: str | None) -> None:
+    """Refuse one whose functions fail on a rollout, or give something else than they have to; called on shapes."""
+    state = learner.intrinsic
+    try:
+        observed, learnt = part.observe(state, rollout, axis_name), part.learn(state, rollout, learner.key, axis_name)
+    except Exception as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError  # a size that does not fit is no wrong type
+        raise kind(f"{what} fails on a rollout of {show_shapes(rollout.reward)} with {reason(error)}") from error
+    rows = rollout.reward
+    if not (isinstance(learnt, tuple | list) and len(learnt) == 3 and isinstance(learnt[2], Mapping)):
+        raise TypeError(
+            f"{what}: learn returned {show_shapes(learnt)}; it must return (advantage, state, {{key: scalar to log}})"
+        )
+    if not same_shapes(learnt[0], rows):
+        raise TypeError(
+            f"{what}: learn returned the advantage {show_shapes(learnt[0])}, which must be {show_shapes(rows)}: one number for "
+            "each row [T, B]"
+        )
+    for name, after in (("observe", observed), ("learn", learnt[1])):
+        if not same_shapes(after, state):
+            raise TypeError(
+                f"{what}: {name} returned the state {show_shapes(after)}, and init gives {show_shapes(state)}: they must agree"
+            )
+    for name, value in learnt[2].items():
+        if getattr(value, "shape", None) is None or jnp.result_type(value).kind not in "fiu":
+            raise TypeError(f"{what}: learn returned {show_shapes(value)} as {name!r}, which must be numbers to log")

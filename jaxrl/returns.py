@@ -95,6 +95,29 @@ def gae(r_t: Array, discount_t: Array, lambda_t: Array, v_tm1: Array, v_t: Array
     return discounted_sums(delta_t, discount_t * lambda_t, jnp.zeros_like(r_t[0]))
 
 
+def endless_gae(r_t: Array, values: Array, valid: Array, gamma: Array | float, lam: Array | float) -> Array:
+    """The same of a reward that does not end with the episodes: what comes after an end is the first row of the next episode
+    (Burda et al. 2018, section 2.3).
+
+    Args:
+      r_t: f32[T, B] rewards.
+      values: f32[T + 1, B] V(inputs). That of the last row is what lies beyond.
+      valid: bool[T, B]; other rows take no time.
+      gamma: discount in [0, 1].
+      lam: trace decay in [0, 1].
+
+    Returns:
+      f32[T, B] advantages, 0 on rows that are not valid; the λ-return is advantage + values[:-1].
+    """
+    chex.assert_rank([r_t, values, valid], 2)
+    chex.assert_equal_shape([r_t, values[:-1], valid])
+    v_tm1 = jnp.where(valid, values[:-1], 0.0)
+    next_v = discounted_sums(v_tm1, jnp.where(valid, 0.0, 1.0), values[-1])  # of this row, or of the next that is valid
+    v_t = jnp.concatenate([next_v[1:], values[-1:]])
+    discount_t, lambda_t = jnp.where(valid, gamma, 1.0), jnp.where(valid, lam, 1.0)
+    return jnp.where(valid, gae(r_t, discount_t, lambda_t, v_tm1, v_t, valid), 0.0)
+
+
 def lambda_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, valid: Array) -> Array:
     """G_t = r_t + discount_t·((1 − lambda_t)·v_t + lambda_t·G_{t+1}), with G_T = V(inputs[T]) (Sutton & Barto 2018, eq. 12.20).
 

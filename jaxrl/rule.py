@@ -20,6 +20,7 @@ from jaxrl.actions import hold_noise
 from jaxrl.agent import as_only_device, bind, resolve_env
 from jaxrl.algorithms import title_of
 from jaxrl.config import RolloutConfig, merge_hyperparams, split_settings
+from jaxrl.intrinsic.part import Intrinsic, exploring
 from jaxrl.metrics import scalars
 from jaxrl.normalize import normalize_inputs
 from jaxrl.optimize import (
@@ -36,9 +37,11 @@ from jaxrl.optimize import (
 from jaxrl.parts import (
     ModelFn,
     check_actions,
+    check_intrinsic,
     check_loss,
     is_recurrent,
     model_output,
+    resolve_intrinsic,
     resolve_losses,
     resolve_model,
     resolve_optimizer,
@@ -48,7 +51,7 @@ from jaxrl.replay import Draw, Replay
 from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import example_rollout
 from jaxrl.spaces import example_input, same_shapes, show_shapes
-from jaxrl.spec import agent_spec
+from jaxrl.spec import agent_spec, brief
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Mean, Metrics, Model, Policy, PyTree, Rollout
 
 C = TypeVar("C", bound=RolloutConfig)
@@ -78,14 +81,20 @@ class Rule(Generic[C]):
     optimizer: OptimizerFn = clipped_adam
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     extra_losses: Sequence[LossFn] = ()
+    intrinsic: Intrinsic | None = None
     replay: Replay = None  # type: ignore[assignment]
     """Of rules that have one."""
     axis_name: str | None = None
 
+    @property
+    def warmup_iterations(self) -> int:
+        """Those of the settings; one at least for the statistics of an intrinsic reward."""
+        return max(self.config.warmup_iterations, int(self.intrinsic is not None))
+
     def current(self, learner: LearnerState) -> Any:
         """The hyperparameters of the next update: the state's, after their schedules and annealing."""
         annealed = self.config.anneal and "learning_rate" not in self.schedules
-        iteration = learner.version + self.config.warmup_iterations
+        iteration = learner.version + self.warmup_iterations
         rows = self.config.steps_per_iteration if annealed else 0
         return scheduled(learner.hyperparams, self.schedules, iteration, annealed_rows=rows)
 
@@ -144,10 +153,12 @@ class Rule(Generic[C]):
         algorithm = Algorithm(
             **bound,
             initial_carry=self.model.initial_carry,
-            warmup_iterations=self.config.warmup_iterations,
+            warmup_iterations=self.warmup_iterations,
             learnt=learnt,
             buffers=("replay",) if self.replay is not None else (),
         )
+        if self.intrinsic is not None:
+            algorithm = exploring(algorithm, self.intrinsic, self.config.num_envs, self.axis_name)
         return hold_noise(algorithm, self.action_space, getattr(self.config, "hold_noise", 1))  # of rules that draw actions
 
 
@@ -219,8 +230,8 @@ class Prepared(Generic[C]):
           batch: (learner, rollout) -> what extra losses are given, of rules that take some.
         """
         config = self.rule.config
-        if self.rule.extra_losses:
-            check = as_only_device(lambda _: self._check_losses(algorithm, batch), self.rule.axis_name)
+        if self.rule.extra_losses or self.rule.intrinsic is not None:
+            check = as_only_device(lambda _: self._check_parts(algorithm, batch), self.rule.axis_name)
             jax.eval_shape(check, jax.ShapeDtypeStruct((), jnp.float32))  # an array would start a backend
         return bind(
             algorithm,
@@ -232,14 +243,17 @@ class Prepared(Generic[C]):
             axis_name=self.rule.axis_name,
         )
 
-    def _check_losses(self, algorithm: Algorithm, batch: Any) -> None:
-        """Refuse extra losses that fail, or give something else than they have to; only shapes are computed."""
-        config = self.rule.config
+    def _check_parts(self, algorithm: Algorithm, batch: Any) -> None:
+        """Refuse an intrinsic reward or extra losses that fail, or give something else than they have to; on shapes alone."""
+        config, part, axis_name = self.rule.config, self.rule.intrinsic, self.rule.axis_name
         learner = algorithm.init(jax.random.key(0), merge_hyperparams(self.hyperparams, None))
         policy = algorithm.policy(learner)
-        part = batch(learner, example_rollout(algorithm, self.env, policy, config.num_envs, config.rollout_length))
+        rollout = example_rollout(algorithm, self.env, policy, config.num_envs, config.rollout_length)
+        if part is not None:
+            check_intrinsic(f"intrinsic={brief(self.spec['parts']['intrinsic'])}", part, learner, rollout, axis_name)
+        minibatch = batch(learner, rollout) if self.rule.extra_losses else None
         for i, loss in enumerate(self.rule.extra_losses):
-            check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, part)
+            check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, minibatch)
 
 
 def prepare(
@@ -276,12 +290,15 @@ def prepare(
     if (recurrent := is_recurrent(model)) and not memory:
         raise TypeError(f"{title} learns from single rows, so its model must be memoryless (initial_carry gives ())")
     losses = resolve_losses(parts.get("extra_losses", ()))
+    intrinsic = resolve_intrinsic(parts.get("intrinsic"), bound)
     output = model_output(parts["model"], model, bound, unrolled=memory)
     structure.check(recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
     optimizer, unread = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
     both = (bound.observation_space, bound.action_space)
-    rule = Rule(*both, model, structure, optimizer, factors, losses, axis_name=parts["axis_name"])
+    rule = Rule(*both, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
     if "extra_losses" in parts:
         parts = {**parts, "extra_losses": losses}  # one need not be in a list
+    if intrinsic is None:  # specs without this part are those of before there was one
+        parts = {name: part for name, part in parts.items() if name != "intrinsic"}
     return Prepared(rule, bound, data, output, agent_spec(builder, env, structure, data, parts, unread))

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-ROOMS = ("jaxrl.distributions", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
+ROOMS = ("jaxrl.distributions", "jaxrl.intrinsic", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
 """Nothing in them reads, writes, starts or imports anything, whatever it is called with. The rest of jaxrl is not to be named by
 data: ``jaxrl.envs:make_env`` and the like would import anything."""
 
-RESULTS = {"model": "Model", "optimizer": "GradientTransformation", "replay": "Replay"}
+RESULTS = {"intrinsic": "Intrinsic", "model": "Model", "optimizer": "GradientTransformation", "replay": "Replay"}
 """Keyword of a builder -> how the type ends that a function of jaxrl's must promise there before it is called."""
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")

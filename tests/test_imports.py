@@ -69,7 +69,7 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 LAYERS = (
     ("masks", "names", "presets", "rows", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "scan", "spaces", "threefry", "trust"),
-    ("envs", "minibatch", "models", "optimize", "replay", "rollout", "surrogates"),
+    ("envs", "intrinsic", "minibatch", "models", "optimize", "replay", "rollout", "surrogates"),
     ("agent", "on_policy", "parts", "rule", "spec", "training"),
     ("algorithms", "parallel"),
 )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.returns import VTrace, discounted_sums, discounts, finished, gae, lambda_returns, n_step_returns, vtrace
+from jaxrl.returns import VTrace, discounted_sums, discounts, endless_gae, finished, gae, lambda_returns, n_step_returns, vtrace
 from jaxrl.types import Array
 
 T, B = 9, 3
@@ -34,6 +34,7 @@ def advantages(rows: Rows, gamma: float, gae_lambda: float) -> Array:
 
 
 advantages_jit = jax.jit(advantages)
+endless_jit = jax.jit(endless_gae)
 
 
 @partial(jax.jit, static_argnames="n")
@@ -92,6 +93,26 @@ def test_gae_is_the_loop_over_episodes(
 ) -> None:
     rows = make_rows(seed, terminated, truncated, padding)
     np.testing.assert_allclose(advantages_jit(rows, gamma, gae_lambda), oracle(rows, gamma, gae_lambda), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**31), flags, tails, st.sampled_from([0.0, 0.9, 1.0]), st.sampled_from([0.0, 0.7, 1.0]))
+def test_a_return_without_end_is_the_loop_over_valid_rows(
+    seed: int, ended: np.ndarray, padding: np.ndarray, gamma: float, lam: float
+) -> None:
+    """As if the rows that are not valid were not there, and the valid ones one single episode that goes on."""
+    rows, last = make_rows(seed, ended, np.zeros_like(ended), padding), np.float32([1.5, -2.0, 0.25])
+    values = np.concatenate([rows.v_tm1, last[None]])
+    expected = np.zeros((T, B))
+    for b in range(B):
+        there = np.flatnonzero(rows.valid[:, b])
+        following = 0.0
+        for i, t in reversed(list(enumerate(there))):
+            beyond = values[there[i + 1], b] if i + 1 < len(there) else last[b]
+            delta = rows.r_t[t, b] + gamma * beyond - values[t, b]
+            following = expected[t, b] = delta + gamma * lam * following
+    given = endless_jit(rows.r_t, values, rows.valid, gamma, lam)
+    np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-4)
 
 
 def column(*values: float, dtype: type = np.float32) -> np.ndarray:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxrl import on_policy
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, added, refuse_unused
+from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.metrics import Stacked, stack, unstack
 from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, of_steps_taken, shuffled, stop_beyond
 from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
@@ -126,7 +127,7 @@ def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp:
         carry=(),
         action=drawn_actions(rollout),
         log_prob=rollout.extras["log_prob"],
-        advantage=advantage,
+        advantage=with_intrinsic(rollout, advantage),
         target=advantage + value,
         value=value,
         valid=rollout.valid,
@@ -210,6 +211,7 @@ def make_ppo(
     optimizer: Optimizer | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     extra_losses: Sequence[ExtraLoss] | ExtraLoss = (),
+    intrinsic: Intrinsic | IntrinsicFn | None = None,
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
@@ -223,6 +225,7 @@ def make_ppo(
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       extra_losses: functions of (params, Batch) -> (loss to add, scalars to log), or one.
+      intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``PPOConfig`` and ``PPOHyperparams``.
 
@@ -230,7 +233,8 @@ def make_ppo(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses, "axis_name": axis_name}
+    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
+    given |= {"intrinsic": intrinsic, "axis_name": axis_name}
     ready = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, given)
     config, network = ready.rule.config, ready.rule.model
     check_surrogate(config, ready)
