@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.algorithms.ppo import PPOHyperparams, targets
+from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, targets
 from jaxrl.intrinsic import Intrinsic, rnd
 from jaxrl.intrinsic.distillation import RNDState
 from jaxrl.intrinsic.part import ADVANTAGE, ExploringLearner, exploring
@@ -22,6 +22,7 @@ from jaxrl.metrics import to_floats
 from jaxrl.normalize import Statistics
 from jaxrl.parallel import env_axes
 from jaxrl.rule import Learner
+from jaxrl.surrogates import PenaltyState
 from jaxrl.types import Agent, Algorithm, Rollout, StepInput
 from tests.agents import assert_bit_equal, assert_close, run_steps, small_ppo, to_numpy
 from tests.test_ppo_loss import linear_model, loss_case
@@ -247,7 +248,7 @@ def test_its_advantages_are_added_and_what_the_value_learns_stays() -> None:
     rollout, bonus = rollout_of(1)._replace(extras={"log_prob": np.zeros((T, B))}), np.random.default_rng(0).normal(size=(T, B))
     learner, hp = Learner(params, (), (), Statistics((), ()), KEY(), jnp.int32(0)), PPOHyperparams()
     given = rollout._replace(extras={**rollout.extras, ADVANTAGE: np.float32(bonus)})
-    before, after = (targets(linear_model(True), learner, each, hp) for each in (rollout, given))
+    before, after = (targets(linear_model(True), PPOConfig(), learner, each, hp) for each in (rollout, given))
     np.testing.assert_allclose(after.advantage - before.advantage, bonus.reshape(-1), rtol=1e-4, atol=1e-5)
     assert_bit_equal(after._replace(advantage=before.advantage), before)
 
@@ -277,6 +278,16 @@ def test_a_rule_sees_raw_rewards_and_the_advantages_of_before_learning() -> None
     assert [float(rollout.extras[ADVANTAGE].mean()) for rollout in seen] == [B, B + 1] and learner.intrinsic == B + 2
     assert_bit_equal(seen[1]._replace(extras={}), rollout_of(1))
     assert to_floats(metrics) == {"charts/state": B + 1} and algorithm.gradients is algorithm.apply is None
+
+
+def test_what_a_rule_keeps_of_its_own_stays_its_own() -> None:
+    """The coefficient of PPO's penalty, which moves with the policy; and noise that is held for some rows."""
+    box = {"hold_noise": 2, "surrogate": "kl", "num_epochs": 1, "intrinsic": partial(rnd, **SMALL)}
+    one = small_ppo("Pendulum-v1", **box)
+    state = jax.eval_shape(one.init, jax.eval_shape(KEY))
+    after, metrics = jax.eval_shape(one.step, state)
+    assert after == state and "losses/kl_coef" in metrics and "losses/rnd_loss" in metrics
+    assert isinstance(after.learner.inner, PenaltyState) and len(jax.tree.leaves(after.learner.rest)) == 1
 
 
 def test_seeds_side_by_side_are_those_alone() -> None:

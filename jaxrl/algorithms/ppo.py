@@ -192,7 +192,8 @@ def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, 
     start = (pack(learner.params), learner.opt_state, jnp.array(True) if config.stop_kl else None)
     (packed, opt_state, _), (logged, going) = jax.lax.scan(epoch, start, order)
     params, metrics = unpack(packed), of_steps_taken(unstack(logged), going)
-    metrics["losses/explained_variance"] = explained_variance(batch.target, batch.advantage, batch.valid, rule.axis_name)
+    error = batch.advantage if rule.intrinsic is None else batch.target - batch.value
+    metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, rule.axis_name)
     measure = partial(divergence, rule.model, params, batch, config.num_minibatches * config.accumulation_steps, rule.axis_name)
     fields, more = SURROGATES[config.surrogate].refresh(config, learner, measure)
     statistics = refresh(learner.statistics, rollout, hp.gamma, rule.axis_name)

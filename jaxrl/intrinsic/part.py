@@ -13,7 +13,7 @@ import jax
 from gymnasium import spaces
 
 from jaxrl.metrics import scalars
-from jaxrl.types import Algorithm, Array, Key, Metrics, PyTree, Rollout
+from jaxrl.types import Algorithm, Array, Key, Metrics, Policy, PyTree, Rollout
 
 
 class Intrinsic(NamedTuple):
@@ -42,7 +42,7 @@ STREAM = 0x696E7472
 
 
 class ExploringLearner(NamedTuple):
-    """A ``jaxrl.rule.Learner`` with the state of its intrinsic reward."""
+    """A rule's learner with the state of its intrinsic reward."""
 
     params: PyTree
     opt_state: PyTree
@@ -51,6 +51,21 @@ class ExploringLearner(NamedTuple):
     key: Key
     version: Array
     intrinsic: PyTree
+    rest: Any
+    """The learner itself, for what else it keeps, with () for the fields that stand here."""
+
+    @property
+    def inner(self) -> Any:
+        """The learner as the rule knows it."""
+        return self.rest._replace(**{name: getattr(self, name) for name in SHARED})
+
+
+SHARED = ("params", "opt_state", "hyperparams", "statistics", "key", "version")
+
+
+def with_state(learner: Any, intrinsic: PyTree) -> ExploringLearner:
+    rest = learner._replace(**dict.fromkeys(SHARED, ()))
+    return ExploringLearner(**{name: getattr(learner, name) for name in SHARED}, intrinsic=intrinsic, rest=rest)
 
 
 def with_intrinsic(rollout: Rollout, advantage: Array) -> Array:
@@ -65,18 +80,20 @@ def exploring(algorithm: Algorithm, part: Intrinsic, num_envs: int, axis_name: s
     """
 
     def init(key: Key, hyperparams: Any) -> ExploringLearner:
-        learner = algorithm.init(key, hyperparams)
-        return ExploringLearner(**learner._asdict(), intrinsic=part.init(jax.random.fold_in(key, STREAM), num_envs))
+        return with_state(algorithm.init(key, hyperparams), part.init(jax.random.fold_in(key, STREAM), num_envs))
 
     def observe(learner: ExploringLearner, rollout: Rollout) -> ExploringLearner:
-        if algorithm.observe is not None:
-            learner = algorithm.observe(learner, rollout)
-        return learner._replace(intrinsic=part.observe(learner.intrinsic, rollout, axis_name))
+        inner = learner.inner if algorithm.observe is None else algorithm.observe(learner.inner, rollout)
+        return with_state(inner, part.observe(learner.intrinsic, rollout, axis_name))
 
     def update(learner: ExploringLearner, rollout: Rollout) -> tuple[ExploringLearner, Metrics]:
         key = jax.random.fold_in(jax.random.fold_in(learner.key, STREAM), learner.version)
         advantage, state, logged = part.learn(learner.intrinsic, rollout, key, axis_name)
-        learner, metrics = algorithm.update(learner, rollout._replace(extras={**rollout.extras, ADVANTAGE: advantage}))
-        return learner._replace(intrinsic=state), metrics | scalars(logged)
+        rows = rollout._replace(extras={**rollout.extras, ADVANTAGE: advantage})
+        inner, metrics = algorithm.update(learner.inner, rows)
+        return with_state(inner, state), metrics | scalars(logged)
 
-    return algorithm._replace(init=init, observe=observe, update=update, gradients=None, apply=None)
+    def policy(learner: ExploringLearner) -> Policy:
+        return algorithm.policy(learner.inner)
+
+    return algorithm._replace(init=init, policy=policy, observe=observe, update=update, gradients=None, apply=None)
