@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,9 @@ import optax
 import pytest
 from gymnasium import spaces
 
+from jaxrl.actions import HeldNoise
+from jaxrl.agent import state_shapes
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.ppo import PPOConfig, ppo_loss, targets
 from jaxrl.metrics import to_floats
 from jaxrl.minibatch import minibatches, shuffled
@@ -20,9 +24,11 @@ from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.optimize import clipped_adam
 from jaxrl.parallel import data_parallel
 from jaxrl.rule import Learner
+from jaxrl.runtime.checkpoint.restore import restore
+from jaxrl.runtime.checkpoint.store import save
 from jaxrl.types import Agent, Env, Model, TimeStep
 from tests import probes
-from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_bit_equal, assert_close, small_ppo
+from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_bit_equal, assert_close, small, small_ppo
 from tests.test_ppo import jit, one_rollout, sample, small_model, weighted_params, whole_batch
 
 KEY = partial(jax.random.key, 0)
@@ -235,6 +241,27 @@ def test_greedy_actions_and_single_rows_know_of_no_held_noise() -> None:
     # And the first row of an episode draws as it would without.
     drawn = plain.algorithm.act(policy, (), inputs, ids, KEY(), explore=True)[1:]
     assert_bit_equal(held.algorithm.act(policy, other.actor.carry, inputs, ids, KEY(), explore=True)[1:], drawn)
+
+
+@pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT], ids=["rows", "sequences"])
+def test_every_rule_that_draws_actions_can_hold_its_noise(model: Any) -> None:
+    """Its learner sees the model's own carry."""
+    for rule in (name for name, entry in ALGORITHMS.items() if entry.family == "on-policy"):
+        agent = small(rule, reaching(), model=model, hold_noise=3)
+        state = jax.eval_shape(lambda agent=agent: agent.step(agent.init(KEY()))[0])
+        assert isinstance(state.actor.carry, HeldNoise) and state.actor.carry.age.shape == (4,)
+
+
+def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """β, and noise that is held across the checkpoint."""
+    settings = {"surrogate": "kl", "stop_kl": 0.05, "accumulation_steps": 2, "hold_noise": 3}
+    agent = small_ppo(reaching(), **settings)
+    step = jit(agent.step)
+    state, _ = step(jit(agent.init)(KEY()))
+    assert np.asarray(state.actor.carry.age).tolist() == [3] * 4 and float(state.learner.kl_coef) != 1.0
+    save(tmp_path, state, 1, spec=agent.spec)
+    restored, _ = restore(tmp_path, state_shapes(agent))
+    assert_bit_equal(step(restored), step(state))
 
 
 # ------------------------------------------------------------------------------------------------------------------ bad input
