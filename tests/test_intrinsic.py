@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
+from examples.intrinsic_reward import main
 from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, targets
 from jaxrl.intrinsic import Intrinsic, rnd
 from jaxrl.intrinsic.distillation import RNDState
@@ -341,6 +342,13 @@ def test_it_is_built_again_from_the_spec() -> None:
     spec["parts"]["intrinsic"] = {"import": "jaxrl.models:actor_critic"}
     with pytest.raises(ValueError, match="gives no Intrinsic"):
         jaxrl.build(spec)
+
+
+@pytest.mark.learning
+def test_a_reward_that_is_never_found_by_chance_is_found() -> None:
+    """DeepSea 12 deep: one sequence of actions in 4,096."""
+    found = main(size=12, total_steps=60_000, num_seeds=8)
+    assert found["PPO"] <= 1 and found["PPO with RND"] >= 6
 
 
 # -------------------------------------------------------------------------------------------------------------------- bad input
