@@ -18,7 +18,7 @@ from jaxrl.distributions import sample_each
 from jaxrl.minibatch import explained_variance
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
-from jaxrl.optimize import pmean, valid_mean, valid_means
+from jaxrl.optimize import add_losses, pmean, valid_mean, valid_means
 from jaxrl.parts import check_actor_critic
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Prepared, Rule, prepare
@@ -118,7 +118,17 @@ def as_learnt(statistics: Statistics, rollout: Rollout) -> Rollout:
 def gradients(loss: LossOfRollout, rule: Rule[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
     """``Algorithm.gradients`` of a rule with this loss."""
     rows = as_learnt(policy.statistics, rollout)
-    return rule.gradient(lambda p: loss(rule.model, rule.config, policy.hyperparams, p, rows, rule.axis_name), policy)
+
+    def total(params: PyTree) -> tuple[Array, dict[str, Array]]:
+        own = loss(rule.model, rule.config, policy.hyperparams, params, rows, rule.axis_name)
+        return add_losses(rule.extra_losses, params, rows, *own)
+
+    return rule.gradient(total, policy)
+
+
+def learnt_rows(learner: Any, rollout: Rollout) -> Rollout:
+    """What ``gradients`` gives extra losses."""
+    return as_learnt(learner.statistics, rollout)
 
 
 def policy_gradient_loss(

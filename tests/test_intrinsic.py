@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import cache, partial
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from gymnasium import spaces
 
 import jaxrl
 from examples.intrinsic_reward import main
+from jaxrl.algorithms.a2c import A2CConfig, A2CHyperparams, a2c_loss
 from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, targets
+from jaxrl.algorithms.reinforce import REINFORCEConfig, REINFORCEHyperparams, reinforce_loss
 from jaxrl.intrinsic import Intrinsic, rnd
 from jaxrl.intrinsic.distillation import RNDState
 from jaxrl.intrinsic.part import ADVANTAGE, ExploringLearner, exploring
@@ -27,7 +31,7 @@ from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.surrogates import PenaltyState
 from jaxrl.types import Agent, Algorithm, Rollout, StepInput
-from tests.agents import assert_bit_equal, assert_close, run_steps, small_ppo, to_numpy
+from tests.agents import assert_bit_equal, assert_close, run_steps, small, small_ppo, to_numpy
 from tests.test_ppo_loss import linear_model, loss_case
 
 KEY = partial(jax.random.key, 0)
@@ -407,3 +411,43 @@ def test_a_wrong_one_is_refused_when_the_agent_is_built(given: Any, error: type,
     with pytest.raises(error) as caught:
         small_ppo("CartPole-v1", intrinsic=given)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", ["a2c", "reinforce"])
+def test_every_on_policy_rule_takes_it_and_extra_losses(rule: str) -> None:
+    """One step along the gradient is what the advantages of the bonus and the extra loss change."""
+
+    def decay(params: Any, rollout: Rollout) -> Any:
+        return 0.5 * sum((x**2).sum() for x in jax.tree.leaves(params)), {"rows": rollout.valid.sum()}
+
+    def fixed(*spaces: Any) -> Intrinsic:
+        learn = lambda state, rollout, *rest: (jnp.full_like(rollout.reward, 3.0), state, {"charts/bonus": jnp.float32(3)})  # noqa: E731
+        return Intrinsic(lambda key, num_envs: jnp.zeros(()), lambda state, *rest: state, learn)
+
+    make = partial(small, rule, "CartPole-v1", optimizer=optax.sgd(1.0), rollout_length=4, normalize_advantages=False)
+    plain, decayed, drawn = make(), make(extra_losses=decay), make(intrinsic=fixed)
+    state = plain.init(KEY())
+    (before, _), (after, metrics) = (run_steps(each, state, 1) for each in (plain, decayed))
+    expected = jax.tree.map(lambda x, y: y - x, state.learner.params, before.learner.params)
+    assert_close(after.learner.params, expected)
+    assert to_floats(metrics)["losses/rows"] == 16
+    assert drawn.algorithm.gradients is None and drawn.algorithm.warmup_iterations == 1
+    assert "charts/bonus" in jax.eval_shape(drawn.step, jax.eval_shape(drawn.init, jax.eval_shape(KEY)))[1]
+    with pytest.raises(TypeError, match=r"extra_losses\[0\].*fails with AttributeError"):
+        make(extra_losses=lambda params, rollout: (rollout.advantage.mean(), {}))
+
+
+@pytest.mark.parametrize("loss", [a2c_loss, reinforce_loss])
+def test_their_losses_weigh_by_the_sum_of_both_advantages(loss: Any) -> None:
+    """The policy's part is −mean of (A + bonus)·log π over the rows that count."""
+    params, _ = loss_case(discrete=True)
+    rows = rollout_of(1)._replace(extras={}, valid=np.ones((T, B), bool))
+    rows = rows._replace(terminated=np.arange(T)[:, None] == np.full(B, T - 1))  # so that all rows count
+    bonus = np.random.default_rng(0).normal(size=(T, B)).astype(np.float32)
+    given = rows._replace(extras={ADVANTAGE: bonus})
+    config, hp = (A2CConfig(), A2CHyperparams()) if loss is a2c_loss else (REINFORCEConfig(), REINFORCEHyperparams())
+    config = dataclasses.replace(config, normalize_advantages=False)
+    before, after = (loss(linear_model(True), config, hp, params, each, None)[1]["losses/policy_loss"] for each in (rows, given))
+    inputs = jax.tree.map(lambda x: x[:-1], rows.inputs)
+    log_prob = linear_model(True).apply(params, (), inputs)[1].policy.log_prob(rows.action)
+    assert float(after - before) == pytest.approx(-float((bonus * np.asarray(log_prob)).mean()), rel=1e-3)

@@ -5,7 +5,7 @@ Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.minibatch import standardized
-from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, observe, policy_gradient_loss, prepare_actor_critic
-from jaxrl.optimize import Optimizer, Schedule
+from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, learnt_rows, observe, policy_gradient_loss, prepare_actor_critic
+from jaxrl.optimize import LossFn, Optimizer, Schedule
 from jaxrl.parts import ModelFn
 from jaxrl.returns import discounts, gae
 from jaxrl.types import Agent, Array, Env, HostEnv, Model, PyTree, Rollout
@@ -57,7 +58,9 @@ def a2c_loss(
     output = model.unroll(params, rollout.carry, rollout.inputs)[1]
     values = jax.lax.stop_gradient(output.value)
     advantage = gae(rollout.reward, *discounts(rollout, hp.gamma, hp.gae_lambda), values[:-1], values[1:], rollout.valid)
-    weight = standardized(advantage, rollout.valid, axis_name) if config.normalize_advantages else advantage
+    weight = with_intrinsic(rollout, advantage)
+    if config.normalize_advantages:
+        weight = standardized(weight, rollout.valid, axis_name)
     return policy_gradient_loss(output, rollout, weight, advantage + values[:-1], rollout.valid, hp, axis_name)
 
 
@@ -67,6 +70,8 @@ def make_a2c(
     model: Model | ModelFn | None = None,
     optimizer: Optimizer | None = None,
     schedules: Mapping[str, Schedule] | None = None,
+    extra_losses: Sequence[LossFn] | LossFn = (),
+    intrinsic: Intrinsic | IntrinsicFn | None = None,
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
@@ -81,6 +86,8 @@ def make_a2c(
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. The paper's RMSProp is
         ``jaxrl.optimize.clipped_rmsprop``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
+      extra_losses: functions of (params, rollout as ``as_learnt`` gives it) -> (loss to add, scalars to log), or one.
+      intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``A2CConfig`` and ``A2CHyperparams``.
 
@@ -88,6 +95,9 @@ def make_a2c(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
+    given |= {"intrinsic": intrinsic, "axis_name": axis_name}
     ready = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, settings, given)
-    return ready.bind(ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, a2c_loss)))
+    return ready.bind(
+        ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, a2c_loss)), batch=learnt_rows
+    )

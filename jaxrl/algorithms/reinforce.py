@@ -5,7 +5,7 @@ Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.minibatch import standardized
-from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, observe, policy_gradient_loss, prepare_actor_critic
-from jaxrl.optimize import Optimizer, Schedule, valid_mean
+from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, learnt_rows, observe, policy_gradient_loss, prepare_actor_critic
+from jaxrl.optimize import LossFn, Optimizer, Schedule, valid_mean
 from jaxrl.parts import ModelFn
 from jaxrl.returns import discounts, finished, lambda_returns
 from jaxrl.types import Agent, Array, Env, HostEnv, Model, PyTree, Rollout
@@ -64,7 +65,7 @@ def reinforce_loss(
     values = jax.lax.stop_gradient(output.value)
     returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), values[1:], rollout.valid)
     known = finished(rollout)
-    weight = returns - values[:-1]
+    weight = with_intrinsic(rollout, returns - values[:-1])
     if config.normalize_advantages:
         weight = standardized(weight, known, axis_name)
     total, metrics = policy_gradient_loss(output, rollout, weight, returns, known, hp, axis_name)
@@ -79,6 +80,8 @@ def make_reinforce(
     model: Model | ModelFn | None = None,
     optimizer: Optimizer | None = None,
     schedules: Mapping[str, Schedule] | None = None,
+    extra_losses: Sequence[LossFn] | LossFn = (),
+    intrinsic: Intrinsic | IntrinsicFn | None = None,
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
@@ -92,6 +95,8 @@ def make_reinforce(
         where the observation is an image. Its value is the baseline.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
+      extra_losses: functions of (params, rollout as ``as_learnt`` gives it) -> (loss to add, scalars to log), or one.
+      intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``REINFORCEConfig`` and ``REINFORCEHyperparams``.
 
@@ -99,8 +104,11 @@ def make_reinforce(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range or without effect.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
+    given |= {"intrinsic": intrinsic, "axis_name": axis_name}
     ready = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, given)
     if not ready.rule.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
         raise ValueError("vf_coef has no effect with baseline=False: leave it out")
-    return ready.bind(ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, reinforce_loss)))
+    return ready.bind(
+        ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, reinforce_loss)), batch=learnt_rows
+    )
