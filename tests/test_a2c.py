@@ -145,7 +145,7 @@ def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
         small_a2c(probes.truncation(), **settings)
 
 
-@pytest.mark.parametrize("name", ["num_minibatches", "clip_eps", "extra_losses"])
+@pytest.mark.parametrize("name", ["num_minibatches", "clip_eps"])
 def test_settings_of_ppo_alone_are_refused(name: str) -> None:
     with pytest.raises(TypeError, match=rf"make_a2c\(\) got an unknown keyword '{name}'"):
         small_a2c(probes.truncation(), **{name: 1})
