@@ -136,8 +136,10 @@ def rnd(
     episodes end (section 2.3), and has a value of its own; the advantages are A = A_E + coef · A_I.
 
     Args:
-      observation_space, action_space: the environment's.
-      encoder, hidden_sizes: of the target's network, as for ``jaxrl.models.actor_critic``; the predictor has two layers more.
+      observation_space: the environment's.
+      action_space: the environment's.
+      encoder: of the target's network, as for ``jaxrl.models.actor_critic``.
+      hidden_sizes: of the target's network; the predictor has two layers more.
       settings: fields of ``RNDConfig``.
 
     Returns:
