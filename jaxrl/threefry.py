@@ -63,18 +63,23 @@ def _fold_in(key: Array, data: Any) -> Array:
 
 
 UNROLLED = jax.extend.random.define_prng_impl(
-    key_shape=(2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="unrolled", tag="unrolled"
+    key_shape=(2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="jaxrl", tag="jaxrl"
 )
 
 
 def unrolled(keys: Key) -> Key:
-    """The same keys, with which ``jax.random`` draws the same in fewer kernels; keys of another kind than JAX's default stay."""
-    return _as(keys, "threefry2x32", UNROLLED)
+    """The same keys, with which ``jax.random`` draws the same in fewer kernels.
+
+    Keys of another kind than JAX's default stay as they are, and so do all where ``jax_threefry_partitionable`` is turned off,
+    which lays the counters out in another way.
+    """
+    partitionable = jax.config.values["jax_threefry_partitionable"]
+    return _as(keys, "threefry2x32", UNROLLED) if partitionable else keys
 
 
 def plain(keys: Key) -> Key:
     """``unrolled`` undone: what is given to others, or kept in a state, is of JAX's own type."""
-    return _as(keys, "unrolled", "threefry2x32")
+    return _as(keys, "jaxrl", "threefry2x32")
 
 
 def _as(keys: Key, kind: str, impl: Any) -> Key:

@@ -143,7 +143,7 @@ def test_a_module_with_memory_begins_anew_with_each_episode(make: Callable[[], M
 
 
 @pytest.mark.parametrize("make", MEMORYLESS + RECURRENT)
-def test_ppo_trains_a_module(make: Callable[[], Model]) -> None:
+def test_ppo_takes_a_module(make: Callable[[], Model]) -> None:
     """On shapes: what the state holds, and comes back."""
     shapes_of_a_step(small_ppo(probes.constant_reward(), model=make()))
 

@@ -42,6 +42,17 @@ def test_keys_become_plain_again_and_other_kinds_stay() -> None:
     assert unrolled(other) is other and plain(other) is other
 
 
+def test_where_counters_are_laid_out_as_of_old_keys_stay() -> None:
+    key = jax.random.key(0)
+    before = jax.config.values["jax_threefry_partitionable"]
+    jax.config.update("jax_threefry_partitionable", False)
+    try:
+        assert unrolled(key) is key
+    finally:
+        jax.config.update("jax_threefry_partitionable", before)
+    assert unrolled(key) is not key
+
+
 def test_a_draw_has_no_loop() -> None:
     def text(key: Any) -> str:
         return jax.jit(lambda key: jax.random.bits(key, (64,))).lower(key).compile().as_text()

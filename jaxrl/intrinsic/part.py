@@ -60,7 +60,8 @@ class ExploringLearner(NamedTuple):
         return self.rest._replace(**{name: getattr(self, name) for name in SHARED})
 
 
-SHARED = ("params", "opt_state", "hyperparams", "statistics", "key", "version")
+SHARED = ExploringLearner._fields[:-2]
+"""The fields that every learner has."""
 
 
 def with_state(learner: Any, intrinsic: PyTree) -> ExploringLearner:
