@@ -32,7 +32,7 @@ FAST_COMPILE = XLA_FLAGS="$$(XLA_FLAGS='$(FAST_FLAGS)' JAX_PLATFORMS=cpu $(BIN)/
 	&& echo '$(FAST_FLAGS)') $$XLA_FLAGS"
 
 # $(1): the marker expression; $(2): what it leaves out, and how to run that; $(3): variables for pytest
-run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadgroup -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
+run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
 test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 8 minutes on 2 cores
