@@ -16,16 +16,40 @@ from jaxrl.threefry import unrolled
 from jaxrl.types import Array, Key, Mean, PyTree
 
 
-def minibatches(key: Key, size: int, num_epochs: int, num_minibatches: int) -> Array:
+def minibatches(key: Key, size: int, num_envs: int, num_epochs: int, num_minibatches: int, axis_name: str | None = None) -> Array:
     """i32[num_epochs, num_minibatches, size / num_minibatches]: which items each gradient step takes; each once per epoch.
+
+    Blocks of environments are shuffled each by itself, and a minibatch takes as many items of one as of another. There are as
+    many blocks as the sizes allow, a power of two: so many devices, or half of them, then shuffle their own, and all together
+    fill a minibatch with the items that it has on one.
+
+    Args:
+      size: items of this device: its rows [T, B], one after the other, or its environments, [B].
+      num_envs: of this device, which divides ``size``.
+      axis_name: the device axis.
 
     Raises:
       ValueError: ``num_minibatches`` does not divide ``size``.
     """
     if size % num_minibatches:  # a builder knows no devices; this is one's share
         raise ValueError(f"num_minibatches={num_minibatches} must divide the {size} items on each device")
-    order = jax.vmap(lambda key: shuffled_rows(key, size))(jax.random.split(unrolled(key), num_epochs))
-    return order.reshape(num_epochs, num_minibatches, size // num_minibatches)
+    blocks = num_blocks(size, num_envs, num_minibatches)
+    block, envs = jnp.arange(blocks, dtype=jnp.int32), num_envs // blocks
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * blocks
+    stream = (first + block) * num_epochs + jnp.arange(num_epochs, dtype=jnp.int32)[:, None]  # another for each block and epoch
+    shuffle = lambda stream: shuffled_rows(jax.random.fold_in(unrolled(key), stream), size // blocks)  # noqa: E731
+    item = jax.vmap(jax.vmap(shuffle))(stream)
+    order = item // envs * num_envs + item % envs + (block * envs)[:, None]
+    parts = order.reshape(num_epochs, blocks, num_minibatches, -1).swapaxes(1, 2)
+    return parts.reshape(num_epochs, num_minibatches, size // num_minibatches)
+
+
+def num_blocks(size: int, num_envs: int, num_minibatches: int) -> int:
+    """The largest power of two that divides the environments, and leaves blocks whose items the minibatches divide."""
+    blocks = num_envs & -num_envs
+    while size // blocks % num_minibatches:
+        blocks //= 2
+    return blocks
 
 
 def shuffled_rows(key: Key, size: int) -> Array:

@@ -313,8 +313,9 @@ def test_two_devices_learn_what_one_does() -> None:
     rows = jax.tree.map(lambda x: half(x, 0 if x.ndim == 1 else 1), rollout)
     split = jax.tree.map(lambda x: jnp.stack([x, x]), state)
     split = split._replace(rewards=split.rewards._replace(returns=half(state.rewards.returns, 0)))
-    learn = jax.vmap(lambda state, rollout: SMALL_RND(*SPACES).learn(state, rollout, KEY(), "d"), axis_name="d")
-    expected, each = part().learn(state, rollout, KEY(), None), jax.jit(learn)(split, rows)
+    shuffling = rnd(*SPACES, proportion=0.5, **{**SMALL, "num_epochs": 2, "num_minibatches": 3})
+    learn = jax.vmap(lambda state, rollout: shuffling.learn(state, rollout, KEY(), "d"), axis_name="d")
+    expected, each = jax.jit(shuffling.learn, static_argnums=3)(state, rollout, KEY(), None), jax.jit(learn)(split, rows)
     assert_close(jnp.concatenate(list(each[0]), 1), expected[0])
     assert_close(each[1].rewards.returns.reshape(-1), expected[1].rewards.returns)
     for i in range(2):

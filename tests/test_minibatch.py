@@ -17,6 +17,7 @@ from jaxrl.minibatch import (
     check_minibatches,
     explained_variance,
     minibatches,
+    num_blocks,
     of_steps_taken,
     shuffled,
     shuffled_rows,
@@ -28,13 +29,49 @@ KEY = partial(jax.random.key, 0)
 
 
 def test_every_item_is_in_one_minibatch_of_each_epoch() -> None:
-    order = np.asarray(minibatches(KEY(), 12, 3, 4))
-    assert order.shape == (3, 4, 3)
+    order = np.asarray(minibatches(KEY(), 12, 3, 3, 4))
+    assert order.shape == (3, 4, 3) and order.dtype == np.int32
     epochs = order.reshape(3, 12)
     np.testing.assert_array_equal(np.sort(epochs, -1), np.tile(np.arange(12), (3, 1)))
     assert not np.array_equal(epochs[0], epochs[1])
     with pytest.raises(ValueError, match="num_minibatches=5 must divide the 12 items on each device"):
-        minibatches(KEY(), 12, 3, 5)
+        minibatches(KEY(), 12, 3, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("size", "num_envs", "parts", "blocks"),
+    [
+        (8 * 16, 16, 4, 16),
+        (8 * 16, 16, 32, 4),
+        (7 * 12, 12, 7, 4),
+        (7 * 12, 12, 6, 2),
+        (16, 16, 4, 4),
+        (6, 6, 2, 1),
+        (5, 5, 5, 1),
+    ],
+)
+def test_a_minibatch_takes_as_much_of_each_block_of_environments(size: int, num_envs: int, parts: int, blocks: int) -> None:
+    assert num_blocks(size, num_envs, parts) == blocks
+    env = np.asarray(minibatches(KEY(), size, num_envs, 2, parts)) % num_envs  # rows [T, B], and sequences where T is 1
+    block = env // (num_envs // blocks)
+    np.testing.assert_array_equal((block[..., None] == np.arange(blocks)).sum(2), size // parts // blocks)
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_shuffle_their_blocks_as_one_does(devices: int, rows: int) -> None:
+    """Items are named (row, environment); 24 environments make 8 blocks of 3."""
+    num_envs, parts = 24, 3
+    local, shape = num_envs // devices, (devices, 2, parts, -1)
+
+    def share(_: Any) -> Any:
+        order = minibatches(KEY(), rows * local, local, 2, parts, "d")
+        return order // local * num_envs + jax.lax.axis_index("d") * local + order % local
+
+    shares = np.asarray(jax.vmap(share, axis_name="d")(jnp.arange(devices))).reshape(shape)
+    together = np.concatenate(list(shares), -1)
+    alone = np.asarray(minibatches(KEY(), rows * num_envs, num_envs, 2, parts))
+    np.testing.assert_array_equal(np.sort(together, -1), np.sort(alone, -1))
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000, 65_536, 65_537])

@@ -172,7 +172,8 @@ def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, 
     optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
     batch = targets(rule.model, config, learner, rollout, hp)
     key = jax.random.fold_in(learner.key, learner.version)
-    order = minibatches(key, batch.valid.shape[0], config.num_epochs, config.num_minibatches)
+    sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
+    order = minibatches(key, *sizes, rule.axis_name)
 
     def loss(packed: PyTree, part: Batch) -> tuple[Array, dict[str, Array]]:
         params = unpack(packed)

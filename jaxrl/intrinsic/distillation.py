@@ -37,6 +37,7 @@ from jaxrl.normalize import (
 )
 from jaxrl.optimize import clipped_adam, descend, packing, valid_mean
 from jaxrl.returns import endless_gae
+from jaxrl.rollout import fold_each
 from jaxrl.spaces import example_input, zeros
 from jaxrl.types import Array, Key, Model, PyTree, Rollout, StepInput
 
@@ -244,7 +245,8 @@ def learn(
     order_key, share_key = jax.random.split(key)
     distilled = valid
     if config.proportion < 1:
-        distilled &= jax.random.bernoulli(share_key, config.proportion, valid.shape)
+        draw = lambda key: jax.random.bernoulli(key, config.proportion, valid.shape[:1])  # noqa: E731
+        distilled &= jax.vmap(draw, out_axes=1)(fold_each(share_key, rollout.env_id))
     rows = Rows(before, reached, embedding, goal, valid, distilled)
     state, metrics = _descended(rnd, state, rows, order_key, axis_name)
     metrics["losses/intrinsic_explained_variance"] = explained_variance(goal, advantage, valid, axis_name)
@@ -264,9 +266,9 @@ def rnd_loss(rnd: RND, params: PyTree, rows: Rows, axis_name: str | None) -> tup
 
 def _descended(rnd: RND, state: RNDState, rows: Rows, key: Key, axis_name: str | None) -> tuple[RNDState, dict[str, Array]]:
     """Epochs of minibatches over rows [T, B]: the state with other parameters, and what the loss logged."""
-    config, (pack, unpack) = rnd.config, packing(clipped_adam, state.params)
+    config, (pack, unpack), num_envs = rnd.config, packing(clipped_adam, state.params), rows.valid.shape[1]
     rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
-    order = minibatches(key, rows.valid.shape[0], config.num_epochs, config.num_minibatches)
+    order = minibatches(key, rows.valid.shape[0], num_envs, config.num_epochs, config.num_minibatches, axis_name)
 
     def minibatch(carry: tuple[PyTree, PyTree], chosen: Array) -> Any:
         part = jax.tree.map(lambda x: x[chosen], rows)
