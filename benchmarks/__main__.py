@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PeerError
 from benchmarks.protocol import WorkerError
@@ -16,7 +16,6 @@ from benchmarks.report import render
 
 RESULTS = Path("benchmarks/results")
 WORK = Path("runs/scores")
-ALGORITHMS = [*dict.fromkeys(case.algorithm for case in CASES)]
 
 
 def positive(text: str) -> int:
@@ -46,14 +45,14 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory beside Rejax and a raw bound")
-    speed.add_argument("--only", choices=ALGORITHMS, help="one algorithm; default: all")
+    speed.add_argument("--only", nargs="+", choices=GROUPS, default=[], help="groups of cases; default: all")
     speed.add_argument("--repeats", type=positive, default=5, help="rounds of timed sections (default: 5)")
     speed.add_argument("--compile-repeats", type=positive, default=3, help="cold and cached compilations (default: 3)")
     speed.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
     speed.add_argument("--without-peer", action="store_true", help="without Rejax, which has to be installed first")
 
     kernels = commands.add_parser("kernels", help="kernels of the compiled programs: seconds per case, nothing is timed")
-    kernels.add_argument("--only", choices=ALGORITHMS, help="one algorithm; default: all")
+    kernels.add_argument("--only", nargs="+", choices=GROUPS, default=[], help="groups of cases; default: all")
 
     scores = commands.add_parser("scores", help="returns at the end of training, with intervals and curves; resumable")
     scores.add_argument("names", nargs="*", type=experiment, metavar="NAME", help=f"default: all of {', '.join(EXPERIMENTS)}")
@@ -84,14 +83,18 @@ def main(args: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        hint = "; the same command goes on from the last checkpoint" if given.command == "scores" else ""
-        print(f"interrupted{hint}", file=sys.stderr)
+        hints = {
+            "scores": "; the same command goes on from the last checkpoint",
+            "speed": "; groups that were done are kept, and --only measures the others",
+        }
+        print(f"interrupted{hints.get(given.command, '')}", file=sys.stderr)
         return 130
 
 
 def run_speed(given: argparse.Namespace) -> int:
     from benchmarks import speed
-    from benchmarks.report import missed_claims, speed_report
+    from benchmarks.claims import missed_claims
+    from benchmarks.report import speed_report
 
     results = speed.run(
         given.only, given.repeats, given.compile_repeats, given.out, given.scale, with_peer=not given.without_peer
@@ -104,7 +107,7 @@ def run_speed(given: argparse.Namespace) -> int:
 def show_kernels(given: argparse.Namespace) -> int:
     from benchmarks.kernels import count, kernel_table
 
-    cases = [case for case in CASES if given.only in (None, case.algorithm)]
+    cases = [case for case in CASES if case.group in (given.only or GROUPS)]
     counts = count(cases)
     print(kernel_table({case.title: counts[case.name] for case in cases}))
     return 0

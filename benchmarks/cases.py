@@ -6,6 +6,17 @@ from typing import Any, NamedTuple
 
 ENV = "CartPole-v1"
 HIDDEN_SIZES = (64, 64)
+UPDATES_SHARE = 4
+"""One in so many iterations of a case is measured of its updates alone."""
+
+
+GROUPS = {
+    "ppo": "PPO on CartPole",
+    "dqn": "DQN on CartPole",
+    "ppo-recurrent": "recurrent PPO on CartPole without velocities",
+    "ppo-minatar": "PPO on MinAtar's Breakout",
+}
+"""Name -> title. The cases of a group take turns, and their results are one file."""
 
 
 class Case(NamedTuple):
@@ -13,11 +24,19 @@ class Case(NamedTuple):
 
     name: str
     title: str
+    group: str
+    """One of ``GROUPS``."""
     algorithm: str
     settings: dict[str, Any]
     """Named as in jaxrl."""
     total_steps: int
     """Environment steps per seed and run, from scratch."""
+    env: str = ENV
+    """The id in jaxrl; the peer's is the same."""
+    network: dict[str, Any] = {}  # noqa: RUF012  # nobody writes to it
+    """Settings of jaxrl's network that are not the peer's own."""
+    no_peer: str = ""
+    """Why the peer has no such case; empty: it has."""
     num_seeds: int = 1
     runs_per_section: int = 1
     """Runs in a timed section, one after the other, so that it lasts seconds."""
@@ -26,7 +45,23 @@ class Case(NamedTuple):
     bound_total_steps: int | None = None
     """A longer run for the bound, where the same one would be over in milliseconds."""
     repeats_compilation: bool = True
-    """False where another case compiles the same program but for a size."""
+    """False where another case compiles the same program but for a size, or where nothing is asked of its compilation."""
+
+    @property
+    def updates_total_steps(self) -> int:
+        """The run of the updates alone: they are all alike, and a part of them has to do."""
+        start = self.settings.get("learning_starts", 0)
+        return start + max(self.total_steps // UPDATES_SHARE, self.steps_per_iteration)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Rows, of all environments of one seed."""
+        return self.settings["num_envs"] * self.settings.get("rollout_length", 1)
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Gradient steps."""
+        return self.settings.get("num_epochs", 1) * self.settings.get("num_minibatches", 1)
 
 
 # Rejax's own values for CartPole (configs/gymnax/cartpole.yaml), in the sizes asked for here.
@@ -58,17 +93,45 @@ DQN = {
 }
 
 
-def _dqn(name: str, title: str, buffer_size: int, **more: Any) -> Case:
-    return Case(name, title, "dqn", DQN | {"buffer_size": buffer_size}, 20_000, bound_total_steps=1_000_000, **more)
+def _ppo(name: str, title: str, num_envs: int, total_steps: int, *, group: str = "ppo", **more: Any) -> Case:
+    return Case(name, title, group, "ppo", PPO | {"num_envs": num_envs}, total_steps, **more)
 
+
+def _dqn(name: str, title: str, buffer_size: int, **more: Any) -> Case:
+    return Case(name, title, "dqn", "dqn", DQN | {"buffer_size": buffer_size}, 20_000, bound_total_steps=1_000_000, **more)
+
+
+_ALONE: dict[str, Any] = {"bound_total_steps": 5_000_000, "repeats_compilation": False}
+_BREAKOUT: dict[str, Any] = _ALONE | {"group": "ppo-minatar", "env": "Breakout-MinAtar"}
 
 CASES = (
-    Case("ppo-1-seed", "PPO, 4 envs, 1 seed", "ppo", PPO | {"num_envs": 4}, 500_000, runs_per_section=2),
-    Case("ppo-8-seeds", "PPO, 4 envs, 8 seeds", "ppo", PPO | {"num_envs": 4}, 500_000, num_seeds=8),
-    Case("ppo-512-envs", "PPO, 512 envs, 1 seed", "ppo", PPO | {"num_envs": 512}, 30 * 512 * 128),
+    _ppo("ppo-1-seed", "PPO, 4 envs, 1 seed", 4, 500_000, runs_per_section=2),
+    _ppo("ppo-8-seeds", "PPO, 4 envs, 8 seeds", 4, 500_000, num_seeds=8),
+    _ppo("ppo-512-envs", "PPO, 512 envs, 1 seed", 512, 30 * 512 * 128, repeats_compilation=False),
     _dqn("dqn-10k", "DQN, buffer 10k", 10_000),
     _dqn("dqn-100k", "DQN, buffer 100k", 100_000, repeats_compilation=False),
     _dqn("dqn-1m", "DQN, buffer 1M", 1_000_000, peer_total_steps=2_000, repeats_compilation=False),
+    _ppo(
+        "ppo-gru",
+        "PPO with a GRU, 16 envs",
+        16,
+        500_000,
+        group="ppo-recurrent",
+        env="CartPole-v1|select_observation(0, 2)",
+        network={"core": "gru", "core_size": 64},
+        no_peer="has no recurrent networks",
+        **_ALONE,
+    ),
+    _ppo("breakout-mlp", "PPO, MLP, 64 envs", 64, 30 * 64 * 128, network={"encoder": "flat"}, **_BREAKOUT),
+    _ppo(
+        "breakout-conv",
+        "PPO, MinAtar's network, 64 envs",
+        64,
+        30 * 64 * 128,
+        network={"hidden_sizes": None, "activation": None},
+        no_peer="has no convolutions",
+        **_BREAKOUT,
+    ),
 )
 
 

@@ -88,6 +88,10 @@ class Program:
         row, update = self._of_a_step(iteration, ROLLOUT, ROW), self._of_a_step(iteration, UPDATE, DESCEND)
         return Counts(row, update, self._started(loops[0]))
 
+    def all_kernels(self) -> float:
+        """That one run of the program starts."""
+        return self.kernels(self._entry)
+
     def kernels(self, computation: str) -> float:
         """That one run of a computation starts, in all loops and calls within."""
         return sum(map(self._started, self._computations[computation]))

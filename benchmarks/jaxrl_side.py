@@ -1,4 +1,4 @@
-"""jaxrl's programs: a case's algorithm as ``jaxrl.run`` runs it, and the bound, which acts at random and learns nothing."""
+"""jaxrl's programs: a case's algorithm as ``jaxrl.run`` runs it, its updates alone, and the bound, which acts at random."""
 
 from __future__ import annotations
 
@@ -13,26 +13,50 @@ import numpy as np
 from gymnasium import spaces
 
 import jaxrl
-from benchmarks.cases import ENV, HIDDEN_SIZES, Case
+from benchmarks.cases import HIDDEN_SIZES, Case
 from benchmarks.worker import EPISODES, count_parameters, serve_program
-from jaxrl.agent import bind
+from jaxrl.agent import bind, environment_ids
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
-from jaxrl.rollout import fold_each
+from jaxrl.rollout import collect, fold_each
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.system.devices import request_cpu_devices, seed_devices
 from jaxrl.training import evaluate, num_iterations
-from jaxrl.types import Agent, Algorithm, Array, Key, Metrics, Policy, PyTree, Rollout, StepInput
+from jaxrl.types import Agent, Algorithm, Array, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
 
 
 def make_agent(case: Case) -> Agent:
-    """The agent of a case, with Rejax's network and loss."""
+    """The agent of a case, with Rejax's network, but for what the case says, and with its loss."""
     if case.algorithm == "ppo":
-        model = partial(actor_critic, hidden_sizes=HIDDEN_SIZES, activation="tanh")
-        return jaxrl.make_ppo(ENV, model=model, clip_value_loss=True, anneal=False, **case.settings)
-    model = partial(q_network, hidden_sizes=HIDDEN_SIZES, activation="relu")
+        model = partial(actor_critic, **{"hidden_sizes": HIDDEN_SIZES, "activation": "tanh"} | case.network)
+        return jaxrl.make_ppo(case.env, model=model, clip_value_loss=True, anneal=False, **case.settings)
+    model = partial(q_network, **{"hidden_sizes": HIDDEN_SIZES, "activation": "relu"} | case.network)
     one_update_per_step = {"rollout_length": 1, "replay_ratio": case.settings["batch_size"], "target_update_interval": 1}
-    return jaxrl.make_dqn(ENV, model=model, n_step=1, anneal=False, **one_update_per_step, **case.settings)
+    return jaxrl.make_dqn(case.env, model=model, n_step=1, anneal=False, **one_update_per_step, **case.settings)
+
+
+# --------------------------------------------------------------------------------------------------------------------- updates
+
+
+def updates_alone(agent: Agent) -> Agent:
+    """The same updates, all of the rollout that ``init`` collects, which is where the actor would be in the state."""
+    env: Any = agent.env
+    rows = jnp.float32(agent.steps_per_iteration)
+
+    def init(key: Key, hyperparams: Any = None, env_params: Any = None) -> Any:
+        state, env_id = agent.init(key, hyperparams, env_params), environment_ids(agent.num_envs, None)
+        policy, key = agent.algorithm.policy(state.learner), jax.random.fold_in(state.key, state.iteration)
+        args = (policy, state.actor, state.env_params, env_id, key, agent.rollout_length)
+        _, rollout, _ = collect(agent.algorithm, env, *args)
+        return state._replace(actor=rollout)  # type: ignore[arg-type]
+
+    def step(state: Any) -> tuple[Any, Metrics]:
+        with jax.named_scope("update"):
+            learner, metrics = agent.algorithm.update(state.learner, state.actor)
+        counted = {"charts/valid_rows": Mean(rows, rows)}
+        return state._replace(learner=learner, iteration=state.iteration + 1), metrics | counted
+
+    return agent._replace(init=init, step=step)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- bound
@@ -123,8 +147,11 @@ def make_program(case: Case, side: str) -> FusedProgram:
     request_cpu_devices()
     if side == "random":
         case = case._replace(total_steps=case.bound_total_steps or case.total_steps)
-        return FusedProgram(make_random_agent(ENV, case.settings["num_envs"], case.settings.get("rollout_length", 1)), case)
-    return FusedProgram(make_agent(case), case)
+        return FusedProgram(make_random_agent(case.env, case.settings["num_envs"], case.settings.get("rollout_length", 1)), case)
+    agent = make_agent(case)
+    if side == "updates":
+        return FusedProgram(updates_alone(agent), case._replace(total_steps=case.updates_total_steps))
+    return FusedProgram(agent, case)
 
 
 def main(case_json: str, side: str) -> None:

@@ -35,16 +35,17 @@ def count(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
         return {case.name: asked.ask("kernels", **case._asdict()) for case in cases}
 
 
-def count_flops(cases: Sequence[Case]) -> dict[str, float]:
-    """By name, the floating-point operations of matrix products in a case's timed section."""
+def count_flops(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
+    """By name, the floating-point operations of a case's matrix products: ``matmul_flops`` in a timed section, and
+    ``update_matmul_flops`` in the updates of an iteration."""
     with worker() as asked:
-        return {case.name: asked.ask("flops", **case._asdict())["flops"] for case in cases}
+        return {case.name: asked.ask("flops", **case._asdict()) for case in cases}
 
 
-def matmul_rate() -> float:
-    """Floating-point operations per second that the machine reaches in products of f32 matrices."""
+def machine_rates() -> dict[str, float]:
+    """``matmul_flops_per_second`` of products of f32 matrices, and on a CPU ``kernel_seconds`` of one that does nothing."""
     with worker() as asked:
-        return asked.ask("rate")["flops_per_second"]
+        return asked.ask("rates")
 
 
 def kernel_table(counts: Mapping[str, Mapping[str, float]]) -> str:

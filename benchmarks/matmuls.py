@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,14 +64,14 @@ def matmul_rate(sizes: tuple[int, ...] = SIZES, seconds: float = SECONDS_PER_SIZ
             matrix = jax.device_put(rng.normal(size=(batch, size, size)).astype(np.float32), sharding)
             matrix = matrix if batch > 1 else matrix[0]
             multiply(matrix, matrix).block_until_ready()
-            best = max(best, 2 * batch * size**3 / _least_seconds(multiply, matrix, seconds))
+            best = max(best, 2 * batch * size**3 / least_seconds(partial(multiply, matrix, matrix), seconds))
     return best
 
 
-def _least_seconds(multiply: Callable[..., Any], matrix: Any, seconds: float) -> float:
-    """Of one product, among as many as fit into some seconds."""
+def least_seconds(compute: Callable[[], jax.Array], seconds: float) -> float:
+    """Of one call, among as many as fit into some seconds."""
     least, end = math.inf, time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
-        multiply(matrix, matrix).block_until_ready()
+        compute().block_until_ready()
         least = min(least, time.perf_counter() - start)
     return least

@@ -14,7 +14,7 @@ import numpy as np
 from rejax import get_algo
 from rejax.evaluate import evaluate
 
-from benchmarks.cases import ENV, Case
+from benchmarks.cases import Case
 from benchmarks.worker import EPISODES, count_parameters, serve_program
 
 RENAMED = {
@@ -35,7 +35,7 @@ def make_algorithm(case: Case) -> Any:
         config |= {"num_epochs": 1, "target_update_freq": 1}
     activation = "tanh" if case.algorithm == "ppo" else "relu"
     algorithm = get_algo(case.algorithm).create(
-        env=ENV,
+        env=case.env,
         agent_kwargs={"activation": activation},
         total_timesteps=total_steps,
         eval_freq=total_steps,
@@ -52,7 +52,7 @@ class RejaxProgram:
 
     def __init__(self, case: Case) -> None:
         self._case, self._algorithm = case, make_algorithm(case)
-        rows = case.settings["num_envs"] * case.settings.get("rollout_length", 1)
+        rows = case.steps_per_iteration
         self.total_steps = -(-self._algorithm.total_timesteps // rows) * rows
         self._train: Any = None
 

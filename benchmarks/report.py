@@ -3,156 +3,43 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, median, stdev
-from typing import Any, NamedTuple
+from statistics import mean, median
+from typing import Any
 
-from benchmarks.kernels import KERNEL_COLUMNS, kernel_cells
+from benchmarks.cases import GROUPS
+from benchmarks.claims import claim_rows, claim_table
 from benchmarks.markdown import table
-from jaxrl.algorithms import ALGORITHMS
+from benchmarks.numbers import Program, paired, peak, rates, return_difference, short, standard_error, with_error, with_range
+from benchmarks.work import share_table, work_table
 
 NAMES = {"jaxrl": "jaxrl", "rejax": "Rejax", "random": "random policy"}
-Program = Mapping[str, Any]
-Cases = Mapping[str, Mapping[str, Program]]
-"""case name -> side -> what was measured"""
-
-
-# ---------------------------------------------------------------------------------------------------------------------- numbers
-
-
-class Spread(NamedTuple):
-    middle: float
-    low: float
-    high: float
-
-
-def spread(values: Iterable[float]) -> Spread:
-    """Median, least and greatest."""
-    listed = list(values)
-    return Spread(median(listed), min(listed), max(listed))
-
-
-def rates(program: Program) -> list[float]:
-    """Environment steps per second of each timed section."""
-    return [section["env_steps"] / section["seconds"] for section in program["sections"]]
-
-
-def paired(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Ratios of what was measured in the same round."""
-    return [a / b for a, b in zip(above, below, strict=False)]
-
-
-def peak(program: Program) -> float:
-    return max(section["peak_bytes"] for section in program["sections"])
-
-
-def standard_error(values: Sequence[float]) -> float:
-    """Of the mean; NaN where a single value gives none."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-
-
-def return_difference(programs: Mapping[str, Program]) -> tuple[float, float]:
-    """jaxrl's mean return minus Rejax's, and its standard error."""
-    ours, theirs = (programs[side]["returns"] for side in ("jaxrl", "rejax"))
-    return mean(ours) - mean(theirs), math.hypot(standard_error(ours), standard_error(theirs))
-
-
-def short(x: float) -> str:
-    """652k, 9.02k, 1.3M: three figures."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if x >= size:
-            return f"{float(f'{x / size:.3g}'):g}{unit}"
-    return f"{x:.3g}"
-
-
-def with_range(values: Iterable[float], show: Callable[[float], str] = "{:.2f}".format) -> str:
-    middle, low, high = spread(values)
-    return f"{show(middle)} ({show(low)}–{show(high)})"
-
-
-def with_error(value: float, error: float, sign: str = "") -> str:
-    return f"{value:{sign}.1f}" + ("" if math.isnan(error) else f" ± {error:.1f}")
+"""Of the sides that are programs of their own; the others are parts of one."""
 
 
 # ----------------------------------------------------------------------------------------------------------------------- speed
 
 
-class Claim(NamedTuple):
-    """What jaxrl should reach: a ratio, at least or at most."""
-
-    text: str
-    algorithm: str
-    ratios: Callable[[Cases], list[float]]
-    limit: float
-    at_least: bool = True
-
-    def met(self, cases: Cases) -> bool:
-        value = median(self.ratios(cases))
-        return value >= self.limit if self.at_least else value <= self.limit
-
-
-def _faster(text: str, case: str, limit: float) -> Claim:
-    return Claim(f"{text}: speed, × Rejax", case[:3], lambda c: paired(rates(c[case]["jaxrl"]), rates(c[case]["rejax"])), limit)
-
-
-def _compiles(text: str, case: str) -> tuple[Claim, Claim]:
-    def cold(cases: Cases) -> list[float]:
-        return paired(*(cases[case][side]["compile_seconds"] for side in ("jaxrl", "rejax")))
-
-    def cached(cases: Cases) -> list[float]:
-        return paired(*(cases[case]["jaxrl"][name] for name in ("cached_compile_seconds", "compile_seconds")))
-
-    return (
-        Claim(f"{text}: trace and compile, × Rejax", case[:3], cold, 1.25, at_least=False),
-        Claim(f"{text}: trace and compile from the cache, × cold", case[:3], cached, 1 / 3, at_least=False),
-    )
-
-
-CLAIMS = (
-    _faster("PPO, 1 seed", "ppo-1-seed", 1.1),
-    _faster("PPO, 8 seeds", "ppo-8-seeds", 2.0),
-    *_compiles("PPO, 1 seed", "ppo-1-seed"),
-    *_compiles("PPO, 8 seeds", "ppo-8-seeds"),
-    _faster("DQN, buffer 10k", "dqn-10k", 1.5),
-    _faster("DQN, buffer 100k", "dqn-100k", 5.0),
-    Claim(
-        "DQN, time per step with buffer 1M, × with 10k",
-        "dqn",
-        lambda c: paired(rates(c["dqn-10k"]["jaxrl"]), rates(c["dqn-1m"]["jaxrl"])),
-        1.1,
-        at_least=False,
-    ),
-    *_compiles("DQN, buffer 10k", "dqn-10k"),
-)
-
-RETURNS = (
-    ("PPO, 1 seed", "ppo-1-seed"),
-    ("PPO, 8 seeds", "ppo-8-seeds"),
-    ("DQN, buffer 10k", "dqn-10k"),
-    ("DQN, buffer 100k", "dqn-100k"),
-)
-"""Where the returns are compared as well: speed counts at an equal or better one only."""
-
-
 def speed_report(result: Mapping[str, Any]) -> str:
-    """The tables of one ``speed-ALGORITHM.json``."""
+    """The tables of one ``speed-GROUP.json``."""
     cases = result["cases"]
     parts = [
-        f"## Speed: {ALGORITHMS[result['algorithm']].title} on CartPole",
-        about(result, cases[0]["programs"]),
+        f"## Speed: {GROUPS[result['group']]}",
+        about(result, {side: program for case in cases for side, program in case["programs"].items()}),
         speed_table(cases),
     ]
-    if "rejax" in cases[0]["programs"]:
-        parts.append(ratio_table(cases))
+    if compared := [case for case in cases if "rejax" in case["programs"]]:
+        parts.append(ratio_table(compared))
     if "matmul_flops_per_second" in result:
         parts.append(work_table(cases, result["matmul_flops_per_second"]))
+    if all("updates" in case["programs"] for case in cases):
+        parts.append(share_table(cases, result["matmul_flops_per_second"], result.get("kernel_seconds")))
     if result["hardware"].get("gpu") is None:
         parts.append("No GPU was at hand, so no kernel launches were counted.")
-    if result["scale"] == 1:
-        parts.append(claim_table(claim_rows(result)))
-    else:
+    if result["scale"] == 1 and (rows := claim_rows(result)):
+        parts.append(claim_table(rows))
+    elif result["scale"] != 1:
         parts.append(
             f"Runs were shortened to {result['scale']:g} of their length: this shows that everything works, and no speed."
         )
@@ -165,8 +52,8 @@ def about(result: Mapping[str, Any], programs: Mapping[str, Program]) -> str:
         f"`{result['command']}`, {result['date']}",
         f"{hardware['gpu'] or hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}",
     ]
-    for program in programs.values():
-        if program is not programs.get("random"):
+    for side in ("jaxrl", "rejax"):
+        if program := programs.get(side):
             lines.append(f"{program['name']}: " + ", ".join(f"{name} {text}" for name, text in program["versions"].items()))
     return "\n".join(f"* {line}" for line in lines)
 
@@ -188,11 +75,15 @@ def speed_table(cases: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for case in cases:
         bound = median(rates(case["programs"]["random"]))
-        for side, program in case["programs"].items():
+        for side, name in NAMES.items():
+            if (program := case["programs"].get(side)) is None:
+                if side == "rejax" and case.get("no_peer"):
+                    rows.append(["", name, case["no_peer"], *["–"] * (len(header) + launches - 3)])
+                continue
             returns = program["returns"]
             row = [
                 case["title"] if side == "jaxrl" else "",
-                NAMES[side],
+                name,
                 with_range(rates(program), short),
                 f"{median(rates(program)) / bound:.1%}",
                 f"{median(program['compile_seconds']):.2f}",
@@ -230,52 +121,6 @@ def ratio_table(cases: Sequence[Mapping[str, Any]]) -> str:
     return table(header, rows) + "\n\nMedians of the ratios of paired measurements (least–greatest)."
 
 
-def work_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float) -> str:
-    """What jaxrl's programs consist of, and how near their matrix products come to the machine's rate."""
-    counted = all("kernels" in case["programs"]["jaxrl"] for case in cases)
-    rows = []
-    for case in cases:
-        ours = case["programs"]["jaxrl"]
-        speeds = [ours["matmul_flops"] / section["seconds"] for section in ours["sections"]]
-        row = [case["title"], *(kernel_cells(ours["kernels"]) if counted else [])]
-        rows.append([*row, with_range(speeds, short), f"{median(speeds) / matmul_rate:.1%}"])
-    header = ["jaxrl", *(f"kernels/{name}" for name in KERNEL_COLUMNS if counted), "matmul flop/s", "of the machine's"]
-    legend = (
-        "*kernels*: that the compiled program starts per device. *matmul flop/s*: those of the matrix products of training, over "
-        f"all of its time (least–greatest). At products of large f32 matrices this machine does {short(matmul_rate)}flop/s."
-    )
-    return table(header, rows) + "\n\n" + legend
-
-
-def claim_rows(result: Mapping[str, Any]) -> list[list[str]]:
-    """What is asked of jaxrl; claims about the peer are left out where it was not measured."""
-    algorithm, cases = result["algorithm"], {case["name"]: case["programs"] for case in result["cases"]}
-    rows = []
-    for claim in CLAIMS:
-        if claim.algorithm == algorithm:
-            try:
-                ratios = claim.ratios(cases)
-            except KeyError:
-                continue
-            asked = f"{'≥' if claim.at_least else '≤'} {claim.limit:.2f}"
-            rows.append([claim.text, asked, with_range(ratios), "yes" if claim.met(cases) else "NO"])
-    for text, name in RETURNS:
-        if name.startswith(algorithm) and "rejax" in cases[name]:
-            difference, error = return_difference(cases[name])
-            met = "–" if math.isnan(error) else "yes" if difference >= -2 * error else "NO"
-            rows.append([f"{text}: return − Rejax's", "≥ −2 s.e.", with_error(difference, error, "+"), met])
-    return rows
-
-
-def claim_table(rows: Sequence[Sequence[str]]) -> str:
-    return table(["asked of jaxrl", "limit", "measured", "met"], rows)
-
-
-def missed_claims(result: Mapping[str, Any]) -> bool:
-    """Whether something that is asked was not reached; shortened runs say nothing about it."""
-    return result["scale"] == 1 and any(row[-1] == "NO" for row in claim_rows(result))
-
-
 # ---------------------------------------------------------------------------------------------------------------------- scores
 
 
@@ -304,13 +149,18 @@ def score_report(results: Sequence[Mapping[str, Any]]) -> str:
 # ----------------------------------------------------------------------------------------------------------------------- tables
 
 
+def speed_files(folder: Path) -> list[Path]:
+    """Those that are there, in the order of the groups."""
+    return [path for group in GROUPS if (path := folder / f"speed-{group}.json").exists()]
+
+
 def render(folder: Path) -> str:
     """Every result in a folder, as Markdown.
 
     Raises:
       FileNotFoundError: there is none.
     """
-    read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("speed-*.json"), reverse=True)]
+    read = [json.loads(path.read_text(encoding="utf-8")) for path in speed_files(folder)]
     parts = [speed_report(result) for result in read]
     if scores := [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "scores").glob("*.json"))]:
         parts.append(score_report(scores))

@@ -1,4 +1,4 @@
-"""Speed: a case's training in jaxrl, in Rejax and as a bound with random actions, in turns. Standard library only."""
+"""Speed: a case in jaxrl, its updates alone, Rejax, and a bound with random actions, in turns. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,73 +13,80 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kernels, machine, peer
-from benchmarks.cases import CASES, Case, scaled
+from benchmarks.cases import CASES, GROUPS, Case, scaled
 from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import Worker, clean_environment
 
 OURS, PEER, BOUND = "jaxrl", "rejax", "random"
+UPDATES = "updates"
+"""jaxrl's updates without its rollouts: a part of what ``OURS`` does, and no program that anyone runs."""
 SEEDS_PER_ROUND = 1_000
 
 
 def run(
-    only: str | None = None,
+    only: Sequence[str] = (),
     repeats: int = 5,
     compile_repeats: int = 3,
     out: Path = Path("."),
     scale: float = 1.0,
     with_peer: bool = True,
 ) -> list[dict[str, Any]]:
-    """Measure the cases of ``only`` (an algorithm; None: all); the results, one per algorithm, as in ``out/speed-*.json``."""
+    """Measure the groups of ``only`` (none: all); their results, each in ``out/speed-GROUP.json`` as soon as it is there."""
     gpu = find_gpu()
     if with_peer:
         peer.install(gpu=gpu is not None)
     if (load := machine.load()) is not None and load > machine.BUSY:
         say(f"The machine is busy (load {load}): these figures will say little. Measure on a quiet one.")
     results = []
-    for algorithm in dict.fromkeys(case.algorithm for case in CASES if only in (None, case.algorithm)):
+    for group in only or GROUPS:
         about = {
             "benchmark": "speed",
-            "algorithm": algorithm,
+            "group": group,
             "command": machine.command(),
             "date": machine.now(),
             "hardware": machine.hardware() | {"gpu": gpu},
             "load": load,
             "scale": scale,
-            "matmul_flops_per_second": kernels.matmul_rate(),
+            **kernels.machine_rates(),
         }
-        cases = [scaled(case, scale) for case in CASES if case.algorithm == algorithm]
-        sides = (OURS, PEER, BOUND) if with_peer else (OURS, BOUND)
-        measured = measure(cases, sides, repeats, compile_repeats, launches=gpu is not None)
+        cases = [scaled(case, scale) for case in CASES if case.group == group]
+        measured = measure(cases, sides_of(cases, with_peer), repeats, compile_repeats, launches=gpu is not None)
         add_counts(measured, cases, on_cpu=gpu is None)
         results.append(about | {"cases": measured})
         out.mkdir(parents=True, exist_ok=True)
-        (out / f"speed-{algorithm}.json").write_text(json.dumps(results[-1], indent=1) + "\n", encoding="utf-8")
+        (out / f"speed-{group}.json").write_text(json.dumps(results[-1], indent=1) + "\n", encoding="utf-8")
     return results
 
 
+def sides_of(cases: Sequence[Case], with_peer: bool) -> list[tuple[Case, str]]:
+    """What is measured of each case, in the order in which it takes turns."""
+    sides = (UPDATES, OURS, PEER, BOUND)
+    return [(case, side) for case in cases for side in sides if side != PEER or (with_peer and not case.no_peer)]
+
+
 def measure(
-    cases: Sequence[Case], sides: Sequence[str], repeats: int, compile_repeats: int, *, launches: bool = False
+    cases: Sequence[Case], keys: Sequence[tuple[Case, str]], repeats: int, compile_repeats: int, *, launches: bool = False
 ) -> list[dict[str, Any]]:
     """All measurements of some cases, which take turns as well: their workers live side by side."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         caches = (Path(folder) / str(number) for number in itertools.count())
         watch = PauseWatch().start()
-        keys = [(case, side) for case in cases for side in sides]
-        programs: dict[str, dict[str, Any]] = {case.name: {side: {} for side in sides} for case in cases}
+        programs: dict[str, dict[str, Any]] = {case.name: {} for case in cases}
         workers = {}
         for number in range(compile_repeats):
             for case, side in keys:
                 if number == 0:
-                    worker, programs[case.name][side] = compile_twice(case, side, caches, watch)
+                    compiled = compile_once if side == UPDATES else compile_twice
+                    worker, programs[case.name][side] = compiled(case, side, caches, watch)
                     workers[case.name, side] = stack.enter_context(worker)
-                elif case.repeats_compilation and side != BOUND:
+                elif case.repeats_compilation and side in (OURS, PEER):
                     worker, again = compile_twice(case, side, caches, watch)
                     with worker:
                         for name in ("compile_seconds", "cached_compile_seconds"):
                             programs[case.name][side][name] += again[name]
         time_in_turns(keys, repeats, workers, programs, watch)
         if launches:
-            for case, side in keys:
+            for case, side in without_updates(keys):
                 programs[case.name][side]["launches_per_iteration"] = launches_per_iteration(case, side, next(caches))
     return [case._asdict() | {"programs": programs[case.name]} for case in cases]
 
@@ -89,7 +96,17 @@ def add_counts(measured: Sequence[dict[str, Any]], cases: Sequence[Case], *, on_
     flops, counts = kernels.count_flops(cases), kernels.count(cases) if on_cpu else {}
     for case in measured:
         name, ours = case["name"], case["programs"][OURS]
-        ours |= {"matmul_flops": flops[name]} | ({"kernels": counts[name]} if name in counts else {})
+        ours |= flops[name] | ({"kernels": counts[name]} if name in counts else {})
+
+
+def compile_once(case: Case, side: str, caches: Iterator[Path], watch: PauseWatch) -> tuple[Worker, dict[str, Any]]:
+    """A worker that is ready to train; how long it compiled is not measured."""
+    worker = start(case, side, next(caches))
+    try:
+        return worker, worker.ask("compile")
+    except BaseException:
+        worker.close()
+        raise
 
 
 def compile_twice(case: Case, side: str, caches: Iterator[Path], watch: PauseWatch) -> tuple[Worker, dict[str, Any]]:
@@ -140,17 +157,23 @@ def time_in_turns(
         for case, side in keys:
             worker, seed = workers[case.name, side], number * SEEDS_PER_ROUND
             what = f"round {number} of {repeats}: {case.title}: {side}" if number else f"warm-up: {case.title}: {side}"
-            section = watch.undisturbed(functools.partial(worker.ask, "train", first_seed=seed, keep=number > 0), what)
+            keep = number > 0 and side != UPDATES
+            section = watch.undisturbed(functools.partial(worker.ask, "train", first_seed=seed, keep=keep), what)
             if number:
                 programs[case.name][side].setdefault("sections", []).append(section)
             say(f"{what} {section['env_steps'] / section['seconds']:,.0f} env steps/s")
-    for case, side in keys:
+    for case, side in without_updates(keys):
         programs[case.name][side] |= workers[case.name, side].ask("evaluate")
+
+
+def without_updates(keys: Sequence[tuple[Case, str]]) -> list[tuple[Case, str]]:
+    """The programs that a policy comes out of."""
+    return [(case, side) for case, side in keys if side != UPDATES]
 
 
 def launches_per_iteration(case: Case, side: str, cache: Path) -> float:
     """Kernels per iteration: the difference between two short runs, so that what happens once drops out."""
-    rows = case.settings["num_envs"] * case.settings.get("rollout_length", 1)
+    rows = case.steps_per_iteration
     start_up = case.settings.get("learning_starts", 0)
 
     def count(iterations: int) -> int:

@@ -5,19 +5,24 @@ import math
 import sys
 from types import SimpleNamespace
 
+import chex
 import jax
 import numpy as np
 import pytest
 
 import jaxrl
-from benchmarks import cases, kernels, report, scores, speed
+from benchmarks import cases, claims, kernels, numbers, report, scores, speed, starts, work
 from benchmarks.__main__ import main, make_parser
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import Worker, WorkerError, clean_environment
 from benchmarks.worker import Session, count_launches
+from jaxrl.agent import state_shapes
+from jaxrl.metrics import to_floats
 
-TINY = cases.Case("tiny", "Tiny", "ppo", cases.PPO | {"num_envs": 2, "rollout_length": 8}, 160, num_seeds=2, runs_per_section=2)
+TINY = cases.Case(
+    "tiny", "Tiny", "ppo", "ppo", cases.PPO | {"num_envs": 2, "rollout_length": 8}, 160, num_seeds=2, runs_per_section=2
+)
 
 # ---------------------------------------------------------------------------------------------------------------- command line
 
@@ -45,8 +50,8 @@ def test_wrong_arguments_are_named(args, message, capsys):
 
 
 def test_arguments():
-    given = make_parser().parse_args(["speed", "--only", "dqn", "--repeats", "3", "--without-peer"])
-    assert (given.only, given.repeats, given.without_peer, given.scale) == ("dqn", 3, True, 1.0)
+    given = make_parser().parse_args(["speed", "--only", "dqn", "ppo-minatar", "--repeats", "3", "--without-peer"])
+    assert (given.only, given.repeats, given.without_peer, given.scale) == (["dqn", "ppo-minatar"], 3, True, 1.0)
     assert make_parser().parse_args(["scores"]).names == []
 
 
@@ -111,11 +116,12 @@ class FakeWorker:
 
 
 def test_sections_take_turns():
-    log, keys = [], [(TINY, "jaxrl"), (TINY, "rejax")]
+    log, keys = [], [(TINY, "updates"), (TINY, "jaxrl"), (TINY, "rejax")]
     workers = {("tiny", side): FakeWorker(side, log) for _, side in keys}
-    programs = {"tiny": {"jaxrl": {}, "rejax": {}}}
+    programs = {"tiny": {"updates": {}, "jaxrl": {}, "rejax": {}}}
     speed.time_in_turns(keys, 2, workers, programs, PauseWatch())
-    assert [name for op, name, _ in log if op == "train"] == ["jaxrl", "rejax"] * 3
+    assert [name for op, name, _ in log if op == "train"] == ["updates", "jaxrl", "rejax"] * 3
+    assert {name for op, name, arguments in log if op == "evaluate" or arguments["keep"]} == {"jaxrl", "rejax"}
     assert [arguments["keep"] for op, name, arguments in log if (op, name) == ("train", "jaxrl")] == [False, True, True]
     assert len({arguments["first_seed"] for op, _, arguments in log if op == "train"}) == 3
     assert len(programs["tiny"]["rejax"]["sections"]) == 2
@@ -185,6 +191,51 @@ def test_the_bound_does_the_same_rollouts_without_a_network():
     assert 0.8 * 320 < steps < 320  # episodes of about 22 steps, each with a row for the reset
 
 
+def test_the_updates_alone_are_those_of_training():
+    from benchmarks.jaxrl_side import make_agent, updates_alone
+
+    agent = make_agent(TINY)
+    alone = updates_alone(agent)
+
+    @jax.jit
+    def compared(key):
+        started = alone.init(key)
+        return agent.step(agent.init(key)), started, alone.step(started)
+
+    (trained, metrics), started, (updated, same) = compared(jax.random.key(3))
+    chex.assert_trees_all_close(trained.learner.params, updated.learner.params, atol=1e-6)
+    assert to_floats(same)["losses/value_loss"] == pytest.approx(to_floats(metrics)["losses/value_loss"], rel=1e-4)
+    chex.assert_trees_all_equal(updated.actor, started.actor)
+
+
+def test_networks_are_of_the_size_that_they_should_be():
+    from benchmarks.jaxrl_side import make_agent
+
+    def parameters(name):
+        agent = make_agent(next(case for case in cases.CASES if case.name == name))
+        return sum(leaf.size for leaf in jax.tree.leaves(state_shapes(agent).learner.params))
+
+    torso = 10 * 10 * 4 * 64 + 64 + 64 * 64 + 64  # as Rejax has it: the board flat, twice, with 3 actions and a value
+    assert parameters("breakout-mlp") == 2 * torso + (64 * 3 + 3) + (64 + 1)
+    board = 3 * 3 * 4 * 16 + 16 + 8 * 8 * 16 * 128 + 128  # of Young & Tian: 16 channels, 128 units, and both heads on them
+    assert parameters("breakout-conv") == board + (128 * 3 + 3) + (128 + 1)
+    seen = 2 + 2 + 1  # two of CartPole's four numbers, the previous action and the previous reward
+    gates = 3 * (64 * 64 + 64) + 3 * 64 * 64  # of what comes in, with a bias, and of the carry
+    assert parameters("ppo-gru") == (seen * 64 + 64 + 64 * 64 + 64) + gates + (64 * 2 + 2) + (64 + 1)
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
+def test_what_is_measured_of_a_case(case):
+    sides = {True: ["updates", "jaxrl", "rejax", "random"], False: ["updates", "jaxrl", "random"]}
+    assert speed.sides_of([case], with_peer=True) == [(case, side) for side in sides[not case.no_peer]]
+    assert speed.sides_of([case], with_peer=False) == [(case, side) for side in sides[False]]
+    assert case.group in cases.GROUPS
+
+
+def test_starting_a_kernel_takes_time():
+    assert 1e-9 < starts.kernel_seconds(seconds=0.01) < 1e-2
+
+
 def test_dqn_makes_one_update_per_step():
     from benchmarks.jaxrl_side import make_agent
 
@@ -215,7 +266,7 @@ def fake_result(ours=(2000, 3000, 8000), theirs=(1000, 1000, 2000)):
         "random": program("jaxrl", [6000], [0.5], [20.0]),
     }
     return {
-        "algorithm": "ppo",
+        "group": "ppo",
         "command": "python -m benchmarks speed",
         "date": "2026-01-02",
         "hardware": {"cpu": "a processor", "cores": 2, "gpu": None},
@@ -247,16 +298,42 @@ def test_kernels_and_the_share_of_the_matmul_rate():
     ours = result["cases"][0]["programs"]["jaxrl"]  # which both cases share
     ours |= {"matmul_flops": 1e9, "kernels": {"row": 39.0, "update": 64.25, "iteration": 7123.0}}
     ours["sections"][0]["seconds"] = 1.0  # and 2 s the others
-    work = report.work_table(result["cases"], 2e9)
-    assert cells(work, "ppo-1-seed")[1:] == ["39", "64.2", "7,123", "500M (500M–1G)", "25.0%"]
-    assert "this machine does 2Gflop/s" in work
-    assert work in report.speed_report(result) and "flop/s" not in report.speed_report(fake_result())
+    text = work.work_table(result["cases"], 2e9)
+    assert cells(text, "ppo-1-seed")[1:] == ["39", "64.2", "7,123", "500M (500M–1G)", "25.0%"]
+    assert "this machine does 2Gflop/s" in text
+    assert text in report.speed_report(result) and "flop/s" not in report.speed_report(fake_result())
     del ours["kernels"]  # as on a GPU, where they are measured
-    assert cells(report.work_table(result["cases"], 2e9), "ppo-1-seed")[1:] == ["500M (500M–1G)", "25.0%"]
+    assert cells(work.work_table(result["cases"], 2e9), "ppo-1-seed")[1:] == ["500M (500M–1G)", "25.0%"]
+
+
+def test_where_the_time_goes():
+    case = TINY._replace(settings=TINY.settings | {"num_epochs": 3, "num_minibatches": 5}, num_seeds=1, runs_per_section=2)
+    ours = program("jaxrl", (), [1.0], [0.0], steps=160)  # 10 iterations, in two runs
+    ours |= {"sections": [{"seconds": s} for s in (2.0, 4.0, 8.0)], "update_matmul_flops": 3e7}
+    ours["kernels"] = {"row": 10.0, "update": 100.0, "iteration": 1580.0}
+    updates = {"total_steps": 32, "sections": [{"seconds": s} for s in (0.3, 0.6, 0.6)]}  # 2 iterations
+    measured = [case._asdict() | {"programs": {"jaxrl": ours, "updates": updates}}]
+    row = cells(work.share_table(measured, 1e9, 1e-5), "Tiny")
+    # An iteration takes 0.1, 0.2, 0.4 s, its updates 0.075, 0.15, 0.15 s: 1,500 of 1,580 kernels, for 15 gradient steps.
+    assert row[1:5] == ["25% (25%–62%)", "6.25k", "10k", "200M (200M–400M)"]
+    assert row[5:] == ["20%", "10%", "70%"]
+    assert cells(work.share_table(measured, 1e9, None), "Tiny")[5:] == ["20%"]  # as on a GPU
+
+
+def test_a_case_that_the_peer_has_not_says_why():
+    result = fake_result()
+    programs = {side: program for side, program in result["cases"][0]["programs"].items() if side != "rejax"}
+    result["cases"][1] |= {"no_peer": "has no such thing", "programs": programs}
+    table, _, ratios = report.speed_report(result).partition("jaxrl / Rejax")
+    lines = table.splitlines()
+    ours = next(number for number, line in enumerate(lines) if line.startswith("| ppo-8-seeds"))
+    reason = [cell.strip() for cell in lines[ours + 1].strip("|").split("|")]
+    assert reason == ["", "Rejax", "has no such thing", *["–"] * 7] and lines[ours].count("|") == lines[ours + 1].count("|")
+    assert "| ppo-1-seed" in ratios and "| ppo-8-seeds" not in ratios
 
 
 def test_what_is_counted_is_kept_with_what_is_measured(monkeypatch):
-    monkeypatch.setattr(speed.kernels, "count_flops", lambda given: {case.name: 7 for case in given})
+    monkeypatch.setattr(speed.kernels, "count_flops", lambda given: {case.name: {"matmul_flops": 7} for case in given})
     monkeypatch.setattr(speed.kernels, "count", lambda given: {case.name: {"row": 1} for case in given})
     measured = [{"name": "tiny", "programs": {"jaxrl": {"name": "jaxrl"}, "random": {}}}]
     speed.add_counts(measured, [TINY], on_cpu=True)
@@ -269,8 +346,8 @@ def test_what_is_counted_is_kept_with_what_is_measured(monkeypatch):
 def test_what_was_missed_is_said():
     slow = fake_result(ours=(1000, 1500, 3000))
     assert cells(report.speed_report(slow), "PPO, 8 seeds: speed")[1:] == ["≥ 2.00", "1.50 (1.00–1.50)", "NO"]
-    assert report.missed_claims(slow) and not report.missed_claims(fake_result())
-    assert not report.missed_claims(slow | {"scale": 0.1})
+    assert claims.missed_claims(slow) and not claims.missed_claims(fake_result())
+    assert not claims.missed_claims(slow | {"scale": 0.1})
 
 
 def test_without_the_peer_there_are_no_claims_about_it():
@@ -282,7 +359,7 @@ def test_without_the_peer_there_are_no_claims_about_it():
 
 
 def test_numbers_are_short():
-    assert [report.short(x) for x in (7.126, 999.0, 9020.0, 652_300.0, 1_300_000.0)] == ["7.13", "999", "9.02k", "652k", "1.3M"]
+    assert [numbers.short(x) for x in (7.126, 999.0, 9020.0, 652_300.0, 1_300_000.0)] == ["7.13", "999", "9.02k", "652k", "1.3M"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------- scores

@@ -1,0 +1,100 @@
+"""What is asked of jaxrl's speed, and whether it was reached. Standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.markdown import table
+from benchmarks.numbers import Program, paired, rates, return_difference, with_error, with_range
+
+Cases = Mapping[str, Mapping[str, Program]]
+"""case name -> side -> what was measured"""
+
+
+class Claim(NamedTuple):
+    """What jaxrl should reach: a ratio, at least or at most."""
+
+    text: str
+    ratios: Callable[[Cases], list[float]]
+    """KeyError where a case, or a side of it, was not measured."""
+    limit: float
+    at_least: bool = True
+
+    def met(self, cases: Cases) -> bool:
+        value = median(self.ratios(cases))
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+def _faster(text: str, case: str, limit: float) -> Claim:
+    return Claim(f"{text}: speed, × Rejax", lambda c: paired(rates(c[case]["jaxrl"]), rates(c[case]["rejax"])), limit)
+
+
+def _compiles(text: str, case: str) -> tuple[Claim, Claim]:
+    def cold(cases: Cases) -> list[float]:
+        return paired(*(cases[case][side]["compile_seconds"] for side in ("jaxrl", "rejax")))
+
+    def cached(cases: Cases) -> list[float]:
+        return paired(*(cases[case]["jaxrl"][name] for name in ("cached_compile_seconds", "compile_seconds")))
+
+    return (
+        Claim(f"{text}: trace and compile, × Rejax", cold, 1.25, at_least=False),
+        Claim(f"{text}: trace and compile from the cache, × cold", cached, 1 / 3, at_least=False),
+    )
+
+
+CLAIMS = (
+    _faster("PPO, 1 seed", "ppo-1-seed", 1.1),
+    _faster("PPO, 8 seeds", "ppo-8-seeds", 2.0),
+    *_compiles("PPO, 1 seed", "ppo-1-seed"),
+    *_compiles("PPO, 8 seeds", "ppo-8-seeds"),
+    _faster("PPO on Breakout, MLP", "breakout-mlp", 1.1),
+    _faster("DQN, buffer 10k", "dqn-10k", 1.5),
+    _faster("DQN, buffer 100k", "dqn-100k", 5.0),
+    Claim(
+        "DQN, time per step with buffer 1M, × with 10k",
+        lambda c: paired(rates(c["dqn-10k"]["jaxrl"]), rates(c["dqn-1m"]["jaxrl"])),
+        1.1,
+        at_least=False,
+    ),
+    *_compiles("DQN, buffer 10k", "dqn-10k"),
+)
+
+RETURNS = (
+    ("PPO, 1 seed", "ppo-1-seed"),
+    ("PPO, 8 seeds", "ppo-8-seeds"),
+    ("PPO on Breakout, MLP", "breakout-mlp"),
+    ("DQN, buffer 10k", "dqn-10k"),
+    ("DQN, buffer 100k", "dqn-100k"),
+)
+"""Where the returns are compared as well: speed counts at an equal or better one only."""
+
+
+def claim_rows(result: Mapping[str, Any]) -> list[list[str]]:
+    """What is asked of jaxrl; claims about the peer are left out where it was not measured."""
+    cases = {case["name"]: case["programs"] for case in result["cases"]}
+    rows = []
+    for claim in CLAIMS:
+        try:
+            ratios = claim.ratios(cases)
+        except KeyError:
+            continue
+        asked = f"{'≥' if claim.at_least else '≤'} {claim.limit:.2f}"
+        rows.append([claim.text, asked, with_range(ratios), "yes" if claim.met(cases) else "NO"])
+    for text, name in RETURNS:
+        if "rejax" in cases.get(name, ()):
+            difference, error = return_difference(cases[name])
+            met = "–" if math.isnan(error) else "yes" if difference >= -2 * error else "NO"
+            rows.append([f"{text}: return − Rejax's", "≥ −2 s.e.", with_error(difference, error, "+"), met])
+    return rows
+
+
+def claim_table(rows: Sequence[Sequence[str]]) -> str:
+    return table(["asked of jaxrl", "limit", "measured", "met"], rows)
+
+
+def missed_claims(result: Mapping[str, Any]) -> bool:
+    """Whether something that is asked was not reached; shortened runs say nothing about it."""
+    return result["scale"] == 1 and any(row[-1] == "NO" for row in claim_rows(result))

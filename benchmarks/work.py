@@ -1,0 +1,84 @@
+"""Where jaxrl's time goes: kernels, arithmetic, rollouts and updates. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.cases import Case
+from benchmarks.kernels import KERNEL_COLUMNS, kernel_cells
+from benchmarks.markdown import table
+from benchmarks.numbers import Program, paired, short, with_range
+
+
+def work_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float) -> str:
+    """What jaxrl's programs consist of, and how near their matrix products come to the machine's rate."""
+    counted = all("kernels" in case["programs"]["jaxrl"] for case in cases)
+    rows = []
+    for case in cases:
+        ours = case["programs"]["jaxrl"]
+        speeds = [ours["matmul_flops"] / section["seconds"] for section in ours["sections"]]
+        row = [case["title"], *(kernel_cells(ours["kernels"]) if counted else [])]
+        rows.append([*row, with_range(speeds, short), f"{median(speeds) / matmul_rate:.1%}"])
+    header = ["jaxrl", *(f"kernels/{name}" for name in KERNEL_COLUMNS if counted), "matmul flop/s", "of the machine's"]
+    legend = (
+        "*kernels*: that the compiled program starts per device. *matmul flop/s*: those of the matrix products of training, over "
+        f"all of its time (least–greatest). At products of large f32 matrices this machine does {short(matmul_rate)}flop/s."
+    )
+    return table(header, rows) + "\n\n" + legend
+
+
+def share_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float, kernel_seconds: float | None) -> str:
+    """How jaxrl's time divides into rollouts and updates, and that of the updates into products and the rest.
+
+    Args:
+      matmul_rate: floating-point operations per second of the machine.
+      kernel_seconds: what starting a kernel takes; None where it was not measured, on a GPU.
+    """
+    counted = kernel_seconds is not None and all("kernels" in case["programs"]["jaxrl"] for case in cases)
+    rows = []
+    for case in cases:
+        same = Case(**{name: case[name] for name in Case._fields})
+        ours, updates = case["programs"]["jaxrl"], case["programs"]["updates"]
+        whole, part = seconds_per_iteration(same, ours), seconds_per_iteration(same, updates)
+        rollouts = [1 - share for share in paired(part, whole)]
+        speeds = [ours["update_matmul_flops"] / seconds for seconds in part]
+        per_row = (median(whole) - median(part)) / same.settings.get("rollout_length", 1)
+        products = median(speeds) / matmul_rate
+        row = [
+            case["title"],
+            with_range(rollouts, "{:.0%}".format),
+            short(1e6 * per_row),
+            short(1e6 * median(part) / same.updates_per_iteration),
+            with_range(speeds, short),
+            f"{products:.0%}",
+        ]
+        if counted:
+            kernels = ours["kernels"]["iteration"] - ours["kernels"]["row"] * same.settings.get("rollout_length", 1)
+            starts = kernels * (kernel_seconds or 0.0) / median(part)
+            row += [f"{starts:.0%}", f"{1 - products - starts:.0%}"]
+        rows.append(row)
+    header = ["jaxrl", "rollouts", "µs/row", "µs/update", "matmul flop/s of updates", "products"]
+    return table(header + ["starts", "rest"] * counted, rows) + "\n\n" + _legend(kernel_seconds if counted else None)
+
+
+def _legend(kernel_seconds: float | None) -> str:
+    text = (
+        "*rollouts*: their share of the time of training, with all that is no update; updates are timed alone, on one rollout "
+        "that stays. *products*: the share of the machine's matmul rate that updates reach, and so the share of their time that "
+        "their matrix products would need at this rate."
+    )
+    if kernel_seconds is None:
+        return text
+    return text + (
+        f" *starts*: what it takes to start their kernels, {1e9 * kernel_seconds:.0f} ns each for those that have nothing to do. "
+        "*rest*: elementwise functions, copies, and what products of this size take longer than large ones."
+    )
+
+
+def seconds_per_iteration(case: Case, program: Program) -> list[float]:
+    """Of each timed section, for all seeds together."""
+    rows = program["total_steps"] - case.settings.get("learning_starts", 0)
+    iterations = rows // case.steps_per_iteration * case.runs_per_section
+    return [section["seconds"] / iterations for section in program["sections"]]
