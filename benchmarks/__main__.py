@@ -13,8 +13,10 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PeerError
 from benchmarks.protocol import WorkerError
 from benchmarks.report import render
+from benchmarks.summary import in_readme, read_speed
 
 RESULTS = Path("benchmarks/results")
+README = Path("README.md")
 WORK = Path("runs/scores")
 
 
@@ -63,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
 
-    table = commands.add_parser("table", help="print the tables again from the results")
+    table = commands.add_parser("table", help="print the tables again from the results, and write them where they stand")
     for command in (speed, scores, overhead, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
@@ -141,7 +143,10 @@ def show(given: argparse.Namespace) -> int:
 
 
 def write_table(out: Path) -> None:
+    """``TABLES.md`` beside the results, and the README's table where these are the repository's."""
     (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
+    if out == RESULTS:
+        README.write_text(in_readme(README.read_text(encoding="utf-8"), read_speed(out)), encoding="utf-8")
 
 
 if __name__ == "__main__":

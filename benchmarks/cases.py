@@ -113,7 +113,7 @@ CASES = (
     _dqn("dqn-1m", "DQN, buffer 1M", 1_000_000, peer_total_steps=2_000, repeats_compilation=False),
     _ppo(
         "ppo-gru",
-        "PPO with a GRU, 16 envs",
+        "PPO with a GRU, CartPole without velocities, 16 envs",
         16,
         500_000,
         group="ppo-recurrent",
@@ -122,10 +122,10 @@ CASES = (
         no_peer="has no recurrent networks",
         **_ALONE,
     ),
-    _ppo("breakout-mlp", "PPO, MLP, 64 envs", 64, 30 * 64 * 128, network={"encoder": "flat"}, **_BREAKOUT),
+    _ppo("breakout-mlp", "PPO, Breakout, MLP, 64 envs", 64, 30 * 64 * 128, network={"encoder": "flat"}, **_BREAKOUT),
     _ppo(
         "breakout-conv",
-        "PPO, MinAtar's network, 64 envs",
+        "PPO, Breakout, MinAtar's network, 64 envs",
         64,
         30 * 64 * 128,
         network={"hidden_sizes": None, "activation": None},

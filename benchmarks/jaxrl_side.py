@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import jaxrl
 from benchmarks.cases import HIDDEN_SIZES, Case
 from benchmarks.worker import EPISODES, count_parameters, serve_program
 from jaxrl.agent import bind, environment_ids
-from jaxrl.metrics import to_floats
+from jaxrl.metrics import all_reduce, to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.rollout import collect, fold_each
 from jaxrl.runtime.drivers.fused import FusedDriver
@@ -38,23 +39,40 @@ def make_agent(case: Case) -> Agent:
 # --------------------------------------------------------------------------------------------------------------------- updates
 
 
+class Held(NamedTuple):
+    """Where the actor would be in a state: a rollout that stays."""
+
+    rows: dict[str, Any]
+    """The fields of a Rollout that are [T, B]."""
+    starts: dict[str, Any]
+    """Those that are [B]."""
+    done: Array
+
+    @property
+    def env_axes(self) -> dict[str, int]:
+        return {"rows": 1, "starts": 0, "done": 0}
+
+
 def updates_alone(agent: Agent) -> Agent:
-    """The same updates, all of the rollout that ``init`` collects, which is where the actor would be in the state."""
+    """The same updates, all of the rollout that ``init`` collects."""
     env: Any = agent.env
-    rows = jnp.float32(agent.steps_per_iteration)
 
     def init(key: Key, hyperparams: Any = None, env_params: Any = None) -> Any:
         state, env_id = agent.init(key, hyperparams, env_params), environment_ids(agent.num_envs, None)
         policy, key = agent.algorithm.policy(state.learner), jax.random.fold_in(state.key, state.iteration)
         args = (policy, state.actor, state.env_params, env_id, key, agent.rollout_length)
         _, rollout, _ = collect(agent.algorithm, env, *args)
-        return state._replace(actor=rollout)  # type: ignore[arg-type]
+        rows = rollout._asdict()
+        starts = {name: rows.pop(name) for name in ("carry", "env_id", "version")}
+        return state._replace(actor=Held(rows, starts, state.actor.done))  # type: ignore[arg-type]
 
     def step(state: Any) -> tuple[Any, Metrics]:
+        rollout = Rollout(**state.actor.rows, **state.actor.starts)
         with jax.named_scope("update"):
-            learner, metrics = agent.algorithm.update(state.learner, state.actor)
-        counted = {"charts/valid_rows": Mean(rows, rows)}
-        return state._replace(learner=learner, iteration=state.iteration + 1), metrics | counted
+            learner, metrics = agent.algorithm.update(state.learner, rollout)
+        rows = jnp.full((), rollout.valid.size, jnp.int32)
+        metrics = all_reduce({**metrics, "charts/valid_rows": Mean(rows, rows)}, agent.axis_name)
+        return state._replace(learner=learner, iteration=state.iteration + 1), metrics
 
     return agent._replace(init=init, step=step)
 
@@ -108,8 +126,8 @@ class FusedProgram:
 
     name, version = "jaxrl", jaxrl.__version__
 
-    def __init__(self, agent: Agent, case: Case) -> None:
-        self._agent, self._case = agent, case
+    def __init__(self, agent: Agent, case: Case, part: Callable[[Agent], Agent] = lambda agent: agent) -> None:
+        self._agent, self._case = part(agent), case
         self._iterations = num_iterations(agent, case.total_steps)
         self._warmup_steps = agent.algorithm.warmup_iterations * agent.steps_per_iteration
         self.total_steps = self._iterations * agent.steps_per_iteration + self._warmup_steps
@@ -150,7 +168,7 @@ def make_program(case: Case, side: str) -> FusedProgram:
         return FusedProgram(make_random_agent(case.env, case.settings["num_envs"], case.settings.get("rollout_length", 1)), case)
     agent = make_agent(case)
     if side == "updates":
-        return FusedProgram(updates_alone(agent), case._replace(total_steps=case.updates_total_steps))
+        return FusedProgram(agent, case._replace(total_steps=case.updates_total_steps), updates_alone)
     return FusedProgram(agent, case)
 
 

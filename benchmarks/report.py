@@ -12,6 +12,7 @@ from benchmarks.cases import GROUPS
 from benchmarks.claims import claim_rows, claim_table
 from benchmarks.markdown import table
 from benchmarks.numbers import Program, paired, peak, rates, return_difference, short, standard_error, with_error, with_range
+from benchmarks.summary import read_speed
 from benchmarks.work import share_table, work_table
 
 NAMES = {"jaxrl": "jaxrl", "rejax": "Rejax", "random": "random policy"}
@@ -149,19 +150,13 @@ def score_report(results: Sequence[Mapping[str, Any]]) -> str:
 # ----------------------------------------------------------------------------------------------------------------------- tables
 
 
-def speed_files(folder: Path) -> list[Path]:
-    """Those that are there, in the order of the groups."""
-    return [path for group in GROUPS if (path := folder / f"speed-{group}.json").exists()]
-
-
 def render(folder: Path) -> str:
     """Every result in a folder, as Markdown.
 
     Raises:
       FileNotFoundError: there is none.
     """
-    read = [json.loads(path.read_text(encoding="utf-8")) for path in speed_files(folder)]
-    parts = [speed_report(result) for result in read]
+    parts = [speed_report(result) for result in read_speed(folder)]
     if scores := [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "scores").glob("*.json"))]:
         parts.append(score_report(scores))
     if (path := folder / "overhead.json").exists():

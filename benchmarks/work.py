@@ -38,29 +38,43 @@ def share_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float, kernel_s
     """
     counted = kernel_seconds is not None and all("kernels" in case["programs"]["jaxrl"] for case in cases)
     rows = []
-    for case in cases:
-        same = Case(**{name: case[name] for name in Case._fields})
-        ours, updates = case["programs"]["jaxrl"], case["programs"]["updates"]
-        whole, part = seconds_per_iteration(same, ours), seconds_per_iteration(same, updates)
-        rollouts = [1 - share for share in paired(part, whole)]
-        speeds = [ours["update_matmul_flops"] / seconds for seconds in part]
-        per_row = (median(whole) - median(part)) / same.settings.get("rollout_length", 1)
-        products = median(speeds) / matmul_rate
+    for measured in cases:
+        case, programs = as_case(measured), measured["programs"]
+        whole, part = (median(seconds_per_iteration(case, programs[side])) for side in ("jaxrl", "updates"))
+        length, reached = case.settings.get("rollout_length", 1), update_rates(case, programs)
+        products = median(reached) / matmul_rate
         row = [
-            case["title"],
-            with_range(rollouts, "{:.0%}".format),
-            short(1e6 * per_row),
-            short(1e6 * median(part) / same.updates_per_iteration),
-            with_range(speeds, short),
+            case.title,
+            with_range(rollout_shares(case, programs), "{:.0%}".format),
+            short(1e6 * (whole - part) / length),
+            short(1e6 * part / case.updates_per_iteration),
+            with_range(reached, short),
             f"{products:.0%}",
         ]
         if counted:
-            kernels = ours["kernels"]["iteration"] - ours["kernels"]["row"] * same.settings.get("rollout_length", 1)
-            starts = kernels * (kernel_seconds or 0.0) / median(part)
+            kernels = programs["jaxrl"]["kernels"]
+            starts = (kernels["iteration"] - kernels["row"] * length) * (kernel_seconds or 0.0) / part
             row += [f"{starts:.0%}", f"{1 - products - starts:.0%}"]
         rows.append(row)
     header = ["jaxrl", "rollouts", "µs/row", "µs/update", "matmul flop/s of updates", "products"]
     return table(header + ["starts", "rest"] * counted, rows) + "\n\n" + _legend(kernel_seconds if counted else None)
+
+
+def as_case(measured: Mapping[str, Any]) -> Case:
+    """The case of a result, which holds what was measured besides."""
+    return Case(**{name: measured[name] for name in Case._fields})
+
+
+def rollout_shares(case: Case, programs: Mapping[str, Program]) -> list[float]:
+    """Of each round: what rollouts, and all else that is no update, take of the time of training."""
+    whole, part = (seconds_per_iteration(case, programs[side]) for side in ("jaxrl", "updates"))
+    return [1 - share for share in paired(part, whole)]
+
+
+def update_rates(case: Case, programs: Mapping[str, Program]) -> list[float]:
+    """Of each round: floating-point operations per second of the matrix products of updates."""
+    flops = programs["jaxrl"]["update_matmul_flops"]
+    return [flops / seconds for seconds in seconds_per_iteration(case, programs["updates"])]
 
 
 def _legend(kernel_seconds: float | None) -> str:

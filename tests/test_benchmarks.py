@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import jaxrl
-from benchmarks import cases, claims, kernels, numbers, report, scores, speed, starts, work
+from benchmarks import cases, claims, kernels, numbers, report, scores, speed, starts, summary, work
 from benchmarks.__main__ import main, make_parser
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.pauses import PauseWatch
-from benchmarks.protocol import Worker, WorkerError, clean_environment
+from benchmarks.protocol import ROOT, Worker, WorkerError, clean_environment
 from benchmarks.worker import Session, count_launches
 from jaxrl.agent import state_shapes
 from jaxrl.metrics import to_floats
@@ -309,7 +309,7 @@ def test_kernels_and_the_share_of_the_matmul_rate():
 def test_where_the_time_goes():
     case = TINY._replace(settings=TINY.settings | {"num_epochs": 3, "num_minibatches": 5}, num_seeds=1, runs_per_section=2)
     ours = program("jaxrl", (), [1.0], [0.0], steps=160)  # 10 iterations, in two runs
-    ours |= {"sections": [{"seconds": s} for s in (2.0, 4.0, 8.0)], "update_matmul_flops": 3e7}
+    ours |= {"sections": [{"seconds": s, "env_steps": 160} for s in (2.0, 4.0, 8.0)], "update_matmul_flops": 3e7}
     ours["kernels"] = {"row": 10.0, "update": 100.0, "iteration": 1580.0}
     updates = {"total_steps": 32, "sections": [{"seconds": s} for s in (0.3, 0.6, 0.6)]}  # 2 iterations
     measured = [case._asdict() | {"programs": {"jaxrl": ours, "updates": updates}}]
@@ -317,6 +317,8 @@ def test_where_the_time_goes():
     # An iteration takes 0.1, 0.2, 0.4 s, its updates 0.075, 0.15, 0.15 s: 1,500 of 1,580 kernels, for 15 gradient steps.
     assert row[1:5] == ["25% (25%–62%)", "6.25k", "10k", "200M (200M–400M)"]
     assert row[5:] == ["20%", "10%", "70%"]
+    page = summary.page_table([{"cases": measured, "matmul_flops_per_second": 1e9}], "ppo")
+    assert cells(page, "Tiny")[4:] == ["25%", "20%"]
     assert cells(work.share_table(measured, 1e9, None), "Tiny")[5:] == ["20%"]  # as on a GPU
 
 
@@ -330,6 +332,28 @@ def test_a_case_that_the_peer_has_not_says_why():
     reason = [cell.strip() for cell in lines[ours + 1].strip("|").split("|")]
     assert reason == ["", "Rejax", "has no such thing", *["–"] * 7] and lines[ours].count("|") == lines[ours + 1].count("|")
     assert "| ppo-1-seed" in ratios and "| ppo-8-seeds" not in ratios
+
+
+def test_short_tables(tmp_path):
+    result = fake_result()
+    result["cases"][1] |= {"title": "alone", "no_peer": "has none", "programs": {"jaxrl": program("jaxrl", [4000], [], [])}}
+    assert cells(summary.readme_table([result]), "ppo-1-seed")[1:] == ["3k", "1k", "3"]
+    assert cells(summary.readme_table([result]), "alone")[1:] == ["4k", "has none", "–"]
+    text = "# A\n\n<!-- speed: python -m benchmarks table -->\n\nold\n\n<!-- /speed -->\n\nend\n"
+    new = summary.in_readme(text, [result])
+    assert new == text.replace("old", summary.readme_table([result])) and summary.in_readme(new, [result]) == new
+    with pytest.raises(ValueError, match="0 places"):
+        summary.in_readme("# A", [result])
+    result["cases"] = [case | {"algorithm": name} for case, name in zip(result["cases"], ("ppo", "dqn"), strict=True)]
+    assert "alone" not in summary.page_table([result], "ppo")
+    assert cells(summary.page_table([result], "dqn"), "alone")[1:] == ["4k", "has none", "–", "–", "–"]
+    with pytest.raises(ValueError, match="no speed of sac"):
+        summary.page_table([result], "sac")
+
+
+def test_the_readme_has_the_speed_that_was_measured():
+    readme = (ROOT / "README.md").read_text()
+    assert summary.in_readme(readme, summary.read_speed(ROOT / "benchmarks/results")) == readme, "python -m benchmarks table"
 
 
 def test_what_is_counted_is_kept_with_what_is_measured(monkeypatch):
