@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import pytest
@@ -58,6 +58,7 @@ EXPENSIVE_FILES = (
 """Run last, the longest first, so that all workers end together; the others come before them, in pytest's own order."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Cheapest first: a broken helper is reported before the long tests that stand on it.
 
@@ -68,6 +69,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         rule = getattr(item, "callspec", None) and item.callspec.params.get("rule")
         item.add_marker(pytest.mark.xdist_group(rule if isinstance(rule, str) else item.path.stem))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """Refuse to run without the groups: every worker would compile, and keep in memory, the programs of all rules."""
+    if node.config.option.dist == "loadgroup" and not all("@" in id for id in ids):
+        pytest.exit(f"pytest-xdist made no groups of the tests, for pytest {pytest.__version__} is not one that it knows", 4)
 
 
 @pytest.fixture(scope="module")
