@@ -55,7 +55,8 @@ _ELSEWHERE = {
     "epsilon_end": "end_e eps_end exploration_final_eps final_epsilon epsilon_final eps_final min_epsilon epsilon_min",
     "exploration_steps": "exploration_fraction eps_decay epsilon_decay epsilon_decay_steps eps_steps epsilon_timesteps",
     "double": "ddqn double_q double_dqn use_double",
-    "model": "policy policy_kwargs agent_kwargs network net net_arch hidden_sizes activation actor_critic q_network policy_class",
+    "model": "policy policy_kwargs agent_kwargs network net net_arch hidden_sizes activation actor_critic q_network policy_class"
+    " core core_size rnn lstm gru use_lstm use_rnn recurrent hidden_size layer_norm encoder embedding_size",
     "optimizer": "optim optimizer_class tx",
     "replay": "replay_buffer replay_buffer_class buffer memory",
     "extra_losses": "extra_loss loss loss_fn aux_loss",
@@ -87,7 +88,7 @@ _NOTES = {
     "tau": "the share by which the target moves: 1 - polyak",
     "anneal": "True lets the learning rate fall to 0 at the end",
     "seeds": "8 are the seeds 0 to 7, and a list names them",
-    "model": "functools.partial(jaxrl.models.actor_critic, hidden_sizes=(64, 64)), say",
+    "model": "arguments of the network: {'core': 'gru'} in Python, --model core=gru on the command line",
     "optimizer": "a function such as lambda hp: optax.adamw(hp.learning_rate)",
     "wandb": "the name of the project",
     "explore": "True acts as in training, False greedily",

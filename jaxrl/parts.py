@@ -23,13 +23,15 @@ from jaxrl.config import ReplayConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.intrinsic import Intrinsic, IntrinsicFn
 from jaxrl.models import ActorCriticOutput
-from jaxrl.names import listed
+from jaxrl.names import listed, nearest
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.replay import Replay, ReplayFn
 from jaxrl.spaces import example_input, other_way, same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree, Rollout
 
 ModelFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Model]
+ModelArguments: TypeAlias = Mapping[str, Any]
+"""Of the function that makes the rule's own network: {"core": "gru"}."""
 
 MODEL = "a jaxrl.Model(init, apply, unroll, initial_carry), or a function of (observation_space, action_space) that gives one"
 OPTIMIZER = (
@@ -73,6 +75,23 @@ def check_actions(rule: str, env: Env | HostEnv, kinds: Sequence[type[spaces.Spa
 
 
 # ----------------------------------------------------------------------------------------------------------------------- models
+
+
+def check_arguments(network: ModelFn, given: ModelArguments) -> None:
+    """Refuse arguments that a network does not take. What it says to their values, it says itself."""
+    takes = {name: p for name, p in inspect.signature(network).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    for name in given:
+        if name not in takes:
+            what = f"model={dict(given)!r}: {show(network)} takes no {name!r}.{nearest(name, takes)}"
+            raise TypeError(f"{what} It takes: {', '.join(takes)}")
+
+
+def with_arguments(model: Model | ModelFn | ModelArguments | None, network: ModelFn) -> Model | ModelFn | None:
+    """A builder's ``model`` keyword with arguments of the rule's own ``network`` as the function of the spaces that they mean."""
+    if not isinstance(model, Mapping):
+        return model
+    check_arguments(network, model)
+    return functools.partial(network, **model) if model else None
 
 
 def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.names import unknown
@@ -54,7 +56,19 @@ def _flag(name: str, value: Any) -> str:
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{dashed}" if value else f"--no-{dashed}"
-    return f"--{dashed} {value}"
+    return shlex.join([f"--{dashed}", *(words(value) if isinstance(value, Mapping) else [str(value)])])
+
+
+def words(arguments: Mapping[str, Any]) -> list[str]:
+    """``NAME=VALUE`` of each, as ``--model`` takes them."""
+    return [f"{name}={_word(value)}" for name, value in arguments.items()]
+
+
+def _word(value: Any) -> str:
+    """A sequence as ``64,64``; of one entry, as ``64,``."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) + "," * (len(value) == 1) or "()"
+    return str(value)
 
 
 PENDULUM = {

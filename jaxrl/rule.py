@@ -46,6 +46,7 @@ from jaxrl.parts import (
     resolve_model,
     resolve_optimizer,
     show,
+    with_arguments,
 )
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.transitions import replay_rows
@@ -284,6 +285,7 @@ def prepare(
     data: Any
     structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
     bound = resolve_env(env)
+    parts = {**parts, "model": with_arguments(parts["model"], default_model)}
     title = title_of(builder.__name__)
     check_actions(title, bound, actions)
     model = resolve_model(parts["model"], default_model, bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import runpy
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,20 @@ def test_an_entry_says_what_its_file_has(rule: str) -> None:
         else:
             with pytest.raises(TypeError, match=f"{entry.title} needs a {' or '.join(entry.actions)} .*: make_.* takes .*{kind}"):
                 small(rule, env)
+
+
+@every_rule
+def test_an_entry_names_the_network_of_its_builder(rule: str) -> None:
+    """All its arguments may be given."""
+    entry = ALGORITHMS[rule]
+    agent = entry.load().make("CartPole-v1", model={"hidden_sizes": (8,), "dtype": "float32"})
+    assert agent.spec["parts"]["model"]["partial"] == {"import": f"jaxrl.models:{entry.network}"}
+    with pytest.raises(TypeError, match=f"{entry.network} takes no 'x'. It takes: {', '.join(arguments(entry))}$"):
+        entry.load().make("CartPole-v1", model={"x": 1})
+
+
+def arguments(entry: Entry) -> list[str]:
+    return list(inspect.signature(entry.load_network()).parameters)[2:]
 
 
 def test_titles_are_unique() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -160,6 +161,8 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
     for setting, default in own.items():
         assert shown[setting].split()[1] == str(default), setting
     assert "a finite number >= 0" in shown["learning_rate"] and "Adam's step size;" in shown["learning_rate"]
+    network = ALGORITHMS[name].load_network()
+    assert all(len(shown[argument].split()) > 3 for argument in list(inspect.signature(network).parameters)[2:])
     assert f"jaxrl train {name} --env ENV" in out and f"jaxrl.make_{name}(env, *, model=None" in out
 
 
@@ -190,10 +193,10 @@ def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: py
     jaxrl_, train, algorithm, *flags = shlex.split(command)
     assert (jaxrl_, train, algorithm) == ("jaxrl", "train", preset.algorithm)
     options, settings = parse(algorithm, flags)
-    measured = json.loads((REPOSITORY / preset.source).read_text())["spec"]["settings"]
-    builder = getattr(jaxrl, f"make_{algorithm}")
-    length = {"total_steps": measured["total_steps"]}  # of the run that measured, in older files
-    assert builder(preset.env, **settings).spec["settings"] | length == measured
+    measured = json.loads((REPOSITORY / preset.source).read_text())["spec"]
+    spec = getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings).spec
+    length = {"total_steps": measured["settings"]["total_steps"]}  # of the run that measured, in older files
+    assert spec["settings"] | length == measured["settings"] and spec["parts"]["model"] == measured["parts"]["model"]
     expected = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps)
     assert options == expected
     assert parse(algorithm, ["--preset", name]) == (dataclasses.replace(expected, preset=name), settings)
@@ -206,6 +209,31 @@ def test_flags_win_over_a_preset() -> None:
     assert (settings["gamma"], settings["normalize_rewards"], settings["num_envs"]) == (0.9, False, 16)
     assert settings["anneal"] is True
     assert parse("ppo", ["--preset=ppo-pendulum", "--total-steps", "64", "--no-anneal"])[1]["anneal"] is False
+
+
+def test_a_preset_may_name_its_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"core": "gru", "hidden_sizes": [32], "use_previous": False}
+    preset = PRESETS["ppo-cartpole"]._replace(name="x", env="CartPole-v1|select_observation(0,2)", settings={"model": model})
+    monkeypatch.setitem(PRESETS, "x", preset)
+    *_, command = output(capsys, "presets", "x").splitlines()
+    assert "--model core=gru hidden_sizes=32, use_previous=False" in command and f"--env '{preset.env}'" in command
+    options, settings = parse("ppo", shlex.split(command)[3:])
+    agents = [
+        jaxrl.make_ppo(options.env, **given)
+        for given in (settings, parse("ppo", ["--preset", "x"])[1], {"model": {**model, "core": "gru"}})
+    ]
+    assert agents[0].spec == agents[1].spec == agents[2].spec and options.env == preset.env
+    assert parse("ppo", ["--preset", "x", "--model", "core=lstm"])[1]["model"] == {"core": "lstm"}
+    assert "model" not in parse("ppo", ["--preset", "x", "--model"])[1]  # of no arguments: the default
+
+
+@pytest.mark.parametrize(
+    "flags, words", [(["gru"], "'gru' must be NAME=VALUE, as in core=gru"), (["a=1", "a=2"], "a is given twice")]
+)
+def test_arguments_of_a_network_are_names_and_values(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse("ppo", ["--env", "CartPole-v1", "--model", *flags])
+    assert words in " ".join(capsys.readouterr().err.replace("│", "").split())
 
 
 def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -243,6 +243,36 @@ def test_what_is_no_model(model: Any, words: str) -> None:
     assert words in one_line(caught)
 
 
+def test_arguments_of_the_network_mean_the_function_with_them() -> None:
+    env = "tests.probes:constant_reward"
+    given = {"hidden_sizes": [8], "core": "gru", "core_size": 4}
+    assert small_ppo(env, model=given).spec == small_ppo(env, model=partial(actor_critic, **given)).spec
+    carry = small_ppo(env, model=given).algorithm.initial_carry(3)
+    assert [leaf.shape for leaf in jax.tree.leaves(carry)] == [(3, 4)]
+    assert small_dqn(env, model={"hidden_sizes": (8,)}).spec == small_dqn(env, model=SMALL_Q_NETWORK).spec
+    assert small_dqn(env, model={}).spec == small_dqn(env, model=None).spec
+
+
+@pytest.mark.parametrize(
+    "build, model, words",
+    [
+        (
+            small_ppo,
+            {"cor": "gru"},
+            "model={'cor': 'gru'}: actor_critic takes no 'cor'. Did you mean 'core'? It takes: encoder, ",
+        ),
+        (small_dqn, {"squash": True}, "model={'squash': True}: q_network takes no 'squash'."),
+        (small_ppo, {"core": "gruu"}, "core='gruu' is unknown: choose one of (None, 'gru', 'lstm'). Did you mean 'gru'?"),
+        (small_ppo, {"hidden_sizes": 8}, "hidden_sizes=8 must be positive integers, as in (64, 64), or (64,) for one layer"),
+        (small_dqn, {"core": "gru"}, "DQN learns from single rows, so its model must be memoryless"),
+    ],
+)
+def test_wrong_arguments_of_the_network(build: Any, model: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        build(ENV, model=model)
+    assert words in one_line(caught)
+
+
 def test_a_model_may_take_a_key_or_leave_it_out() -> None:
     """A rule that has a key gives it to any model; one that has none gives it to none."""
     model = SMALL_Q_NETWORK(ENV.observation_space, ENV.action_space)

@@ -96,12 +96,37 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
         ("gamma = [0.9]", "gamma = [0.9, 0.9]", r"\[grid\] gamma = \[0.9, 0.9\] holds 0.9 twice"),
         ("gamma = [0.9]", 'anneal = ["yes"]', "anneal='yes' must be True or False"),
         ('env = "tests.probes:action_choice"', "env = 3", "env = 3 must be an id"),
+        ("gamma = [0.9]", 'core = ["gru"]', "'core' is unknown. It is called 'model' here"),
+        ("gamma = [0.9]", 'model = ["gru"]', "model = 'gru' must be a table of arguments of the network, such as { core ="),
+        ("gamma = [0.9]", 'model = [{cor = "gru"}]', "actor_critic takes no 'cor'. Did you mean 'core'?"),
+        ("gamma = [0.9]", 'model = [{core = "gruu"}]', "core='gruu' is unknown: choose one of"),
+        ("gamma = [0.9]", "model = [{shared = 1}]", "shared=1 must be True or False"),
+        ("gamma = [0.9]", "model = [{core_size = 0}]", "core_size=0 must be an integer >= 1"),
+        ("gamma = [0.9]", "model = [{hidden_sizes = [0]}]", r"hidden_sizes=\[0\] must be positive integers"),
+        ("gamma = [0.9]", "model = [{}, {}]", r"\[grid\] model = \[{}, {}\] holds {} twice"),
+        ("num_minibatches = 1", 'num_minibatches = 4\nmodel = {core = "gru"}', "num_minibatches=4 must divide num_envs=2"),
     ],
 )
 def test_a_wrong_file_is_named(old: str, new: str, message: str, file: Path) -> None:
     file.write_text(TEXT.replace(old, new, 1))
     with pytest.raises(ValueError, match=message):
         read_sweep(file)
+
+
+def test_networks_are_structure(file: Path) -> None:
+    """Each needs a program; {} is the default."""
+    models = 'model = [{}, {core = "gru", hidden_sizes = [8, 4]}]'
+    file.write_text(TEXT.replace("num_envs = [2, 4]", models))
+    jobs = expand(read_sweep(file))
+    assert [job.name for job in jobs] == ["model=default", "model=core=gru,hidden_sizes=8,4"]
+    assert jobs[1].settings == {"model": {"core": "gru", "hidden_sizes": [8, 4]}} and len(jobs[1].members) == 3
+    Manifest(file.parent / "out", read_sweep(file))
+    kept = SweepFile(**json.loads((file.parent / "out" / "sweep.json").read_text())["sweep"])
+    assert [job.name for job in expand(kept)] == [job.name for job in jobs]
+    table = file.parent / "results.csv"
+    sweep_command.write_table([Result(job.settings, np.array([1.0, 3.0])) for job in jobs], table)
+    with table.open() as text:
+        assert [row["model"] for row in csv.DictReader(text)] == ["default", "core=gru,hidden_sizes=8,4"]
 
 
 def test_whole_numbers_may_be_written_as_people_do(file: Path) -> None:
@@ -123,17 +148,20 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(jaxrl.runtime.run, "run", lambda agent, *args, **given: asked.append((agent, *args, given)))
     words = {"num_envs": 4, "rollout_length": 32, "gamma": 0.9, "learning_rate": 2e-3}
+    model = {"hidden_sizes": [8], "layer_norm": True}
     toml = "\n".join(f"{name} = {value}" for name, value in words.items())
     head = f'algorithm = "{rule}"\nenv = "CartPole-v1"\ntotal_steps = 5000\n'
     grid = "\n".join(f"{name} = [{value}]" for name, value in words.items())
-    for i, tables in enumerate((f"[settings]\n{toml}\n[grid]\n", f"[grid]\n{grid}\n")):
+    network = "model = {hidden_sizes = [8], layer_norm = true}\n"
+    for i, tables in enumerate((f"[settings]\n{network}{toml}\n[grid]\n", f"[settings]\n{network}[grid]\n{grid}\n")):
         (tmp_path / "sweep.toml").write_text(head + tables)
         sweep = read_sweep(tmp_path / "sweep.toml")
         Manifest(tmp_path / f"{i}", sweep)
         sweep_job.main(str(tmp_path / f"{i}"), expand(sweep)[0].name)
     flags = [text for name, value in words.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    flags += ["--model", "hidden_sizes=8,", "layer_norm=True"]
     assert main(["train", rule, "--env", "CartPole-v1", "--total-steps", "5000", *flags, "--out", str(tmp_path / "run")]) == 0
-    jaxrl.runtime.run.run(getattr(jaxrl, f"make_{rule}")("CartPole-v1", **words), 5000)
+    jaxrl.runtime.run.run(getattr(jaxrl, f"make_{rule}")("CartPole-v1", model=model, **words), 5000)
 
     rates, data = [], []
     for agent, total_steps, given in asked:

@@ -45,6 +45,8 @@ class Entry(NamedTuple):
     """Whether it trains recurrent models."""
     paper: Paper | None
     module: str
+    network: str | None = None
+    """Function of ``jaxrl.models`` that makes its own network: the command line and sweeps take its arguments as ``model``."""
 
     @property
     def builder(self) -> str:
@@ -83,6 +85,10 @@ class Entry(NamedTuple):
             )
         return Loaded(*(getattr(module, name) for name in names))
 
+    def load_network(self) -> Any:
+        """The function that ``network`` names, or None."""
+        return self.network and getattr(importlib.import_module("jaxrl.models"), self.network)
+
 
 class Loaded(NamedTuple):
     """What the file of an algorithm offers to whoever has only its name."""
@@ -104,6 +110,7 @@ ALGORITHMS = {
             memory=True,
             paper=Paper("Schulman et al.", 2017, "arXiv:1707.06347"),
             module="jaxrl.algorithms.ppo",
+            network="actor_critic",
         ),
         Entry(
             "a2c",
@@ -114,6 +121,7 @@ ALGORITHMS = {
             memory=True,
             paper=Paper("Mnih et al.", 2016, "arXiv:1602.01783"),
             module="jaxrl.algorithms.a2c",
+            network="actor_critic",
         ),
         Entry(
             "reinforce",
@@ -124,6 +132,7 @@ ALGORITHMS = {
             memory=True,
             paper=Paper("Williams", 1992, "doi:10.1007/BF00992696"),
             module="jaxrl.algorithms.reinforce",
+            network="actor_critic",
         ),
         Entry(
             "dqn",
@@ -134,6 +143,7 @@ ALGORITHMS = {
             memory=False,
             paper=Paper("Mnih et al.", 2015, "doi:10.1038/nature14236"),
             module="jaxrl.algorithms.dqn",
+            network="q_network",
         ),
     )
 }

@@ -17,7 +17,7 @@ from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.minibatch import standardized
 from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, learnt_rows, observe, policy_gradient_loss, prepare_actor_critic
 from jaxrl.optimize import LossFn, Optimizer, Schedule
-from jaxrl.parts import ModelFn
+from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.returns import discounts, gae
 from jaxrl.types import Agent, Array, Env, HostEnv, Model, PyTree, Rollout
 
@@ -67,7 +67,7 @@ def a2c_loss(
 def make_a2c(
     env: str | Env | HostEnv,
     *,
-    model: Model | ModelFn | None = None,
+    model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     extra_losses: Sequence[LossFn] | LossFn = (),
@@ -80,9 +80,9 @@ def make_a2c(
 
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
-      model: a Model whose outputs are ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one,
-        such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh, or convolutions
-        where the observation is an image.
+      model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
+        ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
+        or convolutions where the observation is an image.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. The paper's RMSProp is
         ``jaxrl.optimize.clipped_rmsprop``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.

@@ -19,7 +19,7 @@ from jaxrl.config import Count, LearningRate, Positive, PositiveUnit, ReplayConf
 from jaxrl.distributions import pick
 from jaxrl.models import q_network, split_mask
 from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_mean
-from jaxrl.parts import ModelFn, check_q_values, resolve_replay
+from jaxrl.parts import ModelArguments, ModelFn, check_q_values, resolve_replay
 from jaxrl.replay import ReplayFn
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.replay.uniform import ReplayState, uniform_replay
@@ -156,7 +156,7 @@ def make_algorithm(rule: Rule[DQNConfig]) -> Algorithm:
 def make_dqn(
     env: str | Env | HostEnv,
     *,
-    model: Model | ModelFn | None = None,
+    model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
     replay: ReplayFn | None = None,
     schedules: Mapping[str, Schedule] | None = None,
@@ -167,8 +167,9 @@ def make_dqn(
 
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
-      model: a memoryless Model whose outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that
-        gives one; default: ``q_network``, an MLP of 2×64, ReLU, for vectors.
+      model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
+        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of
+        2×64, ReLU, for vectors.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, asked to keep 1 row
         before and n_step rows after a drawn one; default: ``uniform_replay``.

@@ -21,7 +21,7 @@ from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, 
 from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
 from jaxrl.on_policy import OnPolicyConfig, act, divergence, drawn_actions, evaluated, observe, prepare_actor_critic, row_by_row
 from jaxrl.optimize import Optimizer, Schedule, accumulated_gradient, add_losses, packing, step_along, valid_mean, valid_means
-from jaxrl.parts import ModelFn
+from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.returns import discounts, gae
 from jaxrl.rule import Rule
 from jaxrl.surrogates import SURROGATES, check_surrogate
@@ -209,7 +209,7 @@ def make_algorithm(rule: Rule[PPOConfig]) -> Algorithm:
 def make_ppo(
     env: str | Env | HostEnv,
     *,
-    model: Model | ModelFn | None = None,
+    model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     extra_losses: Sequence[ExtraLoss] | ExtraLoss = (),
@@ -221,9 +221,9 @@ def make_ppo(
 
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
-      model: a Model whose outputs are ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one,
-        such as ``functools.partial(jaxrl.models.actor_critic, core="gru")``; default: two MLPs of 2×64, tanh, or convolutions
-        where the observation is an image.
+      model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
+        ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
+        or convolutions where the observation is an image.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       extra_losses: functions of (params, Batch) -> (loss to add, scalars to log), or one.

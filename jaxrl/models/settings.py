@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,16 +46,10 @@ def make_network(
       ValueError: a setting that is none, that has no effect here, or an image too small for its network.
       TypeError: a space that cannot be encoded.
     """
-    _choose("encoder", encoder, ENCODERS)
-    _choose("image_layout", image_layout, LAYOUTS)
-    _choose("convolution", convolution, CONVOLUTIONS)
-    _choose("core", core, (None, *CORES))
-    _choose("dtype", dtype, DTYPES)
-    if activation is not None and activation not in ACTIVATIONS:
-        close = _nearest(activation, ACTIVATIONS)
-        raise ValueError(f"activation={activation!r} is unknown: choose one of {sorted(ACTIVATIONS)}{close}")
+    check_values({"encoder": encoder, "image_layout": image_layout, "convolution": convolution, "core": core, "dtype": dtype})
+    check_values({"activation": activation, "layer_norm": layer_norm, "use_previous": use_previous, "core_size": core_size})
+    check_values({"channel_multiplier": channel_multiplier, "embedding_size": embedding_size, "hidden_sizes": hidden_sizes})
     use_previous = core is not None if use_previous is None else use_previous
-    check_switches(layer_norm=layer_norm, use_previous=use_previous)
     channel_multiplier = check_count("channel_multiplier", channel_multiplier)
     if embedding_size is not None:
         embedding_size = check_count("embedding_size", embedding_size)
@@ -90,6 +84,38 @@ def make_network(
         dtype=dtype,
     )
 
+
+def check_values(given: Mapping[str, Any]) -> None:
+    """Refuse values of arguments of ``actor_critic`` and ``q_network`` that no observations make right.
+
+    Raises:
+      ValueError, TypeError: as these do.
+    """
+    for name, allowed in _CHOICES.items():
+        if name in given:
+            _choose(name, given[name], allowed)
+    if (activation := given.get("activation")) is not None and activation not in ACTIVATIONS:
+        close = _nearest(activation, ACTIVATIONS)
+        raise ValueError(f"activation={activation!r} is unknown: choose one of {sorted(ACTIVATIONS)}{close}")
+    for name, value in given.items():
+        if value is None and name in _MAY_BE_NONE:
+            continue
+        if name in ("layer_norm", "use_previous", "shared", "squash"):
+            check_switches(**{name: value})
+        elif name in ("channel_multiplier", "core_size", "embedding_size"):
+            check_count(name, value)
+        elif name == "hidden_sizes":
+            _sizes(value, ())
+
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "encoder": ENCODERS,
+    "image_layout": LAYOUTS,
+    "convolution": CONVOLUTIONS,
+    "core": (None, *CORES),
+    "dtype": tuple(DTYPES),
+}
+_MAY_BE_NONE = ("hidden_sizes", "use_previous", "shared", "embedding_size")
 
 _MEANT_FOR = {
     **dict.fromkeys(["encoder", "image_layout", "channel_multiplier"], "images, Boxes of shape (height, width, channels)"),
@@ -131,7 +157,7 @@ def _sizes(hidden_sizes: Sequence[int] | None, images: Collection[str]) -> tuple
         return max((DENSE[name] for name in images), default=(64, 64))
     sizes = tuple(hidden_sizes) if isinstance(hidden_sizes, Sequence) else (None,)
     if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
-        raise ValueError(f"hidden_sizes={hidden_sizes!r} must be positive integers, as in (64, 64)")
+        raise ValueError(f"hidden_sizes={hidden_sizes!r} must be positive integers, as in (64, 64), or (64,) for one layer")
     return sizes
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.config import check_count, check_switches, checked, setting_types, split_settings
 from jaxrl.names import nearest
+from jaxrl.presets import words
 from jaxrl.runtime.loop.interrupt import SIGNALS, Interrupted, handled
 from jaxrl.runtime.records.folder import contents, plain
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically
@@ -78,7 +79,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
         raise ValueError(f"{shown}: algorithm {given['algorithm']!r} is unknown.{hint} There are: {', '.join(ALGORITHMS)}")
     structure, hyperparams = setting_names(given["algorithm"])
     for table in ("settings", "grid"):
-        _refuse_unknown(f"{shown}, [{table}]", given.get(table, {}), [*structure, *hyperparams])
+        _refuse_unknown(f"{shown}, [{table}]", given.get(table, {}), [*structure, *hyperparams, *_model(given["algorithm"])])
     if both := set(given.get("settings", {})) & set(given["grid"]):
         raise ValueError(f"{shown}: {sorted(both)[0]} is in [settings] and in [grid]: leave it in one")
     for name, values in given["grid"].items():
@@ -99,6 +100,8 @@ def _checked(sweep: SweepFile) -> SweepFile:
     types = setting_types(config) | setting_types(hyperparams)
 
     def value(name: str, given: Any) -> Any:
+        if name == "model":
+            return _checked_model(sweep.algorithm, given)
         plain = checked(name, given, types[name])
         return given if isinstance(plain, float) else plain  # as it is written: jobs are named after it
 
@@ -114,11 +117,30 @@ def _checked(sweep: SweepFile) -> SweepFile:
     total_steps, episodes = check_count("total_steps", sweep.total_steps), check_count("eval_episodes", sweep.eval_episodes)
     plain = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
     for job in expand(plain):
+        given = {**settings, **job.settings}
+        recurrent = given.pop("model", {}).get("core") is not None
         try:
-            split_settings(entry.builder, config, hyperparams, {**settings, **job.settings})[0].check()
+            split_settings(entry.builder, config, hyperparams, given)[0].check(recurrent=recurrent)
         except ValueError as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
     return plain
+
+
+def _model(algorithm: str) -> list[str]:
+    """The setting of that name, which is structure, where the algorithm has a network to give arguments to."""
+    return ["model"] if ALGORITHMS[algorithm].network else []
+
+
+def _checked_model(algorithm: str, given: Any) -> Any:
+    """Arguments of the algorithm's network that some observations make right."""
+    from jaxrl.models.settings import check_values
+    from jaxrl.parts import check_arguments
+
+    if not isinstance(given, Mapping):
+        raise TypeError(f'model = {given!r} must be a table of arguments of the network, such as {{ core = "gru" }}')
+    check_arguments(ALGORITHMS[algorithm].load_network(), given)
+    check_values(given)
+    return dict(given)
 
 
 def _refuse_unknown(where: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
@@ -137,9 +159,14 @@ def expand(sweep: SweepFile) -> list[Job]:
 
     members = combinations(hyperparams)
     return [
-        Job(" ".join(f"{name}={value}" for name, value in settings.items()) or "all", settings, members)
-        for settings in combinations(structure)
+        Job(" ".join(f"{name}={in_a_word(value)}" for name, value in settings.items()) or "all", settings, members)
+        for settings in combinations([*structure, *_model(sweep.algorithm)])
     ]
+
+
+def in_a_word(value: Any) -> str:
+    """A value of the grid as names and tables have it; a network as its arguments."""
+    return (",".join(words(value)) or "default") if isinstance(value, Mapping) else str(value)
 
 
 # --------------------------------------------------------------------------------------------------------------------- running

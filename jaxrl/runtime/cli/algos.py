@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -80,12 +81,31 @@ def show_algorithm(name: str, entry: Entry) -> None:
     ):
         print(f"\n{heading}")
         show_table(("setting", "default", "allowed", "what"), settings(source))
+    if (network := entry.load_network()) is not None:
+        print(f"\nNetwork: arguments of jaxrl.models.{entry.network}; model={{name: value}}, or --model NAME=VALUE …")
+        show_table(("argument", "default", "what"), arguments(network))
 
 
 def _signature(builder: Any) -> inspect.Signature:
     """The builder's own parameters, without annotations."""
     parameters = inspect.signature(builder).parameters.values()
     return inspect.Signature([parameter.replace(annotation=parameter.empty) for parameter in parameters])
+
+
+def arguments(network: Any) -> list[tuple[str, str, str]]:
+    """``(name, default, what)`` of every argument of a network."""
+    from jaxrl.models import actor_critic
+
+    texts = argument_docs(actor_critic) | argument_docs(network)  # the other networks document what differs
+    given = [p for p in inspect.signature(network).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return [(p.name, str(p.default), texts[p.name]) for p in given]
+
+
+def argument_docs(function: Any) -> dict[str, str]:
+    """What the Args of a docstring say of each."""
+    block = re.search(r"^Args:\n((?:  .*\n|\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
+    found = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block[1] if block else "", re.MULTILINE)
+    return {name: " ".join(text.replace("``", "").split()) for name, text in found}
 
 
 def settings(source: type) -> list[tuple[str, str, str, str]]:

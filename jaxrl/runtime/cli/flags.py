@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import itertools
@@ -12,6 +13,7 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxrl.names import called_here
+from jaxrl.presets import words
 
 
 def parse_count(text: str) -> int:
@@ -36,6 +38,35 @@ Count = Annotated[
     ),
 ]
 """An integer, however it is written: 100000, 100_000 or 1e5."""
+
+
+def parse_arguments(written: Sequence[str]) -> dict[str, Any]:
+    """``core=gru hidden_sizes=64,64`` as a mapping."""
+    found: dict[str, Any] = {}
+    for word in written:
+        name, equals, text = word.partition("=")
+        if not (name and equals and text):
+            raise ValueError(f"{word!r} must be NAME=VALUE, as in core=gru or hidden_sizes=64,64")
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        try:
+            found[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):  # a word, and no number
+            found[name] = text
+    return found
+
+
+ModelWords = Annotated[
+    dict[str, Any],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=VALUE …",
+        instance_from_str=parse_arguments,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=words,
+    ),
+]
+"""Arguments of a network."""
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """False, unless it is given: there is no --no-… beside it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TextIO, cast
@@ -18,7 +18,7 @@ from jaxrl.runtime.cli.flags import Flag, Trust
 from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
 from jaxrl.runtime.screen.streams import screen
-from jaxrl.runtime.sweep import Job, SweepFile, expand, job_folder, read_sweep, run_sweep
+from jaxrl.runtime.sweep import Job, SweepFile, expand, in_a_word, job_folder, read_sweep, run_sweep
 from jaxrl.runtime.system.disk import write_atomically
 from jaxrl.spec import brief, check_env_id
 
@@ -115,8 +115,13 @@ def write_table(results: Sequence[Result], path: Path) -> None:
         known = returns[~np.isnan(returns)]
         spread = [f"{known.mean():.9g}", f"{known.std():.9g}"] if len(known) else ["", ""]
         each = ["" if np.isnan(x) else f"{x:.9g}" for x in returns]
-        writer.writerow([*settings.values(), *spread, num_seeds - len(known), *each])
+        writer.writerow([*map(in_a_word, settings.values()), *spread, num_seeds - len(known), *each])
     write_atomically(path, text.getvalue())
+
+
+def in_short(value: Any) -> str:
+    """A setting on the screen: a number as short as it is exact."""
+    return in_a_word(value) if isinstance(value, Mapping) else brief(value)
 
 
 def show(results: Sequence[Result]) -> None:
@@ -126,7 +131,7 @@ def show(results: Sequence[Result]) -> None:
 
     columns = [*results[0].settings, "return ± std over seeds", "diverged"]
     rows = [
-        [*map(brief, settings.values()), spread({"return": returns}, "return"), str(int(np.isnan(returns).sum()))]
+        [*map(in_short, settings.values()), spread({"return": returns}, "return"), str(int(np.isnan(returns).sum()))]
         for settings, returns in results
     ]
     show_table(columns, rows)
@@ -142,7 +147,7 @@ def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
     axes.barh(rows, [np.nan_to_num(mean_over_seeds(r.returns), neginf=0.0) for r in results], color=PALE, height=0.6)
     for row, result in zip(rows, results, strict=True):
         axes.plot(result.returns, np.full(len(result.returns), row), "o", color=LINE, markersize=3.5, alpha=0.8)
-    labels = [", ".join(f"{name}={brief(value)}" for name, value in result.settings.items()) for result in results]
+    labels = [", ".join(f"{name}={in_short(value)}" for name, value in result.settings.items()) for result in results]
     axes.set_yticks(rows, labels, fontsize=8, color=INK)
     axes.set_xlabel("return at the end: mean (bar) and each seed (dot)", color=INK)
     axes.grid(axis="x", color=GRID, linewidth=0.7)

@@ -18,8 +18,17 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.names import unknown
-from jaxrl.presets import Preset, find_preset
-from jaxrl.runtime.cli.flags import Count, Flag, Trust, parse_count, refuse_foreign_flags, refuse_switch_values, shown_as
+from jaxrl.presets import Preset, find_preset, words
+from jaxrl.runtime.cli.flags import (
+    Count,
+    Flag,
+    ModelWords,
+    Trust,
+    parse_count,
+    refuse_foreign_flags,
+    refuse_switch_values,
+    shown_as,
+)
 from jaxrl.runtime.cli.user_code import import_env_module, import_rule, import_trusted
 from jaxrl.runtime.screen.tables import plain_table
 
@@ -176,17 +185,20 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     preset, names = _chosen_preset(algorithm, args), setting_names(algorithm)
     measured = preset.settings if preset else {}
     structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, names[0], measured)
+    if entry.network:
+        structure = _with_model(structure, algorithm, measured.get("model", {}))
     data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, names[1], measured)
 
     def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
-        return run, {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
+        settings = {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
+        return run, {name: value for name, value in settings.items() if value != {}}  # the default network
 
     chosen.__annotations__ |= {"run": RunOptions, "structure": structure, "hyperparameters": data}
     if preset:
         run = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
         chosen.__defaults__ = (run, structure(), data())
     if not {"-h", "--help"} & set(args):
-        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *names[0], *names[1]})
+        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *get_type_hints(structure), *names[1]})
         refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
     return tyro.cli(
         chosen,
@@ -221,6 +233,19 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
         fields.append((field, Annotated[read_as, tyro.conf.arg(help=help_)], default))
     made = dataclasses.make_dataclass(name, fields, frozen=True)
     made.__doc__ = doc
+    return made
+
+
+def _with_model(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
+    """The same flags and ``--model``."""
+    entry = ALGORITHMS[algorithm]
+    help_ = f"Arguments of {entry.network}, its network, as in core=gru hidden_sizes=128,128 (listed by jaxrl algos {algorithm})."
+    shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(measured)) or 'none'})")
+    default = dataclasses.field(default_factory=lambda: dict(measured))
+    made = dataclasses.make_dataclass(
+        structure.__name__, [("model", Annotated[ModelWords, shown], default)], bases=(structure,), frozen=True
+    )
+    made.__doc__ = structure.__doc__
     return made
 
 
