@@ -178,11 +178,13 @@ def test_extras_and_experiments_exist() -> None:
     assert scores and set(scores) <= set(EXPERIMENTS)
 
 
-def test_the_sweep_file_is_one(tmp_path: Path) -> None:
-    (block,) = blocks("howto/sweeps.md", "toml")
+def test_the_sweep_files_are_some(tmp_path: Path) -> None:
+    block, other_grid = blocks("howto/sweeps.md", "toml")
     path = tmp_path / "rates.toml"
     path.write_text(block)
     assert [len(job.members) for job in expand(read_sweep(path))] == [3, 3]
+    path.write_text(block.partition("[grid]")[0] + other_grid)
+    assert [job.name for job in expand(read_sweep(path))] == ["model=default", "model=core=gru,core_size=32"]
 
 
 # ------------------------------------------------------------------------------------------------------------------- generated
