@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 ENV = "CartPole-v1"
 HIDDEN_SIZES = (64, 64)
-UPDATES_SHARE = 4
+UPDATES_SHARE = 3
 """One in so many iterations of a case is measured of its updates alone."""
 
 

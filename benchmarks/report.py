@@ -14,6 +14,7 @@ from benchmarks.markdown import table
 from benchmarks.numbers import Program, paired, peak, rates, return_difference, short, standard_error, with_error, with_range
 from benchmarks.summary import read_speed
 from benchmarks.work import share_table, work_table
+from jaxrl.presets import interval_text, shown
 
 NAMES = {"jaxrl": "jaxrl", "rejax": "Rejax", "random": "random policy"}
 """Of the sides that are programs of their own; the others are parts of one."""
@@ -129,14 +130,13 @@ def score_report(results: Sequence[Mapping[str, Any]]) -> str:
     """One table of ``scores/*.json``."""
     rows = []
     for result in results:
-        low, high = result["interval"]
         rows.append(
             [
                 result["name"],
                 f"{result['total_steps']:,}",
                 f"{len(result['seeds'])}",
-                f"{result['mean']:.1f} [{low:.1f}, {high:.1f}]",
-                f"{min(result['scores']):.1f}",
+                interval_text(result["mean"], *result["interval"]),
+                shown(min(result["scores"]), result["mean"]),
                 result["asked"],
                 "yes" if result["passed"] else "NO",
                 f"{result['train_seconds']:.0f}",

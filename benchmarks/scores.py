@@ -14,6 +14,7 @@ import numpy as np
 import jaxrl
 from benchmarks import machine
 from benchmarks.experiments import Experiment
+from jaxrl.presets import interval_text
 from jaxrl.runtime.figures.draw import learning_curve
 from jaxrl.runtime.records.folder import plain, without_nan
 from jaxrl.runtime.records.origin import installed_versions
@@ -53,8 +54,8 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
     out.mkdir(parents=True, exist_ok=True)
     verdict = "passed" if result["passed"] else "NOT passed"
     title = f"{result['agent']} · {experiment.env} · {experiment.num_seeds} seeds"
-    low, high = result["interval"]
-    subtitle = f"greedy return at the end: {result['mean']:.1f} [{low:.1f}, {high:.1f}]; asked: {experiment.asked}, {verdict}"
+    score = interval_text(result["mean"], *result["interval"])
+    subtitle = f"greedy return at the end: {score}; asked: {experiment.asked}, {verdict}"
     learning_curve({name: history[name] for name in CURVES}, path.with_suffix(".png"), title=title, subtitle=subtitle)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,9 @@
 """What the build writes into pages by itself, so that it cannot go stale; mkdocs calls the functions named ``on_…``.
 
-In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train ppo --help`` says, ``<!-- results: PPO -->`` a table
-of measured scores, ``<!-- algorithms: table -->`` a list from the registry, and ``[code: ppo.py | some text]`` the line of that
-file which holds the text. LaTeX becomes MathML. The navigation gets the page of each algorithm, and one with its source.
+In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train ppo --help`` says, ``<!-- results: PPO -->`` a
+table of measured scores, ``<!-- curves: PPO -->`` the command and the curve of each, ``<!-- speed: ppo -->`` the measured speed,
+``<!-- algorithms: table -->`` a list from the registry, and ``[code: ppo.py | some text]`` the line of that file which holds the
+text. LaTeX becomes MathML. The navigation gets the page of each algorithm, and one with its source.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.summary import page_table, read_speed
 from jaxrl.algorithms import ALGORITHMS, Entry
+from jaxrl.presets import PRESETS, interval_text, shown
 
 ROOT = Path(__file__).resolve().parents[1]
 SCORES = ROOT / "benchmarks/results/scores"
@@ -30,7 +34,7 @@ WIDTH = "100"
 
 HELP = re.compile(r"<!-- help: ?([a-z0-9 ]*)-->")
 LISTS = re.compile(r"<!-- algorithms: (\w+) -->")
-RESULTS = re.compile(r"<!-- results: (.+?) -->")
+MEASURED = re.compile(r"<!-- (results|curves|speed): (.+?) -->")
 LOGGED = re.compile(r"^## What is logged\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"\[code: (\w+)\.py \| (.+?)\]")
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
@@ -60,7 +64,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = HELP.sub(lambda match: f"```text\n{help_text(match[1])}```", listed(markdown))
-    markdown = RESULTS.sub(lambda match: results(match[1]), markdown)
+    markdown = MEASURED.sub(lambda match: MEASURES[match[1]](match[2]), markdown)
     return CODE.sub(lambda match: code_link(match[1], match[2]), markdown)
 
 
@@ -181,26 +185,57 @@ def help_text(command: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
 
 
-def results(agent: str) -> str:
-    """Table and curves of an algorithm's scores, from ``benchmarks/results/scores``."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(SCORES.glob("*.json"))]
-    found = [result for result in found if result["agent"] == agent]
+def scores_of(agent: str) -> list[dict[str, Any]]:
+    """An algorithm's scores in ``benchmarks/results/scores``, those of presets first."""
+    read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(SCORES.glob("*.json"))]
+    found = [result for result in read if result["agent"] == agent]
     if not found:
         raise ValueError(f"{SCORES} holds no scores of {agent}")
-    rows = ["| score | environment | steps per seed | seeds | mean return [95 %] | worst seed | training, s |", "|---" * 7 + "|"]
-    for result in found:
-        low, high = result["interval"]
-        rows.append(
-            f"| `{result['name']}` | {result['experiment']['env']} | {result['total_steps']:,} | {len(result['seeds'])} "
-            f"| {result['mean']:.1f} [{low:.1f}, {high:.1f}] | {min(result['scores']):.1f} | {result['train_seconds']:.0f} |"
-        )
-    first = found[0]
-    rows += [
-        "",
-        f"Measured on {first['hardware']['cores']} cores ({first['hardware']['cpu']}) with jax {first['versions']['jax']}.",
-    ]
-    rows += [f"\n![Learning curve of {result['name']}](curves/{result['name']}.png)" for result in found]
-    return "\n".join(rows)
+    return sorted(found, key=lambda result: [*EXPERIMENTS].index(result["name"]))
+
+
+def results(agent: str) -> str:
+    """Table of an algorithm's scores."""
+    found = scores_of(agent)
+    header = ("score", "environment", "steps per seed", "seeds", "mean return [95 %]", "worst seed", "asked", "training, s")
+    rows = [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *map(score_row, found), ""]
+    hardware = dict.fromkeys(f"{x['hardware']['cores']} cores ({x['hardware']['cpu']})" for x in found)
+    versions = dict.fromkeys(f"jax {x['versions']['jax']}" for x in found)
+    return "\n".join([*rows, f"Measured on {' and '.join(hardware)} with {' and '.join(versions)}."])
+
+
+def score_row(result: dict[str, Any]) -> str:
+    cells = (
+        f"`{result['name']}`",
+        f"`{result['experiment']['env']}`",
+        f"{result['total_steps']:,}",
+        f"{len(result['seeds'])}",
+        interval_text(result["mean"], *result["interval"]),
+        shown(min(result["scores"]), result["mean"]),
+        result["asked"],
+        f"{result['train_seconds']:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def curves(agent: str) -> str:
+    """The commands of each score, and its learning curve, as ``benchmarks`` drew it."""
+    return "\n\n".join(curve(result["name"]) for result in scores_of(agent))
+
+
+def curve(name: str) -> str:
+    block = f"python -m benchmarks scores {name}   # with the picture"
+    if preset := PRESETS.get(name):
+        block = f"jaxrl train {preset.algorithm} --preset {name}\n# the same, flag by flag\n{preset.command()}\n{block}"
+    return f"### {name}\n\n```bash\n{block}\n```\n\n![Learning curve of {name}](curves/{name}.png)"
+
+
+def speed(algorithm: str) -> str:
+    """An algorithm's training beside Rejax, from ``benchmarks/results``."""
+    return page_table(read_speed(SCORES.parent), algorithm)
+
+
+MEASURES: dict[str, Callable[[str], str]] = {"results": results, "curves": curves, "speed": speed}
 
 
 def code_link(stem: str, text: str) -> str:

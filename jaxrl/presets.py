@@ -21,7 +21,17 @@ class Score(NamedTuple):
     hardware: str
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} [{self.low:.1f}, {self.high:.1f}]"
+        return interval_text(self.mean, self.low, self.high)
+
+
+def interval_text(mean: float, low: float, high: float) -> str:
+    """A mean return with its interval, "498.4 [495.1, 500.0]"; returns below 10 have two decimals."""
+    return f"{shown(mean, mean)} [{shown(low, mean)}, {shown(high, mean)}]"
+
+
+def shown(value: float, mean: float) -> str:
+    """A return, with as many decimals as its mean has."""
+    return f"{value:.{1 if abs(mean) >= 10 else 2}f}"
 
 
 class Preset(NamedTuple):

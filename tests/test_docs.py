@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -30,6 +31,7 @@ from benchmarks.experiments import EXPERIMENTS
 from jaxrl import types
 from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.names import called_here
+from jaxrl.presets import PRESETS, interval_text
 from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
@@ -174,7 +176,8 @@ def test_extras_and_experiments_exist() -> None:
     text = "".join(PAGES.values())
     named = re.findall(r'pip install "(?:jaxrl|\.)\[(\w+)\]"', text)
     assert {"cuda", "wandb", "video"} <= set(named) <= set(extras)
-    scores = re.findall(r"benchmarks scores ([\w-]+)", text)
+    shown = "".join(hooks.curves(title) for what, title in hooks.MEASURED.findall(text) if what == "curves")
+    scores = re.findall(r"benchmarks scores ([\w-]+)", text + shown)
     assert scores and set(scores) <= set(EXPERIMENTS)
 
 
@@ -221,10 +224,33 @@ def test_help_of_no_command_is_refused() -> None:
 def test_results_are_those_of_the_benchmarks(path: Path) -> None:
     result = json.loads(path.read_text())
     (entry,) = (entry for entry in ALGORITHMS.values() if entry.title == result["agent"])
-    table = hooks.results(entry.title)
-    assert f"| `{result['name']}` |" in table and f"| {result['mean']:.1f} [" in table
-    assert f"(curves/{result['name']}.png)" in table and path.with_suffix(".png").is_file()
-    assert f"<!-- results: {entry.title} -->" in PAGES[hooks.page(entry)]
+    table, curves = hooks.results(entry.title), hooks.curves(entry.title)
+    assert f"| `{result['name']}` |" in table and f"| {interval_text(result['mean'], *result['interval'])} |" in table
+    assert f"(curves/{result['name']}.png)" in curves and path.with_suffix(".png").is_file()
+    assert all(f"<!-- {what}: {entry.title} -->" in PAGES[hooks.page(entry)] for what in ("results", "curves"))
+    assert f"python -m benchmarks scores {path.stem} " in curves
+    assert (f"\njaxrl train {entry.name} --preset {path.stem}\n" in curves) == (path.stem in PRESETS)
+
+
+def test_scores_come_in_the_order_of_the_presets() -> None:
+    shown = re.findall(r"^### (\S+)$", hooks.curves("PPO"), re.MULTILINE)
+    presets = [name for name in PRESETS if name in shown]
+    assert shown[: len(presets)] == presets and set(presets) == {x.name for x in PRESETS.values() if x.algorithm == "ppo"}
+
+
+def test_the_speed_on_a_page_is_that_of_the_benchmark() -> None:
+    shown = hooks.on_page_markdown("<!-- speed: ppo -->")
+    measured = json.loads((hooks.SCORES.parent / "speed-ppo.json").read_text())
+    for case in measured["cases"]:
+        (row,) = (line for line in shown.splitlines() if line.startswith(f"| {case['title']} "))
+        ratios = [a["env_steps"] / a["seconds"] * b["seconds"] / b["env_steps"] for a, b in pairs(case["programs"])]
+        assert f" {statistics.median(ratios):.3g} |" in row
+    with pytest.raises(ValueError, match="no speed of sac"):
+        hooks.speed("sac")
+
+
+def pairs(programs: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return list(zip(programs["jaxrl"]["sections"], programs["rejax"]["sections"], strict=True))
 
 
 def test_what_is_wide_scrolls_in_a_box_of_its_own() -> None:
@@ -251,7 +277,7 @@ def test_equations_become_mathml() -> None:
 def test_nothing_is_left_to_fill_in(page: str) -> None:
     """Every mark for the build is understood, every line of code that is referred to exists once."""
     text = hooks.on_page_markdown(PAGES[page]) if page != "command-line.md" else PAGES[page]
-    assert "[code:" not in text and "<!-- results" not in text
+    assert "[code:" not in text and not hooks.MEASURED.search(text)
     assert page == "command-line.md" or "<!-- help" not in text
 
 

@@ -17,7 +17,7 @@ import pytest
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl.envs.wrappers import WRAPPERS, usage
-from jaxrl.presets import PRESETS
+from jaxrl.presets import PRESETS, Score, interval_text
 from jaxrl.runtime.cli import envs as envs_command
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, parse
@@ -169,12 +169,24 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
 # ----------------------------------------------------------------------------------------------------------------------- presets
 
 
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        ((498.44, 495.06, 500.0), "498.4 [495.1, 500.0]"),
+        ((-164.57, -174.2, -9.0), "-164.6 [-174.2, -9.0]"),
+        ((0.968, 0.951, 1.0), "0.97 [0.95, 1.00]"),
+        ((9.874, 9.5, 10.25), "9.87 [9.50, 10.25]"),
+    ],
+)
+def test_small_returns_have_two_decimals(score: tuple[float, float, float], expected: str) -> None:
+    assert interval_text(*score) == str(Score(*score, 1, "")) == expected
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_what_was_measured(name: str) -> None:
     preset = PRESETS[name]
     measured = json.loads((REPOSITORY / preset.source).read_text())
-    low, high = measured["interval"]
-    expected = f"{measured['mean']:.1f} [{low:.1f}, {high:.1f}]"
+    expected = interval_text(measured["mean"], *measured["interval"])
     assert (str(preset.score), preset.score.train_seconds) == (expected, round(measured["train_seconds"])), (
         f"{preset.source} holds another measurement: copy it to jaxrl/presets.py"
     )

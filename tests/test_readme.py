@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cases import DQN, HIDDEN_SIZES, PPO
+from jaxrl.presets import interval_text
 from jaxrl.runtime.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
@@ -68,11 +69,8 @@ def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results/scores").glob("*.json")), ids=lambda path: path.stem)
 def test_the_scores_of_the_readme_are_those_of_the_benchmarks(path: Path) -> None:
     result = json.loads(path.read_text())
-    low, high = result["interval"]
-    row = (
-        f"| `{result['name']}` | {result['total_steps']:,} | {len(result['seeds'])} "
-        f"| {result['mean']:.1f} [{low:.1f}, {high:.1f}] |"
-    ).replace("-", "−")
+    score = interval_text(result["mean"], *result["interval"])
+    row = f"| `{result['name']}` | {result['total_steps']:,} | {len(result['seeds'])} | {score} |".replace("-", "−")
     assert row in README.replace("-", "−")
 
 
