@@ -128,6 +128,28 @@ def test_sections_take_turns():
     assert programs["tiny"]["rejax"]["returns"] == [1.0]
 
 
+def test_groups_that_were_done_are_kept(tmp_path, monkeypatch, capsys):
+    measured = []
+
+    def measure(given, keys, *_, **__):
+        measured.append(given[0].group)
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        return [case._asdict() | {"programs": {"jaxrl": {}}} for case in given]
+
+    monkeypatch.setattr(speed, "find_gpu", lambda: None)
+    monkeypatch.setattr(speed, "measure", measure)
+    monkeypatch.setattr(speed, "add_counts", lambda *_, **__: None)
+    monkeypatch.setattr(speed.kernels, "machine_rates", lambda: {"matmul_flops_per_second": 1.0, "kernel_seconds": 1e-7})
+    assert main(["speed", "--without-peer", "--out", str(tmp_path)]) == 130
+    assert measured == ["ppo", "dqn", "ppo-recurrent"] and "--only measures the others" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["speed-dqn.json", "speed-ppo.json"]
+    assert [result["group"] for result in summary.read_speed(tmp_path)] == ["ppo", "dqn"]
+    speed.run(["ppo-minatar"], out=tmp_path, with_peer=False)
+    (result,) = (result for result in summary.read_speed(tmp_path) if result["group"] == "ppo-minatar")
+    assert [case["name"] for case in result["cases"]] == ["breakout-mlp", "breakout-conv"] and result["kernel_seconds"] == 1e-7
+
+
 @pytest.mark.parametrize(("jumps", "expected"), [([0.1], 1), ([40.0, 0.1], 2), ([40.0] * 9, 4)])
 def test_what_a_pause_of_the_machine_disturbed_is_measured_again(jumps, expected, capsys):
     now, calls = [0.0], []
