@@ -226,8 +226,20 @@ def curves(agent: str) -> str:
 def curve(name: str) -> str:
     block = f"python -m benchmarks scores {name}   # with the picture"
     if preset := PRESETS.get(name):
-        block = f"jaxrl train {preset.algorithm} --preset {name}\n# the same, flag by flag\n{preset.command()}\n{block}"
+        flags = in_lines(preset.command())
+        block = f"jaxrl train {preset.algorithm} --preset {name}\n# the same, flag by flag\n{flags}\n{block}"
     return f"### {name}\n\n```bash\n{block}\n```\n\n![Learning curve of {name}](curves/{name}.png)"
+
+
+def in_lines(command: str, width: int = 84) -> str:
+    """A command in lines that go on where a flag begins."""
+    first, *flags = command.split(" --")
+    lines = [first]
+    for flag in flags:
+        if len(lines[-1]) + len(flag) + 3 > width:
+            lines.append("   ")
+        lines[-1] += f" --{flag}"
+    return " \\\n".join(lines)
 
 
 def speed(algorithm: str) -> str:

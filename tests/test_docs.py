@@ -238,6 +238,14 @@ def test_scores_come_in_the_order_of_the_presets() -> None:
     assert shown[: len(presets)] == presets and set(presets) == {x.name for x in PRESETS.values() if x.algorithm == "ppo"}
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_long_commands_are_whole(name: str) -> None:
+    command = PRESETS[name].command()
+    shown = hooks.in_lines(command)
+    assert shlex.split(shown.replace("\\\n", "")) == shlex.split(command)
+    assert ("\n" in shown) == (len(command) > 84)
+
+
 def test_the_speed_on_a_page_is_that_of_the_benchmark() -> None:
     shown = hooks.on_page_markdown("<!-- speed: ppo -->")
     measured = json.loads((hooks.SCORES.parent / "speed-ppo.json").read_text())
