@@ -21,7 +21,8 @@ from jaxrl.metrics import all_reduce, to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.rollout import collect, fold_each
 from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.system.devices import request_cpu_devices, seed_devices
+from jaxrl.runtime.drivers.layout import open_fused
+from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import evaluate, num_iterations
 from jaxrl.types import Agent, Algorithm, Array, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
 
@@ -131,7 +132,8 @@ class FusedProgram:
         self._iterations = num_iterations(agent, case.total_steps)
         self._warmup_steps = agent.algorithm.warmup_iterations * agent.steps_per_iteration
         self.total_steps = self._iterations * agent.steps_per_iteration + self._warmup_steps
-        self._devices, _ = seed_devices(case.num_seeds)
+        opened, layout = open_fused(agent, range(case.num_seeds))
+        self._layout = (layout.devices, layout.devices_per_seed, opened.stepping)
         self._programs: dict[Any, Any] = {}
 
     def compile(self) -> tuple[float, int]:
@@ -156,7 +158,7 @@ class FusedProgram:
         return jax.jit(jax.vmap(mean_return))(policies, keys)
 
     def _driver(self, seeds: np.ndarray) -> FusedDriver:
-        driver = FusedDriver(self._agent, seeds.tolist(), self._devices)
+        driver = FusedDriver(self._agent, seeds.tolist(), *self._layout)
         driver.programs = self._programs  # compiled once, for whatever seeds
         return driver
 

@@ -13,15 +13,15 @@ from benchmarks.matmuls import matmul_flops, matmul_rate
 from benchmarks.protocol import serve
 from benchmarks.starts import kernel_seconds
 from jaxrl.agent import state_shapes
-from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.system.devices import request_cpu_devices, seed_devices
+from jaxrl.runtime.drivers.layout import open_fused
+from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
 
 
 def count_kernels(**case: Any) -> dict[str, Any]:
     """Of the program of ``jaxrl.run`` for a case; nothing is run."""
     given = Case(**case)
-    driver = FusedDriver(make_agent(given), range(given.num_seeds), seed_devices(given.num_seeds)[0])
+    driver = open_fused(make_agent(given), range(given.num_seeds))[0]
     return Program(driver.compile_iterate(driver.shapes()).as_text()).counts()._asdict()
 
 

@@ -18,7 +18,7 @@ from benchmarks import machine
 from benchmarks.markdown import table
 from jaxrl import make_ppo
 from jaxrl.runtime.checkpoint.saver import Saver
-from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.loop.files import Output, RunFiles
 from jaxrl.runtime.loop.plan import make_plan
 from jaxrl.runtime.loop.session import Session
@@ -26,7 +26,6 @@ from jaxrl.runtime.play.loaded import LoadedPolicy
 from jaxrl.runtime.records.folder import RunFolder
 from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.runtime.screen.progress import make_progress
-from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.types import Agent
 
 SEEDS = list(range(8))
@@ -40,7 +39,7 @@ POLICY_SECONDS = 0.2e-3
 def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
     """Time ``pairs`` pairs of chunks for each of both, and write ``overhead.json``."""
     agent = make_ppo("CartPole-v1")
-    driver = FusedDriver(agent, SEEDS, seed_devices(len(SEEDS))[0])
+    driver = open_fused(agent, SEEDS)[0]
     states, *_ = driver.iterate(driver.init(), 20)
     begin = time.perf_counter()
     states, *_ = jax.block_until_ready(driver.iterate(states, 200))

@@ -64,7 +64,8 @@ def partition_specs(agent: Agent, state: AgentState) -> AgentState:
 
 def split_state(agent: Agent, state: AgentState, num_devices: int) -> AgentState:
     """One state per device, stacked [num_devices, ...]: the argument of ``jax.pmap(agent.step, axis_name=...)``."""
-    _check_devices(agent, num_devices)
+    _axis_name(agent)
+    check_devices(agent, num_devices)
 
     def split(x: jax.Array, axis: int) -> jax.Array:
         if axis < 0:
@@ -89,14 +90,13 @@ def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
 
     Returns:
       An Agent whose ``init`` places its state over the devices and whose ``step`` (to be jitted) runs on all of them. Its
-      rollouts are those of one device; its gradients are means over all rows.
+      rollouts are those of one device; its gradients are means over all rows. On-policy rules of jaxrl learn what they learn on
+      one device, up to rounding, where ``num_devices`` is a power of two; replay rules draw another batch on each.
     """
-    name = agent.axis_name or "devices"
     num_devices = num_devices or jax.device_count()
-    if agent.axis_name is None and not agent.spec:
-        raise ValueError("this agent has no spec to build it again from: bind it with axis_name='d', and share that one out")
-    shared = agent if agent.axis_name else build(agent.spec, axis_name=name)
-    _check_devices(shared, num_devices)
+    shared = agent if agent.axis_name else on_axis(agent, "devices")
+    name = _axis_name(shared)
+    check_devices(shared, num_devices)
     mesh = jax.make_mesh((num_devices,), (name,), axis_types=(AxisType.Auto,), devices=jax.devices()[:num_devices])
 
     def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
@@ -111,6 +111,17 @@ def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
     return shared._replace(init=init, step=step)
 
 
+def on_axis(agent: Agent, name: str) -> Agent:
+    """The agent, built again from its spec, with a ``step`` that runs under a device axis of this name.
+
+    Raises:
+      ValueError: it has no spec, or one with a part that cannot be imported.
+    """
+    if not agent.spec:
+        raise ValueError("this agent has no spec to build it again from: bind it with axis_name='d', and share that one out")
+    return build(agent.spec, axis_name=name)
+
+
 def _shardings(mesh: Mesh, specs: PyTree) -> PyTree:
     return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
 
@@ -121,8 +132,8 @@ def _axis_name(agent: Agent) -> str:
     return agent.axis_name
 
 
-def _check_devices(agent: Agent, num_devices: int) -> None:
-    _axis_name(agent)
+def check_devices(agent: Agent, num_devices: int) -> None:
+    """Refuse a number of devices over which the environments and what is learnt from them cannot be shared out evenly."""
     settings = {"num_envs": agent.num_envs, **agent.spec.get("settings", {})}
     for name in ("num_envs", "batch_size"):
         size = settings.get(name, num_devices)

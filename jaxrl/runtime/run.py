@@ -21,8 +21,8 @@ from jaxrl.names import says_keywords
 from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which
 from jaxrl.runtime.drivers.driver import Driver
-from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
@@ -30,7 +30,7 @@ from jaxrl.runtime.loop.session import OnChunk, Session
 from jaxrl.runtime.records.folder import RunFolder, read_config
 from jaxrl.runtime.records.record import as_arrays
 from jaxrl.runtime.screen.progress import make_progress
-from jaxrl.runtime.system.devices import enable_compilation_cache, seed_devices
+from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.types import Agent, HostEnv, PyTree
 
@@ -174,15 +174,15 @@ def run(
 
         enable_compilation_cache()
         driver, devices, advice = open_driver(agent, seeds)
-        title = _title(agent, len(seeds), len(devices))
+        title, each = _title(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
         progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=quiet)))
         files = None
         if folder:
-            files = RunFiles(folder, agent, request, output, devices, progress.note)
+            files = RunFiles(folder, agent, request, output, devices, progress.note, each)
             resources.enter_context(contextlib.closing(files))
         resources.callback(getattr(driver, "close", lambda: None))
         session = Session(driver, seeds, plan, progress, files, on_chunk)
-        for line in _notes(agent, total_steps, plan.total_steps, advice, out):
+        for line in _notes(agent, total_steps, plan.total_steps, each, advice, out):
             progress.note(line)
         with handled(session.interrupt.handle):
             states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
@@ -208,11 +208,16 @@ def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
     return f"{title} on {num_devices} devices" if num_devices > 1 else title
 
 
-def _notes(agent: Agent, asked: int, total_steps: int, advice: str | None, out: str | os.PathLike[str] | None) -> Iterator[str]:
+def _notes(
+    agent: Agent, asked: int, total_steps: int, devices_per_seed: int, advice: str | None, out: str | os.PathLike[str] | None
+) -> Iterator[str]:
     """What a user should know of a run before it begins."""
     if total_steps != asked:
         rows = f"{agent.num_envs} × {agent.rollout_length}"
         yield f"total_steps={whole(asked)} rounded up to {total_steps}: whole iterations of {rows} rows"
+    if devices_per_seed > 1:
+        share = agent.num_envs // devices_per_seed
+        yield f"{agent.num_envs} environments are {share} on each of {devices_per_seed} devices, which learn what one would"
     if advice:
         yield advice
     if out is not None:
@@ -263,5 +268,5 @@ def open_driver(agent: Agent, seeds: list[int]) -> tuple[Driver, list[jax.Device
     """The driver for the agent's kind of environment, its devices, and advice about them."""
     if isinstance(agent.env, HostEnv):
         return HostDriver(agent, seeds), jax.local_devices()[:1], None
-    devices, advice = seed_devices(len(seeds))
-    return FusedDriver(agent, seeds, devices), devices, advice
+    driver, layout = open_fused(agent, seeds)
+    return driver, layout.devices, layout.advice

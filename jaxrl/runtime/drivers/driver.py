@@ -41,4 +41,5 @@ class Driver(Protocol):
     def policies(self, states: PyTree) -> PyTree:
         """The Policy of every seed, in memory of its own; every leaf is [num_seeds, ...]."""
 
-    # A driver that knows what compilation took has `compile_seconds`; one that holds something to release has `close()`.
+    # A driver that knows what compilation took has `compile_seconds`; one that shares the environments of a seed out over
+    # devices, `devices_per_seed`; one that holds something to release, `close()`.

@@ -1,11 +1,12 @@
-"""The driver for pure environments: all seeds in one program, the seed axis sharded over devices."""
+"""The driver for pure environments: all seeds in one program, sharded over devices: the seeds, and where they are few their
+environments."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -14,12 +15,16 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxrl.agent import state_shapes
+from jaxrl.parallel import on_axis, partition_specs
 from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.training import evaluate, evaluation_key, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
 
-SEEDS = "seeds"
-"""The name of the mesh axis."""
+SEEDS, ENVS = "seeds", "envs"
+"""The names of the mesh axes: shards of the seeds, and shares of each seed's environments."""
+PER_SEED = P(SEEDS)
+"""Of what is the same on all devices of a seed."""
 CPU_OPTIONS: dict[str, bool | int | str] = {
     # XLA's default order of kernels lets several run at once, and small ones then spend more time on passing from thread to
     # thread than they save: PPO's step takes 6 to 10 % longer.
@@ -41,17 +46,32 @@ QUICK_ROWS = 1_000
 class FusedDriver:
     """Steps of many seeds in one jit: ``shard_map`` over devices, ``vmap`` on each.
 
-    Devices never talk to each other. Were the sharding left to the compiler, the condition around environment resets would become
-    a collective, and every row would wait for the slowest device.
+    Devices of different seeds never talk to each other; those that share the environments of one do where its rule takes means.
+    Were the sharding left to the compiler, the condition around environment resets would become a collective, and every row would
+    wait for the slowest device.
     """
 
-    def __init__(self, agent: Agent, seeds: Sequence[int], devices: Sequence[jax.Device]) -> None:
-        """``len(devices)`` divides ``len(seeds)``."""
+    def __init__(
+        self,
+        agent: Agent,
+        seeds: Sequence[int],
+        devices: Sequence[jax.Device],
+        devices_per_seed: int = 1,
+        stepping: Agent | None = None,
+    ) -> None:
+        """
+        Args:
+          devices: as many for each shard of the seeds; the number of shards divides ``len(seeds)``.
+          devices_per_seed: over how many of them the environments of each seed are shared out.
+          stepping: whose ``step`` runs; default: the agent, built again on the axis ``ENVS`` where environments are shared out.
+        """
         self.compile_seconds = 0.0
         """Spent so far on tracing and compiling."""
-        self.agent = agent
+        self.agent, self.devices_per_seed = agent, devices_per_seed
+        self.stepping = stepping or (agent if devices_per_seed == 1 else on_axis(agent, ENVS))
         self._seeds = np.asarray(seeds, np.uint32)
-        self._mesh = jax.make_mesh((len(devices),), (SEEDS,), axis_types=(AxisType.Auto,), devices=devices)
+        mesh = (len(devices) // devices_per_seed, devices_per_seed)
+        self._mesh = jax.make_mesh(mesh, (SEEDS, ENVS), axis_types=(AxisType.Auto,) * 2, devices=devices)
         on_cpu, warmup_rows = devices[0].platform == "cpu", agent.algorithm.warmup_iterations * agent.steps_per_iteration
         self._compiler_options = CPU_OPTIONS if on_cpu else None
         self._init_options = QUICK_OPTIONS if on_cpu and warmup_rows <= QUICK_ROWS else self._compiler_options
@@ -67,7 +87,8 @@ class FusedDriver:
         args = (self._seeds, self._per_seed(hyperparams))
         if "init" not in self.programs:
             start = time.perf_counter()
-            init = self._lower(self._init_one, (0, 0), *args)
+            # Each device makes all environments of its seeds, as one alone does, and keeps its own.
+            init = self._lower(self._mapped(self._init_one, (0, 0), *args), *args, out_shardings=self._shardings)
             with ThreadPoolExecutor(1) as background:  # XLA compiles one while Python traces the other
                 compiled = background.submit(init.compile, self._init_options)
                 self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))
@@ -78,8 +99,7 @@ class FusedDriver:
     def compile_iterate(self, states: AgentState) -> Any:
         """The program of ``iterate`` for states of these shapes and shardings, as ``shapes`` gives them."""
         alive = np.ones(self._seeds.shape, bool)
-        lowered = self._lower(self._iterate_one, (0, None, 0), states, np.int32(0), alive, donate=True)
-        return lowered.compile(self._compiler_options)
+        return self._compile(self._iterate_one, (0, None, 0), states, np.int32(0), alive, donate=True, gives=self._iterated)
 
     def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
         """Shapes and shardings of what ``init`` gives."""
@@ -91,11 +111,11 @@ class FusedDriver:
 
     def seal(self, states: AgentState) -> AgentState:
         """Replay that knows of the seam before its next rows; ``states`` is used up."""
-        return self.call("seal", partial(seal, self.agent), (0,), states, donate=True)
+        return self.call("seal", partial(seal, self.agent), (0,), states, donate=True, gives=self._specs)
 
     def place(self, states: AgentState) -> AgentState:
         """In shards again, wherever the caller's functions left them."""
-        return jax.device_put(states, NamedSharding(self._mesh, P(SEEDS)))
+        return jax.device_put(states, self._shardings)
 
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, Array]:
         """``iterations`` steps of every seed that is alive, in one call: ``(states, metrics, alive)``. ``states`` is used up.
@@ -103,7 +123,8 @@ class FusedDriver:
         What makes a seed stand still, and how, is in ``training.freezing``.
         """
         alive = np.broadcast_to(np.asarray(alive, bool), self._seeds.shape)
-        return self.call("iterate", self._iterate_one, (0, None, 0), states, np.int32(iterations), alive, donate=True)
+        args = (states, np.int32(iterations), alive)
+        return self.call("iterate", self._iterate_one, (0, None, 0), *args, donate=True, gives=self._iterated)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
         """Episodes of every seed, greedy or as in training: ``(returns, lengths)``, [num_seeds, num_episodes]."""
@@ -126,18 +147,41 @@ class FusedDriver:
         return self.agent.init(jax.random.key(seed), hyperparams)
 
     def _iterate_one(self, state: AgentState, iterations: Array, alive: Array) -> tuple[AgentState, Metrics, Array]:
-        (state, alive), metrics = run_iterations(freezing(self.agent), (state, alive), iterations)
+        (state, alive), metrics = run_iterations(freezing(self.stepping), (state, alive), iterations)
         return state, metrics, alive
 
     def _per_seed(self, hyperparams: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
         return {name: np.broadcast_to(np.float32(x), self._seeds.shape) for name, x in (hyperparams or {}).items()}
 
+    @cached_property
+    def _specs(self) -> Any:
+        """How states lie on the mesh: one for all leaves, or, where environments are shared out, one for each."""
+        if self.devices_per_seed == 1:
+            return PER_SEED
+        specs = partition_specs(self.stepping, state_shapes(self.agent))
+        return jax.tree.map(lambda spec: P(SEEDS, *spec), specs, is_leaf=_is_spec)
+
+    @property
+    def _shardings(self) -> Any:
+        return jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), self._specs, is_leaf=_is_spec)
+
+    @property
+    def _iterated(self) -> Any:
+        """Specs of states, metrics and alive; what is not the state's is the same on all devices of a seed."""
+        return self._specs, PER_SEED, PER_SEED
+
     def _sharded(self, shapes: PyTree) -> PyTree:
-        sharding = NamedSharding(self._mesh, P(SEEDS))
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
+        shardings = jax.tree.broadcast(self._shardings, shapes)
+        return jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings)
 
     def call(
-        self, name: Any, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False
+        self,
+        name: Any,
+        function: Callable[..., Any],
+        axes: tuple[int | None, ...],
+        *args: Any,
+        donate: bool = False,
+        gives: Any = PER_SEED,
     ) -> Any:
         """The value of a function of one seed for all of them, compiled on its first use.
 
@@ -145,21 +189,33 @@ class FusedDriver:
           name: of the program; the same for the same function and shapes.
           axes: per argument, 0 where it has one value per seed in front, None where all share it.
           donate: use the first argument up.
+          gives: ``PartitionSpec`` of what it gives.
         """
         if name not in self.programs:
             start = time.perf_counter()
-            self.programs[name] = self._lower(function, axes, *args, donate=donate).compile(self._compiler_options)
+            self.programs[name] = self._compile(function, axes, *args, donate=donate, gives=gives)
             self.compile_seconds += time.perf_counter() - start
         return self.programs[name](*args)
 
-    def _lower(self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False) -> Any:
-        """Trace a function of one seed for all of them."""
-        specs = tuple(P(SEEDS) if axis == 0 else P() for axis in axes)
-        mapped = _alone if len(self._seeds) == self._mesh.size else jax.vmap
-        sharded = jax.shard_map(
-            mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=P(SEEDS), check_vma=False
-        )
-        return jax.jit(sharded, donate_argnums=(0,) if donate else ()).lower(*args)
+    def _compile(
+        self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False, gives: Any = PER_SEED
+    ) -> Any:
+        mapped = self._mapped(function, axes, *args, gives=gives)
+        return self._lower(mapped, *args, donate_argnums=(0,) if donate else ()).compile(self._compiler_options)
+
+    def _lower(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return jax.jit(function, **options).lower(*args)
+
+    def _mapped(self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, gives: Any = PER_SEED) -> Any:
+        """A function of one seed for all of them, over devices."""
+        per_seed = [self._specs if isinstance(arg, AgentState) else PER_SEED for arg in args]
+        specs = tuple(spec if axis == 0 else P() for spec, axis in zip(per_seed, axes, strict=True))
+        mapped = _alone if len(self._seeds) == self._mesh.shape[SEEDS] else jax.vmap
+        return jax.shard_map(mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=gives, check_vma=False)
+
+
+def _is_spec(x: Any) -> bool:
+    return isinstance(x, P)
 
 
 def _alone(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Callable[..., Any]:

@@ -80,6 +80,8 @@ class RunFiles:
     output: Output
     devices: Sequence[jax.Device]
     note: Callable[[str], None]
+    devices_per_seed: int = 1
+    """Over how many of the devices the environments of each seed are shared out."""
 
     def __post_init__(self) -> None:
         self._sinks: list[Sink] = []
@@ -99,6 +101,15 @@ class RunFiles:
     def can_resume(self) -> bool:
         """Whether there is a checkpoint."""
         return latest_step(self.folder.path / CHECKPOINTS) is not None
+
+    @property
+    def moved(self) -> str:
+        """Of a run that goes on with its environments shared out otherwise: that it does."""
+        hardware = (self.folder.config or {}).get("hardware")
+        before = hardware.get("devices_per_seed", 1) if isinstance(hardware, dict) else 1
+        if before == self.devices_per_seed:
+            return ""
+        return f", with {self.devices_per_seed} devices for each seed and not {before}: what it learns is the same up to rounding"
 
     def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
         """What a run without a checkpoint begins from: what the call says, or what it began from before a kill; recorded."""
@@ -208,6 +219,7 @@ class RunFiles:
         folder, seeds, records = self.folder.path, self.request["seeds"], self._records
         self.folder.write_config(
             self.devices,
+            self.devices_per_seed,
             agent=self.agent.spec,
             spaces=_describe_spaces(self.agent),
             run=self.request,

@@ -79,7 +79,7 @@ class Session:
             if "total_steps" in (hyperparams or {}):
                 states = with_total_steps(states, hyperparams["total_steps"])
             self.restore_progress(step - self.plan.warmup_iterations, records)
-            self.progress.note(f"resumed at step {self.rows:,}")
+            self.progress.note(f"resumed at step {self.rows:,}{self.files.moved}")
             return self.driver.adopt(states, step)
         if self.files:
             init_from, init_which = self.files.begin(init_from, init_which)

@@ -158,8 +158,7 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, 
         key = episode_key(seed, eval_seed)
         return training.evaluate(agent, policy, key, rules.episodes, explore=rules.explore, max_steps=rules.max_steps)
 
-    devices, _ = seed_devices(len(seeds))
-    driver = FusedDriver(agent, seeds, devices)
+    driver = FusedDriver(agent, seeds, seed_devices(len(seeds)).devices)
     return driver.call("play", play, (0, 0, None), np.asarray(seeds, np.uint32), policies, np.uint32(rules.eval_seed))
 
 

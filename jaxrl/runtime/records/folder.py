@@ -62,14 +62,14 @@ class RunFolder:
                 "to resume that run; init_from=… starts a new run from its parameters"
             )
 
-    def write_config(self, devices: Sequence[jax.Device], **parts: Mapping[str, Any] | None) -> None:
+    def write_config(self, devices: Sequence[jax.Device], devices_per_seed: int = 1, **parts: Mapping[str, Any] | None) -> None:
         """``config.json``: all that it takes to make the run again."""
         config = {
             **({"id": self.id} if self.id else {}),
             **plain(parts),
             "versions": installed_versions(),
             "commit": commit(),
-            "hardware": hardware(devices),
+            "hardware": hardware(devices) | {"devices_per_seed": devices_per_seed},
         }
         write_atomically(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
         self.config = config

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -48,20 +50,41 @@ def request_devices_for(env_ids: Iterable[str]) -> None:
         request_cpu_devices()
 
 
-def seed_devices(num_seeds: int) -> tuple[list[jax.Device], str | None]:
-    """The devices to shard the seeds over, and one line of advice if other settings would serve better."""
+class Layout(NamedTuple):
+    """How the seeds of a run are laid out over devices."""
+
+    devices: list[jax.Device]
+    advice: str | None
+    """One line, if other settings would serve better."""
+    devices_per_seed: int = 1
+    """Over how many of them the environments of each seed are shared out."""
+
+
+def seed_devices(num_seeds: int, share: Callable[[int], int] = lambda spare: 1) -> Layout:
+    """The devices to shard the seeds over.
+
+    Args:
+      share: how many devices to the environments of one seed, of so many that there are for each shard of the seeds.
+    """
     request_cpu_devices()
     devices, cores = jax.local_devices(), usable_cores()
-    used, advice = shard_count(num_seeds, len(devices)), None
-    if devices[0].platform == "cpu" and len(devices) < cores and shard_count(num_seeds, cores) > used:
+
+    def laid_out(num_devices: int) -> tuple[int, int]:
+        shards = shard_count(num_seeds, num_devices)
+        return shards, share(num_devices // shards)
+
+    (shards, each), advice = laid_out(len(devices)), None
+    used, able = shards * each, min(num_seeds, len(devices))
+    if devices[0].platform == "cpu" and len(devices) < cores and math.prod(laid_out(cores)) > used:
         now = f"{used} CPU device{'s' if used > 1 else ''}"
+        whose = f"{num_seeds} seeds share" if num_seeds > 1 else "1 seed has"
         advice = (
-            f"{num_seeds} seeds share {now}, because JAX was in use before this run. To use {cores} cores, put this line first: "
+            f"{whose} {now}, because JAX was in use before this run. To use {cores} cores, put this line first: "
             f'import jax; jax.config.update("jax_num_cpu_devices", {cores}) (or set JAX_NUM_CPU_DEVICES={cores})'
         )
-    elif used < (able := min(num_seeds, len(devices))):
-        advice = f"{num_seeds} seeds divide over {used} of {len(devices)} devices only: a multiple of {able} would use {able}"
-    return devices[:used], advice
+    elif shards < able and used < len(devices):
+        advice = f"{num_seeds} seeds divide over {shards} of {len(devices)} devices only: a multiple of {able} would use {able}"
+    return Layout(devices[:used], advice, each)
 
 
 def cache_folder() -> Path | None:
