@@ -84,8 +84,9 @@ def run(
     """Train over seeds; show, log and save what comes out of it; resume if ``out`` holds this run already.
 
     On a pure environment all seeds run in one program, sharded over devices: on a CPU one per core, if JAX has not been used in
-    this process before. JAX's persistent compilation cache is switched on, in ``$JAXRL_CACHE_DIR`` or ``~/.cache/jaxrl/xla``,
-    unless you have configured it; ``JAXRL_CACHE_DIR=""`` leaves it off.
+    this process before. Where seeds are fewer than devices and iterations are large, devices share the environments of each seed,
+    with rules that learn the same so, up to rounding; the run says when it does. JAX's persistent compilation cache is switched
+    on, in ``$JAXRL_CACHE_DIR`` or ``~/.cache/jaxrl/xla``, unless you have configured it; ``JAXRL_CACHE_DIR=""`` leaves it off.
 
     A run that was killed goes on from its last checkpoint when it is called again with the same arguments, and ends bit for bit
     as if nothing had happened, its logs too (a host environment begins new episodes instead). A larger ``total_steps`` extends a
@@ -217,7 +218,7 @@ def _notes(
         yield f"total_steps={whole(asked)} rounded up to {total_steps}: whole iterations of {rows} rows"
     if devices_per_seed > 1:
         share = agent.num_envs // devices_per_seed
-        yield f"{agent.num_envs} environments are {share} on each of {devices_per_seed} devices, which learn what one would"
+        yield f"{devices_per_seed} devices share a seed's environments, {share} each, and learn what one would, up to rounding"
     if advice:
         yield advice
     if out is not None:

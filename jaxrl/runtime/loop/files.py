@@ -104,12 +104,13 @@ class RunFiles:
 
     @property
     def moved(self) -> str:
-        """Of a run that goes on with its environments shared out otherwise: that it does."""
+        """What to say of a run that goes on with its environments shared out otherwise than before."""
         hardware = (self.folder.config or {}).get("hardware")
         before = hardware.get("devices_per_seed", 1) if isinstance(hardware, dict) else 1
         if before == self.devices_per_seed:
             return ""
-        return f", with {self.devices_per_seed} devices for each seed and not {before}: what it learns is the same up to rounding"
+        now = f"{self.devices_per_seed} device{'s' * (self.devices_per_seed > 1)}"
+        return f", with a seed's environments on {now} where they were on {before}: it is as before up to rounding"
 
     def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
         """What a run without a checkpoint begins from: what the call says, or what it began from before a kill; recorded."""
