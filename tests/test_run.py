@@ -139,7 +139,7 @@ def test_shard_count(num_seeds: int, num_devices: int, used: int) -> None:
 
 def test_advice_about_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "usable_cores", lambda: 4)
-    used, advice = devices.seed_devices(8)
+    used, advice, _ = devices.seed_devices(8)
     assert len(used) == 2 and advice is not None and "8 seeds share 2 CPU devices" in advice
     assert 'put this line first: import jax; jax.config.update("jax_num_cpu_devices", 4)' in advice
     monkeypatch.setattr(devices, "usable_cores", lambda: 2)
