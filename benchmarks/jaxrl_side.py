@@ -133,7 +133,7 @@ class FusedProgram:
         self._warmup_steps = agent.algorithm.warmup_iterations * agent.steps_per_iteration
         self.total_steps = self._iterations * agent.steps_per_iteration + self._warmup_steps
         opened, layout = open_fused(agent, range(case.num_seeds))
-        self._layout = (layout.devices, layout.devices_per_seed, opened.stepping)
+        self._layout = (layout.devices, layout.devices_per_seed, part(opened.stepping))
         self._programs: dict[Any, Any] = {}
 
     def compile(self) -> tuple[float, int]:
