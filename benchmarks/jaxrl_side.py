@@ -128,6 +128,10 @@ class FusedProgram:
     name, version = "jaxrl", jaxrl.__version__
 
     def __init__(self, agent: Agent, case: Case, part: Callable[[Agent], Agent] = lambda agent: agent) -> None:
+        """
+        Args:
+          part: what of the agent is run, on the devices on which all of it would be.
+        """
         self._agent, self._case = part(agent), case
         self._iterations = num_iterations(agent, case.total_steps)
         self._warmup_steps = agent.algorithm.warmup_iterations * agent.steps_per_iteration

@@ -19,6 +19,7 @@ from benchmarks.protocol import ROOT, Worker, WorkerError, clean_environment
 from benchmarks.worker import Session, count_launches
 from jaxrl.agent import state_shapes
 from jaxrl.metrics import to_floats
+from jaxrl.runtime.system.devices import usable_cores
 
 TINY = cases.Case(
     "tiny", "Tiny", "ppo", "ppo", cases.PPO | {"num_envs": 2, "rollout_length": 8}, 160, num_seeds=2, runs_per_section=2
@@ -213,8 +214,10 @@ def test_the_bound_does_the_same_rollouts_without_a_network():
     assert 0.8 * 320 < steps < 320  # episodes of about 22 steps, each with a row for the reset
 
 
-def test_the_updates_alone_are_those_of_training():
-    from benchmarks.jaxrl_side import make_agent, updates_alone
+def test_the_updates_alone_are_those_of_training(monkeypatch):
+    """On the devices, too, that training would have."""
+    from benchmarks.jaxrl_side import make_agent, make_program, updates_alone
+    from jaxrl.runtime.drivers import layout
 
     agent = make_agent(TINY)
     alone = updates_alone(agent)
@@ -228,6 +231,15 @@ def test_the_updates_alone_are_those_of_training():
     chex.assert_trees_all_close(trained.learner.params, updated.learner.params, atol=1e-6)
     assert to_floats(same)["losses/value_loss"] == pytest.approx(to_floats(metrics)["losses/value_loss"], rel=1e-4)
     chex.assert_trees_all_equal(updated.actor, started.actor)
+
+    monkeypatch.setattr(layout, "MIN_ROWS", 8)
+    shared = make_program(TINY._replace(total_steps=16, num_seeds=1), "updates")
+    states, steps = shared.train(np.array([3], np.uint32))
+    assert steps == 16
+    leaf = jax.tree.leaves(states.actor.rows)[0]
+    assert len(leaf.sharding.device_set) == min(len(jax.devices()), usable_cores(), 2)
+    alone_params = jax.tree.map(lambda x: x[0], states.learner.params)
+    chex.assert_trees_all_close(trained.learner.params, alone_params, atol=1e-5)
 
 
 def test_programs_lie_on_devices_as_runs_do(monkeypatch):
