@@ -25,14 +25,18 @@ class Experiment(NamedTuple):
     """How many seeds must reach the threshold; None: their mean must."""
     episodes: int = 128
     """Greedy episodes per seed."""
+    at_most: bool = False
+    """A control: the mean must not exceed the threshold."""
 
     @property
     def asked(self) -> str:
         """What must pass, in words."""
         who = "mean" if self.passing_seeds is None else f"{self.passing_seeds} of {self.num_seeds} seeds"
-        return f"{who} ≥ {self.threshold:g}"
+        return f"{who} {'≤' if self.at_most else '≥'} {self.threshold:g}"
 
     def passes(self, scores: list[float]) -> bool:
+        if self.at_most:
+            return sum(scores) / len(scores) <= self.threshold
         if self.passing_seeds is None:
             return sum(scores) / len(scores) >= self.threshold
         return sum(score >= self.threshold for score in scores) >= self.passing_seeds

@@ -66,7 +66,8 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
 
 def describe(experiment: Experiment) -> dict[str, Any]:
     """The experiment as it comes back from JSON; equal settings are equal here."""
-    return json.loads(json.dumps(experiment._asdict()))
+    fields = {name: x for name, x in experiment._asdict().items() if name != "at_most" or x}  # which came later
+    return json.loads(json.dumps(fields))
 
 
 def finished(path: Path, experiment: Experiment) -> dict[str, Any] | None:

@@ -258,6 +258,10 @@ class ReplayConfig(RolloutConfig):
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
     n_step: Count = 1
     """Rewards in a return before it bootstraps."""
+    hindsight: Literal["none", "future", "final", "episode"] = added("none")
+    """Which state of a row's episode gives it another goal: a later one, the last, or any; for goal environments."""
+    hindsight_share: Unit = added(0.8)
+    """Share of the drawn rows that get another goal; 0.8 is four for each one that was desired."""
 
     @property
     def updates_per_iteration(self) -> int:
@@ -279,11 +283,14 @@ class ReplayConfig(RolloutConfig):
             )
         if self.buffer_size % self.num_envs:
             raise ValueError(f"buffer_size={self.buffer_size} must be a multiple of num_envs={self.num_envs}")
-        window = self.n_step + 2
+        if self.hindsight == "none":
+            refuse_unused(self, type(self)(), ["hindsight_share"], "without hindsight")
+        window = self.n_step + 2 + (self.hindsight != "none")
         if self.buffer_size < max(self.batch_size, window * self.num_envs, self.steps_per_iteration):
             raise ValueError(
                 f"buffer_size={self.buffer_size} is too small: it must hold a batch ({self.batch_size}), one iteration "
-                f"({self.steps_per_iteration}) and n_step + 2 = {window} rows of each environment ({window * self.num_envs})"
+                f"({self.steps_per_iteration}) and n_step + {window - self.n_step} = {window} rows of each environment "
+                f"({window * self.num_envs})"
             )
         if self.learning_starts > self.buffer_size:
             raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")

@@ -21,11 +21,13 @@ from gymnasium import spaces
 
 from jaxrl.config import ReplayConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
+from jaxrl.goals import check_goals
 from jaxrl.intrinsic import Intrinsic, IntrinsicFn
 from jaxrl.models import ActorCriticOutput
 from jaxrl.names import listed, nearest
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.replay import Replay, ReplayFn
+from jaxrl.replay.hindsight import hindsight_replay
 from jaxrl.spaces import example_input, other_way, same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree, Rollout
 
@@ -295,18 +297,31 @@ def ready(transformation: optax.GradientTransformation) -> OptimizerFn:
 # ----------------------------------------------------------------------------------------------------------------------- replay
 
 
-def resolve_replay(replay: Any, default: ReplayFn, config: ReplayConfig, *, before: int, after: int) -> Replay:
-    """A builder's ``replay`` keyword: None, or a ``ReplayFn``, called with the rule's sizes and the window that it needs."""
+def resolve_replay(
+    replay: Any, default: ReplayFn, env: Env | HostEnv, config: ReplayConfig, *, before: int, after: int
+) -> Replay:
+    """A builder's ``replay`` keyword: None, or a ``ReplayFn``, called with the rule's sizes and the window that it needs.
+
+    With ``hindsight`` among the settings it is within a ``hindsight_replay``.
+    """
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
     must = "must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, such as "
     must += show(default)
     function = default if replay is None else replay
     if not callable(function) or not _takes(function, *sizes, before=before, after=after):
         raise TypeError(f"replay={show(replay)} {must}")
-    made = function(*sizes, before=before, after=after)
-    if not isinstance(made, Replay):
-        raise TypeError(f"replay={show(replay)} gives {show(made)}, and {must}")
-    return made
+
+    def stored(*sizes: int, before: int, after: int) -> Replay:
+        made = function(*sizes, before=before, after=after)
+        if not isinstance(made, Replay):
+            raise TypeError(f"replay={show(replay)} gives {show(made)}, and {must}")
+        return made
+
+    if config.hindsight == "none":
+        return stored(*sizes, before=before, after=after)
+    check_goals(env, f"hindsight={config.hindsight!r}")
+    around = hindsight_replay(stored, env.compute_reward, strategy=config.hindsight, share=config.hindsight_share)  # type: ignore[arg-type]
+    return around(*sizes, before=before, after=after)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- losses

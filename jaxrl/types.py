@@ -64,8 +64,19 @@ class RenderFn(Protocol):
         ...
 
 
+class ComputeRewardFn(Protocol):
+    def __call__(self, achieved: PyTree, desired: PyTree, /) -> tuple[Array, Array]:
+        """``(reward f32[], terminated bool[])`` of a step that reached ``achieved`` where ``desired`` was the goal; unbatched."""
+        ...
+
+
 class Env(NamedTuple):
-    """A pure environment: functions of one unbatched instance, and data."""
+    """A pure environment: functions of one unbatched instance, and data.
+
+    One with ``compute_reward`` is a *goal environment*: its observations are a Dict of ``observation``, ``achieved_goal`` and
+    ``desired_goal``, the names of Gymnasium-Robotics, and what a step earns and whether it ends the episode follow from what was
+    achieved and what was desired. See ``jaxrl.goals``.
+    """
 
     reset: ResetFn
     step: StepFn
@@ -80,6 +91,8 @@ class Env(NamedTuple):
     """Draws a state, for ``jaxrl record``."""
     render_fps: float = 30.0
     """Pictures per second in real time."""
+    compute_reward: ComputeRewardFn | None = None
+    """Of a goal environment: the reward and the termination of any step for any goal, for replay in hindsight."""
 
 
 class HostStep(NamedTuple):
@@ -142,6 +155,8 @@ class HostEnv(NamedTuple):
     """As ``open_eval``, with one more method: ``render() -> u8[B, height, width, 3]`` draws where the environments stand."""
     render_fps: float = 30.0
     """Pictures per second in real time."""
+    compute_reward: ComputeRewardFn | None = None
+    """Of a goal environment, as ``Env.compute_reward``; a function of JAX, as learning calls it."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ data

@@ -93,8 +93,11 @@ def test_an_id_is_canonical():
         ("envpool:", "incomplete"),
         ("CartPole-v1?gravity", "'gravity' is no option"),
         ("CartPole-v1?gravity=1&gravity=2", "'gravity' twice"),
-        ("gymnx:CartPole-v1", "unknown backend 'gymnx': write 'envpool:CartPole-v1' or 'CartPole-v1'. Backends: envpool, gymnax"),
-        ("gymnx:Nowhere-v1", "Did you mean 'gymnax'.*envpool, gymnax"),
+        (
+            "gymnx:CartPole-v1",
+            "unknown backend 'gymnx': write 'envpool:CartPole-v1' or 'CartPole-v1'. Backends: brax, envpool, gymnax, jaxrl",
+        ),
+        ("gymnx:Nowhere-v1", "Did you mean 'gymnax'.*brax, envpool, gymnax, jaxrl"),
         ("gymnasium:LunarLander-v3", "unknown backend 'gymnasium': write 'envpool:LunarLander-v3'"),
         ("LunarLander-v3", "gymnax has no environment 'LunarLander-v3': write 'envpool:LunarLander-v3'$"),
         ("HalfCheetah-v4", "gymnax has no environment 'HalfCheetah-v4': write 'envpool:HalfCheetah-v4'$"),
@@ -107,6 +110,7 @@ def test_an_id_is_canonical():
         ("./my_env.py:make", "name a module as Python imports it, without a folder and without .py: 'my_env:make'$"),
         ("my_env.py:make", "without a folder and without .py: 'my_env:make'$"),
         ("my-env:make", "unknown backend 'my-env'.*or name a module and its function as Python imports them$"),
+        ("BitFlip?n=4", "gymnax has no environment 'BitFlip': write 'jaxrl:BitFlip'$"),
         ("CartPole", "no environment 'CartPole'. Did you mean 'CartPole-v1'"),
     ],
 )

@@ -67,7 +67,7 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 LAYERS = (
-    ("masks", "names", "presets", "rows", "types"),
+    ("goals", "masks", "names", "presets", "rows", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "scan", "spaces", "threefry", "trust"),
     ("envs", "intrinsic", "minibatch", "models", "optimize", "replay", "rollout", "surrogates"),
     ("agent", "on_policy", "parts", "rule", "spec", "training"),

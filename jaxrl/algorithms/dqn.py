@@ -22,7 +22,7 @@ from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn, check_q_values, resolve_replay
 from jaxrl.replay import ReplayFn
 from jaxrl.replay.transitions import Transitions, example_row, transitions
-from jaxrl.replay.uniform import ReplayState, uniform_replay
+from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Rule, prepare
 from jaxrl.spaces import finite
@@ -71,7 +71,7 @@ class DQNState(NamedTuple):
     key: Key
     version: Array
     target_params: PyTree
-    replay: ReplayState
+    replay: PyTree
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
@@ -185,5 +185,5 @@ def make_dqn(
     ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
     check_q_values(model, ready.output, ready.env.action_space)
     config = ready.rule.config
-    made = resolve_replay(replay, uniform_replay, config, before=1, after=config.n_step)
+    made = resolve_replay(replay, uniform_replay, ready.env, config, before=1, after=config.n_step)
     return ready.bind(make_algorithm(replace(ready.rule, replay=made)))

@@ -32,7 +32,12 @@ class Backend(NamedTuple):
 
 
 # Imported on first use: each has `make`, `list_names` and `family`.
-_MODULES = {"gymnax": "jaxrl.envs.gymnax", "envpool": "jaxrl.envs.envpool"}
+_MODULES = {
+    "gymnax": "jaxrl.envs.gymnax",
+    "envpool": "jaxrl.envs.envpool",
+    "brax": "jaxrl.envs.brax",
+    "jaxrl": "jaxrl.envs.own",
+}
 _ON_HOST = {"envpool"}
 """Those whose environments run on the host: said here, as an import might start JAX's backend."""
 _REGISTERED: dict[str, Backend] = {}

@@ -166,14 +166,15 @@ def smallest(default: Any) -> int | None:
     return min(default, 1) if isinstance(default, int) and not isinstance(default, bool) and default >= 0 else None
 
 
-def import_package(package: str, env: str) -> ModuleType:
-    """Import an optional package, or say which ``pip install`` brings it."""
+def import_package(package: str, env: str, *, extra: str | None = None) -> ModuleType:
+    """Import an optional package, or say which ``pip install`` brings it: by itself, or as an ``extra`` of jaxrl."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        message = f"{env} needs the package {package}, which is not installed: pip install {package}"
+        source = f'"jaxrl[{extra}]"' if extra else package
+        message = f"{env} needs the package {package}, which is not installed: pip install {source}"
         raise ModuleNotFoundError(message, name=package) from None
 
 

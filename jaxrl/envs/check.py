@@ -27,6 +27,7 @@ from jaxrl.envs.validate import (
     picture_problem,
     same,
 )
+from jaxrl.goals import ACHIEVED, DESIRED
 from jaxrl.masks import MASK_KEY, allowed
 from jaxrl.spaces import zeros
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, TimeStep
@@ -139,7 +140,25 @@ def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
         problems.append("reward is NaN or infinite after some step: guard divisions, logarithms and roots")
     if not same(first, again):
         problems.append("the same key gave different results: all randomness must come from the key, through jax.random")
+    problems += _goal_problems(env, time_step)
     return problems or _render_problems(env, jax.tree.map(lambda x: x[0], env_states))
+
+
+def _goal_problems(env: Env, reached: TimeStep) -> list[str]:
+    """Of a goal environment, [...]: replay in hindsight takes what ``compute_reward`` gives for what ``step`` would have."""
+    if env.compute_reward is None:
+        return []
+    goals = (reached.obs[ACHIEVED], reached.obs[DESIRED])
+    computed = jax.vmap(jax.vmap(env.compute_reward))(*goals)
+    for name, ours, steps in zip(("reward", "terminated"), computed, (reached.reward, reached.terminated), strict=True):
+        wrong = np.argwhere(~np.isclose(ours, steps, rtol=1e-4, atol=1e-5))
+        if wrong.size:
+            both = [np.asarray(x)[tuple(wrong[0])] for x in (steps, ours)]
+            return [
+                f"step gave the {name} {both[0]:g}, and compute_reward {both[1]:g} of the goals in the observation that was "
+                "reached: they must agree, so leave out of rewards and ends what does not follow from the goals"
+            ]
+    return []
 
 
 def _render_problems(env: Env, env_state: PyTree) -> list[str]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.goals import ACHIEVED, DESIRED, GOAL_KEYS
 from jaxrl.masks import MASK_KEY, choices, nothing_allowed
 from jaxrl.spaces import show_shapes, zeros
 from jaxrl.types import Env, HostEnv, PyTree, TimeStep
@@ -61,6 +62,8 @@ def find_problems(env: Env | HostEnv) -> list[str]:
         problems.append(f"max_episode_steps={limit!r} must be an integer >= 1, or None for no limit")
     if isinstance(env, Env):
         problems += _params_problems(env.params) or _function_problems(env)
+    if env.compute_reward is not None:
+        problems += _goal_problems(env)
     return problems
 
 
@@ -97,6 +100,35 @@ def mask_problems(env: Env | HostEnv) -> list[str]:
     return [
         f"observation_space[{MASK_KEY!r}] is {seen[MASK_KEY]}, and action_space {env.action_space}: a mask has one entry for "
         "each action, MultiBinary(n) for Discrete(n); for MultiDiscrete MultiBinary(sum(nvec)), or a Tuple of one per dimension"
+    ]
+
+
+def _goal_problems(env: Env | HostEnv) -> list[str]:
+    """Of a goal environment: see ``jaxrl.goals``."""
+    seen = env.observation_space
+    entries = seen.spaces if isinstance(seen, spaces.Dict) else {}
+    if lacking := [name for name in GOAL_KEYS if name not in entries]:
+        return [
+            f"observation_space is {seen}, and a goal environment's (one with compute_reward) is a Dict that holds "
+            f"{', '.join(map(repr, lacking))}, too: use spaces.Dict with the entries {', '.join(GOAL_KEYS)}"
+        ]
+    achieved, desired = (abstract(entries[name]) for name in (ACHIEVED, DESIRED))
+    if achieved is None or desired is None:
+        return []  # said of the space
+    if wrong := mismatches(f"observation_space[{ACHIEVED!r}]", achieved, desired, f"observation_space[{DESIRED!r}]"):
+        return [f"{wrong[0]}, since what was achieved may become what is desired"]
+    try:
+        out = jax.eval_shape(env.compute_reward, achieved, desired)  # type: ignore[arg-type]
+    except Exception as error:
+        return [explain("compute_reward", error)]
+    if not isinstance(out, tuple) or len(out) != 2:
+        return [f"compute_reward returned {show_shapes(out)}; it must return (reward f32[], terminated bool[])"]
+    return [
+        f"compute_reward returned {show_shapes(value)} as {name}; it must be one {written}, as step's is"
+        for (name, dtype, written), value in zip(
+            (("reward", np.float32, "float32"), ("terminated", np.bool_, "bool")), out, strict=True
+        )
+        if (getattr(value, "shape", None), getattr(value, "dtype", None)) != ((), dtype)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl.types import Array, Key
+from jaxrl.types import Array, Key, PyTree
 
 
 class Rows(Protocol):
@@ -25,6 +25,8 @@ class Draw(NamedTuple):
     """f32: what a loss counts the row; 1 where all are drawn alike."""
     valid: Array
     """bool: False where no valid row was found; such a draw must carry no weight."""
+    extras: PyTree = ()
+    """What the replay drew besides, for its own ``take``: [batch, ...]."""
 
 
 class InitReplayFn(Protocol):

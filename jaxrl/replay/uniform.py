@@ -133,10 +133,7 @@ def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int) -> Draw:
 
 
 def take(ring: Ring, state: ReplayState, draw: Draw, offset: int | Array) -> Any:
-    if isinstance(offset, int) and not -ring.before <= offset <= ring.after:
-        raise ValueError(
-            f"offset={offset} must be from {-ring.before} to {ring.after}: build this replay with a larger before or after"
-        )
+    check_offset(offset, ring.before, ring.after)
     chex.assert_rank([draw.row, draw.env], 1)
     chex.assert_equal_shape([draw.row, draw.env, *([] if isinstance(offset, int) else [offset])])
     row = draw.row if isinstance(offset, int) and offset == 0 else (draw.row + offset) % ring.length
@@ -155,6 +152,12 @@ def seal(ring: Ring, state: ReplayState) -> ReplayState:
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, newest, axis=0), (state.records, state.valid), sealed
     )
     return state._replace(records=records, valid=valid)
+
+
+def check_offset(offset: int | Array, before: int, after: int) -> None:
+    """Refuse a row that no window holds whole; offsets in arrays are not looked at."""
+    if isinstance(offset, int) and not -before <= offset <= after:
+        raise ValueError(f"offset={offset} must be from {-before} to {after}: build this replay with a larger before or after")
 
 
 def check_env_id(env_id: Array, lanes: int) -> None:

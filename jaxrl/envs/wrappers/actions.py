@@ -118,7 +118,8 @@ class RepeatState(NamedTuple):
 def action_repeat(env: Env, repeats: int) -> Env:
     """One step is so many steps with the same action, whose rewards are summed; fewer where the episode ends.
 
-    The observation, the flags and ``info`` are those of the last one. A limit of episodes still counts the steps inside.
+    The observation, the flags and ``info`` are those of the last one. A limit of episodes still counts the steps inside. A sum of
+    rewards does not follow from the goal that was reached, so it is no goal environment any more.
     """
     repeats, limit = check_count("repeats", repeats), env.max_episode_steps
 
@@ -146,4 +147,5 @@ def action_repeat(env: Env, repeats: int) -> Env:
 
     steps = None if limit is None else math.ceil(limit / repeats)
     fps = env.render_fps / repeats
-    return env._replace(reset=reset, step=step, max_episode_steps=steps, render=inside(env), render_fps=fps)
+    env = env._replace(max_episode_steps=steps, render=inside(env), render_fps=fps, compute_reward=None)
+    return env._replace(reset=reset, step=step)

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.backend import Call, format_call
+from jaxrl.goals import has_goals
 from jaxrl.names import nearest
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, RenderFn, TimeStep
 
@@ -99,7 +100,7 @@ def usage(name: str) -> str:
 
 
 def map_observation(env: Env, space: spaces.Space, function: Callable[[PyTree], PyTree]) -> Env:
-    """What is seen changes, and nothing else."""
+    """What is seen changes, and nothing else. Without an entry of ``GOAL_KEYS`` it is no goal environment any more."""
 
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         env_state, obs = env.reset(key, params)
@@ -109,7 +110,8 @@ def map_observation(env: Env, space: spaces.Space, function: Callable[[PyTree], 
         env_state, reached = env.step(key, env_state, action, params)
         return env_state, reached._replace(obs=function(reached.obs))
 
-    return env._replace(reset=reset, step=step, observation_space=space)
+    compute_reward = env.compute_reward if has_goals(space) else None
+    return env._replace(reset=reset, step=step, observation_space=space, compute_reward=compute_reward)
 
 
 def map_action(env: Env, space: spaces.Space, function: Callable[[Array], Array]) -> Env:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from jaxrl.config import check_count
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
+from jaxrl.goals import ACHIEVED, DESIRED
 from jaxrl.masks import MASK_KEY
 from jaxrl.spaces import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
@@ -101,15 +102,18 @@ def frame_stack(env: Env, num_frames: int) -> Env:
 
     They are joined along the last axis, the channels of a board or an image: [10, 10, 4] becomes [10, 10, 4·num_frames]. A board
     without channels gets them, [10, 5] becomes [10, 5, num_frames], and a vector stays one: [3] becomes [3·num_frames]. Of a Dict
-    each entry is stacked, but for ``action_mask``. A replay buffer keeps what it sees, so every frame ``num_frames`` times.
+    each entry is stacked, but for ``action_mask`` and the goals of a goal environment. A replay buffer keeps what it sees, so
+    every frame ``num_frames`` times.
     """
-    num_frames, masked = check_count("num_frames", num_frames), _has_mask(env.observation_space)
+    num_frames, seen = check_count("num_frames", num_frames), env.observation_space
+    entries = {*seen.spaces} if isinstance(seen, spaces.Dict) else set()
+    single = entries & {MASK_KEY, *((ACHIEVED, DESIRED) if env.compute_reward is not None else ())}
 
-    def unmasked(obs: PyTree) -> PyTree:
-        return {name: x for name, x in obs.items() if name != MASK_KEY} if masked else obs
+    def changing(obs: PyTree) -> PyTree:
+        return {name: x for name, x in obs.items() if name not in single} if single else obs
 
     def shown(frames: PyTree, obs: PyTree) -> PyTree:
-        return {**frames, MASK_KEY: obs[MASK_KEY]} if masked else frames
+        return {**frames, **{name: obs[name] for name in single}} if single else frames
 
     def push(frames: Array, x: Array) -> Array:
         x = _with_channels(x)
@@ -117,17 +121,17 @@ def frame_stack(env: Env, num_frames: int) -> Env:
 
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         env_state, obs = env.reset(key, params)
-        frames = jax.tree.map(lambda x: _tiled(x, num_frames, jnp), unmasked(obs))
+        frames = jax.tree.map(lambda x: _tiled(x, num_frames, jnp), changing(obs))
         return FrameStackState(env_state, frames), shown(frames, obs)
 
     def step(key: Key, state: FrameStackState, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         env_state, reached = env.step(key, state.env_state, action, params)
-        frames = jax.tree.map(push, state.frames, unmasked(reached.obs))
+        frames = jax.tree.map(push, state.frames, changing(reached.obs))
         return FrameStackState(env_state, frames), reached._replace(obs=shown(frames, reached.obs))
 
-    stacked = _stacked(env.observation_space, num_frames)
-    if masked:
-        stacked = spaces.Dict({**stacked, MASK_KEY: env.observation_space[MASK_KEY]})  # type: ignore[dict-item, index]
+    stacked = _stacked(seen, num_frames)
+    if single:
+        stacked = spaces.Dict({**stacked, **{name: seen[name] for name in single}})  # type: ignore[dict-item, index]
     return env._replace(reset=reset, step=step, observation_space=stacked, render=inside(env))
 
 

@@ -1,0 +1,131 @@
+"""brax environments as pure ``Env``s: true last observations, the limit of an episode apart from its end, stable types."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import inspect
+import io
+import sys
+import warnings
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.envs.backend import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id
+from jaxrl.envs.brax_figures import figure
+from jaxrl.types import Array, Env, Key, PyTree, TimeStep
+
+NAMES = (
+    "ant",
+    "halfcheetah",
+    "hopper",
+    "humanoid",
+    "humanoidstandup",
+    "inverted_double_pendulum",
+    "inverted_pendulum",
+    "pusher",
+    "reacher",
+    "swimmer",
+    "walker2d",
+)
+"""Those of brax itself, said here because importing it takes seconds; ``fast`` is for its own tests."""
+
+PHYSICS = ("generalized", "mjx", "positional", "spring")
+
+EPISODE_LENGTH = 1000
+"""That of ``brax.envs.create``."""
+
+
+def list_names() -> list[str]:
+    if sys.modules.get("brax") is None and ("brax" in sys.modules or importlib.util.find_spec("brax") is None):
+        _import_brax("the backend brax")  # says how to get it
+    registered = getattr(sys.modules.get("brax.envs"), "_envs", {})
+    return [*NAMES, *sorted({*registered} - {*NAMES, "fast"})]
+
+
+def family(name: str) -> str:
+    return "all"
+
+
+def make(name: str, options: dict[str, Any]) -> Env:
+    """A brax environment, without its wrappers: jaxrl resets, and cuts episodes, by itself.
+
+    Args:
+      options: ``backend``, the physics ("generalized", "spring", "positional" or "mjx"; brax chooses where it is not given),
+        ``max_episode_steps`` (brax's ``episode_length``, 1,000), and the arguments of the environment's class
+        (``ctrl_cost_weight`` of ant). All are structure.
+
+    Returns:
+      An Env with actions in [−1, 1]. What brax calls ``done`` is a termination; the limit is a truncation, as with brax's
+      ``EpisodeWrapper``. brax's ``metrics`` are ``TimeStep.info``.
+    """
+    label = f"brax:{name}"
+    _import_brax(label)
+    check_name("brax", name, list_names())
+    limit = options.get("max_episode_steps", EPISODE_LENGTH)
+    check_option(label, "max_episode_steps", limit, EPISODE_LENGTH, at_least=1)
+    arguments = _arguments(name)
+    check_known(label, options, {*arguments, "backend", "max_episode_steps"})
+    if options.get("backend") not in (None, *PHYSICS):
+        raise ValueError(f"{label}: option backend={options['backend']!r} must be one of {', '.join(map(repr, PHYSICS))}")
+    constructor = {option: value for option, value in options.items() if option != "max_episode_steps"}
+    for option, value in constructor.items():
+        check_option(label, option, value, arguments.get(option))
+    return _task(format_id(EnvId("brax", name, constructor)))._replace(max_episode_steps=limit)
+
+
+def _arguments(name: str) -> dict[str, Any]:
+    """Of the environment's class, with their defaults."""
+    parameters = inspect.signature(sys.modules["brax.envs"]._envs[name].__init__).parameters.values()
+    return {each.name: each.default for each in parameters if each.name != "self" and "VAR" not in each.kind.name}
+
+
+@functools.cache
+def _task(canonical_id: str) -> Env:
+    """Construct, and close over, one environment; cached so that equal ids share functions and compiled programs."""
+    _, name, arguments, _ = parse_id(canonical_id)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that brax is maintained no more
+        task = sys.modules["brax.envs"].get_environment(name, **arguments)
+    like = jax.eval_shape(task.reset, jax.eval_shape(lambda: jax.random.key(0)))
+
+    # brax mixes weak and strong types, and Python's floats; types are settled here, once.
+    def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
+        state = _cast(task.reset(key), like)
+        return state, state.obs
+
+    def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
+        env_state = jax.tree.map(lambda x: x, env_state)  # with dicts of its own: brax writes into them
+        state = _cast(task.step(env_state, action), like)
+        terminated, reward = state.done > 0, state.reward.astype(jnp.float32)
+        return state, TimeStep(state.obs, reward, terminated, jnp.zeros_like(terminated), dict(state.metrics))
+
+    draw = figure(canonical_id, task.sys)
+
+    def render(env_state: PyTree, action: Any, params: PyTree) -> np.ndarray:
+        return draw(env_state.pipeline_state)
+
+    observation_space = jax.tree.map(lambda x: spaces.Box(-np.inf, np.inf, x.shape, np.float32), like.obs)
+    if not isinstance(observation_space, spaces.Space):
+        observation_space = spaces.Dict(observation_space)
+    action_space = spaces.Box(-1.0, 1.0, (task.action_size,), np.float32)
+    fps = round(1 / float(task.dt), 3)
+    return Env(reset, step, observation_space, action_space, name=canonical_id, render=render, render_fps=fps)
+
+
+def _cast(tree: PyTree, like: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, leaf: x if getattr(x, "dtype", None) == leaf.dtype else jnp.asarray(x, leaf.dtype), tree, like)
+
+
+def _import_brax(needed_by: str) -> ModuleType:
+    """The package, which prints and warns of what it does without while it is imported."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        import_package("brax", needed_by, extra="brax")
+        return import_package("brax.envs", needed_by)

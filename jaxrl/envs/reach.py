@@ -1,0 +1,95 @@
+"""Reaching a point of the plane: a goal environment with continuous actions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.envs.canvas import BODY, FORCE, GOAL, GROUND, JOINT, Canvas
+from jaxrl.goals import ACHIEVED, DESIRED, OBSERVATION
+from jaxrl.types import Array, Env, Key, PyTree, TimeStep
+
+STEPS = 50
+"""Of an episode. From corner to corner it takes about 35."""
+
+
+class ReachParams(NamedTuple):
+    push: Any
+    """What an action of 1 adds to the velocity."""
+    drag: Any
+    """Which share of the velocity is lost in a step."""
+
+
+class ReachState(NamedTuple):
+    position: Array
+    """f32[2], within [−1, 1]²"""
+    velocity: Array
+    """f32[2], per step"""
+    goal: Array
+    """f32[2]"""
+
+
+def reach(radius: float = 0.05, push: float = 0.01, drag: float = 0.1) -> Env:
+    """``jaxrl:Reach``: a point with inertia is pushed, by f32[2] in [−1, 1]², until it is within ``radius`` of the goal.
+
+    Walls stop it. It starts at rest; start and goal are drawn uniformly. The reward is 1 where the goal is reached, which ends
+    the episode, and 0 elsewhere, so the return is 1 for a success and 0 for none.
+
+    Observations are a Dict: ``observation`` holds position and velocity, f32[4], ``achieved_goal`` the position and
+    ``desired_goal`` the goal, f32[2]. ``radius`` is structure, as the reward of any goal depends on it; the rest is
+    ``ReachParams``.
+    """
+
+    def observe(state: ReachState) -> PyTree:
+        return {
+            OBSERVATION: jnp.concatenate([state.position, state.velocity]),
+            ACHIEVED: state.position,
+            DESIRED: state.goal,
+        }
+
+    def compute_reward(achieved: Array, desired: Array) -> tuple[Array, Array]:
+        reached = jnp.sum((achieved - desired) ** 2) <= radius**2
+        return reached.astype(jnp.float32), reached
+
+    def reset(key: Key, params: ReachParams) -> tuple[ReachState, PyTree]:
+        position, goal = jax.random.uniform(key, (2, 2), minval=-1.0, maxval=1.0)
+        state = ReachState(position, jnp.zeros(2), goal)
+        return state, observe(state)
+
+    def step(key: Key, state: ReachState, action: Array, params: ReachParams) -> tuple[ReachState, TimeStep]:
+        velocity = (1.0 - params.drag) * state.velocity + params.push * jnp.clip(action, -1.0, 1.0)
+        position = jnp.clip(state.position + velocity, -1.0, 1.0)
+        velocity = jnp.where(jnp.abs(position) < 1.0, velocity, 0.0)  # a wall stops it
+        state = ReachState(position, velocity, state.goal)
+        reward, terminated = compute_reward(position, state.goal)
+        return state, TimeStep(observe(state), reward, terminated, jnp.zeros((), bool))
+
+    def render(state: ReachState, action: Any, params: ReachParams) -> np.ndarray:
+        canvas = Canvas(-1.1, 1.1, -1.1, 1.1)
+        canvas.line([(-1.03, -1.03), (1.03, -1.03), (1.03, 1.03), (-1.03, 1.03), (-1.03, -1.03)], 0.02, GROUND)
+        (x, y), (goal_x, goal_y) = state.position.tolist(), state.goal.tolist()
+        canvas.disc(goal_x, goal_y, radius, GOAL)
+        canvas.disc(x, y, 0.03, BODY)
+        canvas.disc(x, y, 0.01, JOINT)
+        if action is not None:
+            right, up = (0.2 * np.clip(np.asarray(action, float), -1, 1)).tolist()
+            canvas.arrow([(x, y), (x + right, y + up)], 0.02, FORCE)
+        return canvas.picture()
+
+    square = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    seen = spaces.Box(np.array([-1, -1, -np.inf, -np.inf], np.float32), np.array([1, 1, np.inf, np.inf], np.float32))
+    return Env(
+        reset,
+        step,
+        spaces.Dict({OBSERVATION: seen, ACHIEVED: square, DESIRED: square}),
+        spaces.Box(-1.0, 1.0, (2,), np.float32),
+        ReachParams(np.float32(push), np.float32(drag)),
+        max_episode_steps=STEPS,
+        render=render,
+        render_fps=20,
+        compute_reward=compute_reward,
+    )
