@@ -242,18 +242,6 @@ def test_the_updates_alone_are_those_of_training(monkeypatch):
     chex.assert_trees_all_close(trained.learner.params, alone_params, atol=1e-5)
 
 
-def test_programs_lie_on_devices_as_runs_do(monkeypatch):
-    from benchmarks.jaxrl_side import make_agent, make_program, updates_alone
-    from jaxrl.runtime.drivers import layout
-
-    monkeypatch.setattr(layout, "MIN_ROWS", 8)
-    states, _ = make_program(TINY._replace(num_seeds=1), "updates").train(np.array([3]))
-    assert len(states.actor.done.sharding.device_set) == 2
-    started = jax.jit(updates_alone(make_agent(TINY)).init)(jax.random.key(3))
-    chex.assert_trees_all_equal(jax.tree.map(lambda x: x[0], jax.device_get(states.actor)), jax.device_get(started.actor))
-    assert int(states.learner.version[0]) > 0
-
-
 def test_networks_are_of_the_size_that_they_should_be():
     from benchmarks.jaxrl_side import make_agent
 
