@@ -56,10 +56,19 @@ def of_preset(preset: Preset) -> Experiment:
     )
 
 
+def memoryless(preset: Preset, threshold: float) -> Experiment:
+    """The same settings with the default network, which sees one row: what memory is worth."""
+    settings = {name: value for name, value in preset.settings.items() if name != "model"}
+    measured = of_preset(preset)._replace(name=f"{preset.name}-memoryless", settings=settings)
+    return measured._replace(threshold=threshold, at_most=True)
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
         *map(of_preset, PRESETS.values()),
+        memoryless(PRESETS["ppo-memorychain"], 0.5),
+        memoryless(PRESETS["ppo-cartpole-hidden"], 250),
         Experiment("dqn-cartpole-long", "make_dqn", "CartPole-v1", {}, 500_000, 8, 475),
     )
 }

@@ -93,6 +93,14 @@ PENDULUM = {
     "normalize_rewards": True,
 }
 
+CHAIN = "MemoryChain-bsuite?memory_length=20"
+"""One bit, to be said 20 rows later."""
+CHAIN_SETTINGS = {"model": {"core": "gru", "use_previous": False}, "num_envs": 64}
+"""Without the previous action, which could carry the bit in place of the core."""
+HIDDEN = "CartPole-v1|select_observation(0,2)"
+"""The positions of the cart and the pole, and not how fast they move."""
+HIDDEN_SETTINGS = {"model": {"core": "gru"}, "num_envs": 64, "normalize_rewards": True}
+
 CPU = "2 cores of an AMD EPYC"
 
 PRESETS = {
@@ -100,6 +108,8 @@ PRESETS = {
     for preset in (
         Preset("ppo-cartpole", "ppo", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 27, CPU), 490),
         Preset("ppo-pendulum", "ppo", "Pendulum-v1", PENDULUM, 2_000_000, 8, Score(-164.6, -174.2, -156.2, 50, CPU), -250),
+        Preset("ppo-memorychain", "ppo", CHAIN, CHAIN_SETTINGS, 500_000, 8, Score(1.0, 1.0, 1.0, 676, CPU), 0.9),
+        Preset("ppo-cartpole-hidden", "ppo", HIDDEN, HIDDEN_SETTINGS, 500_000, 8, Score(500.0, 500.0, 500.0, 561, CPU), 450),
         Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(499.8, 499.3, 500.0, 12, CPU), 475),
         Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(498.9, 497.5, 499.9, 26, CPU), 475),
         Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(498.4, 495.1, 500.0, 21, CPU), 475, 15),

@@ -431,6 +431,16 @@ def test_what_must_pass():
     assert by_seeds.asked == "2 of 16 seeds ≥ 490"
 
 
+def test_a_control_must_not_exceed_its_threshold():
+    control = EXPERIMENTS["ppo-cartpole-hidden-memoryless"]
+    assert control.passes([240.0, 259.0]) and not control.passes([240.0, 261.0]) and not control.passes([500.0])
+    assert control.asked == "mean ≤ 250"
+    preset = EXPERIMENTS["ppo-cartpole-hidden"]
+    assert {"model": preset.settings["model"], **control.settings} == preset.settings and "model" not in control.settings
+    assert (control.env, control.total_steps, control.num_seeds) == (preset.env, preset.total_steps, preset.num_seeds)
+    assert scores.describe(control)["at_most"] is True and "at_most" not in scores.describe(preset)
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_settings_of_experiments_fit(name):
     agent = scores.build_agent(EXPERIMENTS[name])
