@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,24 @@ def to_environment(action_space: spaces.Space, action: Array) -> Array:
         return action
     low, high = bounds(action_space)
     return within(action, low, high) if action_space.is_bounded() else jnp.clip(action, low, high)
+
+
+def from_environment(action_space: spaces.Box, action: Array) -> Array:
+    """The inverse of ``to_environment`` for a bounded Box: f32[..., d] in [−1, 1], flat. A component without width is 0."""
+    low, high = (bound.ravel() for bound in bounds(action_space))
+    flat = action.reshape((*action.shape[: action.ndim - len(action_space.shape)], low.size))
+    centre, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low  # each by itself: the width may be larger than any float32
+    return jnp.clip((flat - centre) / np.where(half > 0, half, 1.0), -1.0, 1.0)
+
+
+def uniform_of(noise: Array) -> Array:
+    """Numbers uniform in [−1, 1] of standard normal ones, by their distribution function."""
+    return jax.lax.erf(noise * math.sqrt(0.5))
+
+
+def normal_each(keys: Key, size: int) -> Array:
+    """f32[B, size]: standard normal noise, drawn for row b with ``keys[b]``."""
+    return jax.vmap(lambda key: jax.random.normal(key, (size,)))(unrolled(keys))
 
 
 def within(unit: Array, low: Array | np.ndarray, high: Array | np.ndarray) -> Array:

@@ -204,6 +204,14 @@ class TanhNormal(NamedTuple):
         """f32[..., d]"""
         return self._squash(Normal(self.mean, self.log_std).sample(key))
 
+    def at(self, noise: Array) -> tuple[Array, Array]:
+        """The action f32[..., d] that standard normal ``noise`` f32[..., d] draws, and its log-probability f32[...]; gradients
+        flow through both. As it is taken from x itself and not from tanh x, it stays exact where that rounds to ±1."""
+        chex.assert_equal_shape([noise, self.mean, self.log_std])
+        x = self.mean + jnp.exp(self.log_std) * noise
+        log_prob = (-0.5 * noise**2 - self.log_std - 0.5 * math.log(2 * math.pi) - _log_slope(x)).sum(-1)
+        return self._squash(x), log_prob - jnp.log(self._interval()[1]).sum(-1)
+
     def mode(self) -> Array:
         """f32[..., d]: the squashed mean, which is the median of each component, and what greedy policies of this kind take. The
         density of a wide Gaussian is highest at the bounds."""

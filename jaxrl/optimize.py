@@ -136,12 +136,13 @@ def scheduled(hyperparams: H, schedules: Mapping[str, Schedule], iteration: Arra
     Args:
       iteration: i32[], how many were collected before this one, the warm-up included: so a schedule over
         total_steps / steps_per_iteration iterations ends with the run.
-      annealed_rows: the rows of an iteration, where the learning rate is annealed; 0 where it is not.
+      annealed_rows: the rows of an iteration, where learning rates are annealed, those without a schedule; 0 where they are not.
     """
     now = {name: getattr(hyperparams, name) * schedule(iteration) for name, schedule in schedules.items()}
     if annealed_rows:
-        rate: Any = hyperparams
-        now["learning_rate"] = rate.learning_rate * remaining(iteration, annealed_rows, rate.total_steps)
+        rates: Any = hyperparams
+        left = remaining(iteration, annealed_rows, rates.total_steps)
+        now |= {name: getattr(rates, name) * left for name in rates._fields if name.endswith("learning_rate") and name not in now}
     return hyperparams._replace(**now)  # type: ignore[attr-defined]
 
 

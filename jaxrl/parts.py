@@ -79,34 +79,43 @@ def check_actions(rule: str, env: Env | HostEnv, kinds: Sequence[type[spaces.Spa
 # ----------------------------------------------------------------------------------------------------------------------- models
 
 
-def check_arguments(network: ModelFn, given: ModelArguments) -> None:
+def check_arguments(network: ModelFn, given: ModelArguments, name: str = "model") -> None:
     """Refuse arguments that a network does not take. What it says to their values, it says itself."""
     takes = {name: p for name, p in inspect.signature(network).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    for name in given:
-        if name not in takes:
-            what = f"model={dict(given)!r}: {show(network)} takes no {name!r}.{nearest(name, takes)}"
+    for argument in given:
+        if argument not in takes:
+            what = f"{name}={dict(given)!r}: {show(network)} takes no {argument!r}.{nearest(argument, takes)}"
             raise TypeError(f"{what} It takes: {', '.join(takes)}")
 
 
-def with_arguments(model: Model | ModelFn | ModelArguments | None, network: ModelFn) -> Model | ModelFn | None:
-    """A builder's ``model`` keyword with arguments of the rule's own ``network`` as the function of the spaces that they mean."""
+def with_arguments(
+    model: Model | ModelFn | ModelArguments | None, network: ModelFn, name: str = "model"
+) -> Model | ModelFn | None:
+    """A builder's ``model`` keyword with arguments of the rule's own ``network`` as the function of the spaces that they mean.
+
+    Args:
+      name: the keyword, for errors.
+    """
     if not isinstance(model, Mapping):
         return model
-    check_arguments(network, model)
+    check_arguments(network, model, name)
     return functools.partial(network, **model) if model else None
 
 
-def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:
+def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, *, name: str = "model") -> Model:
     """A builder's ``model`` keyword: a Model, a function of (observation_space, action_space) that gives one, or None.
 
     ``apply`` and ``unroll`` of what is returned take a ``key``, whether the given ones do or not.
+
+    Args:
+      name: the keyword, for errors, of builders that take another model besides.
     """
-    what, both = f"model={show(model)}", (env.observation_space, env.action_space)
+    what, both = f"{name}={show(model)}", (env.observation_space, env.action_space)
     if library := _flax_library(model):
-        name = show(model).partition("(")[0]
-        call = f"from_linen({name}(…))" if library == "linen" else f"from_nnx(lambda rngs: {name}(…, rngs=rngs))"
+        kind = show(model).partition("(")[0]
+        call = f"from_linen({kind}(…))" if library == "linen" else f"from_nnx(lambda rngs: {kind}(…, rngs=rngs))"
         raise TypeError(
-            f"{what} is a flax module, and must be {MODEL}: model=jaxrl.models.{call}, or a function of the spaces that gives it"
+            f"{what} is a flax module, and must be {MODEL}: {name}=jaxrl.models.{call}, or a function of the spaces that gives it"
         )
     made: Any = model
     if not isinstance(model, Model):
@@ -118,10 +127,10 @@ def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | Ho
         made = function(*both)
         if not isinstance(made, Model):
             raise TypeError(f"{what} gives {show(made)} for the spaces of {env.name}, and must be {MODEL}")
-    for name, value in made._asdict().items():
+    for part, value in made._asdict().items():
         if not callable(value):
-            fix = ": lambda batch_size: () for a model without memory" if name == "initial_carry" else ""
-            raise TypeError(f"{what}: its {name} is {show(value)}, and must be a function{fix}")
+            fix = ": lambda batch_size: () for a model without memory" if part == "initial_carry" else ""
+            raise TypeError(f"{what}: its {part} is {show(value)}, and must be a function{fix}")
     return made._replace(apply=_with_key(made.apply), unroll=_with_key(made.unroll))
 
 
@@ -149,30 +158,31 @@ def _takes(function: Any, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool = False) -> PyTree:
+def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool = False, name: str = "model") -> PyTree:
     """Shapes of what a model gives for a batch of one.
 
     Args:
       given: the builder's keyword, for errors.
       unrolled: the rule uses ``unroll``, so look whether it gives the same over two rows.
+      name: the keyword, for errors.
 
     Raises:
       TypeError: a function of the model fails on this environment's spaces, or gives something else than it has to.
     """
-    what, on = f"model={show(given)}:", f"on the spaces of {env.name}"
+    what, on = f"{name}={show(given)}:", f"on the spaces of {env.name}"
     inputs = jax.eval_shape(lambda: example_input(env.observation_space, env.action_space))
     carry = attempt(f"{what} initial_carry(1)", lambda: model.initial_carry(1))
     params = attempt(f"{what} init(key, inputs) {on}", model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
     names = ["apply", "unroll"] if unrolled else ["apply"]
     outputs = []
-    for name, lead in zip(names, [(), (2,)], strict=False):
+    for part, lead in zip(names, [(), (2,)], strict=False):
         rows = jax.tree.map(lambda x, lead=lead: jax.ShapeDtypeStruct(lead + x.shape, x.dtype), inputs)
-        out = attempt(f"{what} {name}(params, carry, inputs) {on}", getattr(model, name), params, carry, rows)
+        out = attempt(f"{what} {part}(params, carry, inputs) {on}", getattr(model, part), params, carry, rows)
         if type(out) is not tuple or len(out) != 2:
-            raise TypeError(f"{what} {name} must return (carry, outputs); it returned {show_shapes(out)}")
+            raise TypeError(f"{what} {part} must return (carry, outputs); it returned {show_shapes(out)}")
         if not same_shapes(out[0], carry):
             raise TypeError(
-                f"{what} {name} returned the carry {show_shapes(out[0])}, and initial_carry(1) gives {show_shapes(carry)}: "
+                f"{what} {part} returned the carry {show_shapes(out[0])}, and initial_carry(1) gives {show_shapes(carry)}: "
                 "they must agree"
             )
         outputs.append(out[1])

@@ -249,7 +249,8 @@ def policy_of(agent: Agent, given: Any) -> Policy:
         )
     policy = agent.algorithm.policy(given.learner) if isinstance(given, AgentState) else given
     hyperparams = merge_hyperparams(agent.hyperparams, None)
-    expected = jax.eval_shape(lambda: agent.algorithm.init(jax.random.key(0), hyperparams).params)
+    new = lambda: agent.algorithm.policy(agent.algorithm.init(jax.random.key(0), hyperparams))  # noqa: E731
+    expected = jax.eval_shape(new).params
     if not same_shapes(policy.params, expected):
         from jaxrl.envs.validate import mismatches
 

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,9 @@ import pytest
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.models import actor_critic, q_network
 from jaxrl.replay.records import Records
-from jaxrl.types import Agent, Env, HostEnv
+from jaxrl.spec import algorithm_name
+from jaxrl.types import Agent, Env, HostEnv, StepInput
+from tests.probes import as_box
 
 SMALL_ACTOR_CRITIC = partial(actor_critic, hidden_sizes=(8,))
 SMALL_Q_NETWORK = partial(q_network, hidden_sizes=(8,))
@@ -27,10 +30,12 @@ class Tiny(NamedTuple):
 
     settings: dict[str, Any]
     """Of a small agent: four environments, a network of 8 units, nothing annealed."""
-    value: Callable[[Any], Any]
-    """The model's outputs -> V, or Q of each action."""
+    value: Callable[[Agent, Any, StepInput], Any]
+    """(agent, learner, inputs) -> V, or Q of each action, or of one."""
     one_gradient: tuple[str, dict[str, Any]]
     """Environment and settings with which an iteration is one gradient, which no draw or shuffle can change."""
+    boxed: bool = False
+    """Environments with Discrete actions become such with a Box of one number."""
 
 
 @cache
@@ -38,8 +43,21 @@ def tiny(rule: str) -> Tiny:
     return importlib.import_module(f"tests.test_{rule}").TINY
 
 
+def outputs_of(agent: Agent, learner: Any, inputs: StepInput) -> Any:
+    """What the model of a rule with one model gives."""
+    model = tiny(algorithm_name(agent.spec).lower()).settings["model"](agent.env.observation_space, agent.env.action_space)
+    return model.apply(learner.params, (), inputs)[1]
+
+
+def suited(rule: str, env: str | Env | HostEnv) -> Any:
+    """An environment with Discrete actions as the small agent of a rule has it."""
+    if not tiny(rule).boxed:
+        return env
+    return f"tests.probes:boxed?id={quote(env, safe='')}" if isinstance(env, str) else as_box(env)
+
+
 def small(rule: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
-    return ALGORITHMS[rule].load().make(env, **{**tiny(rule).settings, **settings})
+    return ALGORITHMS[rule].load().make(suited(rule, env), **{**tiny(rule).settings, **settings})
 
 
 small_ppo, small_dqn = partial(small, "ppo"), partial(small, "dqn")

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.types import Env, TimeStep
+from jaxrl.envs import make_env
+from jaxrl.types import Env, HostEnv, TimeStep
 
 
 def _box(size: int = 1) -> spaces.Box:
@@ -154,6 +155,37 @@ def endless() -> Env:
         return state, _step(state, 0.0, False)
 
     return Env(reset, step, _box(2), spaces.Discrete(2), (), "tests.probes:endless")
+
+
+def as_box(env: Env | HostEnv) -> Env | HostEnv:
+    """The same with the actions of a Discrete space as equal parts of the Box [−1, 1], for rules that take no others; a single
+    action is a Box without width."""
+    if not isinstance(env.action_space, spaces.Discrete):
+        return env
+    count = int(env.action_space.n)
+    end = 0.0 if count == 1 else 1.0
+    box = spaces.Box(-end, end, (1,), np.float32)
+
+    def number(action: Any) -> Any:
+        xp = action.__array_namespace__()
+        return xp.clip((action[..., 0] + 1.0) * (0.5 * count), 0, count - 1).astype(xp.int32)
+
+    if isinstance(env, Env):
+        step = lambda key, state, action, params: env.step(key, state, number(action), params)  # noqa: E731
+        return env._replace(step=step, action_space=box)
+
+    def open_boxed(*args: Any, **kwargs: Any) -> Any:
+        envs = env.open(*args, **kwargs)
+        plain = envs.step
+        envs.step = lambda action: plain(number(action))
+        return envs
+
+    return env._replace(open=open_boxed, action_space=box)
+
+
+def boxed(id: str) -> Env | HostEnv:
+    """``as_box`` of an environment by its id."""
+    return as_box(make_env(id))
 
 
 CUE_DELAY = 3

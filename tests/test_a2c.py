@@ -18,14 +18,14 @@ from jaxrl.optimize import clipped_rmsprop
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Rollout
 from tests import probes
-from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, small
+from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, outputs_of, small
 from tests.policy_gradient import B, T, losses, rollout_case, slope, standardized, values
 from tests.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_of
 from tests.test_ppo_loss import linear_model
 
 TINY = Tiny(
     settings={"num_envs": 4, "rollout_length": 8, "anneal": False, "model": SMALL_ACTOR_CRITIC},
-    value=lambda outputs: outputs.value,
+    value=lambda *given: outputs_of(*given).value,
     one_gradient=("CartPole-v1", {}),
 )
 

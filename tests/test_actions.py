@@ -11,7 +11,7 @@ import numpy as np
 import scipy.stats
 from gymnasium import spaces
 
-from jaxrl.actions import epsilon_greedy, to_environment
+from jaxrl.actions import epsilon_greedy, from_environment, normal_each, to_environment, uniform_of
 from jaxrl.distributions import MASKED
 from jaxrl.envs.check import COMPILE_FAST
 
@@ -44,6 +44,24 @@ def test_actions_stay_within_any_bounds() -> None:
         assert all(box.contains(action) for action in actions)
         np.testing.assert_allclose(actions[0], low, rtol=1e-6)
         np.testing.assert_allclose(actions[1], high, rtol=1e-6)
+
+
+def test_actions_of_the_environment_are_taken_back() -> None:
+    """Per dimension, asymmetric, huge and without width; shapes become flat."""
+    low, high = np.array([[0, -2], [-3e38, 5]], np.float32), np.array([[4, -1], [3e38, 5]], np.float32)
+    box = spaces.Box(low, high)
+    units = jnp.array([[-1.0, -1.0, -1.0, 0.0], [0.25, 0.5, -0.5, 0.0], [1.0, 1.0, 1.0, 0.0]])
+    actions = to_environment(box, units)
+    assert actions.shape == (3, 2, 2)
+    np.testing.assert_allclose(from_environment(box, actions), units, atol=1e-6)
+    np.testing.assert_array_equal(from_environment(box, jnp.full((2, 3, 2, 2), jnp.inf))[..., 0], 1)
+
+
+def test_uniform_of_normal_noise_is_uniform() -> None:
+    noise = normal_each(jax.random.split(KEY(), 4000), 2)
+    assert scipy.stats.kstest(np.asarray(noise).ravel(), scipy.stats.norm.cdf).pvalue > 1e-3
+    assert scipy.stats.kstest(np.asarray(uniform_of(noise)).ravel(), scipy.stats.uniform(-1, 2).cdf).pvalue > 1e-3
+    np.testing.assert_array_equal(noise[7], normal_each(jax.random.split(KEY(), 4000)[7:8], 2)[0])
 
 
 def test_half_bounded_boxes_are_respected() -> None:

@@ -25,7 +25,7 @@ from jaxrl.runtime.sweep import read_sweep
 from jaxrl.spec import algorithm_name
 from jaxrl.trust import Untrusted
 from tests import probes
-from tests.agents import Tiny, every_rule, small
+from tests.agents import Tiny, every_rule, tiny
 
 OWN = "examples.custom_algorithm:REINFORCE"
 SWEEP = 'algorithm = "{}"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\ngamma = [0.9, 0.95]\nnum_envs = [2, 4]\n'
@@ -43,14 +43,15 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
 @every_rule
 def test_an_entry_says_what_its_file_has(rule: str) -> None:
     entry = ALGORITHMS[rule]
+    settings = {name: value for name, value in tiny(rule).settings.items() if name not in ("model", "critic")}
     assert entry.name == rule and entry.load().make is getattr(jaxrl, entry.builder)
     for env in (probes.action_choice(), probes.target_action()):
         kind = type(env.action_space).__name__
         if kind in entry.actions:
-            assert small(rule, env).env.name == env.name
+            assert entry.load().make(env, **settings).env.name == env.name
         else:
             with pytest.raises(TypeError, match=f"{entry.title} needs a {' or '.join(entry.actions)} .*: make_.* takes .*{kind}"):
-                small(rule, env)
+                entry.load().make(env, **settings)
 
 
 @every_rule
@@ -105,8 +106,8 @@ def test_one_entry_is_found_by_the_documentation(registered: Entry) -> None:
 
 
 def test_one_entry_is_found_by_the_tests(registered: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = Tiny({"num_envs": 2, "rollout_length": 4}, lambda outputs: outputs.value, ("CartPole-v1", {}))
-    monkeypatch.setitem(sys.modules, "tests.test_reinforce", SimpleNamespace(TINY=tiny))  # type: ignore[misc]
+    own = Tiny({"num_envs": 2, "rollout_length": 4}, lambda *given: 0.0, ("CartPole-v1", {}))
+    monkeypatch.setitem(sys.modules, "tests.test_reinforce", SimpleNamespace(TINY=own))  # type: ignore[misc]
     agents = SimpleNamespace(**runpy.run_path("tests/agents.py"))
     assert (*ALGORITHMS,) == agents.RULES and "reinforce" in agents.RULES
     assert [agents.every_rule.args[1], len(agents.every_builder.args[1])] == [agents.RULES, len(ALGORITHMS)]

@@ -16,6 +16,7 @@ import pytest
 
 import jaxrl
 from jaxrl.metrics import to_floats
+from jaxrl.rows import first_input
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.runtime.drivers.host import HostLearner
@@ -50,9 +51,8 @@ def truncation_agent(rule: str, env: Env | HostEnv) -> Agent:
 
 def values_at_zero(rule: str, agent: Agent, learner: Any) -> np.ndarray:
     """V (or Q) of the truncation probe's only observation."""
-    inputs = jaxrl.StepInput(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1, bool))
-    model = tiny(rule).settings["model"](agent.env.observation_space, agent.env.action_space)
-    return np.asarray(tiny(rule).value(model.apply(learner.params, (), inputs)[1]))
+    inputs = first_input(jnp.zeros((1, 1)), agent.env.action_space, 1)
+    return np.asarray(tiny(rule).value(agent, learner, inputs))
 
 
 # ---------------------------------------------------------------------------------------------------------------- fused under jit
@@ -122,7 +122,7 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
     _, states = side_by_side(rule)
     first = states[0]
     moving = {
-        "params": [x for x in jax.tree.leaves(first.learner.params) if x.ndim > 2],  # kernels: biases start at zero
+        "params": [x for path, x in jax.tree.leaves_with_path(first.learner.params) if "kernel" in jax.tree_util.keystr(path)],
         "environments": [first.actor.input.obs],
         "keys": [jax.random.key_data(first.key), jax.random.key_data(first.learner.key)],
     }

@@ -336,6 +336,29 @@ def test_tanh_normal_entropy_is_near_the_integral(std: float, error: float) -> N
     assert all(jnp.isfinite(x).all() for x in jax.grad(lambda d: d.entropy().sum())(three))
 
 
+def test_tanh_normal_at_noise_is_a_draw_with_its_log_probability() -> None:
+    """A draw has the density that integrates to 1, also where the action rounds to a bound, and its gradient is finite."""
+    for mean, std in ((0.4, 0.7), (-1.0, 2.0)):
+        x = np.linspace(-14, 14, 40_001)
+        d = TanhNormal(
+            *(jnp.full((len(x), 1), v, jnp.float32) for v in (mean, math.log(std))),
+            jnp.full((len(x), 1), -2.0),
+            jnp.ones((len(x), 1)),
+        )
+        action, log_prob = d.at(jnp.float32((x - mean) / std)[:, None])
+        exact = 1.5 * np.tanh(x) - 0.5
+        np.testing.assert_allclose(action[:, 0], exact, atol=1e-5)
+        assert np.trapezoid(np.exp(np.float64(log_prob)), exact) == pytest.approx(1, abs=1e-4)
+        inside = np.abs(x) < 3
+        np.testing.assert_allclose(log_prob[inside], d.log_prob(action)[inside], atol=1e-3)
+    # 1 - tanh² is e^-58 here, and 0 in float32.
+    far = TanhNormal(jnp.full((1, 1), 30.0), jnp.zeros((1, 1)))
+    action, log_prob = far.at(jnp.zeros((1, 1)))
+    assert float(action[0, 0]) == 1 and float(log_prob[0]) == pytest.approx(-0.5 * math.log(2 * math.pi) + 60 - 2 * math.log(2))
+    slope = jax.grad(lambda mean: TanhNormal(mean, far.log_std).at(jnp.zeros((1, 1)))[1].sum())(far.mean)
+    assert float(slope[0, 0]) == pytest.approx(2.0)
+
+
 def test_tanh_normal_kl_is_the_integral() -> None:
     """Over actions; squashing both the same way changes nothing."""
     (m1, s1), (m2, s2) = (0.2, 0.5), (-0.4, 0.8)

@@ -32,7 +32,7 @@ from jaxrl.rows import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Rollout, StepInput, TimeStep
 from tests import probes
-from tests.agents import RECURRENT, SMALL_Q_NETWORK, Tiny, assert_bit_equal, assert_close, small_dqn, to_numpy
+from tests.agents import RECURRENT, SMALL_Q_NETWORK, Tiny, assert_bit_equal, assert_close, outputs_of, small_dqn, to_numpy
 from tests.probe_set import probe_set
 
 TINY = Tiny(
@@ -48,7 +48,7 @@ TINY = Tiny(
         "anneal": False,
         "model": SMALL_Q_NETWORK,
     },
-    value=lambda q_values: q_values,
+    value=outputs_of,
     one_gradient=("tests.probes:constant_reward?num_actions=1", {"batch_size": 64}),  # one transition, so draws do not matter
 )
 

@@ -16,6 +16,7 @@ from jaxrl.algorithms.ppo import (
     PPOConfig,
     PPOHyperparams,
 )
+from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.metrics import to_floats
 from jaxrl.optimize import accumulated_gradient, clipped_adam, clipped_rmsprop, packing, scheduled, valid_mean, valid_means
 from tests import probes
@@ -72,6 +73,13 @@ def test_annealing_falls_to_zero_at_total_steps() -> None:
     assert_bit_equal(learner.params, state.learner.params)  # at a rate of 0
     _, metrics = update(state.learner._replace(version=jnp.int32(6)), rollout)
     assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(0.1)  # traced, and of no known length
+
+
+def test_annealing_is_of_all_learning_rates() -> None:
+    hp = SACHyperparams(learning_rate=0.1, actor_learning_rate=0.2, temperature_learning_rate=0.3, total_steps=320)
+    now = scheduled(hp, {"actor_learning_rate": lambda i: 0.5}, jnp.int32(5), annealed_rows=32)
+    assert float(now.learning_rate) == pytest.approx(0.05) and float(now.temperature_learning_rate) == pytest.approx(0.15)
+    assert float(now.actor_learning_rate) == pytest.approx(0.1) and now._replace(**hp._asdict()) == hp
 
 
 def test_annealing_waits_for_a_length_and_gives_way_to_a_schedule() -> None:

@@ -32,7 +32,7 @@ from jaxrl.rollout import collect
 from jaxrl.rows import first_input
 from jaxrl.types import Agent, AgentState, Env, Model, Rollout, TimeStep
 from tests import probes
-from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_bit_equal, assert_close, small_ppo, to_numpy
+from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_bit_equal, assert_close, outputs_of, small_ppo, to_numpy
 from tests.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_of
 
 TINY = Tiny(
@@ -44,7 +44,7 @@ TINY = Tiny(
         "anneal": False,
         "model": SMALL_ACTOR_CRITIC,
     },
-    value=lambda outputs: outputs.value,
+    value=lambda *given: outputs_of(*given).value,
     one_gradient=("CartPole-v1", {"num_epochs": 1, "num_minibatches": 1}),
 )
 

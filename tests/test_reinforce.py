@@ -16,14 +16,14 @@ from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import q_network
 from jaxrl.types import Rollout
 from tests import probes
-from tests.agents import SMALL_ACTOR_CRITIC, Tiny, assert_bit_equal, assert_close, small
+from tests.agents import SMALL_ACTOR_CRITIC, Tiny, assert_bit_equal, assert_close, outputs_of, small
 from tests.policy_gradient import B, T, episodes, losses, rollout_case, slope, standardized, values
 from tests.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_of
 from tests.test_ppo_loss import linear_model
 
 TINY = Tiny(
     settings={"num_envs": 4, "rollout_length": 16, "anneal": False, "model": SMALL_ACTOR_CRITIC},
-    value=lambda outputs: outputs.value,
+    value=lambda *given: outputs_of(*given).value,
     one_gradient=("CartPole-v1", {"rollout_length": 64}),  # episodes have to end
 )
 

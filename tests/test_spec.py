@@ -21,7 +21,7 @@ from jaxrl.spec import describe, realize
 from jaxrl.trust import import_object
 from jaxrl.types import Agent, Model, StepInput
 from tests import probes
-from tests.agents import SMALL_ACTOR_CRITIC, every_rule, small, small_dqn, small_ppo
+from tests.agents import SMALL_ACTOR_CRITIC, every_rule, small, small_dqn, small_ppo, suited
 
 KEY = partial(jax.random.key, 0)
 ENV = "tests.probes:truncation?every=3"
@@ -167,7 +167,7 @@ def test_changing_the_settings_changes_the_spec() -> None:
 @every_rule
 def test_overrides_replace_what_the_spec_says(rule: str) -> None:
     agent = small(rule, ENV)
-    other = build(agent.spec, num_envs=8, gamma=0.3, env="tests.probes:discounting", axis_name="d")
+    other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(rule, "tests.probes:discounting"), axis_name="d")
     assert_same(other, small(rule, "tests.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
     assert agent.spec == small(rule, ENV).spec  # the first is as it was
     with pytest.raises(TypeError, match="Did you mean 'gamma'"):

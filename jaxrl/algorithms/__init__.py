@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a t
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
+    from jaxrl.algorithms.sac import make_sac as make_sac
 
 
 class Paper(NamedTuple):
@@ -144,6 +145,16 @@ ALGORITHMS = {
             paper=Paper("Mnih et al.", 2015, "doi:10.1038/nature14236"),
             module="jaxrl.algorithms.dqn",
             network="q_network",
+        ),
+        Entry(
+            "sac",
+            "SAC",
+            "soft actor-critic, with an ensemble of critics",
+            actions=("Box", "Discrete"),
+            family="replay",
+            memory=False,
+            paper=Paper("Haarnoja et al.", 2018, "arXiv:1812.05905"),
+            module="jaxrl.algorithms.sac",
         ),
     )
 }

@@ -13,6 +13,7 @@ from functools import partial
 from gymnasium import spaces
 
 from jaxrl.config import check_switches
+from jaxrl.models.control import action_value, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.encoders import MLP, encode_space, split_mask
 from jaxrl.models.heads import ActorCriticOutput, PolicyHead
@@ -33,6 +34,7 @@ __all__ = [
     "NatureCNN",
     "OrthogonalKernel",
     "PolicyHead",
+    "action_value",
     "actor_critic",
     "board_convolution",
     "dense",
@@ -42,11 +44,24 @@ __all__ = [
     "from_nnx",
     "orthogonal",
     "polar",
+    "policy_network",
     "q_network",
     "split_mask",
 ]
 
-for _public in (board_convolution, dense, drawn_at_once, encode_space, from_linen, from_nnx, orthogonal, polar, split_mask):
+for _public in (
+    action_value,
+    board_convolution,
+    dense,
+    drawn_at_once,
+    encode_space,
+    from_linen,
+    from_nnx,
+    orthogonal,
+    polar,
+    policy_network,
+    split_mask,
+):
     _public.__module__ = __name__  # the name in specs, which outlives the files of this room
 
 

@@ -72,10 +72,14 @@ class MLP(nn.Module):
         return hidden_layers(x, self.hidden_sizes, self.activation, self.layer_norm, self.dtype)
 
 
-def hidden_layers(x: Array, hidden_sizes: tuple[int, ...], activation: str, layer_norm: bool, dtype: str) -> Array:
-    """The layers of an ``MLP``, as part of the module that calls this."""
+def hidden_layers(
+    x: Array, hidden_sizes: tuple[int, ...], activation: str, layer_norm: bool, dtype: str, dropout: float = 0.0
+) -> Array:
+    """The layers of an ``MLP``, as part of the module that calls this; with dropout, it was given a key."""
     for i, features in enumerate(hidden_sizes):
         x = dense(features, name=f"hidden_{i}", dtype=dtype)(x)
+        if dropout:  # before the normalisation, as Hiraoka et al. 2022 have it
+            x = nn.Dropout(dropout, deterministic=False)(x)
         if layer_norm:
             x = nn.LayerNorm(dtype=compute_type(dtype), name=f"norm_{i}")(x)
         x = ACTIVATIONS[activation](x)

@@ -44,6 +44,8 @@ class Network(NamedTuple):
     dtype: str
     core: str | None
     core_size: int
+    dropout: float = 0.0
+    """The share of units that hidden layers drop, where a key is given."""
 
     @property
     def has_image(self) -> bool:
@@ -78,7 +80,8 @@ class Torso(nn.Module):
                 inputs.prev_reward[..., None],
             ]
         x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
-        return hidden_layers(x, network.hidden_sizes, network.activation, network.layer_norm, network.dtype)
+        dropout = network.dropout if self.has_rng("dropout") else 0.0
+        return hidden_layers(x, network.hidden_sizes, network.activation, network.layer_norm, network.dtype, dropout)
 
     def encode(self, entry: Entry, obs: PyTree) -> Array:
         network, x = self.network, obs

@@ -1,0 +1,299 @@
+"""Soft actor-critic (Haarnoja et al. 2018, 2019) for Box actions, and for Discrete ones (Christodoulou 2019), at a temperature
+that is learnt or fixed.
+
+Reads top to bottom: settings, state, acting, losses, learn, builder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from gymnasium import spaces
+
+from jaxrl.actions import normal_each, to_environment, uniform_of
+from jaxrl.config import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, refuse_unused
+from jaxrl.distributions import MASKED, Categorical, pick, sample_each
+from jaxrl.off_policy import (
+    ActorCriticRule,
+    Networks,
+    OffPolicyConfig,
+    Update,
+    action_values,
+    bootstrapped,
+    check_policy,
+    draw_updates,
+    init_networks,
+    init_replay,
+    least,
+    moved,
+    networks,
+    policy,
+    prepare_off_policy,
+    td_loss,
+)
+from jaxrl.optimize import Optimizer, Schedule, pmean, valid_mean
+from jaxrl.parts import ModelFn
+from jaxrl.replay import ReplayFn
+from jaxrl.rollout import fold_each
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, StepInput
+
+
+@dataclass(frozen=True)
+class SACConfig(OffPolicyConfig):
+    """SAC's structure."""
+
+    learn_temperature: bool = True
+    """Adapt the temperature, so that the policy's entropy nears a target (Haarnoja et al. 2019); else it is ``temperature``."""
+    actor_value: Literal["min", "mean"] = "min"
+    """What the policy maximises of the critics' values: the least, or their mean (Chen et al. 2021)."""
+
+
+class SACHyperparams(NamedTuple):
+    """SAC's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+
+    learning_rate: LearningRate = 1e-3
+    actor_learning_rate: LearningRate = 1e-3
+    """The policy's."""
+    temperature_learning_rate: LearningRate = 1e-3
+    """The temperature's, by Adam on its logarithm."""
+    gamma: Unit = 0.99
+    """Discount per step."""
+    tau: PositiveUnit = 0.005
+    """How far the target critics move at each update."""
+    temperature: Positive = 1.0
+    """α, the weight of the entropy in nats against rewards: at the start, or for ever without ``learn_temperature``."""
+    box_entropy: NonNegative = 1.0
+    """Of a Box, the entropy's target is −this, in nats per dimension, for actions in [−1, 1]."""
+    discrete_entropy: Unit = 0.3
+    """Of a Discrete space with n actions, the entropy's target is this share of log n."""
+    max_grad_norm: Positive = 1_000.0
+    """Clip each gradient, the policy's and that of all critics, to this global norm."""
+    adam_eps: Positive = 1e-8
+    """Adam's ε."""
+    total_steps: TotalSteps = 0.0
+
+
+class SACState(NamedTuple):
+    params: Networks
+    opt_state: tuple[Networks, PyTree]
+    """Of the networks, and of the temperature."""
+    hyperparams: SACHyperparams
+    statistics: tuple[()]
+    key: Key
+    version: Array
+    target_params: Networks
+    """The critics'; the policy has none."""
+    log_temperature: Array
+    replay: Any
+
+
+# ---------------------------------------------------------------------------------------------------------------------- acting
+
+
+def init(rule: ActorCriticRule[SACConfig], key: Key, hyperparams: SACHyperparams) -> SACState:
+    network_key, learner_key = jax.random.split(key)
+    params, opt_states = init_networks(rule, network_key, hyperparams)
+    target = Networks((), jax.tree.map(jnp.copy, params.critic))
+    log_temperature = jnp.log(hyperparams.temperature)
+    opt_state = (opt_states, optax.adam(hyperparams.temperature_learning_rate).init(log_temperature))
+    version = jnp.zeros((), jnp.int32)
+    rows = init_replay(rule)
+    return SACState(params, opt_state, hyperparams, (), learner_key, version, target, log_temperature, rows)
+
+
+def act(
+    rule: ActorCriticRule[SACConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    output = rule.model.apply(policy.params.actor, (), inputs)[1]
+    if not explore:
+        return carry, to_environment(rule.action_space, output.mode()), {}
+    keys, at_random = fold_each(key, env_id), policy.exploration
+    if isinstance(output, Categorical):
+        logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
+        return carry, sample_each(Categorical(logits), keys), {}
+    noise = normal_each(keys, output.mean.shape[-1])
+    return carry, to_environment(rule.action_space, jnp.where(at_random, uniform_of(noise), output.at(noise)[0])), {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------- losses
+
+
+def soft_value(
+    rule: ActorCriticRule[SACConfig],
+    actor: PyTree,
+    values: Any,
+    inputs: StepInput,
+    noise: Array,
+    temperature: Array,
+) -> tuple[Array, Array]:
+    """``(V(s), entropy)``, f32[N] each: V = E[Q(s, a) − α·log π(a | s)] (Haarnoja et al. 2018, eq. 3).
+
+    The expectation is one action, drawn with ``noise``, for a Box, and exact for Discrete actions (Christodoulou 2019, eq. 10).
+
+    Args:
+      values: (inputs, action, or None for all actions) -> Q f32[N], or f32[N, n].
+    """
+    output = rule.model.apply(actor, (), inputs)[1]
+    if isinstance(output, Categorical):
+        p, entropy = jax.nn.softmax(output.logits), output.entropy()
+        return (p * values(inputs, None)).sum(-1) + temperature * entropy, entropy
+    action, log_prob = output.at(noise)
+    return values(inputs, action) - temperature * log_prob, -log_prob
+
+
+def target(rule: ActorCriticRule[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, now: Update) -> Array:
+    """y = r + γ·(1 − terminated)·V⁻(s′), the value by the least of the ``chosen`` target critics (Haarnoja et al. 2018, eq. 8;
+    Chen et al. 2021, algorithm 1); f32[N]."""
+    key = jax.random.fold_in(now.key, 0)
+    values = lambda inputs, action: least(action_values(rule, target_critic, inputs, action, key), now.chosen)  # noqa: E731
+    return bootstrapped(now.batch, soft_value(rule, actor, values, now.batch.next_inputs, now.noise[0], temperature)[0])
+
+
+def critic_loss(rule: ActorCriticRule[SACConfig], critic: PyTree, target: Array, now: Update) -> tuple[Array, dict[str, Array]]:
+    """Σ over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7)."""
+    batch, key = now.batch, jax.random.fold_in(now.key, 1)
+    if isinstance(rule.action_space, spaces.Discrete):
+        every = action_values(rule, critic, batch.inputs, None, key)
+        values = pick(every, jnp.broadcast_to(batch.action, every.shape[:-1]))
+    else:
+        values = action_values(rule, critic, batch.inputs, batch.action, key)
+    return td_loss(values, target, batch, rule.axis_name)
+
+
+def actor_loss(
+    rule: ActorCriticRule[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, now: Update
+) -> tuple[Array, dict[str, Array]]:
+    """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), Q by the least of the critics or by their mean."""
+    key = jax.random.fold_in(now.key, 2)
+    of_all = partial(jnp.min if rule.config.actor_value == "min" else jnp.mean, axis=0)
+    values = lambda inputs, action: of_all(action_values(rule, critic, inputs, action, key))  # noqa: E731
+    value, entropy = soft_value(rule, actor, values, now.batch.inputs, now.noise[1], temperature)
+    mean = valid_mean(now.batch.valid, rule.axis_name)
+    loss = -mean(value)
+    return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy)}
+
+
+def temperature_gradient(log_temperature: Array, entropy: Array, target_entropy: Array | float) -> Array:
+    """By log α, of E[−α·log π(a | s) − α·H̄] (Haarnoja et al. 2019, eq. 18)."""
+    return jnp.exp(log_temperature) * (entropy - target_entropy)
+
+
+def target_entropy(action_space: spaces.Space, hyperparams: SACHyperparams) -> Array | float:
+    """H̄ in nats."""
+    if isinstance(action_space, spaces.Discrete):
+        return hyperparams.discrete_entropy * math.log(int(action_space.n))
+    assert isinstance(action_space, spaces.Box)
+    return -hyperparams.box_entropy * math.prod(action_space.shape)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- learn
+
+
+def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
+    config, hp = rule.config, rule.current(learner)
+    actor, critic = networks(rule, learner.params, hp)
+    adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(rule.action_space, hp)
+
+    def critic_update(policy: PyTree, temperature: Array, carry: Any, now: Update) -> Any:
+        packed, packed_target, opt_state = carry
+        y = target(rule, policy, critic.unpack(packed_target), temperature, now)
+        loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
+        packed, opt_state, metrics = critic.descend(loss, packed, opt_state, rule.axis_name)
+        return (packed, moved(packed_target, packed, hp.tau), opt_state), metrics
+
+    def group(carry: Any, now: Update) -> Any:
+        """``policy_delay`` updates of the critics, then one of the policy and of the temperature."""
+        packed, opt_state, critics, (log_temperature, adam_state) = carry
+        temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
+        critics, metrics = jax.lax.scan(partial(critic_update, actor.unpack(packed), temperature), critics, now)
+        last: Update = jax.tree.map(lambda x: x[-1], now)
+        loss = lambda params: actor_loss(rule, params, critic.unpack(critics[0]), temperature, last)  # noqa: E731
+        packed, opt_state, logged = actor.descend(loss, packed, opt_state, rule.axis_name)
+        logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
+        if config.learn_temperature:
+            slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], rule.axis_name), goal)
+            step, adam_state = adam.update(slope, adam_state)
+            log_temperature += step
+        logged["losses/temperature"] = temperature
+        return (packed, opt_state, critics, (log_temperature, adam_state)), metrics | logged
+
+    (actor_state, critic_state), adam_state = learner.opt_state
+    critics = (critic.pack(learner.params.critic), critic.pack(learner.target_params.critic), critic_state)
+    start = (actor.pack(learner.params.actor), actor_state, critics, (learner.log_temperature, adam_state))
+    end, metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
+    packed, actor_state, (packed_critic, packed_target, critic_state), (log_temperature, adam_state) = end
+    return rule.updated(
+        learner,
+        hp,
+        metrics,
+        params=Networks(actor.unpack(packed), critic.unpack(packed_critic)),
+        target_params=Networks((), critic.unpack(packed_target)),
+        opt_state=(Networks(actor_state, critic_state), adam_state),
+        log_temperature=log_temperature,
+    )
+
+
+def check_entropy(rule: ActorCriticRule[SACConfig], hyperparams: SACHyperparams) -> None:
+    """Refuse settings of the temperature that have no effect."""
+    other = "discrete_entropy" if isinstance(rule.action_space, spaces.Box) else "box_entropy"
+    refuse_unused(hyperparams, SACHyperparams(), (other,), f"on {rule.action_space}")
+    if not rule.config.learn_temperature:
+        names = ("temperature_learning_rate", "box_entropy", "discrete_entropy")
+        refuse_unused(hyperparams, SACHyperparams(), names, "on a temperature that is fixed (learn_temperature=False)")
+    elif "temperature" in rule.schedules:
+        raise ValueError(
+            "schedules['temperature'] has no effect on a temperature that is learnt, which begins there: use "
+            "learn_temperature=False, or a schedule for box_entropy or discrete_entropy"
+        )
+
+
+def make_algorithm(rule: ActorCriticRule[SACConfig]) -> Algorithm:
+    """SAC's learning rule, bound to spaces and to no environment."""
+    learnt = ("params", "target_params", "log_temperature", "statistics")
+    return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
+
+
+def make_sac(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | None = None,
+    critic: Model | ModelFn | None = None,
+    optimizer: Optimizer | None = None,
+    replay: ReplayFn | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Soft actor-critic (Haarnoja et al. 2018, 2019) for bounded Box actions, and for Discrete ones (Christodoulou 2019).
+
+    Args:
+      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env or a HostEnv.
+      model: the policy, a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a ``Categorical`` for Discrete
+        actions; or a function of (observation_space, action_space) that gives one; default: ``policy_network``.
+      critic: a memoryless Model of one action-value, or a function of both spaces that gives one; default: ``action_value``,
+        which says what it is given and gives.
+      optimizer: hyperparams -> optax transformation, or a transformation itself, for the policy and for the critics; default:
+        clipped Adam.
+      replay: a ``ReplayFn``, as ``make_dqn`` takes it; default: ``uniform_replay``.
+      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``SACConfig`` and ``SACHyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range, a Box without bounds.
+    """
+    given = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
+    given |= {"axis_name": axis_name}
+    kinds = (spaces.Box, spaces.Discrete)
+    ready, rule = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, given, kinds)
+    check_policy(model, ready.output, rule.action_space)
+    check_entropy(rule, ready.hyperparams)
+    return ready.bind(make_algorithm(rule))

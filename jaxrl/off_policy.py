@@ -1,0 +1,313 @@
+"""What rules share that learn a policy and an ensemble of action-values from replay: settings, networks, acting, batches, and
+the terms of their losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from gymnasium import spaces
+
+from jaxrl.actions import from_environment
+from jaxrl.config import Count, CountOrZero, Positive, Range, ReplayConfig, refuse_unused, split_settings
+from jaxrl.distributions import Categorical, TanhNormal
+from jaxrl.models import action_value, policy_network
+from jaxrl.optimize import descend, packing, valid_mean
+from jaxrl.parts import ModelFn, is_recurrent, model_output, resolve_model, resolve_replay, show
+from jaxrl.replay.transitions import Transitions, example_row, transitions
+from jaxrl.replay.uniform import uniform_replay
+from jaxrl.rule import Prepared, Rule, prepare
+from jaxrl.spaces import example_input, finite, show_shapes
+from jaxrl.threefry import unrolled
+from jaxrl.types import Agent, Array, Env, HostEnv, Key, Model, Policy, PyTree, StepInput
+
+Share = Annotated[float, Range(0, 0.99)]
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig(ReplayConfig):
+    """Structure of a rule with a policy and an ensemble of critics."""
+
+    num_envs: Count = 4
+    rollout_length: Count = 16
+    batch_size: Count = 256
+    replay_ratio: Positive = 256.0
+    """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly. By
+    default one update per row; 20 are 20 · batch_size."""
+    num_critics: Count = 2
+    """Action-values that learn side by side."""
+    num_target_critics: CountOrZero = 0
+    """Critics that a target takes the least of, drawn anew for each update (Chen et al. 2021); 0: all."""
+    policy_delay: Count = 1
+    """Updates of the critics for each one of the policy (Fujimoto et al. 2018)."""
+    hold_noise: Count = 1
+    """Rows of an episode that act with one draw of noise, random actions of the warm-up included; 1 draws for each row."""
+    hidden_size: Count = 256
+    """Units of both hidden layers of each network, where no model, or no critic, is given."""
+    critic_layer_norm: bool = False
+    """Normalise the critics' hidden layers (Ba et al. 2016)."""
+    critic_dropout: Share = 0.0
+    """The share of the critics' hidden units that each update drops (Hiraoka et al. 2022)."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.updates_per_iteration % self.policy_delay:
+            raise ValueError(
+                f"policy_delay={self.policy_delay} must divide the {self.updates_per_iteration} updates of an iteration "
+                "(replay_ratio * num_envs * rollout_length / batch_size): change one of these, rollout_length say"
+            )
+        if self.num_target_critics > self.num_critics:
+            raise ValueError(f"num_target_critics={self.num_target_critics} must be at most num_critics={self.num_critics}")
+
+
+C = TypeVar("C", bound=OffPolicyConfig)
+
+
+class Networks(NamedTuple):
+    """What there is for the policy and for the critics: parameters, an optimiser's state, how they are packed."""
+
+    actor: Any
+    critic: Any
+    """Parameters are stacked over critics, [num_critics, ...]."""
+
+
+@dataclass(frozen=True)
+class ActorCriticRule(Rule[C]):
+    """A rule whose ``model`` is the policy."""
+
+    critic: Model = None  # type: ignore[assignment]
+    """One action-value; see ``jaxrl.models.action_value`` for what it is given."""
+
+
+# -------------------------------------------------------------------------------------------------------------------- builders
+
+
+def prepare_off_policy(
+    builder: Callable[..., Agent],
+    env: str | Env | HostEnv,
+    config: type[C],
+    hyperparams: type,
+    settings: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    kinds: tuple[type[spaces.Space], ...],
+    *,
+    deterministic: bool = False,
+) -> tuple[Prepared[C], ActorCriticRule[C]]:
+    """``prepare`` for a rule with a policy (``model``), a ``critic`` and a ``replay`` among its parts.
+
+    Raises:
+      ValueError: a Box without bounds on all sides; settings of networks that have no effect.
+    """
+    structure: Any = split_settings(builder.__name__, config, hyperparams, settings, parts)[0]
+    sizes: dict[str, Any] = {"hidden_sizes": (structure.hidden_size,) * 2}
+    actor = partial(policy_network, deterministic=deterministic, **sizes)
+    ready = prepare(builder, env, config, hyperparams, settings, kinds, actor, parts)
+    bound, space = ready.env, ready.env.action_space
+    if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
+        raise ValueError(
+            f"{bound.name} has {space}, and this rule needs a Box of real numbers with bounds on all sides, onto which it scales "
+            "its actions: give the environment bounds, or use make_ppo"
+        )
+    if parts["critic"] is not None:
+        refuse_unused(structure, config(), ("critic_layer_norm", "critic_dropout"), "beside critic=…, which has its own")
+        if parts["model"] is not None:
+            refuse_unused(structure, config(), ("hidden_size",), "beside model=… and critic=…, which have their own")
+    default = partial(action_value, layer_norm=structure.critic_layer_norm, dropout=structure.critic_dropout, **sizes)
+    critic = resolve_critic(parts["critic"], default, bound)
+    replay = resolve_replay(parts["replay"], uniform_replay, structure, before=1, after=structure.n_step)
+    own = {field.name: getattr(ready.rule, field.name) for field in fields(ready.rule)}
+    return ready, ActorCriticRule(**{**own, "critic": critic, "replay": replay})
+
+
+def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:
+    """A builder's ``critic`` keyword, tried on what it will be given.
+
+    Raises:
+      TypeError: it is no memoryless model of action-values.
+    """
+    critic = resolve_model(given, default, env, name="critic")
+    if is_recurrent(critic):
+        raise TypeError(f"critic={show(given)} must be memoryless (initial_carry gives ()), as it learns from single rows")
+    space = env.action_space
+    box = isinstance(space, spaces.Box)
+    seen = env._replace(observation_space=seen_by_critic(env.observation_space, space))
+    output = model_output(given, critic, seen, name="critic")
+    shape = (1,) if box else (1, space.n)  # type: ignore[attr-defined]
+    if getattr(output, "shape", None) != shape:
+        wanted = "a value f32[batch] of observation and action" if box else f"values f32[batch, {shape[-1]}] of all actions"
+        raise TypeError(f"critic={show(given)} must give {wanted}; for a batch of one it gives {show_shapes(output)}")
+    return critic
+
+
+def check_policy(given: Any, output: PyTree, action_space: spaces.Space) -> None:
+    """Refuse a model that gives (shapes of) something else than a distribution over these actions, for a batch of one."""
+    kind: Any = TanhNormal if isinstance(action_space, spaces.Box) else Categorical
+    size = math.prod(action_space.shape) if isinstance(action_space, spaces.Box) else int(action_space.n)  # type: ignore[attr-defined]
+    if not isinstance(output, kind) or output[0].shape != (1, size):
+        raise TypeError(
+            f"model={show(given)} must give a {kind.__name__} policy of size {size} for {action_space}, as policy_network does; "
+            f"for a batch of one it gives {show_shapes(output)}"
+        )
+    if isinstance(output, TanhNormal) and output.low is not None:
+        raise TypeError(
+            f"model={show(given)} must give a TanhNormal in [−1, 1], which is scaled to the bounds: leave low and high out"
+        )
+
+
+def check_actions_of(given: Any, output: PyTree, action_space: spaces.Box) -> None:
+    """Refuse a model that gives (shapes of) something else than an action of this size, for a batch of one."""
+    size = math.prod(action_space.shape)
+    if getattr(output, "shape", None) != (1, size):
+        raise TypeError(
+            f"model={show(given)} must give actions f32[batch, {size}] in [−1, 1], as policy_network does with "
+            f"deterministic=True; for a batch of one it gives {show_shapes(output)}"
+        )
+
+
+def seen_by_critic(observation_space: spaces.Space, action_space: spaces.Space) -> spaces.Space:
+    """The space of the ``obs`` that a critic is given."""
+    if not isinstance(action_space, spaces.Box):
+        return observation_space
+    return spaces.Tuple((observation_space, spaces.Box(-1.0, 1.0, (math.prod(action_space.shape),), np.float32)))
+
+
+# --------------------------------------------------------------------------------------------------------------- state, acting
+
+
+def init_networks(rule: ActorCriticRule[Any], key: Key, hyperparams: Any) -> tuple[Networks, Networks]:
+    """``(parameters, optimisers' states)``."""
+    actor_key, *critic_keys = jax.random.split(key, 1 + rule.config.num_critics)
+    inputs = example_input(rule.observation_space, rule.action_space)
+    seen = example_input(seen_by_critic(rule.observation_space, rule.action_space), rule.action_space)
+    critic = jax.vmap(rule.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
+    params = Networks(rule.model.init(actor_key, inputs), critic)
+    nets = networks(rule, params, hyperparams)
+    return params, Networks(*(net.optimise.init(net.pack(part)) for net, part in zip(nets, params, strict=True)))
+
+
+def init_replay(rule: Rule[Any]) -> Any:
+    return rule.replay.init(example_row(rule.observation_space, rule.action_space))
+
+
+def policy(rule: Rule[Any], learner: Any) -> Policy:
+    """The policy's parameters alone. Until the first update, so in all of the warm-up, it acts at random."""
+    return Policy(Networks(learner.params.actor, ()), (), learner.version == 0, learner.version)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- updates
+
+
+class Net(NamedTuple):
+    """How the parameters of one of the networks travel through updates."""
+
+    optimise: optax.GradientTransformation
+    pack: Callable[[PyTree], PyTree]
+    unpack: Callable[[PyTree], PyTree]
+
+    def descend(self, loss: Callable[[PyTree], Any], packed: PyTree, state: PyTree, axis_name: str | None) -> Any:
+        """``jaxrl.optimize.descend`` on a loss of the parameters as they are."""
+        return descend(lambda packed: loss(self.unpack(packed)), self.optimise, packed, state, axis_name)
+
+
+def networks(rule: Rule[Any], params: Networks, hyperparams: Any) -> Networks:
+    """A ``Net`` for each; that of the policy at ``actor_learning_rate``."""
+    rates = (hyperparams._replace(learning_rate=hyperparams.actor_learning_rate), hyperparams)
+    return Networks(*(Net(rule.optimizer(hp), *packing(rule.optimizer, part)) for hp, part in zip(rates, params, strict=True)))
+
+
+class Update(NamedTuple):
+    """What one update of the critics learns from."""
+
+    batch: Transitions
+    """[batch_size], the action as networks have it: of a Box in [−1, 1], flat."""
+    noise: Array
+    """f32[2, batch_size, d] for a Box, standard normal: of an action at the next observations, and of one at the first."""
+    chosen: Array
+    """bool[num_critics]: those that the target takes the least of."""
+    key: Key
+    """For what networks draw."""
+
+
+def draw_updates(rule: ActorCriticRule[Any], learner: Any, gamma: Array) -> Update:
+    """All that the updates of an iteration draw, [groups, policy_delay, ...]: gathered before the loop over them, into which a
+    buffer that it reads would be copied, and in a few kernels instead of some for each update."""
+    config, space = rule.config, rule.action_space
+    drawn = transitions(rule.replay, learner.replay, rule.draw(learner), gamma, config.n_step)
+    batch = rule.per_update(finite(drawn, drawn.valid))
+    # Far from 0, which counts updates: the rows are drawn with the key itself.
+    key = jax.random.fold_in(jax.random.fold_in(learner.key, learner.version), 1)
+    if rule.axis_name is not None:
+        key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
+    noise_key, network_key = jax.random.split(key)
+    noise = jnp.zeros((config.updates_per_iteration, 2, 0))
+    if isinstance(space, spaces.Box):
+        shape = (config.updates_per_iteration, 2, batch.valid.shape[1], math.prod(space.shape))
+        noise = jax.random.normal(unrolled(noise_key), shape)
+        batch = batch._replace(action=from_environment(space, batch.action))
+    updates = Update(batch, noise, _chosen(config, learner), jax.random.split(network_key, config.updates_per_iteration))
+    groups = config.updates_per_iteration // config.policy_delay
+    return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
+
+
+def _chosen(config: OffPolicyConfig, learner: Any) -> Array:
+    """bool[updates, num_critics]: ``num_target_critics`` of each row, without replacement; the same on all devices."""
+    shape = (config.updates_per_iteration, config.num_critics)
+    if config.num_target_critics in (0, config.num_critics):
+        return jnp.ones(shape, bool)
+    key = jax.random.fold_in(jax.random.fold_in(learner.key, learner.version), 2)
+    score = jax.random.bits(unrolled(key), shape)
+    before = (score[:, :, None] > score[:, None, :]).sum(-1)
+    return before < config.num_target_critics
+
+
+def action_values(
+    rule: ActorCriticRule[Any], params: PyTree, inputs: StepInput, action: Array | None = None, key: Key | None = None
+) -> Array:
+    """What all critics say, [num_critics, N, ...]: of ``action`` f32[N, d] in [−1, 1], or of all actions without one.
+
+    Args:
+      params: [num_critics, ...].
+      key: for what critics draw, each its own.
+    """
+    if action is not None:
+        inputs = inputs._replace(obs=(inputs.obs, action))
+    one = lambda params, key: rule.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
+    if key is None:
+        return jax.vmap(lambda params: one(params, None))(params)
+    return jax.vmap(one)(params, jax.random.split(key, rule.config.num_critics))
+
+
+def least(values: Array, chosen: Array) -> Array:
+    """The least of the ``chosen`` critics' values [num_critics, ...]."""
+    return jnp.where(chosen.reshape((-1, *[1] * (values.ndim - 1))), values, jnp.inf).min(0)
+
+
+def bootstrapped(batch: Transitions, value: Array) -> Array:
+    """r + γ·(1 − terminated)·V(s′), through which no gradient flows; f32[N], with the returns of ``transitions``."""
+    beyond = jnp.where(batch.discount == 0, 0.0, batch.discount * value)  # what is not finite after an end counts for nothing
+    return jax.lax.stop_gradient(batch.reward + beyond)
+
+
+def td_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+    """Σ over critics of ½·w·(Q(s, a) − y)², as a mean over valid draws.
+
+    Args:
+      values: f32[num_critics, N].
+      target: f32[N].
+    """
+    mean = valid_mean(batch.valid, axis_name)
+    loss = 0.5 * mean(batch.weight * (values - target) ** 2).sum()
+    return loss, {"losses/td_loss": loss, "losses/q_values": mean(values.mean(0))}
+
+
+def moved(target: PyTree, packed: PyTree, tau: Array) -> PyTree:
+    """Target parameters, moved by ``tau`` towards the others."""
+    return optax.incremental_update(packed, target, tau)

@@ -1,0 +1,322 @@
+"""SAC: cadence by a loop over updates, acting, the temperature, probes of both kinds of actions, bad input."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+from gymnasium import spaces
+
+from jaxrl import make_sac
+from jaxrl.algorithms import sac
+from jaxrl.algorithms.sac import SACHyperparams
+from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.models import action_value, actor_critic, policy_network, q_network
+from jaxrl.off_policy import Networks, draw_updates
+from jaxrl.rows import first_input
+from jaxrl.training import evaluate, run_iterations
+from jaxrl.types import Agent, TimeStep
+from tests import probes
+from tests.actor_critic import SETTINGS, check_q_probe, learn_q_probes, values_of
+from tests.agents import RECURRENT, Tiny, assert_bit_equal, assert_close, run_steps, small
+from tests.probe_set import PROBES
+
+TINY = Tiny(
+    settings={**SETTINGS, "temperature": 1e-3, "model": partial(policy_network, hidden_sizes=(8,))},
+    value=values_of,
+    # One transition, whose action is 0 in model units: no draw matters to the critics, and the others stay as they are.
+    one_gradient=(
+        "tests.probes:constant_reward?num_actions=1",
+        {"batch_size": 64, "actor_learning_rate": 0, "temperature_learning_rate": 0},
+    ),
+    boxed=True,
+)
+
+KEY = partial(jax.random.key, 0)
+jit = partial(jax.jit, compiler_options=COMPILE_FAST)
+"""Each program here runs for milliseconds, so compiling it is the cost."""
+small_sac = partial(small, "sac")
+
+
+def discrete_sac(env: Any, **settings: Any) -> Agent:
+    return make_sac(env, **{**TINY.settings, **settings})
+
+
+# --------------------------------------------------------------------------------------------------------------------- cadence
+
+
+def sgd(hyperparams: Any) -> optax.GradientTransformation:
+    return optax.sgd(hyperparams.learning_rate)
+
+
+def test_updates_are_those_of_a_loop() -> None:
+    """Four updates of three critics, and one of the policy and the temperature after every second."""
+    settings = {"optimizer": sgd, "replay_ratio": 16, "policy_delay": 2, "num_critics": 3, "num_target_critics": 2}
+    rates = {"learning_rate": 0.05, "actor_learning_rate": 0.02, "temperature_learning_rate": 0.1, "temperature": 0.5}
+    agent = small_sac(probes.action_by_observation(), **settings, **rates)
+    rule = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
+    start = jit(agent.init)(KEY()).learner
+    learner, metrics = jit(agent.algorithm.learn)(start)
+    draws = jit(partial(draw_updates, rule))(start, 0.99)
+    assert draws.batch.reward.shape == (2, 2, 32) and draws.noise.shape == (2, 2, 2, 32, 1)
+    assert (draws.chosen.sum(-1) == 2).all()
+
+    @jit
+    def critic_gradient(actor: Any, critic: Any, target: Any, alpha: Any, now: Any) -> Any:
+        y = sac.target(rule, actor, target, alpha, now)
+        return jax.grad(partial(sac.critic_loss, rule), has_aux=True)(critic, y, now)[0]
+
+    actor_gradient = jit(jax.grad(partial(sac.actor_loss, rule), has_aux=True))
+    (actor, critic), target, log_alpha = start.params, start.target_params.critic, start.log_temperature
+    assert float(log_alpha) == pytest.approx(np.log(0.5)) and start.target_params.actor == ()
+    adam = optax.adam(0.1)
+    adam_state = adam.init(log_alpha)
+    for g in range(2):
+        alpha = jnp.exp(log_alpha)
+        for i in range(2):
+            now = jax.tree.map(lambda x, g=g, i=i: x[g, i], draws)
+            slope = critic_gradient(actor, critic, target, alpha, now)
+            critic = jax.tree.map(lambda p, g: p - 0.05 * g, critic, slope)
+            target = jax.tree.map(lambda p, t: t + 0.1 * (p - t), critic, target)
+        slope, logged = actor_gradient(actor, critic, alpha, now)
+        actor = jax.tree.map(lambda p, g: p - 0.02 * g, actor, slope)
+        step, adam_state = adam.update(alpha * (logged["losses/entropy"] + 1.0), adam_state)
+        log_alpha += step
+    assert_close(learner.params, Networks(actor, critic), atol=1e-4)
+    assert_close(learner.target_params.critic, target, atol=1e-4)
+    assert float(learner.log_temperature) == pytest.approx(float(log_alpha), abs=1e-4)
+    assert int(learner.version) == 1 and int(metrics["losses/td_loss"].count) == 4
+    assert int(metrics["losses/actor_loss"].count) == int(metrics["losses/temperature"].count) == 2
+
+
+def test_a_fixed_temperature_stays_and_is_data() -> None:
+    agent = small_sac(probes.truncation(), learn_temperature=False)
+    rule = agent.algorithm
+    learn = jit(rule.learn)
+    for value in (0.2, 0.4):
+        learner = jit(rule.init)(KEY(), SACHyperparams(temperature=value))
+        after, metrics = learn(learner)
+        assert float(metrics["losses/temperature"].sum / metrics["losses/temperature"].count) == pytest.approx(value)
+        assert float(after.log_temperature) == pytest.approx(np.log(value))
+    assert learn._cache_size() == 1
+
+
+@pytest.mark.parametrize("make", [small_sac, discrete_sac], ids=["box", "discrete"])
+def test_the_temperature_brings_the_entropy_to_its_target(make: Any) -> None:
+    """Without anything to gain or lose: it falls as long as the entropy is above."""
+    agent = make(probes.constant_reward(), temperature=0.1, temperature_learning_rate=0.05)
+    before = jit(agent.init)(KEY()).learner
+    after = jit(lambda learner: jax.lax.scan(lambda l, _: (agent.algorithm.learn(l)[0], None), learner, length=5)[0])(before)
+    assert float(after.log_temperature) < float(before.log_temperature) - 0.1
+
+
+# ---------------------------------------------------------------------------------------------------------------------- acting
+
+
+def asymmetric() -> Any:
+    """Two numbers within bounds of their own."""
+    box = spaces.Box(np.array([0, -2], np.float32), np.array([4, -1], np.float32))
+    return probes.target_action()._replace(action_space=box)
+
+
+@cache
+def acting(version: int) -> Any:
+    """Actions of 4,000 environments by an untrained policy, exploring and greedy."""
+    agent = small_sac(asymmetric())
+    rule = agent.algorithm
+
+    def run(key: Any) -> Any:
+        policy = rule.policy(rule.init(key, SACHyperparams())._replace(version=jnp.int32(version)))
+        given = (policy, (), first_input(jnp.zeros((4000, 1)), agent.env.action_space, 4000), jnp.arange(4000), key)
+        return policy, rule.act(*given, explore=True)[1], rule.act(*given, explore=False)[1]
+
+    return jax.tree.map(np.asarray, jit(run)(KEY()))
+
+
+def test_until_the_first_update_actions_are_uniform_between_the_bounds() -> None:
+    _, actions, _ = acting(0)
+    for component, low, width in ((0, 0, 4), (1, -2, 1)):
+        assert scipy.stats.kstest(actions[:, component], scipy.stats.uniform(low, width).cdf).pvalue > 1e-3
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.06
+
+
+def test_later_actions_are_squashed_gaussians_and_greedy_ones_their_medians() -> None:
+    policy, actions, greedy = acting(1)
+    inputs = first_input(jnp.zeros((1, 1)), asymmetric().action_space, 1)
+    model = TINY.settings["model"](asymmetric().observation_space, asymmetric().action_space)
+    d = model.apply(jax.tree.map(jnp.asarray, policy.params.actor), (), inputs)[1]
+    before = np.arctanh(np.clip((actions - [2, -1.5]) / [2, 0.5], -1 + 1e-6, 1 - 1e-6))
+    for i in range(2):
+        normal = scipy.stats.norm(float(d.mean[0, i]), float(jnp.exp(d.log_std[0, i])))
+        assert scipy.stats.kstest(before[:, i], normal.cdf).pvalue > 1e-3
+    np.testing.assert_allclose(greedy[0], np.array([2, -1.5]) + np.array([2, 0.5]) * np.tanh(d.mean[0]), atol=1e-5)
+    assert all(asymmetric().action_space.contains(action) for action in actions[:50])
+
+
+def test_an_actor_has_no_critics() -> None:
+    policy, _, _ = acting(1)
+    assert policy.params.critic == () and jax.tree.leaves(policy.params.actor)
+
+
+def test_random_actions_keep_to_the_mask() -> None:
+    """Action b mod 3 is the only one allowed in row b."""
+    space = spaces.Dict({"x": spaces.Box(-1, 1, (1,), np.float32), "action_mask": spaces.MultiBinary(3)})
+    free = {"x": jnp.zeros(1), "action_mask": jnp.ones(3, jnp.int8)}
+    over = TimeStep(free, jnp.float32(1), jnp.array(True), jnp.array(False))
+    env = probes.constant_reward(num_actions=3)._replace(
+        reset=lambda key, params: (jnp.int32(0), free),
+        step=lambda key, state, action, params: (state, over),
+        observation_space=space,
+    )
+    rule = discrete_sac(env).algorithm
+    allowed = jnp.arange(60) % 3
+    obs = {"x": jax.random.normal(KEY(), (60, 1)), "action_mask": jax.nn.one_hot(allowed, 3, dtype=jnp.int8)}
+
+    def act(key: Any) -> Any:
+        learner = rule.init(key, SACHyperparams())
+        inputs = first_input(obs, spaces.Discrete(3), 60)
+        given = ((), inputs, jnp.arange(60), key)
+        random, drawn = (rule.policy(learner._replace(version=jnp.int32(n))) for n in (0, 1))
+        return [rule.act(p, *given, explore=e)[1] for p, e in ((random, True), (drawn, True), (drawn, False))]
+
+    for actions in jit(act)(KEY()):
+        np.testing.assert_array_equal(actions, allowed)
+
+
+def test_held_noise_repeats_a_random_action() -> None:
+    """Three rows with each draw of the warm-up, in the environment's action of the row before."""
+    agent = small_sac(probes.endless(), hold_noise=3, rollout_length=9, num_envs=2, batch_size=36, learning_starts=9)
+    rows = jit(agent.init)(KEY()).learner.replay.records.unpack()
+    action = np.asarray(rows.action)[:9, :, 0]
+    np.testing.assert_array_equal(action.reshape(3, 3, 2), np.repeat(action[::3, None], 3, 1))
+    assert len(np.unique(action)) == 6
+
+
+# ---------------------------------------------------------------------------------------------------------------------- probes
+
+
+LEARNING = {"gamma": 0.9, "learning_rate": 0.02, "actor_learning_rate": 0.02, "learning_starts": 120}
+
+
+@cache
+def learnt(kind: str) -> dict[str, Any]:
+    return learn_q_probes(partial({"box": small_sac, "discrete": discrete_sac}[kind], **LEARNING))
+
+
+@pytest.mark.parametrize("kind", ["box", "discrete"])
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe(kind: str, probe: str) -> None:
+    check_q_probe(probe, *learnt(kind)[probe])
+
+
+def test_probe_target_action() -> None:
+    """A Box from 0 to 4."""
+    agent = small_sac(probes.target_action(), **LEARNING)
+
+    def run(key: Any) -> Any:
+        state, _ = run_iterations(agent, agent.init(key), 300)
+        return evaluate(agent, state, key, 1, max_steps=2).episodic_return
+
+    assert float(jit(run)(KEY())[0]) > -0.1
+
+
+# ------------------------------------------------------------------------------------------------------------ state, bad input
+
+
+def test_discrete_seeds_in_a_batch_are_those_alone() -> None:
+    agent = discrete_sac("CartPole-v1")
+    keys = jax.random.split(KEY(), 2)
+    states = jax.vmap(agent.init)(keys)
+    step = jax.jit(jax.vmap(agent.step))
+    for _ in range(3):
+        states, _ = step(states)
+    alone, _ = run_steps(agent, agent.init(keys[1]), 3)
+    assert_close(jax.tree.map(lambda x: x[1], states), alone)
+
+
+def test_a_nan_reward_shows_in_the_losses() -> None:
+    """So that ``run`` freezes the seed: the data of its replay is broken, and the loss says it."""
+    env = probes.constant_reward()
+    broken = env._replace(step=lambda key, s, a, p: (s, env.step(key, s, a, p)[1]._replace(reward=jnp.float32(jnp.nan))))
+    agent = small_sac(broken)
+    _, metrics = jit(lambda key: agent.step(agent.init(key)))(KEY())
+    assert np.isnan(float(metrics["losses/td_loss"].sum))
+
+
+def test_one_message_for_each_mistake() -> None:
+    free = probes.target_action()._replace(action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32))
+    with pytest.raises(ValueError, match=r"target_action has Box.*bounds on all sides.*make_ppo"):
+        small_sac(free)
+    with pytest.raises(TypeError, match=r"SAC needs a Box or Discrete action space; .*MultiDiscrete"):
+        small_sac(probes.two_choices())
+    with pytest.raises(TypeError, match="its model must be memoryless"):
+        small_sac(probes.target_action(), model=RECURRENT)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"temperature": 0}, "temperature=0 is not allowed: it must be a finite number > 0"),
+        ({"temperature": -1}, "temperature=-1 is not allowed"),
+        ({"temperature": float("nan")}, "temperature=nan is not allowed"),
+        ({"replay_ratio": 5}, r"replay_ratio=5 gives 1.25 updates per iteration .* use a multiple of 4"),
+        ({"policy_delay": 3}, "policy_delay=3 must divide the 2 updates of an iteration"),
+        ({"num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
+        ({"critic_dropout": 1.0}, "critic_dropout=1 is not allowed"),
+        ({"critic_dropout": 0.1}, "critic_dropout=0.1 has no effect beside critic="),
+        ({"hidden_size": 8}, "hidden_size=8 has no effect beside model="),
+        ({"actor_value": "max"}, "actor_value='max' must be one of 'min', 'mean'"),
+        ({"discrete_entropy": 0.5}, r"discrete_entropy=0.5 has no effect on Box"),
+        ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a temperature that is fixed"),
+        (
+            {"schedules": {"temperature": lambda i: 1.0}},
+            r"schedules\['temperature'\] has no effect on .* learnt",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_sac(probes.target_action(), **settings)
+
+
+def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"box_entropy=2 has no effect on Discrete\(2\)"):
+        discrete_sac(probes.truncation(), box_entropy=2)
+    with pytest.raises(ValueError, match="hold_noise=3 is for the noise of a Box action space"):
+        discrete_sac(probes.truncation(), hold_noise=3)
+
+
+@pytest.mark.parametrize(
+    "part, given, message",
+    [
+        ("model", actor_critic, "must give a TanhNormal policy of size 1"),
+        ("model", 5, "model=5 must be"),
+        ("critic", 5, "critic=5 must be"),
+        ("critic", q_network, "a Q-network needs a Discrete one"),
+        (
+            "critic",
+            partial(action_value, num_outputs=2),
+            r"must give a value f32\[batch\] of observation and action; .* float32\[1, 2\]",
+        ),
+        ("critic", RECURRENT, "must be memoryless"),
+    ],
+)
+def test_parts_of_the_wrong_kind(part: str, given: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        small_sac(probes.target_action(), **{part: given})
+
+
+def test_params_and_targets_are_equal_and_apart_at_the_start() -> None:
+    learner = jit(small_sac(probes.truncation()).init)(KEY()).learner
+    assert_bit_equal(learner.params.critic, learner.target_params.critic)
+    for p, t in zip(jax.tree.leaves(learner.params), jax.tree.leaves(learner.target_params), strict=False):
+        assert p.unsafe_buffer_pointer() != t.unsafe_buffer_pointer()  # or a donated state would be refused
+    kernels = [x for path, x in jax.tree.leaves_with_path(learner.params.critic) if re.search("kernel", str(path))]
+    assert all((x[0] != x[1]).any() for x in kernels)  # critics differ
