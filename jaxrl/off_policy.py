@@ -4,6 +4,7 @@ the terms of their losses.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -17,11 +18,11 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.actions import from_environment
-from jaxrl.config import Count, CountOrZero, Positive, Range, ReplayConfig, refuse_unused, split_settings
+from jaxrl.config import Count, CountOrZero, Positive, Range, ReplayConfig, refuse_unused
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models import action_value, policy_network
 from jaxrl.optimize import descend, packing, valid_mean
-from jaxrl.parts import ModelFn, is_recurrent, model_output, resolve_model, resolve_replay, show
+from jaxrl.parts import ModelFn, check_arguments, is_recurrent, model_output, resolve_model, resolve_replay, show
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rule import Prepared, Rule, prepare
@@ -50,12 +51,10 @@ class OffPolicyConfig(ReplayConfig):
     """Updates of the critics for each one of the policy (Fujimoto et al. 2018)."""
     hold_noise: Count = 1
     """Rows of an episode that act with one draw of noise, random actions of the warm-up included; 1 draws for each row."""
-    hidden_size: Count = 256
-    """Units of both hidden layers of each network, where no model, or no critic, is given."""
     critic_layer_norm: bool = False
-    """Normalise the critics' hidden layers (Ba et al. 2016)."""
+    """Normalise the hidden layers of jaxrl's own critics (Ba et al. 2016)."""
     critic_dropout: Share = 0.0
-    """The share of the critics' hidden units that each update drops (Hiraoka et al. 2022)."""
+    """The share of hidden units of jaxrl's own critics that each update drops (Hiraoka et al. 2022)."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -98,33 +97,39 @@ def prepare_off_policy(
     settings: Mapping[str, Any],
     parts: Mapping[str, Any],
     kinds: tuple[type[spaces.Space], ...],
-    *,
-    deterministic: bool = False,
+    network: ModelFn = policy_network,
 ) -> tuple[Prepared[C], ActorCriticRule[C]]:
     """``prepare`` for a rule with a policy (``model``), a ``critic`` and a ``replay`` among its parts.
+
+    Args:
+      network: of the policy, where no model is given.
 
     Raises:
       ValueError: a Box without bounds on all sides; settings of networks that have no effect.
     """
-    structure: Any = split_settings(builder.__name__, config, hyperparams, settings, parts)[0]
-    sizes: dict[str, Any] = {"hidden_sizes": (structure.hidden_size,) * 2}
-    actor = partial(policy_network, deterministic=deterministic, **sizes)
-    ready = prepare(builder, env, config, hyperparams, settings, kinds, actor, parts)
-    bound, space = ready.env, ready.env.action_space
+    model, critic = parts["model"], parts["critic"]
+    if critic is None and isinstance(model, Mapping):
+        # Its arguments are for both networks; what is none, or none of the critics', is for the policy's to say.
+        critic = {name: value for name, value in model.items() if name in inspect.signature(action_value).parameters}
+    if isinstance(critic, Mapping):
+        critic = dict(critic)
+        check_arguments(action_value, critic, "critic")
+    ready = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
+    structure, bound, space = ready.rule.config, ready.env, ready.env.action_space
     if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
         raise ValueError(
             f"{bound.name} has {space}, and this rule needs a Box of real numbers with bounds on all sides, onto which it scales "
             "its actions: give the environment bounds, or use make_ppo"
         )
-    if parts["critic"] is not None:
+    arguments = critic if isinstance(critic, dict) else {}
+    if arguments is not critic and critic is not None:
         refuse_unused(structure, config(), ("critic_layer_norm", "critic_dropout"), "beside critic=…, which has its own")
-        if parts["model"] is not None:
-            refuse_unused(structure, config(), ("hidden_size",), "beside model=… and critic=…, which have their own")
-    default = partial(action_value, layer_norm=structure.critic_layer_norm, dropout=structure.critic_dropout, **sizes)
-    critic = resolve_critic(parts["critic"], default, bound)
+    own = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
+    made = partial(action_value, **{**own, **arguments})
+    resolved = resolve_critic(None if arguments is critic else critic, made, bound)
     replay = resolve_replay(parts["replay"], uniform_replay, structure, before=1, after=structure.n_step)
-    own = {field.name: getattr(ready.rule, field.name) for field in fields(ready.rule)}
-    return ready, ActorCriticRule(**{**own, "critic": critic, "replay": replay})
+    rule = {field.name: getattr(ready.rule, field.name) for field in fields(ready.rule)}
+    return ready, ActorCriticRule(**{**rule, "critic": resolved, "replay": replay})
 
 
 def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:
@@ -167,8 +172,8 @@ def check_actions_of(given: Any, output: PyTree, action_space: spaces.Box) -> No
     size = math.prod(action_space.shape)
     if getattr(output, "shape", None) != (1, size):
         raise TypeError(
-            f"model={show(given)} must give actions f32[batch, {size}] in [−1, 1], as policy_network does with "
-            f"deterministic=True; for a batch of one it gives {show_shapes(output)}"
+            f"model={show(given)} must give actions f32[batch, {size}] in [−1, 1], as deterministic_policy does; "
+            f"for a batch of one it gives {show_shapes(output)}"
         )
 
 

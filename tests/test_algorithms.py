@@ -25,7 +25,7 @@ from jaxrl.runtime.sweep import read_sweep
 from jaxrl.spec import algorithm_name
 from jaxrl.trust import Untrusted
 from tests import probes
-from tests.agents import Tiny, every_rule, tiny
+from tests.agents import Tiny, every_rule, suited, tiny
 
 OWN = "examples.custom_algorithm:REINFORCE"
 SWEEP = 'algorithm = "{}"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\ngamma = [0.9, 0.95]\nnum_envs = [2, 4]\n'
@@ -58,10 +58,10 @@ def test_an_entry_says_what_its_file_has(rule: str) -> None:
 def test_an_entry_names_the_network_of_its_builder(rule: str) -> None:
     """All its arguments may be given."""
     entry = ALGORITHMS[rule]
-    agent = entry.load().make("CartPole-v1", model={"hidden_sizes": (8,), "dtype": "float32"})
+    agent = entry.load().make(suited(rule, "CartPole-v1"), model={"hidden_sizes": (8,), "dtype": "float32"})
     assert agent.spec["parts"]["model"]["partial"] == {"import": f"jaxrl.models:{entry.network}"}
     with pytest.raises(TypeError, match=f"{entry.network} takes no 'x'. It takes: {', '.join(arguments(entry))}$"):
-        entry.load().make("CartPole-v1", model={"x": 1})
+        entry.load().make(suited(rule, "CartPole-v1"), model={"x": 1})
 
 
 def arguments(entry: Entry) -> list[str]:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.models import action_value, policy_network
+from jaxrl.models import action_value, deterministic_policy, policy_network
 from jaxrl.spaces import example_input
 
 KEY = partial(jax.random.key, 0)
@@ -34,7 +34,7 @@ def test_policies_of_all_kinds() -> None:
     assert isinstance(squashed, TanhNormal) and squashed.mean.shape == squashed.log_std.shape == (1, 2) and squashed.low is None
     _, logits = params_and_output(policy_network(SEEN, spaces.Discrete(5)), SEEN, spaces.Discrete(5))
     assert isinstance(logits, Categorical) and logits.logits.shape == (1, 5)
-    _, action = params_and_output(policy_network(SEEN, BOX, deterministic=True), SEEN)
+    _, action = params_and_output(deterministic_policy(SEEN, BOX), SEEN)
     assert action.shape == (1, 2)
 
 
@@ -72,10 +72,9 @@ def test_dropout_drops_where_a_key_is_given_and_only_there() -> None:
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda: policy_network(SEEN, spaces.MultiDiscrete([2, 3])), TypeError, "this policy needs a Box or a Discrete one"),
-        (lambda: policy_network(SEEN, spaces.Discrete(2), deterministic=True), TypeError, "this policy needs a Box one"),
-        (lambda: policy_network(SEEN, BOX, core="gru"), TypeError, "core: unknown; there are encoder, "),
-        (lambda: policy_network(SEEN, BOX, deterministic=1), TypeError, "deterministic=1 must be True or False"),
+        (lambda: policy_network(SEEN, spaces.MultiDiscrete([2, 3])), TypeError, "a policy_network needs a Box or a Discrete one"),
+        (lambda: deterministic_policy(SEEN, spaces.Discrete(2)), TypeError, "a deterministic_policy needs a Box one"),
+        (lambda: policy_network(SEEN, BOX, core="gru"), TypeError, "unexpected keyword argument 'core'"),
         (lambda: action_value(SEEN, spaces.MultiDiscrete([2])), TypeError, "an action_value needs a Box or a Discrete one"),
         (lambda: action_value(SEEN, spaces.Discrete(2), num_outputs=3), TypeError, "needs a Box one for num_outputs"),
         (lambda: action_value(SEEN, BOX, dropout=1), ValueError, "dropout=1 is not allowed"),

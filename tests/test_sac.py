@@ -14,6 +14,7 @@ import pytest
 import scipy.stats
 from gymnasium import spaces
 
+import jaxrl
 from jaxrl import make_sac
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.sac import SACHyperparams
@@ -271,7 +272,6 @@ def test_one_message_for_each_mistake() -> None:
         ({"num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
         ({"critic_dropout": 1.0}, "critic_dropout=1 is not allowed"),
         ({"critic_dropout": 0.1}, "critic_dropout=0.1 has no effect beside critic="),
-        ({"hidden_size": 8}, "hidden_size=8 has no effect beside model="),
         ({"actor_value": "max"}, "actor_value='max' must be one of 'min', 'mean'"),
         ({"discrete_entropy": 0.5}, r"discrete_entropy=0.5 has no effect on Box"),
         ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a temperature that is fixed"),
@@ -311,6 +311,24 @@ def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
 def test_parts_of_the_wrong_kind(part: str, given: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         small_sac(probes.target_action(), **{part: given})
+
+
+def test_arguments_of_the_policy_are_the_critics_too() -> None:
+    def widths(**given: Any) -> list[int]:
+        agent = make_sac("Pendulum-v1", **given)
+        assert jaxrl.build(agent.spec).spec == agent.spec
+        for made in (agent, jaxrl.build(agent.spec)):
+            params = jax.eval_shape(lambda made=made: made.algorithm.init(KEY(), SACHyperparams())).params
+            sizes = [p["params"]["torso"]["hidden_0"]["bias"].shape[-1] for p in (params.actor, params.critic)]
+            sizes.append(len(jax.tree.leaves(params.critic)))
+        return sizes
+
+    assert widths() == [256, 256, 6]
+    assert widths(model={"hidden_sizes": (8, 8)}) == [8, 8, 6]
+    assert widths(model={"hidden_sizes": (8, 8)}, critic_layer_norm=True) == [8, 8, 10]
+    assert widths(model={"hidden_sizes": (8, 8)}, critic={"hidden_sizes": (4, 4), "dropout": 0.1}) == [8, 4, 6]
+    with pytest.raises(TypeError, match=r"critic=.*action_value takes no 'drop_out'\. Did you mean 'dropout'\?"):
+        make_sac("Pendulum-v1", critic={"drop_out": 0.1})
 
 
 def test_params_and_targets_are_equal_and_apart_at_the_start() -> None:

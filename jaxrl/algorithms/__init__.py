@@ -155,6 +155,7 @@ ALGORITHMS = {
             memory=False,
             paper=Paper("Haarnoja et al.", 2018, "arXiv:1812.05905"),
             module="jaxrl.algorithms.sac",
+            network="policy_network",
         ),
     )
 }

@@ -39,7 +39,7 @@ from jaxrl.off_policy import (
     td_loss,
 )
 from jaxrl.optimize import Optimizer, Schedule, pmean, valid_mean
-from jaxrl.parts import ModelFn
+from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.replay import ReplayFn
 from jaxrl.rollout import fold_each
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, StepInput
@@ -263,8 +263,8 @@ def make_algorithm(rule: ActorCriticRule[SACConfig]) -> Algorithm:
 def make_sac(
     env: str | Env | HostEnv,
     *,
-    model: Model | ModelFn | None = None,
-    critic: Model | ModelFn | None = None,
+    model: Model | ModelFn | ModelArguments | None = None,
+    critic: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
     replay: ReplayFn | None = None,
     schedules: Mapping[str, Schedule] | None = None,
@@ -275,10 +275,12 @@ def make_sac(
 
     Args:
       env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env or a HostEnv.
-      model: the policy, a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a ``Categorical`` for Discrete
-        actions; or a function of (observation_space, action_space) that gives one; default: ``policy_network``.
-      critic: a memoryless Model of one action-value, or a function of both spaces that gives one; default: ``action_value``,
-        which says what it is given and gives.
+      model: of the policy, arguments of ``jaxrl.models.policy_network``, such as ``{"hidden_sizes": (64, 64)}``, which are the
+        critics' too where they are given none; or a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a
+        ``Categorical`` for Discrete actions; or a function of (observation_space, action_space) that gives one. Default: an MLP
+        of 2×256, ReLU, for vectors.
+      critic: of each critic, arguments of ``jaxrl.models.action_value``; or a memoryless Model that is given and gives what that
+        says; or a function of both spaces that gives one. Default: as the policy.
       optimizer: hyperparams -> optax transformation, or a transformation itself, for the policy and for the critics; default:
         clipped Adam.
       replay: a ``ReplayFn``, as ``make_dqn`` takes it; default: ``uniform_replay``.

@@ -13,7 +13,7 @@ from functools import partial
 from gymnasium import spaces
 
 from jaxrl.config import check_switches
-from jaxrl.models.control import action_value, policy_network
+from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.encoders import MLP, encode_space, split_mask
 from jaxrl.models.heads import ActorCriticOutput, PolicyHead
@@ -38,6 +38,7 @@ __all__ = [
     "actor_critic",
     "board_convolution",
     "dense",
+    "deterministic_policy",
     "drawn_at_once",
     "encode_space",
     "from_linen",
@@ -53,6 +54,7 @@ for _public in (
     action_value,
     board_convolution,
     dense,
+    deterministic_policy,
     drawn_at_once,
     encode_space,
     from_linen,

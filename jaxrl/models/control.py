@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.config import Range, check_count, check_number, check_switches
+from jaxrl.config import Range, check_count, check_number
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models.heads import masked
 from jaxrl.models.initialisers import dense
@@ -23,19 +24,6 @@ LOG_STD_RANGE = (-20.0, 2.0)
 """Where the policy's log-deviation is clipped (Haarnoja et al. 2018, in their code)."""
 HIDDEN_SIZES = (256, 256)
 """Of Haarnoja et al. 2018 and Fujimoto et al. 2018, for observations without an image."""
-SETTINGS: dict[str, Any] = {
-    "encoder": "auto",
-    "hidden_sizes": None,
-    "activation": None,
-    "layer_norm": False,
-    "use_previous": False,
-    "image_layout": "auto",
-    "channel_multiplier": 1,
-    "convolution": "auto",
-    "embedding_size": None,
-    "dtype": "float32",
-}
-"""What ``actor_critic`` takes besides, but for cores."""
 
 
 class PolicyNetwork(nn.Module):
@@ -74,28 +62,86 @@ class ActionValue(nn.Module):
 
 
 def policy_network(
-    observation_space: spaces.Space, action_space: spaces.Space, *, deterministic: bool = False, **settings: Any
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    *,
+    encoder: str = "auto",
+    hidden_sizes: Sequence[int] | None = None,
+    activation: str | None = None,
+    layer_norm: bool = False,
+    use_previous: bool = False,
+    image_layout: str = "auto",
+    channel_multiplier: int = 1,
+    convolution: str = "auto",
+    embedding_size: int | None = None,
+    dtype: str = "float32",
 ) -> Model:
-    """A policy: outputs are a ``TanhNormal`` for a bounded Box, its deviation a function of the observation; a ``Categorical``
-    for a Discrete space; or, deterministic, the action itself, f32[..., d] in (−1, 1), which a Box's bounds are for the rule.
+    """A policy: outputs are a ``TanhNormal`` in [−1, 1] for a Box, whose bounds are for the rule, its deviation a function of the
+    observation; or a ``Categorical`` for a Discrete space.
 
     Args:
-      deterministic: for a Box only.
-      settings: ``encoder``, ``hidden_sizes`` (default: (256, 256), or what the paper of the encoder has), ``activation`` (default
-        "relu"), ``layer_norm``, ``use_previous``, ``image_layout``, ``channel_multiplier``, ``convolution``, ``embedding_size``
-        and ``dtype``, as ``actor_critic`` takes them.
+      hidden_sizes: default: (256, 256), or what the paper of the encoder has.
+      activation: default "relu".
 
-    Raises:
-      ValueError: a setting is none of these, or has no effect on these observations.
-      TypeError: a space is of another kind, or a setting is unknown.
+    The others, and what is refused, are as in ``actor_critic``.
     """
-    check_switches(deterministic=deterministic)
-    if not isinstance(action_space, spaces.Box | spaces.Discrete) or (
-        deterministic and isinstance(action_space, spaces.Discrete)
-    ):
-        kinds = "a Box one" if deterministic else "a Box or a Discrete one"
-        raise TypeError(f"action_space is {action_space}: this policy needs {kinds}")
-    return from_linen(PolicyNetwork(_network(observation_space, settings), action_space, deterministic))
+    if not isinstance(action_space, spaces.Box | spaces.Discrete):
+        raise TypeError(f"action_space is {action_space}: a policy_network needs a Box or a Discrete one")
+    network = _network(
+        observation_space,
+        encoder=encoder,
+        hidden_sizes=hidden_sizes,
+        activation=activation,
+        layer_norm=layer_norm,
+        use_previous=use_previous,
+        image_layout=image_layout,
+        channel_multiplier=channel_multiplier,
+        convolution=convolution,
+        embedding_size=embedding_size,
+        dtype=dtype,
+    )
+    return from_linen(PolicyNetwork(network, action_space, False))
+
+
+def deterministic_policy(
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    *,
+    encoder: str = "auto",
+    hidden_sizes: Sequence[int] | None = None,
+    activation: str | None = None,
+    layer_norm: bool = False,
+    use_previous: bool = False,
+    image_layout: str = "auto",
+    channel_multiplier: int = 1,
+    convolution: str = "auto",
+    embedding_size: int | None = None,
+    dtype: str = "float32",
+) -> Model:
+    """An action for each observation: outputs are f32[..., d] in (−1, 1), of a Box whose bounds are for the rule.
+
+    Args:
+      hidden_sizes: default: (256, 256), or what the paper of the encoder has.
+      activation: default "relu".
+
+    The others, and what is refused, are as in ``actor_critic``.
+    """
+    if not isinstance(action_space, spaces.Box):
+        raise TypeError(f"action_space is {action_space}: a deterministic_policy needs a Box one")
+    network = _network(
+        observation_space,
+        encoder=encoder,
+        hidden_sizes=hidden_sizes,
+        activation=activation,
+        layer_norm=layer_norm,
+        use_previous=use_previous,
+        image_layout=image_layout,
+        channel_multiplier=channel_multiplier,
+        convolution=convolution,
+        embedding_size=embedding_size,
+        dtype=dtype,
+    )
+    return from_linen(PolicyNetwork(network, action_space, True))
 
 
 def action_value(
@@ -104,7 +150,16 @@ def action_value(
     *,
     dropout: float = 0.0,
     num_outputs: int | None = None,
-    **settings: Any,
+    encoder: str = "auto",
+    hidden_sizes: Sequence[int] | None = None,
+    activation: str | None = None,
+    layer_norm: bool = False,
+    use_previous: bool = False,
+    image_layout: str = "auto",
+    channel_multiplier: int = 1,
+    convolution: str = "auto",
+    embedding_size: int | None = None,
+    dtype: str = "float32",
 ) -> Model:
     """An action-value. For a Box the ``obs`` that it is given is the pair (observation, action), the action f32[..., d] in
     [−1, 1] where the space is bounded, and outputs are f32[...], or f32[..., num_outputs]. For a Discrete space it sees the
@@ -113,11 +168,10 @@ def action_value(
     Args:
       dropout: the share of units that each hidden layer drops where a key is given (Hiraoka et al. 2022, with ``layer_norm``).
       num_outputs: numbers instead of a value, such as its quantiles; for a Box only.
-      settings: as ``policy_network`` takes them.
+      hidden_sizes: default: (256, 256), or what the paper of the encoder has.
+      activation: default "relu".
 
-    Raises:
-      ValueError: a setting is none of these, or has no effect on these observations.
-      TypeError: a space is of another kind, or a setting is unknown.
+    The others, and what is refused, are as in ``actor_critic``.
     """
     check_number("dropout", dropout, Range(0, 0.99))
     num_outputs = None if num_outputs is None else check_count("num_outputs", num_outputs)
@@ -127,13 +181,22 @@ def action_value(
     elif num_outputs is not None or not isinstance(action_space, spaces.Discrete):
         kinds = "a Box or a Discrete one" if num_outputs is None else "a Box one for num_outputs"
         raise TypeError(f"action_space is {action_space}: an action_value needs {kinds}")
-    network = _network(observation_space, settings)._replace(dropout=float(dropout))
-    return from_linen(ActionValue(network, action_space, num_outputs))
+    network = _network(
+        observation_space,
+        encoder=encoder,
+        hidden_sizes=hidden_sizes,
+        activation=activation,
+        layer_norm=layer_norm,
+        use_previous=use_previous,
+        image_layout=image_layout,
+        channel_multiplier=channel_multiplier,
+        convolution=convolution,
+        embedding_size=embedding_size,
+        dtype=dtype,
+    )
+    return from_linen(ActionValue(network._replace(dropout=float(dropout)), action_space, num_outputs))
 
 
-def _network(observation_space: spaces.Space, settings: dict[str, Any]) -> Network:
-    if unknown := settings.keys() - SETTINGS.keys():
-        raise TypeError(f"{', '.join(sorted(unknown))}: unknown; there are {', '.join(SETTINGS)}")
-    network = make_network(observation_space, "relu", core=None, core_size=1, **{**SETTINGS, **settings})
-    own = settings.get("hidden_sizes") is None and not network.has_image
-    return network._replace(hidden_sizes=HIDDEN_SIZES) if own else network
+def _network(observation_space: spaces.Space, *, hidden_sizes: Sequence[int] | None, **settings: Any) -> Network:
+    network = make_network(observation_space, "relu", hidden_sizes=hidden_sizes, core=None, core_size=1, **settings)
+    return network._replace(hidden_sizes=HIDDEN_SIZES) if hidden_sizes is None and not network.has_image else network
