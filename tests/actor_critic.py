@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.critics import ActorCriticRule, Update
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import action_value
-from jaxrl.off_policy import ActorCriticRule, Update
 from jaxrl.replay.transitions import Transitions
 from jaxrl.rows import first_input
 from jaxrl.training import run_iterations

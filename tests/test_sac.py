@@ -18,9 +18,9 @@ import jaxrl
 from jaxrl import make_sac
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.sac import SACHyperparams
+from jaxrl.critics import Networks, draw_updates
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
-from jaxrl.off_policy import Networks, draw_updates
 from jaxrl.rows import first_input
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Agent, TimeStep

@@ -13,10 +13,12 @@ from jaxrl.names import listed
 
 if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a test holds it against the registry
     from jaxrl.algorithms.a2c import make_a2c as make_a2c
+    from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
     from jaxrl.algorithms.sac import make_sac as make_sac
+    from jaxrl.algorithms.td3 import make_td3 as make_td3
 
 
 class Paper(NamedTuple):
@@ -156,6 +158,28 @@ ALGORITHMS = {
             paper=Paper("Haarnoja et al.", 2018, "arXiv:1812.05905"),
             module="jaxrl.algorithms.sac",
             network="policy_network",
+        ),
+        Entry(
+            "td3",
+            "TD3",
+            "twin delayed deep deterministic policy gradient",
+            actions=("Box",),
+            family="replay",
+            memory=False,
+            paper=Paper("Fujimoto et al.", 2018, "arXiv:1802.09477"),
+            module="jaxrl.algorithms.td3",
+            network="deterministic_policy",
+        ),
+        Entry(
+            "ddpg",
+            "DDPG",
+            "deep deterministic policy gradient",
+            actions=("Box",),
+            family="replay",
+            memory=False,
+            paper=Paper("Lillicrap et al.", 2016, "arXiv:1509.02971"),
+            module="jaxrl.algorithms.ddpg",
+            network="deterministic_policy",
         ),
     )
 }

@@ -19,25 +19,20 @@ from gymnasium import spaces
 
 from jaxrl.actions import normal_each, to_environment, uniform_of
 from jaxrl.config import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, refuse_unused
-from jaxrl.distributions import MASKED, Categorical, pick, sample_each
-from jaxrl.off_policy import (
+from jaxrl.critics import (
     ActorCriticRule,
     Networks,
-    OffPolicyConfig,
     Update,
     action_values,
     bootstrapped,
-    check_policy,
     draw_updates,
-    init_networks,
-    init_replay,
     least,
     moved,
     networks,
-    policy,
-    prepare_off_policy,
     td_loss,
 )
+from jaxrl.distributions import MASKED, Categorical, pick, sample_each
+from jaxrl.off_policy import OffPolicyConfig, check_policy, init_networks, init_replay, policy, prepare_off_policy
 from jaxrl.optimize import Optimizer, Schedule, pmean, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.replay import ReplayFn

@@ -1,0 +1,109 @@
+"""Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018): the least of two critics, smoothed targets, and a
+policy that is updated less often than the critics.
+
+Reads top to bottom: settings, target, builder. What it shares with DDPG, its update among it, is in ``jaxrl.deterministic``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
+from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, bootstrapped, least
+from jaxrl.deterministic import DeterministicConfig, check_noise, make_algorithm
+from jaxrl.models import deterministic_policy
+from jaxrl.off_policy import check_actions_of, prepare_off_policy
+from jaxrl.optimize import Optimizer, Schedule
+from jaxrl.parts import ModelArguments, ModelFn
+from jaxrl.replay import ReplayFn
+from jaxrl.types import Agent, Array, Env, HostEnv, Model
+
+
+@dataclass(frozen=True)
+class TD3Config(DeterministicConfig):
+    """TD3's structure."""
+
+    policy_delay: Count = 2
+    """Updates of the critics for each one of the policy and of the target networks."""
+
+
+class TD3Hyperparams(NamedTuple):
+    """TD3's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+
+    learning_rate: LearningRate = 1e-3
+    actor_learning_rate: LearningRate = 1e-3
+    """The policy's."""
+    gamma: Unit = 0.99
+    """Discount per step."""
+    tau: PositiveUnit = 0.005
+    """How far the target networks move at each update of the policy."""
+    exploration_noise: NonNegative = 0.1
+    """Deviation of the noise on actions in [−1, 1]; with noise="ou", of what each row adds to it."""
+    ou_theta: PositiveUnit = 0.15
+    """The share that an Ornstein–Uhlenbeck process falls back by in each row; 1: independent noise."""
+    target_noise: NonNegative = 0.2
+    """Deviation of the noise on the target policy's actions in [−1, 1]."""
+    target_noise_clip: NonNegative = 0.5
+    """Where that noise is clipped."""
+    max_grad_norm: Positive = 1_000.0
+    """Clip each gradient, the policy's and that of all critics, to this global norm."""
+    adam_eps: Positive = 1e-8
+    """Adam's ε."""
+    total_steps: TotalSteps = 0.0
+
+
+def target(rule: ActorCriticRule[TD3Config], hp: TD3Hyperparams, targets: Networks, now: Update) -> Array:
+    """y = r + γ·(1 − terminated)·min Q⁻(s′, clip(π⁻(s′) + clip(ε, −c, c), −1, 1)), ε ~ N(0, σ²) (Fujimoto et al. 2018, eq. 10 and
+    14); f32[N]."""
+    inputs = now.batch.next_inputs
+    noise = jnp.clip(hp.target_noise * now.noise[0], -hp.target_noise_clip, hp.target_noise_clip)
+    action = jnp.clip(rule.model.apply(targets.actor, (), inputs)[1] + noise, -1.0, 1.0)
+    values = action_values(rule, targets.critic, inputs, action, jax.random.fold_in(now.key, 0))
+    return bootstrapped(now.batch, least(values, now.chosen))
+
+
+def make_td3(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    critic: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    replay: ReplayFn | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018), for bounded Box actions.
+
+    Args:
+      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env or a HostEnv.
+      model: of the policy, arguments of ``jaxrl.models.deterministic_policy``, such as ``{"hidden_sizes": (64, 64)}``, which are
+        the critics' too where they are given none; or a memoryless Model whose outputs are actions f32[..., d] in [−1, 1]; or a
+        function of (observation_space, action_space) that gives one. Default: an MLP of 2×256, ReLU, for vectors.
+      critic: of each critic, arguments of ``jaxrl.models.action_value``; or a memoryless Model that is given and gives what that
+        says; or a function of both spaces that gives one. Default: as the policy.
+      optimizer: hyperparams -> optax transformation, or a transformation itself, for the policy and for the critics; default:
+        clipped Adam.
+      replay: a ``ReplayFn``, as ``make_dqn`` takes it; default: ``uniform_replay``.
+      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``TD3Config`` and ``TD3Hyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range, a Box without bounds.
+    """
+    given = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
+    given |= {"axis_name": axis_name}
+    ready, rule = prepare_off_policy(
+        make_td3, env, TD3Config, TD3Hyperparams, settings, given, (spaces.Box,), network=deterministic_policy
+    )
+    check_actions_of(model, ready.output, rule.action_space)
+    check_noise(rule, ready.hyperparams)
+    return ready.bind(make_algorithm(target, rule))

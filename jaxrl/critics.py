@@ -1,0 +1,148 @@
+"""An ensemble of critics beside a policy: what their updates draw, and the terms of their losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from gymnasium import spaces
+
+from jaxrl.actions import from_environment
+from jaxrl.config import RolloutConfig
+from jaxrl.optimize import descend, packing, valid_mean
+from jaxrl.replay.transitions import Transitions, transitions
+from jaxrl.rule import Rule
+from jaxrl.spaces import finite
+from jaxrl.threefry import unrolled
+from jaxrl.types import Array, Key, Model, PyTree, StepInput
+
+C = TypeVar("C", bound=RolloutConfig)
+
+
+class Networks(NamedTuple):
+    """What there is for the policy and for the critics: parameters, an optimiser's state, how they are packed."""
+
+    actor: Any
+    critic: Any
+    """Parameters are stacked over critics, [num_critics, ...]."""
+
+
+@dataclass(frozen=True)
+class ActorCriticRule(Rule[C]):
+    """A rule whose ``model`` is the policy."""
+
+    critic: Model = None  # type: ignore[assignment]
+    """One action-value; see ``jaxrl.models.action_value`` for what it is given."""
+
+
+class Net(NamedTuple):
+    """How the parameters of one of the networks travel through updates."""
+
+    optimise: optax.GradientTransformation
+    pack: Callable[[PyTree], PyTree]
+    unpack: Callable[[PyTree], PyTree]
+
+    def descend(self, loss: Callable[[PyTree], Any], packed: PyTree, state: PyTree, axis_name: str | None) -> Any:
+        """``jaxrl.optimize.descend`` on a loss of the parameters as they are."""
+        return descend(lambda packed: loss(self.unpack(packed)), self.optimise, packed, state, axis_name)
+
+
+def networks(rule: Rule[Any], params: Networks, hyperparams: Any) -> Networks:
+    """A ``Net`` for each; that of the policy at ``actor_learning_rate``."""
+    rates = (hyperparams._replace(learning_rate=hyperparams.actor_learning_rate), hyperparams)
+    return Networks(*(Net(rule.optimizer(hp), *packing(rule.optimizer, part)) for hp, part in zip(rates, params, strict=True)))
+
+
+class Update(NamedTuple):
+    """What one update of the critics learns from."""
+
+    batch: Transitions
+    """[batch_size], the action as networks have it: of a Box in [−1, 1], flat."""
+    noise: Array
+    """f32[2, batch_size, d] for a Box, standard normal: of an action at the next observations, and of one at the first."""
+    chosen: Array
+    """bool[num_critics]: those that the target takes the least of."""
+    key: Key
+    """For what networks draw."""
+
+
+def draw_updates(rule: ActorCriticRule[Any], learner: Any, gamma: Array) -> Update:
+    """All that the updates of an iteration draw, [groups, policy_delay, ...]: gathered before the loop over them, into which a
+    buffer that it reads would be copied, and in a few kernels instead of some for each update."""
+    config, space = rule.config, rule.action_space
+    drawn = transitions(rule.replay, learner.replay, rule.draw(learner), gamma, config.n_step)
+    batch = rule.per_update(finite(drawn, drawn.valid))
+    # Far from 0, which counts updates: the rows are drawn with the key itself.
+    key = jax.random.fold_in(jax.random.fold_in(learner.key, learner.version), 1)
+    if rule.axis_name is not None:
+        key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
+    noise_key, network_key = jax.random.split(key)
+    noise = jnp.zeros((config.updates_per_iteration, 2, 0))
+    if isinstance(space, spaces.Box):
+        shape = (config.updates_per_iteration, 2, batch.valid.shape[1], math.prod(space.shape))
+        noise = jax.random.normal(unrolled(noise_key), shape)
+        batch = batch._replace(action=from_environment(space, batch.action))
+    updates = Update(batch, noise, _chosen(config, learner), jax.random.split(network_key, config.updates_per_iteration))
+    groups = config.updates_per_iteration // config.policy_delay
+    return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
+
+
+def _chosen(config: Any, learner: Any) -> Array:
+    """bool[updates, num_critics]: ``num_target_critics`` of each row, without replacement; the same on all devices."""
+    shape = (config.updates_per_iteration, config.num_critics)
+    if config.num_target_critics in (0, config.num_critics):
+        return jnp.ones(shape, bool)
+    key = jax.random.fold_in(jax.random.fold_in(learner.key, learner.version), 2)
+    score = jax.random.bits(unrolled(key), shape)
+    before = (score[:, :, None] > score[:, None, :]).sum(-1)
+    return before < config.num_target_critics
+
+
+def action_values(
+    rule: ActorCriticRule[Any], params: PyTree, inputs: StepInput, action: Array | None = None, key: Key | None = None
+) -> Array:
+    """What all critics say, [num_critics, N, ...]: of ``action`` f32[N, d] in [−1, 1], or of all actions without one.
+
+    Args:
+      params: [num_critics, ...].
+      key: for what critics draw, each its own.
+    """
+    if action is not None:
+        inputs = inputs._replace(obs=(inputs.obs, action))
+    one = lambda params, key: rule.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
+    if key is None:
+        return jax.vmap(lambda params: one(params, None))(params)
+    return jax.vmap(one)(params, jax.random.split(key, jax.tree.leaves(params)[0].shape[0]))
+
+
+def least(values: Array, chosen: Array) -> Array:
+    """The least of the ``chosen`` critics' values [num_critics, ...]."""
+    return jnp.where(chosen.reshape((-1, *[1] * (values.ndim - 1))), values, jnp.inf).min(0)
+
+
+def bootstrapped(batch: Transitions, value: Array) -> Array:
+    """r + γ·(1 − terminated)·V(s′), through which no gradient flows; f32[N], with the returns of ``transitions``."""
+    beyond = jnp.where(batch.discount == 0, 0.0, batch.discount * value)  # what is not finite after an end counts for nothing
+    return jax.lax.stop_gradient(batch.reward + beyond)
+
+
+def td_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+    """Σ over critics of ½·w·(Q(s, a) − y)², as a mean over valid draws.
+
+    Args:
+      values: f32[num_critics, N].
+      target: f32[N].
+    """
+    mean = valid_mean(batch.valid, axis_name)
+    loss = 0.5 * mean(batch.weight * (values - target) ** 2).sum()
+    return loss, {"losses/td_loss": loss, "losses/q_values": mean(values.mean(0))}
+
+
+def moved(target: PyTree, packed: PyTree, tau: Array) -> PyTree:
+    """Target parameters, moved by ``tau`` towards the others."""
+    return optax.incremental_update(packed, target, tau)

@@ -1,0 +1,167 @@
+"""What rules on a deterministic policy share (DDPG, TD3): acting with noise, their state, and their update but for its target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.actions import normal_each, to_environment, uniform_of
+from jaxrl.config import refuse_unused
+from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, draw_updates, moved, networks, td_loss
+from jaxrl.off_policy import OffPolicyConfig, init_networks, init_replay
+from jaxrl.optimize import valid_mean
+from jaxrl.rollout import fold_each
+from jaxrl.types import Algorithm, Array, Key, Metrics, Policy, PyTree, StepInput
+
+
+@dataclass(frozen=True)
+class DeterministicConfig(OffPolicyConfig):
+    """Structure of a rule that explores by adding noise to its actions."""
+
+    noise: Literal["gaussian", "ou"] = "gaussian"
+    """Independent for each row, or an Ornstein–Uhlenbeck process along each episode (Lillicrap et al. 2016)."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.noise == "ou" and self.hold_noise != 1:
+            raise ValueError(
+                f"hold_noise={self.hold_noise} is for noise='gaussian': an Ornstein–Uhlenbeck process holds by itself"
+            )
+
+
+class DeterministicState(NamedTuple):
+    params: Networks
+    opt_state: Networks
+    hyperparams: Any
+    statistics: tuple[()]
+    key: Key
+    version: Array
+    target_params: Networks
+    replay: Any
+
+
+class Exploration(NamedTuple):
+    """What acting needs besides the policy's parameters."""
+
+    at_random: Array
+    """bool[]: until the first update, so in all of the warm-up, actions are uniform between the bounds."""
+    scale: Array
+    """f32[]: of the noise, where actions are in [−1, 1]."""
+    theta: Array
+    """f32[]: the share that an Ornstein–Uhlenbeck process falls back by."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------- acting
+
+
+def init(rule: ActorCriticRule[Any], key: Key, hyperparams: Any) -> DeterministicState:
+    network_key, learner_key = jax.random.split(key)
+    params, opt_state = init_networks(rule, network_key, hyperparams)
+    target, version = jax.tree.map(jnp.copy, params), jnp.zeros((), jnp.int32)
+    return DeterministicState(params, opt_state, hyperparams, (), learner_key, version, target, init_replay(rule))
+
+
+def policy(rule: ActorCriticRule[Any], learner: DeterministicState) -> Policy:
+    hp = rule.current(learner)
+    exploration = Exploration(learner.version == 0, hp.exploration_noise, hp.ou_theta)
+    return Policy(Networks(learner.params.actor, ()), (), exploration, learner.version)
+
+
+def act(
+    rule: ActorCriticRule[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    """Actions with noise, clipped to the bounds; the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], from 0 at
+    the start of an episode: x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1)."""
+    action = rule.model.apply(policy.params.actor, (), inputs)[1]
+    if not explore:
+        return carry, to_environment(rule.action_space, action), {}
+    at_random, scale, theta = policy.exploration
+    drawn = normal_each(fold_each(key, env_id), action.shape[-1])
+    noise = scale * drawn
+    if rule.config.noise == "ou":
+        noise += (1.0 - theta) * jnp.where(inputs.is_first[:, None], 0.0, carry)
+        carry = noise
+    return carry, to_environment(rule.action_space, jnp.where(at_random, uniform_of(drawn), action + noise)), {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------- update
+
+
+def critic_loss(rule: ActorCriticRule[Any], critic: PyTree, target: Array, now: Update) -> tuple[Array, dict[str, Array]]:
+    """Σ over critics of ½·(Q(s, a) − y)² (Lillicrap et al. 2016, eq. 4)."""
+    values = action_values(rule, critic, now.batch.inputs, now.batch.action, jax.random.fold_in(now.key, 1))
+    return td_loss(values, target, now.batch, rule.axis_name)
+
+
+def actor_loss(rule: ActorCriticRule[Any], actor: PyTree, critic: PyTree, now: Update) -> tuple[Array, dict[str, Array]]:
+    """−E[Q(s, π(s))] by the first critic, whose gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
+    Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1)."""
+    batch, first = now.batch, jax.tree.map(lambda x: x[:1], critic)
+    action = rule.model.apply(actor, (), batch.inputs)[1]
+    value = action_values(rule, first, batch.inputs, action, jax.random.fold_in(now.key, 2))[0]
+    loss = -valid_mean(batch.valid, rule.axis_name)(value)
+    return loss, {"losses/actor_loss": loss}
+
+
+TargetFn = Callable[[ActorCriticRule[Any], Any, Networks, Update], Array]
+"""(rule, hyperparams, target parameters, what is drawn) -> y f32[N]."""
+
+
+def learn(target: TargetFn, rule: ActorCriticRule[Any], learner: DeterministicState) -> tuple[DeterministicState, Metrics]:
+    """Groups of ``policy_delay`` updates of the critics, then one of the policy, and of all target networks (Fujimoto et al.
+    2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
+    hp = rule.current(learner)
+    nets = networks(rule, learner.params, hp)
+
+    def unpacked(packed: Networks) -> Networks:
+        return Networks(*(net.unpack(part) for net, part in zip(nets, packed, strict=True)))
+
+    def critic_update(targets: Networks, carry: Any, now: Update) -> Any:
+        packed, opt_state = carry
+        y = target(rule, hp, targets, now)
+        loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
+        packed, opt_state, metrics = nets.critic.descend(loss, packed, opt_state, rule.axis_name)
+        return (packed, opt_state), metrics
+
+    def group(carry: Any, now: Update) -> Any:
+        packed, opt_state, targets = carry
+        critic = (packed.critic, opt_state.critic)
+        (critic, critic_state), metrics = jax.lax.scan(partial(critic_update, unpacked(targets)), critic, now)
+        last: Update = jax.tree.map(lambda x: x[-1], now)
+        loss = lambda params: actor_loss(rule, params, nets.critic.unpack(critic), last)  # noqa: E731
+        actor, actor_state, logged = nets.actor.descend(loss, packed.actor, opt_state.actor, rule.axis_name)
+        logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
+        packed = Networks(actor, critic)
+        return (packed, Networks(actor_state, critic_state), moved(targets, packed, hp.tau)), metrics | logged
+
+    def pack(params: Networks) -> Networks:
+        return Networks(*(net.pack(part) for net, part in zip(nets, params, strict=True)))
+
+    start = (pack(learner.params), learner.opt_state, pack(learner.target_params))
+    (packed, opt_state, targets), metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
+    fields = {"params": unpacked(packed), "target_params": unpacked(targets), "opt_state": opt_state}
+    return rule.updated(learner, hp, metrics, **fields)
+
+
+def make_algorithm(target: TargetFn, rule: ActorCriticRule[Any]) -> Algorithm:
+    """The learning rule with these targets, bound to spaces and to no environment."""
+    learnt = ("params", "target_params", "statistics")
+    algorithm = rule.algorithm(init=init, policy=policy, act=act, learn=partial(learn, target), learnt=learnt)
+    if rule.config.noise == "gaussian":
+        return algorithm
+    assert isinstance(rule.action_space, spaces.Box)
+    size = math.prod(rule.action_space.shape)
+    return algorithm._replace(initial_carry=lambda batch_size: jnp.zeros((batch_size, size)))
+
+
+def check_noise(rule: ActorCriticRule[Any], hyperparams: Any) -> None:
+    """Refuse settings of noise that have no effect."""
+    if rule.config.noise == "gaussian":
+        refuse_unused(hyperparams, type(hyperparams)(), ("ou_theta",), "without noise='ou'")
