@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -14,11 +14,23 @@ from gymnasium import spaces
 
 from jaxrl.actions import normal_each, to_environment, uniform_of
 from jaxrl.config import refuse_unused
-from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, draw_updates, moved, networks, td_loss
-from jaxrl.off_policy import OffPolicyConfig, init_networks, init_replay
+from jaxrl.critics import (
+    ActorCriticRule,
+    Networks,
+    Update,
+    action_values,
+    bootstrapped,
+    draw_updates,
+    least,
+    moved,
+    networks,
+    td_loss,
+)
+from jaxrl.models import deterministic_policy
+from jaxrl.off_policy import OffPolicyConfig, check_actions_of, init_networks, init_replay, prepare_off_policy
 from jaxrl.optimize import valid_mean
 from jaxrl.rollout import fold_each
-from jaxrl.types import Algorithm, Array, Key, Metrics, Policy, PyTree, StepInput
+from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Policy, PyTree, StepInput
 
 
 @dataclass(frozen=True)
@@ -150,6 +162,15 @@ def learn(target: TargetFn, rule: ActorCriticRule[Any], learner: DeterministicSt
     return rule.updated(learner, hp, metrics, **fields)
 
 
+def target_value(rule: ActorCriticRule[Any], targets: Networks, action: Array, now: Update) -> Array:
+    """y = r + γ·(1 − terminated)·Q⁻(s′, action), Q⁻ the least of the ``chosen`` target critics; f32[N]."""
+    values = action_values(rule, targets.critic, now.batch.next_inputs, action, jax.random.fold_in(now.key, 0))
+    return bootstrapped(now.batch, least(values, now.chosen))
+
+
+# -------------------------------------------------------------------------------------------------------------------- builders
+
+
 def make_algorithm(target: TargetFn, rule: ActorCriticRule[Any]) -> Algorithm:
     """The learning rule with these targets, bound to spaces and to no environment."""
     learnt = ("params", "target_params", "statistics")
@@ -161,7 +182,19 @@ def make_algorithm(target: TargetFn, rule: ActorCriticRule[Any]) -> Algorithm:
     return algorithm._replace(initial_carry=lambda batch_size: jnp.zeros((batch_size, size)))
 
 
-def check_noise(rule: ActorCriticRule[Any], hyperparams: Any) -> None:
-    """Refuse settings of noise that have no effect."""
+def build(
+    builder: Callable[..., Agent],
+    env: str | Env | HostEnv,
+    config: type[DeterministicConfig],
+    hyperparams: type,
+    settings: Mapping[str, Any],
+    target: TargetFn,
+    **parts: Any,
+) -> Agent:
+    """What a builder gives for what it was given. Arguments as those of ``prepare``, and ``Raises``."""
+    kinds = (spaces.Box,)
+    ready, rule = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
+    check_actions_of(parts["model"], ready.output, rule.action_space)
     if rule.config.noise == "gaussian":
-        refuse_unused(hyperparams, type(hyperparams)(), ("ou_theta",), "without noise='ou'")
+        refuse_unused(ready.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
+    return ready.bind(make_algorithm(target, rule))

@@ -56,6 +56,11 @@ def suited(rule: str, env: str | Env | HostEnv) -> Any:
     return f"tests.probes:boxed?id={quote(env, safe='')}" if isinstance(env, str) else as_box(env)
 
 
+def gymnax_id(rule: str) -> str:
+    """Of an environment whose actions the rule takes as they are."""
+    return "CartPole-v1" if "Discrete" in ALGORITHMS[rule].actions else "Pendulum-v1"
+
+
 def small(rule: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
     return ALGORITHMS[rule].load().make(suited(rule, env), **{**tiny(rule).settings, **settings})
 

@@ -269,7 +269,9 @@ def code_lines(rule: str) -> list[str]:
     return (PACKAGE / f"algorithms/{rule}.py").read_text().splitlines()
 
 
-@pytest.mark.parametrize("rule, lines", [("ppo", 260), ("dqn", 200), ("a2c", 120), ("reinforce", 140)])
+@pytest.mark.parametrize(
+    "rule, lines", [("ppo", 260), ("dqn", 200), ("a2c", 120), ("reinforce", 140), ("sac", 300), ("td3", 110), ("ddpg", 100)]
+)
 def test_a_rule_reads_in_a_few_screens(rule: str, lines: int) -> None:
     assert len(code_lines(rule)) <= lines
 

@@ -22,6 +22,7 @@ from jaxrl.runtime.cli import envs as envs_command
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, parse
 from jaxrl.runtime.screen import tables
+from tests.agents import gymnax_id
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -157,7 +158,7 @@ def test_algos_are_those_that_train(capsys: pytest.CaptureFixture[str]) -> None:
 def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = output(capsys, "algos", name)
     shown = {line.split()[0]: line for line in out.splitlines() if line}
-    own = getattr(jaxrl, f"make_{name}")("CartPole-v1").spec["settings"]
+    own = getattr(jaxrl, f"make_{name}")(gymnax_id(name)).spec["settings"]
     for setting, default in own.items():
         assert shown[setting].split()[1] == str(default), setting
     assert "a finite number >= 0" in shown["learning_rate"] and "Adam's step size;" in shown["learning_rate"]

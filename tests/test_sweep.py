@@ -28,6 +28,7 @@ from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
+from tests.agents import gymnax_id
 
 TEXT = """
 algorithm = "ppo"
@@ -150,7 +151,8 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     words = {"num_envs": 4, "rollout_length": 32, "gamma": 0.9, "learning_rate": 2e-3}
     model = {"hidden_sizes": [8], "layer_norm": True}
     toml = "\n".join(f"{name} = {value}" for name, value in words.items())
-    head = f'algorithm = "{rule}"\nenv = "CartPole-v1"\ntotal_steps = 5000\n'
+    env = gymnax_id(rule)
+    head = f'algorithm = "{rule}"\nenv = "{env}"\ntotal_steps = 5000\n'
     grid = "\n".join(f"{name} = [{value}]" for name, value in words.items())
     network = "model = {hidden_sizes = [8], layer_norm = true}\n"
     for i, tables in enumerate((f"[settings]\n{network}{toml}\n[grid]\n", f"[settings]\n{network}[grid]\n{grid}\n")):
@@ -160,8 +162,8 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
         sweep_job.main(str(tmp_path / f"{i}"), expand(sweep)[0].name)
     flags = [text for name, value in words.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     flags += ["--model", "hidden_sizes=8,", "layer_norm=True"]
-    assert main(["train", rule, "--env", "CartPole-v1", "--total-steps", "5000", *flags, "--out", str(tmp_path / "run")]) == 0
-    jaxrl.runtime.run.run(getattr(jaxrl, f"make_{rule}")("CartPole-v1", model=model, **words), 5000)
+    assert main(["train", rule, "--env", env, "--total-steps", "5000", *flags, "--out", str(tmp_path / "run")]) == 0
+    jaxrl.runtime.run.run(getattr(jaxrl, f"make_{rule}")(env, model=model, **words), 5000)
 
     rates, data = [], []
     for agent, total_steps, given in asked:

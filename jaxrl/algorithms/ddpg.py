@@ -9,14 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
-from gymnasium import spaces
-
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
-from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, bootstrapped, least
-from jaxrl.deterministic import DeterministicConfig, check_noise, make_algorithm
-from jaxrl.models import deterministic_policy
-from jaxrl.off_policy import check_actions_of, prepare_off_policy
+from jaxrl.critics import ActorCriticRule, Networks, Update
+from jaxrl.deterministic import DeterministicConfig, build, target_value
 from jaxrl.optimize import Optimizer, Schedule
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.replay import ReplayFn
@@ -54,10 +49,7 @@ class DDPGHyperparams(NamedTuple):
 
 def target(rule: ActorCriticRule[DDPGConfig], hp: DDPGHyperparams, targets: Networks, now: Update) -> Array:
     """y = r + γ·(1 − terminated)·Q⁻(s′, π⁻(s′)) (Lillicrap et al. 2016, eq. 5); f32[N]."""
-    inputs = now.batch.next_inputs
-    action = rule.model.apply(targets.actor, (), inputs)[1]
-    values = action_values(rule, targets.critic, inputs, action, jax.random.fold_in(now.key, 0))
-    return bootstrapped(now.batch, least(values, now.chosen))
+    return target_value(rule, targets, rule.model.apply(targets.actor, (), now.batch.next_inputs)[1], now)
 
 
 def make_ddpg(
@@ -91,11 +83,5 @@ def make_ddpg(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range, a Box without bounds.
     """
-    given = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
-    given |= {"axis_name": axis_name}
-    ready, rule = prepare_off_policy(
-        make_ddpg, env, DDPGConfig, DDPGHyperparams, settings, given, (spaces.Box,), network=deterministic_policy
-    )
-    check_actions_of(model, ready.output, rule.action_space)
-    check_noise(rule, ready.hyperparams)
-    return ready.bind(make_algorithm(target, rule))
+    parts = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
+    return build(make_ddpg, env, DDPGConfig, DDPGHyperparams, settings, target, **parts, axis_name=axis_name)

@@ -10,15 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from gymnasium import spaces
 
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
-from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, bootstrapped, least
-from jaxrl.deterministic import DeterministicConfig, check_noise, make_algorithm
-from jaxrl.models import deterministic_policy
-from jaxrl.off_policy import check_actions_of, prepare_off_policy
+from jaxrl.critics import ActorCriticRule, Networks, Update
+from jaxrl.deterministic import DeterministicConfig, build, target_value
 from jaxrl.optimize import Optimizer, Schedule
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.replay import ReplayFn
@@ -61,11 +57,9 @@ class TD3Hyperparams(NamedTuple):
 def target(rule: ActorCriticRule[TD3Config], hp: TD3Hyperparams, targets: Networks, now: Update) -> Array:
     """y = r + γ·(1 − terminated)·min Q⁻(s′, clip(π⁻(s′) + clip(ε, −c, c), −1, 1)), ε ~ N(0, σ²) (Fujimoto et al. 2018, eq. 10 and
     14); f32[N]."""
-    inputs = now.batch.next_inputs
     noise = jnp.clip(hp.target_noise * now.noise[0], -hp.target_noise_clip, hp.target_noise_clip)
-    action = jnp.clip(rule.model.apply(targets.actor, (), inputs)[1] + noise, -1.0, 1.0)
-    values = action_values(rule, targets.critic, inputs, action, jax.random.fold_in(now.key, 0))
-    return bootstrapped(now.batch, least(values, now.chosen))
+    action = jnp.clip(rule.model.apply(targets.actor, (), now.batch.next_inputs)[1] + noise, -1.0, 1.0)
+    return target_value(rule, targets, action, now)
 
 
 def make_td3(
@@ -99,11 +93,5 @@ def make_td3(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range, a Box without bounds.
     """
-    given = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
-    given |= {"axis_name": axis_name}
-    ready, rule = prepare_off_policy(
-        make_td3, env, TD3Config, TD3Hyperparams, settings, given, (spaces.Box,), network=deterministic_policy
-    )
-    check_actions_of(model, ready.output, rule.action_space)
-    check_noise(rule, ready.hyperparams)
-    return ready.bind(make_algorithm(target, rule))
+    parts = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
+    return build(make_td3, env, TD3Config, TD3Hyperparams, settings, target, **parts, axis_name=axis_name)
