@@ -108,7 +108,7 @@ def prepare_off_policy(
     own = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
     made = partial(action_value, **{**own, **arguments})
     resolved = resolve_critic(None if arguments is critic else critic, made, bound)
-    replay = resolve_replay(parts["replay"], uniform_replay, structure, before=1, after=structure.n_step)
+    replay = resolve_replay(parts["replay"], uniform_replay, bound, structure, before=1, after=structure.n_step)
     rule = {field.name: getattr(ready.rule, field.name) for field in fields(ready.rule)}
     return ready, ActorCriticRule(**{**rule, "critic": resolved, "replay": replay})
 
