@@ -56,10 +56,10 @@ def of_preset(preset: Preset) -> Experiment:
     )
 
 
-def memoryless(preset: Preset, threshold: float) -> Experiment:
-    """The same settings with the default network, which sees one row: what memory is worth."""
-    settings = {name: value for name, value in preset.settings.items() if name != "model"}
-    measured = of_preset(preset)._replace(name=f"{preset.name}-memoryless", settings=settings)
+def control(preset: Preset, name: str, without: str, threshold: float) -> Experiment:
+    """The same settings but for one, which is left at its default: what that one is worth."""
+    settings = {setting: value for setting, value in preset.settings.items() if setting != without}
+    measured = of_preset(preset)._replace(name=f"{preset.name}-{name}", settings=settings)
     return measured._replace(threshold=threshold, at_most=True)
 
 
@@ -67,8 +67,9 @@ EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
         *map(of_preset, PRESETS.values()),
-        memoryless(PRESETS["ppo-memorychain"], 0.5),
-        memoryless(PRESETS["ppo-cartpole-hidden"], 250),
+        control(PRESETS["ppo-memorychain"], "memoryless", "model", 0.5),
+        control(PRESETS["ppo-cartpole-hidden"], "memoryless", "model", 250),
+        control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),
         Experiment("dqn-cartpole-long", "make_dqn", "CartPole-v1", {}, 500_000, 8, 475),
     )
 }

@@ -48,6 +48,8 @@ _ELSEWHERE = {
     " min_steps_learn",
     "replay_ratio": "train_frequency train_freq gradient_steps update_every grad_updates_per_step utd utd_ratio updates_per_step",
     "n_step": "nstep multi_step n_step_return n_step_returns num_step_returns n_step_td update_horizon",
+    "hindsight": "goal_selection_strategy replay_strategy her her_strategy future_strategy",
+    "hindsight_share": "n_sampled_goal her_ratio replay_k relabel_ratio her_k",
     "target_update_interval": "target_network_frequency target_update_freq target_update_frequency target_update"
     " target_network_update_freq update_target_every target_update_period",
     "tau": "polyak soft_update target_smoothing",
@@ -81,6 +83,7 @@ _ELSEWHERE = {
 _NOTES = {
     "num_minibatches": "how many parts, not their size: num_envs * rollout_length / num_minibatches rows each",
     "replay_ratio": "rows drawn per row collected: batch_size * updates per row",
+    "hindsight_share": "a share of the drawn rows: k sampled goals for each desired one are k / (k + 1)",
     "target_update_interval": "it counts updates, not environment steps",
     "stop_kl": "the approx_kl of a minibatch that ends an iteration's gradient steps, without a factor of 1.5",
     "hold_noise": "rows that act with one draw of noise, whose deviation does not depend on the state",

@@ -101,6 +101,15 @@ HIDDEN = "CartPole-v1|select_observation(0,2)"
 """The positions of the cart and the pole, and not how fast they move."""
 HIDDEN_SETTINGS = {"model": {"core": "gru"}, "num_envs": 64, "normalize_rewards": True}
 
+BIT_FLIP = {
+    "hindsight": "future",
+    "gamma": 0.8,
+    "batch_size": 256,
+    "learning_rate": 1e-3,
+    "adam_eps": 1e-5,
+    "epsilon_end": 0.05,
+}
+
 CPU = "2 cores of an AMD EPYC"
 
 PRESETS = {
@@ -113,6 +122,7 @@ PRESETS = {
         Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(499.8, 499.3, 500.0, 12, CPU), 475),
         Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(498.9, 497.5, 499.9, 26, CPU), 475),
         Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(498.4, 495.1, 500.0, 21, CPU), 475, 15),
+        Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
     )
 }
 

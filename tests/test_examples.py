@@ -30,6 +30,10 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         {"size": 4, "total_steps": 8192, "num_seeds": 2},
         r"PPO: the reward is found by \d of 2 seeds.*\nPPO with RND: the reward is found by \d of 2 seeds; mean return",
     ),
+    "goal_environment": (
+        {"size": 4, "total_steps": 4096, "num_seeds": 2},
+        r"hindsight='none': \d+% of the goals .*\nhindsight='future': \d+% of the goals are reached, over 2 seeds",
+    ),
     "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
     "gymnasium_env": ({"total_steps": 1024}, r"PPO on gymnasium's CartPole-v1: return \d+\.\d"),
     "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ rows of logs; every bit of both final states equal: True"),
