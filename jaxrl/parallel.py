@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxrl.actions import model_carry
 from jaxrl.agent import warn_if_eager
 from jaxrl.rollout import params_axes
-from jaxrl.spec import build
+from jaxrl.spec import build, unimportable_parts
 from jaxrl.training import check_pure
 from jaxrl.types import Agent, AgentState, Key, PyTree
 
@@ -65,7 +64,7 @@ def partition_specs(agent: Agent, state: AgentState) -> AgentState:
 def split_state(agent: Agent, state: AgentState, num_devices: int) -> AgentState:
     """One state per device, stacked [num_devices, ...]: the argument of ``jax.pmap(agent.step, axis_name=...)``."""
     _axis_name(agent)
-    check_devices(agent, num_devices)
+    _shares(agent, num_devices)
 
     def split(x: jax.Array, axis: int) -> jax.Array:
         if axis < 0:
@@ -133,17 +132,25 @@ def _axis_name(agent: Agent) -> str:
 
 
 def check_devices(agent: Agent, num_devices: int) -> None:
-    """Refuse a number of devices over which the environments and what is learnt from them cannot be shared out evenly."""
+    """Refuse a number of devices over which the environments and what is learnt from them cannot be shared out evenly.
+
+    A device's share has to be an agent that its builder makes; of one that cannot be built again, only tracing the step shows it.
+    """
+    shares = _shares(agent, num_devices)
+    if num_devices == 1 or not agent.spec or unimportable_parts(agent.spec):
+        return
+    try:
+        build(agent.spec, axis_name=None, **shares)
+    except ValueError as error:
+        have = ", ".join(f"{name}={size}" for name, size in shares.items())
+        raise ValueError(f"each of {num_devices} devices has {have}, and then {error}") from error
+
+
+def _shares(agent: Agent, num_devices: int) -> dict[str, int]:
+    """A device's share of the sizes that count over all devices."""
     settings = {"num_envs": agent.num_envs, **agent.spec.get("settings", {})}
-    for name in ("num_envs", "batch_size"):
-        size = settings.get(name, num_devices)
+    sizes = {name: settings[name] for name in ("num_envs", "batch_size") if name in settings}
+    for name, size in sizes.items():
         if size % num_devices:
             raise ValueError(f"{name}={size} must be a multiple of the number of devices, {num_devices}")
-    minibatches = settings.get("num_minibatches", 1)
-    recurrent = bool(jax.tree.leaves(jax.eval_shape(lambda: model_carry(agent.algorithm.initial_carry(1)))))
-    share = agent.num_envs // num_devices * (1 if recurrent else agent.rollout_length)
-    if share % minibatches:
-        what = "num_envs" if recurrent else "num_envs * rollout_length"
-        raise ValueError(f"num_minibatches={minibatches} must divide what each of {num_devices} devices has of {what}, {share}")
-    if (size := share // minibatches) % (parts := settings.get("accumulation_steps", 1)):
-        raise ValueError(f"accumulation_steps={parts} must divide what each of {num_devices} devices has of a minibatch, {size}")
+    return {name: size // num_devices for name, size in sizes.items()}

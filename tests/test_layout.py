@@ -29,6 +29,10 @@ def no_loss(params: Any, batch: Any) -> Any:
     return 0.0, {}
 
 
+def own_bonus(observation_space: Any, action_space: Any) -> Any:
+    return rnd(observation_space, action_space)
+
+
 def replaced() -> Agent:
     """An agent whose step is not the builder's."""
     agent = small_ppo("CartPole-v1", **LARGE)
@@ -46,7 +50,9 @@ def replaced() -> Agent:
         (partial(small_ppo, "CartPole-v1", num_envs=512, rollout_length=2 * MIN_ROWS // 512 - 1), 2, 1),
         (partial(small_ppo, "CartPole-v1", num_envs=1, rollout_length=4 * MIN_ROWS), 2, 1),
         (partial(small_ppo, "CartPole-v1", num_envs=2, rollout_length=2 * MIN_ROWS, model=RECURRENT), 2, 1),  # 2 minibatches
-        (partial(small_ppo, "CartPole-v1", **LARGE, intrinsic=rnd), 2, 1),
+        (partial(small_ppo, "CartPole-v1", **LARGE, intrinsic=rnd), 2, 2),
+        (partial(small_ppo, "CartPole-v1", **LARGE, intrinsic=partial(rnd, num_minibatches=4 * MIN_ROWS)), 8, 1),
+        (partial(small_ppo, "CartPole-v1", **LARGE, intrinsic=own_bonus), 2, 1),
         (partial(small_ppo, "CartPole-v1", **LARGE, extra_losses=no_loss), 2, 1),
         (partial(small_ppo, probes.constant_reward(), **LARGE), 2, 1),  # no spec names this environment
         (partial(small_dqn, "CartPole-v1", **LARGE, buffer_size=4 * MIN_ROWS), 2, 1),

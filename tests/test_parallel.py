@@ -197,13 +197,13 @@ def test_data_parallel_is_an_agent(rule: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_minibatches": 16}, r"num_minibatches=16 must divide what each of 2 devices has of num_envs \* rollout_length, 24"),
-        ({"model": RECURRENT}, r"num_minibatches=2 must divide what each of 2 devices has of num_envs, 3"),
+        ({"num_minibatches": 16}, r"num_minibatches=16 must divide num_envs \* rollout_length=24$"),
+        ({"model": RECURRENT}, r"num_minibatches=2 must divide num_envs=3 \(a recurrent model"),
     ],
 )
 def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], message: str) -> None:
     agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, axis_name="d", **settings)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^each of 2 devices has num_envs=3, and then {message}"):
         data_parallel(agent, 2)
     half = small_ppo("CartPole-v1", num_envs=3, rollout_length=8, **{**settings, "num_minibatches": 1})
     shares = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.stack([x, x]), half.init(KEY())))

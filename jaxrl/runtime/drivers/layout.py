@@ -10,7 +10,7 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.parallel import check_devices, on_axis
 from jaxrl.runtime.drivers.fused import ENVS, FusedDriver
 from jaxrl.runtime.system.devices import Layout, seed_devices
-from jaxrl.spec import unimportable_parts
+from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent
 
 MIN_ROWS = 16_384
@@ -37,17 +37,12 @@ def devices_per_seed(agent: Agent, spare: int) -> int:
 
     Several only where what is learnt is the same up to rounding, and faster.
     """
-    number = 1
-    if _learns_alike(agent):
-        while 2 * number <= spare and _serves(agent, 2 * number):
-            number *= 2
-    return number
+    most = min(spare, agent.steps_per_iteration // MIN_ROWS)
+    powers = [2**n for n in range(1, most.bit_length())] if _learns_alike(agent) else []
+    return next((number for number in reversed(powers) if _divides(agent, number)), 1)
 
 
-def _serves(agent: Agent, num_devices: int) -> bool:
-    """Whether so many devices have enough to do, and equal shares of it."""
-    if agent.steps_per_iteration < MIN_ROWS * num_devices:
-        return False
+def _divides(agent: Agent, num_devices: int) -> bool:
     try:
         check_devices(agent, num_devices)
     except ValueError:
@@ -56,7 +51,7 @@ def _serves(agent: Agent, num_devices: int) -> bool:
 
 
 def _learns_alike(agent: Agent) -> bool:
-    """Whether several devices learn what one does: jaxrl's on-policy rules, without parts that look at a batch as a whole.
+    """Whether several devices learn what one does: jaxrl's on-policy rules do, without losses and bonuses of the user's own.
 
     Replay rules draw another batch on each device. What a function of the user's takes a mean or a maximum of, it would take of
     a device's share.
@@ -66,7 +61,7 @@ def _learns_alike(agent: Agent) -> bool:
     of_builder = getattr(agent.step, "__module__", None) == agents.__name__ and not hasattr(agent.step, "__wrapped__")
     return (
         agent.spec.get("builder") in on_policy
-        and not (parts.get("extra_losses") or parts.get("intrinsic"))
+        and not (parts.get("extra_losses") or modules_outside(parts.get("intrinsic")))
         and not unimportable_parts(agent.spec)
         and of_builder  # one in its place would not be built again
     )
