@@ -146,7 +146,7 @@ def check_devices(agent: Agent, num_devices: int) -> None:
         raise ValueError(f"each of {num_devices} devices has {have}, and then {error}") from error
 
 
-def _shares(agent: Agent, num_devices: int) -> dict[str, int]:
+def _shares(agent: Agent, num_devices: int) -> dict[str, Any]:
     """A device's share of the sizes that count over all devices."""
     settings = {"num_envs": agent.num_envs, **agent.spec.get("settings", {})}
     sizes = {name: settings[name] for name in ("num_envs", "batch_size") if name in settings}
