@@ -16,6 +16,7 @@ from jaxrl.actions import from_environment
 from jaxrl.config import RolloutConfig
 from jaxrl.optimize import descend, packing, valid_mean
 from jaxrl.replay.transitions import Transitions, transitions
+from jaxrl.rows import per_row
 from jaxrl.rule import Rule
 from jaxrl.spaces import finite
 from jaxrl.threefry import unrolled
@@ -126,9 +127,11 @@ def least(values: Array, chosen: Array) -> Array:
 
 
 def bootstrapped(batch: Transitions, value: Array) -> Array:
-    """r + γ·(1 − terminated)·V(s′), through which no gradient flows; f32[N], with the returns of ``transitions``."""
-    beyond = jnp.where(batch.discount == 0, 0.0, batch.discount * value)  # what is not finite after an end counts for nothing
-    return jax.lax.stop_gradient(batch.reward + beyond)
+    """r + γ·(1 − terminated)·V(s′), through which no gradient flows, with the returns of ``transitions``: f32[N], or f32[N, M] of
+    M values for each row."""
+    reward, discount = (per_row(x, value) for x in (batch.reward, batch.discount))
+    beyond = jnp.where(discount == 0, 0.0, discount * value)  # what is not finite after an end counts for nothing
+    return jax.lax.stop_gradient(reward + beyond)
 
 
 def td_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:

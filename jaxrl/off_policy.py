@@ -53,6 +53,11 @@ class OffPolicyConfig(ReplayConfig):
     critic_dropout: Share = 0.0
     """The share of hidden units of jaxrl's own critics that each update drops (Hiraoka et al. 2022)."""
 
+    @property
+    def critic_outputs(self) -> int | None:
+        """Numbers that a critic gives for an action, where they are no single value."""
+        return None
+
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
         if self.updates_per_iteration % self.policy_delay:
@@ -105,15 +110,16 @@ def prepare_off_policy(
     arguments = critic if isinstance(critic, dict) else {}
     if arguments is not critic and critic is not None:
         refuse_unused(structure, config(), ("critic_layer_norm", "critic_dropout"), "beside critic=…, which has its own")
-    own = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
+    own: dict[str, Any] = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
+    own["num_outputs"] = structure.critic_outputs
     made = partial(action_value, **{**own, **arguments})
-    resolved = resolve_critic(None if arguments is critic else critic, made, bound)
+    resolved = resolve_critic(None if arguments is critic else critic, made, bound, structure.critic_outputs)
     replay = resolve_replay(parts["replay"], uniform_replay, bound, structure, before=1, after=structure.n_step)
     rule = {field.name: getattr(ready.rule, field.name) for field in fields(ready.rule)}
     return ready, ActorCriticRule(**{**rule, "critic": resolved, "replay": replay})
 
 
-def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv) -> Model:
+def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, num_outputs: int | None = None) -> Model:
     """A builder's ``critic`` keyword, tried on what it will be given.
 
     Raises:
@@ -126,9 +132,12 @@ def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | H
     box = isinstance(space, spaces.Box)
     seen = env._replace(observation_space=seen_by_critic(env.observation_space, space))
     output = model_output(given, critic, seen, name="critic")
-    shape = (1,) if box else (1, space.n)  # type: ignore[attr-defined]
+    shape = ((1, num_outputs) if num_outputs else (1,)) if box else (1, space.n)  # type: ignore[attr-defined]
     if getattr(output, "shape", None) != shape:
-        wanted = "a value f32[batch] of observation and action" if box else f"values f32[batch, {shape[-1]}] of all actions"
+        wanted = f"values f32[batch, {shape[-1]}] of all actions"
+        if box:
+            wanted = f"{num_outputs} numbers f32[batch, {num_outputs}]" if num_outputs else "a value f32[batch]"
+            wanted += " of observation and action"
         raise TypeError(f"critic={show(given)} must give {wanted}; for a batch of one it gives {show_shapes(output)}")
     return critic
 

@@ -1,5 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018, 2019) for Box actions, and for Discrete ones (Christodoulou 2019), at a temperature
-that is learnt or fixed.
+"""Soft actor-critic (Haarnoja et al. 2018, 2019) for Box actions, and for Discrete ones (Christodoulou 2019).
 
 Reads top to bottom: settings, state, acting, losses, learn, builder.
 """
@@ -26,22 +25,22 @@ from jaxrl.critics import (
     action_values,
     bootstrapped,
     draw_updates,
-    least,
     moved,
     networks,
-    td_loss,
 )
 from jaxrl.distributions import MASKED, Categorical, pick, sample_each
-from jaxrl.off_policy import OffPolicyConfig, check_policy, init_networks, init_replay, policy, prepare_off_policy
+from jaxrl.off_policy import check_policy, init_networks, init_replay, policy, prepare_off_policy
 from jaxrl.optimize import Optimizer, Schedule, pmean, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn
+from jaxrl.quantiles import QuantileConfig
 from jaxrl.replay import ReplayFn
 from jaxrl.rollout import fold_each
+from jaxrl.rows import per_row
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, StepInput
 
 
 @dataclass(frozen=True)
-class SACConfig(OffPolicyConfig):
+class SACConfig(QuantileConfig):
     """SAC's structure."""
 
     learn_temperature: bool = True
@@ -133,33 +132,34 @@ def soft_value(
     The expectation is one action, drawn with ``noise``, for a Box, and exact for Discrete actions (Christodoulou 2019, eq. 10).
 
     Args:
-      values: (inputs, action, or None for all actions) -> Q f32[N], or f32[N, n].
+      values: (inputs, action, or None for all actions) -> Q f32[N], or f32[N, n]; or several values of an action, f32[N, M], of
+        which there are then as many V.
     """
     output = rule.model.apply(actor, (), inputs)[1]
     if isinstance(output, Categorical):
         p, entropy = jax.nn.softmax(output.logits), output.entropy()
         return (p * values(inputs, None)).sum(-1) + temperature * entropy, entropy
     action, log_prob = output.at(noise)
-    return values(inputs, action) - temperature * log_prob, -log_prob
+    value = values(inputs, action)
+    return value - per_row(temperature * log_prob, value), -log_prob
 
 
 def target(rule: ActorCriticRule[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, now: Update) -> Array:
     """y = r + γ·(1 − terminated)·V⁻(s′), the value by the least of the ``chosen`` target critics (Haarnoja et al. 2018, eq. 8;
-    Chen et al. 2021, algorithm 1); f32[N]."""
+    Chen et al. 2021, algorithm 1); f32[N]. Of quantiles all that are not dropped (Kuznetsov et al. 2020, eq. 9); f32[N, M]."""
     key = jax.random.fold_in(now.key, 0)
-    values = lambda inputs, action: least(action_values(rule, target_critic, inputs, action, key), now.chosen)  # noqa: E731
+    every = lambda inputs, action: action_values(rule, target_critic, inputs, action, key)  # noqa: E731
+    values = lambda *given: rule.config.head.pessimistic(every(*given), now.chosen)  # noqa: E731
     return bootstrapped(now.batch, soft_value(rule, actor, values, now.batch.next_inputs, now.noise[0], temperature)[0])
 
 
 def critic_loss(rule: ActorCriticRule[SACConfig], critic: PyTree, target: Array, now: Update) -> tuple[Array, dict[str, Array]]:
-    """Σ over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7)."""
-    batch, key = now.batch, jax.random.fold_in(now.key, 1)
-    if isinstance(rule.action_space, spaces.Discrete):
-        every = action_values(rule, critic, batch.inputs, None, key)
-        values = pick(every, jnp.broadcast_to(batch.action, every.shape[:-1]))
-    else:
-        values = action_values(rule, critic, batch.inputs, batch.action, key)
-    return td_loss(values, target, batch, rule.axis_name)
+    """Σ over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7), or of the ``quantile_loss``."""
+    batch, discrete = now.batch, isinstance(rule.action_space, spaces.Discrete)
+    values = action_values(rule, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(now.key, 1))
+    if discrete:
+        values = pick(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
+    return rule.config.head.loss(values, target, batch, rule.axis_name)
 
 
 def actor_loss(
@@ -168,7 +168,8 @@ def actor_loss(
     """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), Q by the least of the critics or by their mean."""
     key = jax.random.fold_in(now.key, 2)
     of_all = partial(jnp.min if rule.config.actor_value == "min" else jnp.mean, axis=0)
-    values = lambda inputs, action: of_all(action_values(rule, critic, inputs, action, key))  # noqa: E731
+    every = lambda inputs, action: action_values(rule, critic, inputs, action, key)  # noqa: E731
+    values = lambda *given: of_all(rule.config.head.values(every(*given)))  # noqa: E731
     value, entropy = soft_value(rule, actor, values, now.batch.inputs, now.noise[1], temperature)
     mean = valid_mean(now.batch.valid, rule.axis_name)
     loss = -mean(value)
@@ -235,10 +236,12 @@ def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState
     )
 
 
-def check_entropy(rule: ActorCriticRule[SACConfig], hyperparams: SACHyperparams) -> None:
-    """Refuse settings of the temperature that have no effect."""
+def check_settings(rule: ActorCriticRule[SACConfig], hyperparams: SACHyperparams) -> None:
+    """Refuse settings that have no effect on these actions, or on this temperature."""
     other = "discrete_entropy" if isinstance(rule.action_space, spaces.Box) else "box_entropy"
     refuse_unused(hyperparams, SACHyperparams(), (other,), f"on {rule.action_space}")
+    if isinstance(rule.action_space, spaces.Discrete):
+        refuse_unused(rule.config, SACConfig(), ("num_quantiles",), f"on {rule.action_space}: it is for a Box")
     if not rule.config.learn_temperature:
         names = ("temperature_learning_rate", "box_entropy", "discrete_entropy")
         refuse_unused(hyperparams, SACHyperparams(), names, "on a temperature that is fixed (learn_temperature=False)")
@@ -292,5 +295,5 @@ def make_sac(
     kinds = (spaces.Box, spaces.Discrete)
     ready, rule = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, given, kinds)
     check_policy(model, ready.output, rule.action_space)
-    check_entropy(rule, ready.hyperparams)
+    check_settings(rule, ready.hyperparams)
     return ready.bind(make_algorithm(rule))
