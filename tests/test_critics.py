@@ -1,4 +1,4 @@
-"""Ensembles of critics: what an update draws, subsets, and the least of them. The terms of losses are in tests/test_sac_loss.py."""
+"""Ensembles of critics: what an update draws, subsets, and the least of them. Losses are in tests/test_sac_loss.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn() -> Any:
 
 
 def test_what_an_update_draws() -> None:
-    _, _, learner, updates = drawn()
+    _, _, _, updates = drawn()
     assert updates.batch.reward.shape == (50, 2, 32) and updates.noise.shape == (50, 2, 2, 32, 1)
     noise = updates.noise.ravel()
     assert abs(noise.mean()) < 0.05 and abs(noise.std() - 1) < 0.05

@@ -76,10 +76,8 @@ def test_targets_and_the_policy_of_sac() -> None:
     actor, _, _, now = case("squashed", 1)
     quantiles = np.random.default_rng(0).normal(size=(CRITICS, K)).astype(np.float32)
 
-    def run(quantiles: Any, now: Update) -> Any:
-        return sac.target(own, actor, quantiles, jnp.float32(0.3), now), sac.actor_loss(
-            own, actor, quantiles, jnp.float32(0.3), now
-        )
+    def run(*given: Any) -> Any:
+        return sac.target(own, actor, *given), sac.actor_loss(own, actor, *given)
 
     y, (loss, _) = jit(run)(quantiles, jnp.float32(0.3), now)
     kept = np.sort(quantiles.ravel())[: CRITICS * (K - DROPPED)]

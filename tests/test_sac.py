@@ -231,6 +231,7 @@ def test_probe_target_action() -> None:
 # ------------------------------------------------------------------------------------------------------------ state, bad input
 
 
+@pytest.mark.slow
 def test_discrete_seeds_in_a_batch_are_those_alone() -> None:
     agent = discrete_sac("CartPole-v1")
     keys = jax.random.split(KEY(), 2)
