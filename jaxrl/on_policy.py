@@ -147,9 +147,10 @@ def policy_gradient_loss(
     policy_loss = -weight * policy.log_prob(rollout.action)
     value_loss, entropy = 0.5 * (value - target) ** 2, policy.entropy()
     logged = {"losses/policy_loss": policy_loss, "losses/value_loss": value_loss, "losses/entropy": entropy}
-    metrics = valid_means(logged, where, axis_name)
+    total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
+    loss, metrics = valid_means(total, logged, where, axis_name)
     metrics["losses/explained_variance"] = explained_variance(target, target - value, where, axis_name)
-    return valid_mean(where, axis_name)(policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy), metrics
+    return loss, metrics
 
 
 def evaluated(model: Model, params: PyTree, inputs: StepInput, carry: PyTree) -> Any:

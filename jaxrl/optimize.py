@@ -165,15 +165,28 @@ def valid_mean(valid: Array, axis_name: str | None = None) -> Callable[[Array], 
 
     It is this device's sum over the count on an average device: the ``pmean`` of it, as of its gradient, is the mean over all.
     """
-    count = jnp.maximum(pmean(valid.sum(dtype=jnp.float32), axis_name), 1.0)
-    rows = tuple(range(-valid.ndim, 0))
-    return lambda x: jnp.where(valid, x, 0.0).sum(rows) / count
+    count = _average_count(valid.sum(dtype=jnp.float32), axis_name)
+    return lambda x: _sum_of_rows(x, valid) / count
 
 
-def valid_means(rows: Mapping[str, Array], valid: Array, axis_name: str | None = None) -> dict[str, Array]:
-    """``valid_mean`` of each, by one reduction instead of one each: what a loss logs, and is not differentiated."""
-    stacked = jax.lax.stop_gradient(jnp.stack(list(rows.values())))
-    return dict(zip(rows, valid_mean(valid, axis_name)(stacked), strict=True))
+def valid_means(
+    loss: Array, logged: Mapping[str, Array], valid: Array, axis_name: str | None = None
+) -> tuple[Array, dict[str, Array]]:
+    """``valid_mean`` of a loss, [*rows], and of all that is logged of the same rows, which is not differentiated.
+
+    One reduction for what is logged and the count of rows, instead of one each.
+    """
+    *sums, count = _sum_of_rows(jax.lax.stop_gradient(jnp.stack([*logged.values(), jnp.ones_like(loss)])), valid)
+    count = _average_count(count, axis_name)
+    return _sum_of_rows(loss, valid) / count, {name: total / count for name, total in zip(logged, sums, strict=True)}
+
+
+def _sum_of_rows(x: Array, valid: Array) -> Array:
+    return jnp.where(valid, x, 0.0).sum(tuple(range(-valid.ndim, 0)))
+
+
+def _average_count(count: Array, axis_name: str | None) -> Array:
+    return jnp.maximum(pmean(count, axis_name), 1.0)
 
 
 def _varying(params: PyTree, axis_name: str) -> PyTree:

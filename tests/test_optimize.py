@@ -31,10 +31,15 @@ def test_means_over_valid_rows() -> None:
     a, b, valid = rng.normal(size=(3, 4)), rng.normal(size=(3, 4)), rng.random((3, 4)) < 0.6
     rows = {"a": jnp.where(valid, a, jnp.nan), "b": jnp.float32(b)}  # what is not valid may be anything
     expected = {"a": a[valid].mean(), "b": b[valid].mean()}
-    assert {k: float(x) for k, x in valid_means(rows, jnp.asarray(valid)).items()} == pytest.approx(expected, rel=1e-5)
+    loss, logged = valid_means(rows["b"], rows, jnp.asarray(valid))
+    assert {"loss": float(loss), **{k: float(x) for k, x in logged.items()}} == pytest.approx(
+        {"loss": expected["b"], **expected}, rel=1e-5
+    )
     assert float(valid_mean(jnp.asarray(valid))(rows["a"])) == pytest.approx(expected["a"], rel=1e-5)
-    nothing = valid_means(rows, jnp.zeros((3, 4), bool))
-    assert (float(nothing["a"]), float(nothing["b"])) == (0.0, 0.0)
+    gradient = jax.grad(lambda x: valid_means(x, {**rows, "x": x}, jnp.asarray(valid))[0])(rows["a"])
+    np.testing.assert_allclose(gradient, valid / valid.sum(), rtol=1e-6)  # and nothing of what is logged
+    loss, logged = valid_means(rows["b"], rows, jnp.zeros((3, 4), bool))
+    assert (float(loss), float(logged["a"]), float(logged["b"])) == (0.0, 0.0, 0.0)
 
 
 def test_the_gradient_of_parts_is_that_of_the_whole() -> None:

@@ -20,7 +20,7 @@ from jaxrl.metrics import Stacked, stack, unstack
 from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, of_steps_taken, shuffled, stop_beyond
 from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
 from jaxrl.on_policy import OnPolicyConfig, act, divergence, drawn_actions, evaluated, observe, prepare_actor_critic, row_by_row
-from jaxrl.optimize import Optimizer, Schedule, accumulated_gradient, add_losses, packing, step_along, valid_mean, valid_means
+from jaxrl.optimize import Optimizer, Schedule, accumulated_gradient, add_losses, packing, step_along, valid_means
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.returns import discounts, gae
 from jaxrl.rule import Rule
@@ -160,7 +160,7 @@ def ppo_loss(
         "losses/approx_kl": ratio - 1 - log_ratio,
     }
     total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
-    return valid_mean(batch.valid, axis_name)(total), valid_means(logged, batch.valid, axis_name)
+    return valid_means(total, logged, batch.valid, axis_name)
 
 
 Progress: TypeAlias = tuple[PyTree, PyTree, Array | None]
