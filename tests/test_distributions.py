@@ -43,6 +43,31 @@ def test_categorical_does_not_mind_a_shift_of_its_logits() -> None:
         np.testing.assert_allclose(Categorical(LOGITS + shift).entropy(), Categorical(LOGITS).entropy(), rtol=1e-2)
 
 
+def test_categorical_gradients_are_differences() -> None:
+    """Central ones in float64; second derivatives are differences of the gradients."""
+    actions, h = np.random.default_rng(1).integers(5, size=(4, 2)), 1e-5
+    steps = h * np.eye(5)[:, None, None]
+
+    def log_p(x: np.ndarray) -> np.ndarray:
+        return scipy.special.log_softmax(x.astype(np.float64), -1)
+
+    def log_prob(x: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(log_p(x), np.broadcast_to(actions, x.shape[:-1])[..., None], -1)[..., 0]
+
+    def entropy(x: np.ndarray) -> np.ndarray:
+        return scipy.special.entr(np.exp(log_p(x))).sum(-1)
+
+    ours: list[Callable[[Any], Any]] = [lambda x: Categorical(x).log_prob(actions), lambda x: Categorical(x).entropy()]
+    for function, expected in zip(ours, (log_prob, entropy), strict=True):
+        gradient = jax.jit(jax.grad(lambda x, f=function: f(x).sum()))
+        difference = (expected(LOGITS + steps) - expected(LOGITS - steps)) / (2 * h)
+        np.testing.assert_allclose(gradient(LOGITS), np.moveaxis(difference, 0, -1), atol=1e-4)
+        along = (gradient(LOGITS + 0.01) - gradient(LOGITS), gradient(LOGITS * 1.01) - gradient(LOGITS * 0.99))
+        second = jax.jvp(gradient, (LOGITS,), (LOGITS,))[1]
+        np.testing.assert_allclose(along[0], 0, atol=1e-5)
+        np.testing.assert_allclose(second, along[1] / 0.02, atol=2e-3)
+
+
 def test_categorical_samples_have_their_frequencies() -> None:
     logits = jnp.log(jnp.array([0.1, 0.2, 0.7]))
     actions = jax.vmap(Categorical(logits).sample)(jax.random.split(jax.random.key(0), 4000))
