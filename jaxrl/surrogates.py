@@ -32,10 +32,10 @@ class Surrogate(NamedTuple):
 
 def clipped(hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, dict[str, Array]]:
     """−min(ratio·A, clip(ratio, 1 − clip_eps, 1 + clip_eps)·A) (eq. 7)."""
-    near = jax.lax.stop_gradient(jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps) * batch.advantage)
-    free = ratio * batch.advantage
+    near = jax.lax.stop_gradient(jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps))
+    moves = (ratio - near) * batch.advantage <= 0
     outside = (jnp.abs(ratio - 1) > hp.clip_eps).astype(jnp.float32)
-    return -jnp.where(free <= near, free, near), {"losses/clipfrac": outside}  # where the clip lowers it, no gradient flows
+    return -jnp.where(moves, ratio, near) * batch.advantage, {"losses/clipfrac": outside}
 
 
 # --------------------------------------------------------------------------------------------------------------------- penalty

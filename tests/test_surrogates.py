@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,6 +23,9 @@ def test_the_clip_keeps_the_worse_of_both() -> None:
     rows, logged = clipped(SimpleNamespace(clip_eps=0.2), None, SimpleNamespace(advantage=ADVANTAGE), RATIO, None)
     np.testing.assert_allclose(rows, [-0.5, 0.8, -1.8, 2.2, -3.6, 6.0], rtol=1e-6)
     np.testing.assert_array_equal(logged["losses/clipfrac"], [1, 1, 0, 0, 1, 1])
+    given = (SimpleNamespace(clip_eps=0.2), None, SimpleNamespace(advantage=ADVANTAGE))
+    gradient = jax.grad(lambda ratio: clipped(*given, ratio, None)[0].sum())(RATIO)
+    np.testing.assert_array_equal(gradient, [-1, 0, -2, 2, 0, 3])
 
 
 def test_the_penalty_is_beta_times_the_divergence_from_the_old_policy() -> None:
