@@ -1,4 +1,4 @@
-"""The product of dense layers: that of ``jax.lax.dot_general``, in value and in every derivative."""
+"""Dense layers: x·W + b, in value and in every derivative."""
 
 from __future__ import annotations
 
@@ -11,51 +11,56 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models.matmul import dot_general
+from jaxrl.models.matmul import dense_layer
 
-Product = Callable[[Any, Any], Any]
-
-
-def plain(x: Any, kernel: Any) -> Any:
-    return x @ kernel
+Layer = Callable[[Any, Any, Any], Any]
 
 
-def ours(x: Any, kernel: Any) -> Any:
-    return dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+def plain(x: Any, kernel: Any, bias: Any) -> Any:
+    return x @ kernel if bias is None else x @ kernel + bias
 
 
-def loss(product: Product, x: Any, kernel: Any) -> Any:
-    return (jnp.sin(product(x, kernel)) ** 2).sum()
+def loss(layer: Layer, x: Any, kernel: Any, bias: Any) -> Any:
+    return (jnp.sin(layer(x, kernel, bias)) ** 2).sum()
 
 
-DERIVATIVES: dict[str, Callable[[Product], Callable[..., Any]]] = {
-    "gradient": lambda product: jax.grad(partial(loss, product), (0, 1)),
-    "forward": lambda product: jax.jacfwd(product, (0, 1)),
-    "second": lambda product: jax.jacfwd(jax.grad(partial(loss, product), 1), 1),
-    "vmapped": lambda product: jax.vmap(jax.grad(partial(loss, product), 1), (0, None)),
-    "vmapped seeds": lambda product: lambda x, kernel: jax.vmap(jax.grad(partial(loss, product), 1))(x, jnp.stack([kernel] * 2)),
+def seeds(layer: Layer, *args: Any) -> Any:
+    return jax.vmap(jax.grad(partial(loss, layer), (1, 2)))(*jax.tree.map(lambda x: jnp.stack([x, x + 1]), args))
+
+
+DERIVATIVES: dict[str, Callable[[Layer], Callable[..., Any]]] = {
+    "gradient": lambda layer: jax.grad(partial(loss, layer), (0, 1, 2)),
+    "forward": lambda layer: jax.jacfwd(layer, (0, 1, 2)),
+    "second": lambda layer: jax.jacfwd(jax.grad(partial(loss, layer), (1, 2)), (1, 2)),
+    "vmapped": lambda layer: jax.vmap(jax.grad(partial(loss, layer), (1, 2)), (0, None, None)),
+    "vmapped seeds": lambda layer: partial(seeds, layer),
 }
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("shape", [(2, 3), (2, 4, 3)])
 @pytest.mark.parametrize("name", DERIVATIVES)
-def test_every_derivative_is_the_products(name: str, shape: tuple[int, ...]) -> None:
+def test_every_derivative_is_the_layers(name: str, shape: tuple[int, ...], has_bias: bool) -> None:
     rng = np.random.default_rng(0)
-    x, kernel = jnp.float32(rng.normal(size=shape)), jnp.float32(rng.normal(size=(3, 5)))
-    np.testing.assert_array_equal(ours(x, kernel), plain(x, kernel))
-    ours_made, plain_made = (jax.jit(DERIVATIVES[name](product))(x, kernel) for product in (ours, plain))
+    x, kernel, bias = (jnp.float32(rng.normal(size=size)) for size in (shape, (3, 5), 5))
+    args = (x, kernel, bias if has_bias else None)
+    np.testing.assert_array_equal(dense_layer(*args), plain(*args))
+    ours_made, plain_made = (jax.jit(DERIVATIVES[name](layer))(*args) for layer in (dense_layer, plain))
+    assert jax.tree.structure(ours_made) == jax.tree.structure(plain_made)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), ours_made, plain_made)
 
 
 def test_half_precision_stays_half() -> None:
-    x, kernel = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((3, 5), jnp.bfloat16)
-    assert ours(x, kernel).dtype == jnp.bfloat16
-    assert jax.eval_shape(jax.grad(lambda k: ours(x, k).astype(jnp.float32).sum()), kernel).dtype == jnp.bfloat16
+    x, kernel, bias = (jnp.ones(shape, jnp.bfloat16) for shape in ((2, 3), (3, 5), 5))
+    assert dense_layer(x, kernel, bias).dtype == jnp.bfloat16
+    gradient = jax.grad(lambda k, b: dense_layer(x, k, b).astype(jnp.float32).sum(), (0, 1))
+    assert [g.dtype for g in jax.eval_shape(gradient, kernel, bias)] == [jnp.bfloat16] * 2
 
 
 def test_no_product_of_the_gradient_contracts_its_rows_on_a_cpu() -> None:
-    """XLA has no fast product for a transposed left side there; the plain product has one such."""
-    x, kernel = jax.ShapeDtypeStruct((128, 64), jnp.float32), jax.ShapeDtypeStruct((64, 64), jnp.float32)
-    for product, slow in ((plain, 1), (ours, 0)):
-        text = jax.jit(jax.grad(partial(loss, product), 1)).lower(x, kernel).compile().as_text()
+    """XLA has no fast product for a transposed left side there; the plain layer has one such, and a reduction for the bias."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((128, 64), (64, 64), (64,))]
+    for layer, slow, reductions in ((plain, 1, 1), (dense_layer, 0, 0)):
+        text = jax.jit(jax.grad(partial(loss, layer), (1, 2))).lower(*args).compile().as_text()
         assert text.count("lhs_contracting_dims={0}") == slow
+        assert text.count(" reduce(") == reductions

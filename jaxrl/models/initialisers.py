@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.models.matmul import dot_general
+from jaxrl.models.matmul import dense_layer
 from jaxrl.types import Array, Key, PyTree
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu, "elu": jax.nn.elu, "silu": jax.nn.silu}
@@ -94,9 +94,18 @@ def drawn_at_once(key: Key, variables: PyTree) -> PyTree:
     return nn.meta.unbox(structure.unflatten(kernels))
 
 
+class Dense(nn.Dense):
+    """flax's layer, by ``dense_layer``."""
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
+        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
+        return dense_layer(*nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype))
+
+
 def dense(
     features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True, dtype: str = "float32"
-) -> nn.Dense:
+) -> Dense:
     """A layer with an orthogonal kernel times a gain, and a bias of zeros."""
-    kernel = orthogonal(gain)
-    return nn.Dense(features, use_bias, dtype=compute_type(dtype), kernel_init=kernel, name=name, dot_general=dot_general)
+    return Dense(features, use_bias, dtype=compute_type(dtype), kernel_init=orthogonal(gain), name=name)

@@ -1,36 +1,40 @@
-"""The product of a dense layer, with a gradient that is fast on a CPU."""
+"""A dense layer whose gradient is fast on a CPU."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
+import jax.numpy as jnp
 
 from jaxrl.types import Array
 
 
-def dot_general(x: Array, kernel: Array, dimensions: Any, precision: Any = None, **options: Any) -> Array:
-    """``jax.lax.dot_general`` as ``nn.Dense`` calls it: x f32[..., n] · kernel f32[n, m] -> f32[..., m].
+@jax.custom_jvp
+def dense_layer(x: Array, kernel: Array, bias: Array | None) -> Array:
+    """x f32[..., n] · kernel f32[n, m] + bias f32[m] -> f32[..., m].
 
-    The kernel's gradient is xᵀ·dz. XLA folds that transpose into the product, and has no fast one for it on a CPU: of 128 rows
+    The kernel's gradient is xᵀ·dy. XLA folds that transpose into the product, and has no fast one for it on a CPU: of 128 rows
     of 64 features it takes 8 µs where the forward product takes 5, passed to another thread and back several times as long.
-    Here xᵀ is made first. On other platforms the program is that of ``jax.lax.dot_general``.
+    Here xᵀ is made first, below a row of ones, so that the same product gives the bias's gradient, which is 1ᵀ·dy and else a
+    reduction of its own. On other platforms the gradient is that of the plain expression.
     """
-    assert dimensions == (((x.ndim - 1,), (0,)), ((), ())), dimensions
-
-    @jax.custom_jvp
-    def multiply(x: Array, kernel: Array) -> Array:
-        return jax.lax.dot_general(x, kernel, dimensions, precision, **options)
-
-    @multiply.defjvp
-    def tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-        (x, kernel), (dx, dkernel) = primals, tangents
-        rows = _transposed(x.reshape(-1, x.shape[-1]))
-        by_kernel = jax.lax.dot_general(rows, dkernel, (((0,), (0,)), ((), ())), precision, **options)
-        return multiply(x, kernel), multiply(dx, kernel) + by_kernel.reshape(*x.shape[:-1], -1)
-
-    return multiply(x, kernel)
+    y = jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+    return y if bias is None else y + bias
 
 
-def _transposed(x: Array) -> Array:
-    return jax.lax.platform_dependent(x, cpu=lambda x: jax.lax.optimization_barrier(x.T), default=lambda x: x.T)
+@dense_layer.defjvp
+def _change(primals: tuple[Array, Array, Array | None], tangents: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
+    (x, kernel, bias), (dx, dkernel, dbias) = primals, tangents
+    by_weights = jax.lax.platform_dependent(x, dkernel, dbias, cpu=_by_columns, default=dense_layer)
+    return dense_layer(x, kernel, bias), dense_layer(dx, kernel, None) + by_weights
+
+
+def _by_columns(x: Array, kernel: Array, bias: Array | None) -> Array:
+    """``dense_layer``, by columns of x that are in memory one after the other."""
+    columns = x.reshape(-1, x.shape[-1]).T
+    if bias is not None:
+        columns = jnp.concatenate([jnp.ones_like(columns[:1]), columns])
+        # Flat, as parameters travel that are packed: so their gradient is one piece of what this product's is.
+        flat = jnp.concatenate([bias, kernel.reshape(-1)])
+        kernel = jax.lax.optimization_barrier(flat).reshape(-1, kernel.shape[-1])
+    y = jax.lax.dot_general(jax.lax.optimization_barrier(columns), kernel, (((0,), (0,)), ((), ())))
+    return y.reshape(*x.shape[:-1], -1)
