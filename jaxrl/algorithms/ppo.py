@@ -150,7 +150,8 @@ def ppo_loss(
     error = (output.value - batch.target) ** 2
     if config.clip_value_loss:
         near = batch.value + jnp.clip(output.value - batch.value, -hp.clip_eps, hp.clip_eps)
-        error = jnp.maximum(error, (near - batch.target) ** 2)
+        clipped = jax.lax.stop_gradient(near - batch.target) ** 2
+        error = jnp.where(error >= clipped, error, clipped)  # where the clip raises it, no gradient flows
     value_loss, entropy = 0.5 * error, output.policy.entropy()
 
     logged |= {
