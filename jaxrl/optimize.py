@@ -32,8 +32,23 @@ def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
 
     ε is the hyperparameter ``adam_eps`` of rules that have it, else 1e-5.
     """
-    adam = optax.adam(hyperparams.learning_rate, eps=getattr(hyperparams, "adam_eps", 1e-5))
+    adam = _adam(hyperparams.learning_rate, getattr(hyperparams, "adam_eps", 1e-5))
     return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), adam)
+
+
+def _adam(learning_rate: Array, eps: Array | float, b1: float = 0.9, b2: float = 0.999) -> optax.GradientTransformation:
+    """optax's, but with the bias corrections of both moments as one array: by themselves they are a kernel each."""
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        before, *rest = state
+        count = optax.safe_increment(before.count)
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, before.mu, updates)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g**2, before.nu, updates)
+        of_mu, of_nu = 1 / (1 - jnp.array([b1, b2]) ** count)
+        steps = jax.tree.map(lambda m, v: -learning_rate * (m * of_mu) / (jnp.sqrt(v * of_nu) + eps), mu, nu)
+        return steps, (before._replace(count=count, mu=mu, nu=nu), *rest)
+
+    return optax.GradientTransformation(optax.adam(learning_rate, b1, b2, eps).init, update)
 
 
 def _clip_by_global_norm(max_norm: Array) -> optax.GradientTransformation:
