@@ -20,6 +20,7 @@ ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
 
+@jax.jit  # traced and lowered once per shape: else it is a third of what tracing a program takes
 def threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011): two words, u32[...] each.
 

@@ -99,9 +99,14 @@ class Dense(nn.Dense):
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
-        kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
-        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
+        kernel = self.weights("kernel", self.kernel_init, (inputs.shape[-1], self.features))
+        bias = self.weights("bias", self.bias_init, (self.features,)) if self.use_bias else None
         return dense_layer(*nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype))
+
+    def weights(self, name: str, init: Callable[..., Any], shape: tuple[int, ...]) -> Array:
+        """``param``, which traces the initialiser at every call to learn its shape: half of what tracing the layer takes."""
+        given = self.get_variable("params", name)
+        return given if getattr(given, "shape", None) == shape else self.param(name, init, shape, self.param_dtype)
 
 
 def dense(
