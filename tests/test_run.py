@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gc
 import io
 import json
 import os
@@ -71,6 +72,27 @@ def finished(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Finished
         with contextlib.redirect_stdout(io.StringIO()) as output:
             states, history = run(agent, 150, seeds=SEEDS, out=folder, chunk_iterations=2, eval_every=4, eval_episodes=3)
     return Finished(states, history, folder, drivers[0], output.getvalue())
+
+
+def test_programs_are_traced_while_the_garbage_collector_rests(agent: Agent) -> None:
+    """It is as it was before, however tracing ends."""
+    driver, seen = FusedDriver(agent, [0], jax.devices()[:1]), []
+
+    def function(fail: bool) -> bool:
+        seen.append(gc.isenabled())
+        return 1 / (not fail) > 0
+
+    assert gc.isenabled()
+    driver._lower(lambda: function(False))
+    with pytest.raises(ZeroDivisionError):
+        driver._lower(lambda: function(True))
+    assert seen == [False, False] and gc.isenabled()
+    gc.disable()
+    try:
+        driver._lower(lambda: function(False))
+        assert not gc.isenabled()  # the user's choice
+    finally:
+        gc.enable()
 
 
 # ----------------------------------------------------------------------------------------------------------- seeds and devices

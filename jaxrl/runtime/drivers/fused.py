@@ -3,9 +3,11 @@ environments."""
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
@@ -204,7 +206,8 @@ class FusedDriver:
         return self._lower(mapped, *args, donate_argnums=(0,) if donate else ()).compile(self._compiler_options)
 
     def _lower(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return jax.jit(function, **options).lower(*args)
+        with no_collections():
+            return jax.jit(function, **options).lower(*args)
 
     def _mapped(self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, gives: Any = PER_SEED) -> Any:
         """A function of one seed for all of them, over devices."""
@@ -212,6 +215,19 @@ class FusedDriver:
         specs = tuple(spec if axis == 0 else P() for spec, axis in zip(per_seed, axes, strict=True))
         mapped = _alone if len(self._seeds) == self._mesh.shape[SEEDS] else jax.vmap
         return jax.shard_map(mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=gives, check_vma=False)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Python's collector of cyclic garbage at rest: while a program is traced it searches all that was ever imported, again and
+    again, for a third of the time, and what is traced is needed."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _is_spec(x: Any) -> bool:
