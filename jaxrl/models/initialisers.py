@@ -105,7 +105,7 @@ class Dense(nn.Dense):
 
     def weights(self, name: str, init: Callable[..., Any], shape: tuple[int, ...]) -> Array:
         """``param``, which traces the initialiser at every call to learn its shape: half of what tracing the layer takes."""
-        given = self.get_variable("params", name)
+        given: Any = self.get_variable("params", name)
         return given if getattr(given, "shape", None) == shape else self.param(name, init, shape, self.param_dtype)
 
 
