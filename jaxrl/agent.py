@@ -15,6 +15,7 @@ import numpy as np
 from jaxrl.config import merge_hyperparams, setting_types
 from jaxrl.metrics import all_reduce
 from jaxrl.rollout import check_env_params, collect, init_actor
+from jaxrl.threefry import fold_in
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, Metrics, PyTree
 
 
@@ -193,7 +194,7 @@ def _pure_functions(
     algorithm: Algorithm, env: Env, num_envs: int, rollout_length: int, axis_name: str | None
 ) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
     def collect_rollout(state: AgentState, env_id: Array) -> Any:
-        policy, key = algorithm.policy(state.learner), jax.random.fold_in(state.key, state.iteration)
+        policy, key = algorithm.policy(state.learner), fold_in(state.key, state.iteration)
         return collect(algorithm, env, policy, state.actor, state.env_params, env_id, key, rollout_length)
 
     @jax.jit

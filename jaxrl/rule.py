@@ -53,6 +53,7 @@ from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import example_rollout
 from jaxrl.spaces import example_input, same_shapes, show_shapes
 from jaxrl.spec import agent_spec, brief
+from jaxrl.threefry import fold_in
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Mean, Metrics, Model, Policy, PyTree, Rollout
 
 C = TypeVar("C", bound=RolloutConfig)
@@ -110,7 +111,7 @@ class Rule(Generic[C]):
     def draw(self, learner: Any) -> Draw:
         """The rows that all updates of an iteration learn from, one batch after the other; a device draws its share."""
         config: Any = self.config
-        key, batch_size = jax.random.fold_in(learner.key, learner.version), config.batch_size
+        key, batch_size = fold_in(learner.key, learner.version), config.batch_size
         if self.axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(self.axis_name))
             batch_size //= jax.lax.axis_size(self.axis_name)

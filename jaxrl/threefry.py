@@ -83,6 +83,11 @@ def plain(keys: Key) -> Key:
     return _as(keys, "jaxrl", "threefry2x32")
 
 
+def fold_in(key: Key, data: Array) -> Key:
+    """``jax.random.fold_in``, whose loop even of one number is ten kernels to compile."""
+    return plain(jax.random.fold_in(unrolled(key), data))
+
+
 def _as(keys: Key, kind: str, impl: Any) -> Key:
     if str(jax.random.key_impl(keys)) != kind:
         return keys

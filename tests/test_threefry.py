@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.threefry import plain, unrolled
+from jaxrl.threefry import fold_in, plain, unrolled
 
 DRAWS: dict[str, Callable[[Any], Any]] = {
     "fold_in": lambda key: jax.random.key_data(jax.random.fold_in(key, 5)),
@@ -31,6 +31,14 @@ def test_the_same_draws(name: str) -> None:
     draw = jax.jit(DRAWS[name])
     for key in (jax.random.key(7), jax.random.fold_in(jax.random.key(2**31), 9)):
         np.testing.assert_array_equal(draw(unrolled(key)), draw(key), strict=True)
+
+
+def test_fold_in_is_jaxs() -> None:
+    for key in (jax.random.key(7), jax.random.fold_in(jax.random.key(2**31), 9)):
+        for data in (0, 5, 2**31 - 1):
+            made = jax.jit(fold_in)(key, jnp.int32(data))
+            assert made.dtype == key.dtype
+            np.testing.assert_array_equal(jax.random.key_data(made), jax.random.key_data(jax.random.fold_in(key, data)))
 
 
 def test_keys_become_plain_again_and_other_kinds_stay() -> None:

@@ -25,6 +25,7 @@ from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.returns import discounts, gae
 from jaxrl.rule import Rule
 from jaxrl.surrogates import SURROGATES, check_surrogate
+from jaxrl.threefry import fold_in
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, PyTree, Rollout, StepInput
 
 
@@ -172,7 +173,7 @@ def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, 
     config, hp = rule.config, rule.current(learner)
     optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
     batch = targets(rule.model, config, learner, rollout, hp)
-    key = jax.random.fold_in(learner.key, learner.version)
+    key = fold_in(learner.key, learner.version)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
     order = minibatches(key, *sizes, rule.axis_name)
 
