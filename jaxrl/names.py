@@ -19,7 +19,9 @@ _ELSEWHERE = {
     "num_envs": "n_envs nenvs n_env num_actors n_actors num_workers num_processes batch_B num_environments",
     "num_epochs": "update_epochs n_epochs epochs ppo_epoch ppo_epochs num_sgd_iter num_updates_per_batch num_update_epochs",
     "num_minibatches": "batch_size minibatch_size sgd_minibatch_size num_mini_batch n_minibatches nminibatches minibatches",
-    "learning_rate": "lr pi_lr policy_lr actor_lr critic_lr q_lr step_size stepsize alpha",
+    "actor_learning_rate": "pi_lr policy_lr actor_lr policy_learning_rate",
+    "temperature_learning_rate": "alpha_lr temp_lr ent_lr alpha_learning_rate",
+    "learning_rate": "lr critic_lr q_lr qf_lr step_size stepsize",
     "gamma": "discount discount_factor discounting discount_rate",
     "gae_lambda": "lam lambda lambda_ gae gae_lam gae_lmbda lmbda gae_coef gae_gamma",
     "clip_eps": "clip_coef clip_range clip_param clip_ratio clip_epsilon clipping_epsilon ratio_clip eps_clip clip cliprange",
@@ -56,6 +58,22 @@ _ELSEWHERE = {
     "epsilon_start": "start_e eps_start exploration_initial_eps initial_epsilon epsilon_init eps_init",
     "epsilon_end": "end_e eps_end exploration_final_eps final_epsilon epsilon_final eps_final min_epsilon epsilon_min",
     "exploration_steps": "exploration_fraction eps_decay epsilon_decay epsilon_decay_steps eps_steps epsilon_timesteps",
+    "num_critics": "n_critics num_qs num_q_networks ensemble_size critic_ensemble_size",
+    "num_target_critics": "num_min_qs subset_size num_subset in_target_minimization",
+    "critic_layer_norm": "use_layer_norm critic_use_layer_norm",
+    "critic_dropout": "dropout dropout_rate critic_dropout_rate",
+    "num_quantiles": "n_quantiles",
+    "dropped_quantiles": "top_quantiles_to_drop_per_net top_quantiles_to_drop",
+    "policy_delay": "policy_frequency policy_freq policy_update_freq actor_update_interval actor_delay",
+    "temperature": "alpha init_alpha init_temperature initial_temperature",
+    "learn_temperature": "autotune auto_alpha learn_alpha automatic_entropy_tuning",
+    "box_entropy": "target_entropy",
+    "discrete_entropy": "target_entropy_scale target_entropy_ratio",
+    "exploration_noise": "expl_noise explore_noise act_noise noise_std exploration_sigma",
+    "target_noise": "policy_noise target_policy_noise target_noise_std",
+    "target_noise_clip": "noise_clip target_noise_limit",
+    "ou_theta": "theta ornstein_uhlenbeck_theta",
+    "critic": "critic_network qf_network",
     "double": "ddqn double_q double_dqn use_double",
     "model": "policy policy_kwargs agent_kwargs network net net_arch hidden_sizes activation actor_critic q_network policy_class"
     " core core_size rnn lstm gru use_lstm use_rnn recurrent hidden_size layer_norm encoder embedding_size",
@@ -80,6 +98,9 @@ _ELSEWHERE = {
 }
 """Name here -> names elsewhere."""
 
+_OTHERWISE = {"learning_rate": "pi_lr policy_lr actor_lr alpha"}
+"""The same, where nothing above is among what is allowed: rules with one learning rate have no name of their own for these."""
+
 _NOTES = {
     "num_minibatches": "how many parts, not their size: num_envs * rollout_length / num_minibatches rows each",
     "replay_ratio": "rows drawn per row collected: batch_size * updates per row",
@@ -88,6 +109,9 @@ _NOTES = {
     "stop_kl": "the approx_kl of a minibatch that ends an iteration's gradient steps, without a factor of 1.5",
     "hold_noise": "rows that act with one draw of noise, whose deviation does not depend on the state",
     "exploration_steps": "rows over which epsilon falls, not a share of the run",
+    "temperature": "where it begins; learn_temperature=False keeps it there",
+    "box_entropy": "nats below 0 for each dimension: 1 where others have a target of minus the number of dimensions",
+    "discrete_entropy": "the share of log n",
     "tau": "the share by which the target moves: 1 - polyak",
     "anneal": "True lets the learning rate fall to 0 at the end",
     "seeds": "8 are the seeds 0 to 7, and a list names them",
@@ -118,7 +142,7 @@ def called_here(name: str, allowed: Collection[str]) -> tuple[str, str] | None:
     plain = name.lower().replace("-", "_")
     if plain in allowed:
         return plain, ""
-    for here, elsewhere in _ELSEWHERE.items():
+    for here, elsewhere in [*_ELSEWHERE.items(), *_OTHERWISE.items()]:
         if here in allowed and plain in elsewhere.lower().split():
             return here, "" if plain in _SAME_UNITS else _NOTES.get(here, "")
     return None

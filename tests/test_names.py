@@ -192,6 +192,13 @@ def test_a_name_from_elsewhere_means_one_thing(rule: str) -> None:
         assert len(listed) == len(set(listed)), {name for name in listed if listed.count(name) > 1}
 
 
+def test_a_rate_of_the_policy_is_its_own_where_there_is_one() -> None:
+    for name, own in {"actor_lr": "actor_learning_rate", "alpha": "temperature"}.items():
+        assert called_here(name, ["learning_rate"]) == ("learning_rate", "")
+        found = called_here(name, ["learning_rate", own])
+        assert found is not None and found[0] == own
+
+
 def test_names_that_exist_are_left_alone() -> None:
     assert called_here("batch_size", ["batch_size", "num_minibatches"]) == ("batch_size", "")
     assert called_here("batch-size", ["num_envs"]) is None and called_here("xyzzy", ["num_envs"]) is None
