@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from jaxrl.replay import Replay
 from jaxrl.replay.hindsight import HindsightState, hindsight_replay
 from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
 from jaxrl.replay.uniform import uniform_replay
-from tests.agents import assert_bit_equal, small_dqn
+from tests.agents import assert_bit_equal, run_steps, small_dqn
 
 ENVS, BATCH = 3, 1000
 ALL = np.arange(ENVS)
@@ -316,6 +317,17 @@ def test_a_setting_of_every_rule_with_replay() -> None:
 def test_settings_that_do_not_fit_are_refused(env: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small_dqn(env, **{**SMALL, **settings})
+
+
+def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="episode")
+    half, _ = run_steps(agent, agent.init(jax.random.key(0)), 9)  # the ring of 32 rows a lane has gone round
+    jaxrl.save(tmp_path, half, 9)
+    restored, _ = jaxrl.restore(tmp_path, jax.eval_shape(agent.init, jax.random.key(0)))
+    assert_bit_equal(restored, half)
+    (whole, metrics), (again, same) = (run_steps(agent, state, 3) for state in (half, restored))
+    assert_bit_equal((again, same), (whole, metrics))
+    assert (np.asarray(whole.learner.replay.number) == 12 * 4 + 16 / 2).all()
 
 
 CAPACITY = 12_345
