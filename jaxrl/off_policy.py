@@ -107,6 +107,10 @@ def prepare_off_policy(
             f"{bound.name} has {space}, and this rule needs a Box of real numbers with bounds on all sides, onto which it scales "
             "its actions: give the environment bounds, or use make_ppo"
         )
+    if ready.spec["settings"]["learning_rate"] is None:  # nothing reads it
+        refuse_unused(
+            ready.hyperparams, hyperparams(), ("actor_learning_rate",), "on an optimizer that looks at no learning_rate"
+        )
     arguments = critic if isinstance(critic, dict) else {}
     if arguments is not critic and critic is not None:
         refuse_unused(structure, config(), ("critic_layer_norm", "critic_dropout"), "beside critic=…, which has its own")

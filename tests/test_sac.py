@@ -273,6 +273,10 @@ def test_one_message_for_each_mistake() -> None:
         ({"num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
         ({"critic_dropout": 1.0}, "critic_dropout=1 is not allowed"),
         ({"critic_dropout": 0.1}, "critic_dropout=0.1 has no effect beside critic="),
+        (
+            {"optimizer": optax.adam(1e-3), "actor_learning_rate": 0.1},
+            "actor_learning_rate=0.1 has no effect on an optimizer that",
+        ),
         ({"actor_value": "max"}, "actor_value='max' must be one of 'min', 'mean'"),
         ({"discrete_entropy": 0.5}, r"discrete_entropy=0.5 has no effect on Box"),
         ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a temperature that is fixed"),
