@@ -110,18 +110,32 @@ BIT_FLIP = {
     "epsilon_end": 0.05,
 }
 
+MOUNTAINCAR = {"hold_noise": 16, "normalize_observations": True}
+
 CPU = "2 cores of an AMD EPYC"
 
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("ppo-cartpole", "ppo", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 27, CPU), 490),
-        Preset("ppo-pendulum", "ppo", "Pendulum-v1", PENDULUM, 2_000_000, 8, Score(-164.6, -174.2, -156.2, 50, CPU), -250),
+        Preset("ppo-cartpole", "ppo", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 25, CPU), 495),
+        Preset("ppo-pendulum", "ppo", "Pendulum-v1", PENDULUM, 2_000_000, 8, Score(-183.4, -220.6, -158.6, 41, CPU), -250),
+        Preset("ppo-acrobot", "ppo", "Acrobot-v1", {}, 500_000, 8, Score(-77.6, -80.8, -74.5, 13, CPU), -86),
+        Preset(
+            "ppo-mountaincar",
+            "ppo",
+            "MountainCarContinuous-v0",
+            MOUNTAINCAR,
+            1_000_000,
+            8,
+            Score(93.7, 93.6, 93.8, 23, CPU),
+            90,
+            7,
+        ),
         Preset("ppo-memorychain", "ppo", CHAIN, CHAIN_SETTINGS, 500_000, 8, Score(1.0, 1.0, 1.0, 676, CPU), 0.9),
         Preset("ppo-cartpole-hidden", "ppo", HIDDEN, HIDDEN_SETTINGS, 500_000, 8, Score(500.0, 500.0, 500.0, 561, CPU), 450),
-        Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(499.8, 499.3, 500.0, 12, CPU), 475),
-        Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(498.9, 497.5, 499.9, 26, CPU), 475),
-        Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(498.4, 495.1, 500.0, 21, CPU), 475, 15),
+        Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 5, CPU), 475),
+        Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(499.4, 498.8, 499.9, 7, CPU), 475),
+        Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(499.3, 498.1, 500.0, 17, CPU), 475, 15),
         Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
     )
 }
