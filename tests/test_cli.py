@@ -20,8 +20,10 @@ from jaxrl.runtime import run as run_module
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, field_docs, free_folder, parse, parse_seeds
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
+from tests.agents import gymnax_id
 
 REPOSITORY = Path(__file__).parents[1]
+
 ENV = "tests.probes:action_choice"
 SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1")
 
@@ -70,7 +72,7 @@ def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[s
     names = {field.name for field in dataclasses.fields(RunOptions)} | set(settings)
     missing = {name for name in names if f"--{name.replace('_', '-')}" not in text}
     assert not missing
-    agent = getattr(jaxrl, f"make_{algorithm}")("CartPole-v1")
+    agent = getattr(jaxrl, f"make_{algorithm}")(gymnax_id(algorithm))
     named = {name: value for name, value in agent.spec["settings"].items() if name != "total_steps"}
     fields = dataclasses.fields(ALGORITHMS[algorithm].load().config)
     assert settings == {field.name: field.default for field in fields if "added" in field.metadata} | named

@@ -31,7 +31,7 @@ from jaxrl.runtime.records.origin import commit
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.spec import build_again, check_env_id, modules_outside, unimportable_parts
 from jaxrl.trust import ROOMS, Untrusted, check_trust, import_part
-from tests.agents import SMALL_ACTOR_CRITIC, cartpole, small_ppo
+from tests.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, small_ppo, tiny
 
 SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}
 
@@ -362,7 +362,7 @@ def test_what_jaxrl_gives_must_be_what_the_keyword_says() -> None:
 
 def test_every_builder_of_the_registry_builds_without_trust() -> None:
     for name, entry in ALGORITHMS.items():
-        spec = cartpole(name).spec
+        spec = getattr(jaxrl, entry.builder)(gymnax_id(name), **tiny(name).settings).spec
         assert spec["builder"] == {"import": f"{entry.module}:{entry.builder}"}
         assert modules_outside(spec) == [] and jaxrl.build(spec).spec == spec
 
