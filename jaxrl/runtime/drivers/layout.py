@@ -21,8 +21,8 @@ cores, 32,768 train 1.35 times as fast as on one of them, and 256 take 2.5 times
 gradient step."""
 
 ON_CPU = False
-"""Whether devices of a CPU share environments as well. jaxlib 0.10.2 lets independent collectives of a program overtake each other
-there: two devices then add what does not belong together, wait for ever, or end the process."""
+"""Whether devices of a CPU share environments as well. jaxlib 0.10.2 lets independent collectives of a program overtake each
+other there: two devices then add what does not belong together, wait for ever, or end the process."""
 
 
 def open_fused(agent: Agent, seeds: Sequence[int]) -> tuple[FusedDriver, Layout]:
