@@ -110,6 +110,16 @@ BIT_FLIP = {
     "epsilon_end": 0.05,
 }
 
+MINATAR = {
+    "model": {"encoder": "flat", "activation": "relu"},  # learns several times as many steps in a second as convolutions
+    "num_envs": 64,
+    "rollout_length": 128,
+    "num_epochs": 4,
+    "num_minibatches": 8,
+    "learning_rate": 5e-3,
+    "anneal": True,
+}
+
 MOUNTAINCAR = {"hold_noise": 16, "normalize_observations": True}
 
 CPU = "2 cores of an AMD EPYC"
@@ -130,6 +140,16 @@ PRESETS = {
             Score(93.7, 93.6, 93.8, 23, CPU),
             90,
             7,
+        ),
+        Preset(
+            "ppo-spaceinvaders",
+            "ppo",
+            "SpaceInvaders-MinAtar",
+            MINATAR,
+            10_000_000,
+            8,
+            Score(184.5, 180.8, 187.4, 4122, CPU),
+            131,
         ),
         Preset("ppo-memorychain", "ppo", CHAIN, CHAIN_SETTINGS, 500_000, 8, Score(1.0, 1.0, 1.0, 676, CPU), 0.9),
         Preset("ppo-cartpole-hidden", "ppo", HIDDEN, HIDDEN_SETTINGS, 500_000, 8, Score(500.0, 500.0, 500.0, 561, CPU), 450),
