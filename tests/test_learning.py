@@ -5,13 +5,14 @@ import pytest
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.scores import run_experiment
 
-
 MOST_ROWS = 20_000_000
 """Of all seeds together: minutes. What takes longer is measured by the command alone, and `make test-all` says so."""
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("name", [name for name, given in EXPERIMENTS.items() if given.total_steps * given.num_seeds <= MOST_ROWS])
+@pytest.mark.parametrize(
+    "name", [name for name, given in EXPERIMENTS.items() if given.total_steps * given.num_seeds <= MOST_ROWS]
+)
 def test_score(name, tmp_path):
     result = run_experiment(EXPERIMENTS[name], tmp_path / "results", tmp_path / "work")
     assert result["passed"], f"{name}: {result['mean']:.1f}, asked: {result['asked']}; per seed: {result['scores']}"
