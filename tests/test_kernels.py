@@ -172,9 +172,9 @@ def test_arithmetic_of_ppo_by_hand() -> None:
     rows, hidden = 4 * 128, 4 * 64 + 64 * 64
     act, value = 2 * (hidden + 64 * 2), 2 * (hidden + 64)
     forward = act + value
-    backward = forward + 2 * (
-        2 * 64 * 64 + 64 * 2 + 64
-    )  # by the kernels, and by what they are given, which the first's needs not
+    biases = 2 * (4 * 64 + 2 + 1)  # their gradients are a row of their kernels'
+    given = 2 * (2 * 64 * 64 + 64 * 2 + 64)  # what the kernels are given, which the first's needs not
+    backward = forward + biases + given
     expected = rows * act + (rows + 4) * value + 4 * rows * (forward + backward)
     agent = make_agent(case)
     assert matmul_flops(agent.step, state_shapes(agent)) == expected
