@@ -19,7 +19,7 @@ from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rows import per_row
 from jaxrl.rule import Rule
 from jaxrl.spaces import finite
-from jaxrl.threefry import unrolled
+from jaxrl.threefry import fold_in, unrolled
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
 
 C = TypeVar("C", bound=RolloutConfig)
@@ -79,7 +79,7 @@ def draw_updates(rule: ActorCriticRule[Any], learner: Any, gamma: Array) -> Upda
     drawn = transitions(rule.replay, learner.replay, rule.draw(learner), gamma, config.n_step)
     batch = rule.per_update(finite(drawn, drawn.valid))
     # Far from 0, which counts updates: the rows are drawn with the key itself.
-    key = jax.random.fold_in(jax.random.fold_in(learner.key, learner.version), 1)
+    key = fold_in(fold_in(learner.key, learner.version), 1)
     if rule.axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
     noise_key, network_key = jax.random.split(key)
@@ -98,7 +98,7 @@ def _chosen(config: Any, learner: Any) -> Array:
     shape = (config.updates_per_iteration, config.num_critics)
     if config.num_target_critics in (0, config.num_critics):
         return jnp.ones(shape, bool)
-    key = jax.random.fold_in(jax.random.fold_in(learner.key, learner.version), 2)
+    key = fold_in(fold_in(learner.key, learner.version), 2)
     score = jax.random.bits(unrolled(key), shape)
     before = (score[:, :, None] > score[:, None, :]).sum(-1)
     return before < config.num_target_critics

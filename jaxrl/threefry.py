@@ -83,7 +83,7 @@ def plain(keys: Key) -> Key:
     return _as(keys, "jaxrl", "threefry2x32")
 
 
-def fold_in(key: Key, data: Array) -> Key:
+def fold_in(key: Key, data: Array | int) -> Key:
     """``jax.random.fold_in``, whose loop even of one number is ten kernels to compile."""
     return plain(jax.random.fold_in(unrolled(key), data))
 

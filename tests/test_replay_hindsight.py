@@ -21,6 +21,7 @@ from jaxrl.replay import Replay
 from jaxrl.replay.hindsight import HindsightState, hindsight_replay
 from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
 from jaxrl.replay.uniform import uniform_replay
+from jaxrl.runtime.cli.main import main
 from tests.agents import assert_bit_equal, run_steps, small_dqn
 
 ENVS, BATCH = 3, 1000
@@ -328,6 +329,18 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     (whole, metrics), (again, same) = (run_steps(agent, state, 3) for state in (half, restored))
     assert_bit_equal((again, same), (whole, metrics))
     assert (np.asarray(whole.learner.replay.number) == 12 * 4 + 16 / 2).all()
+
+
+def test_what_a_run_learnt_in_hindsight_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its agent is built again on an environment that is known by its spaces alone."""
+    agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="future")
+    out = tmp_path / "run"
+    jaxrl.run(agent, 40, seeds=1, out=out, eval_every=1, eval_episodes=2, quiet=True, tensorboard=False)
+    obs = {name: np.array([0, 1, 0, 1], np.int8) for name in ("observation", "achieved_goal", "desired_goal")}
+    for which in ("best", "last"):
+        assert jaxrl.load_policy(out, which=which)(obs) in range(4)
+    assert main(["eval", str(out), "--episodes", "2"]) == 0
+    assert "BitFlip" in capsys.readouterr().out
 
 
 CAPACITY = 12_345

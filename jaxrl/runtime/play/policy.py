@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.agent import state_shapes
+from jaxrl.goals import ACHIEVED, DESIRED, has_goals
 from jaxrl.runtime.checkpoint.restore import read_arrays, restore
 from jaxrl.runtime.checkpoint.transfer import by_path, check_which, saved_folder
 from jaxrl.runtime.play.loaded import LoadedPolicy
@@ -22,7 +23,7 @@ from jaxrl.runtime.records.sinks import read_records
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.spaces import realize_space
 from jaxrl.spec import build_again
-from jaxrl.types import Agent, HostEnv, HostEnvs, Key, Policy
+from jaxrl.types import Agent, ComputeRewardFn, HostEnv, HostEnvs, Key, Policy
 
 
 def load_policy(
@@ -120,7 +121,15 @@ def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Sp
     def refuse(num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
         raise NotImplementedError(f"only the spaces of {name} are here")
 
-    return HostEnv(refuse, observation_space, action_space, name=name)
+    return HostEnv(refuse, observation_space, action_space, name=name, compute_reward=_reward_of(observation_space))
+
+
+def _reward_of(observation_space: spaces.Space) -> ComputeRewardFn | None:
+    """What stands for ``compute_reward`` where observations are those of a goal environment, with its types alone: agents that
+    learnt in hindsight are built on it, and none learns here."""
+    if not has_goals(observation_space) or observation_space[ACHIEVED] != observation_space[DESIRED]:  # type: ignore[index]
+        return None
+    return lambda achieved, desired: (jnp.zeros(()), jnp.zeros((), bool))
 
 
 def _best_policies(agent: Agent, saved: Path, num_seeds: int, run: str | None) -> tuple[Policy, int]:
