@@ -207,7 +207,8 @@ def refuse_unused(given: Any, defaults: Any, names: Iterable[str], why: str) -> 
     """Refuse settings that were given, as they are not the default, and that nothing looks at."""
     for name in names:
         if (value := getattr(given, name)) != getattr(defaults, name):
-            raise ValueError(f"{name}={value:g} has no effect {why}")
+            shown = value if isinstance(value, bool) else f"{value:g}"
+            raise ValueError(f"{name}={shown} has no effect {why}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,7 +70,19 @@ LAYERS = (
     ("goals", "masks", "names", "presets", "rows", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "scan", "spaces", "threefry", "trust"),
     ("envs", "intrinsic", "minibatch", "models", "optimize", "replay", "rollout", "surrogates"),
-    ("agent", "critics", "deterministic", "off_policy", "on_policy", "parts", "quantiles", "rule", "spec", "training"),
+    (
+        "agent",
+        "critics",
+        "deterministic",
+        "off_policy",
+        "on_policy",
+        "optimism",
+        "parts",
+        "quantiles",
+        "rule",
+        "spec",
+        "training",
+    ),
     ("algorithms", "parallel"),
 )
 """Each imports its own layer and those above it in this list."""

@@ -17,19 +17,11 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.actions import normal_each, to_environment, uniform_of
-from jaxrl.config import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, refuse_unused
-from jaxrl.critics import (
-    ActorCriticRule,
-    Networks,
-    Update,
-    action_values,
-    bootstrapped,
-    draw_updates,
-    moved,
-    networks,
-)
+from jaxrl.config import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
+from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, bootstrapped, draw_updates, moved, networks
 from jaxrl.distributions import MASKED, Categorical, pick, sample_each
-from jaxrl.off_policy import check_policy, init_networks, init_replay, policy, prepare_off_policy
+from jaxrl.off_policy import check_policy, init_networks, init_replay, prepare_off_policy
+from jaxrl.optimism import check_optimism, optimistic, policy
 from jaxrl.optimize import Optimizer, Schedule, pmean, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.quantiles import QuantileConfig
@@ -47,6 +39,8 @@ class SACConfig(QuantileConfig):
     """Adapt the temperature, so that the policy's entropy nears a target (Haarnoja et al. 2019); else it is ``temperature``."""
     actor_value: Literal["min", "mean"] = "min"
     """What the policy maximises of the critics' values: the least, or their mean (Chen et al. 2021)."""
+    optimistic: bool = added(False)
+    """Of a Box, act by the policy near the learnt one that an upper bound of the critics likes best (Ciosek et al. 2019)."""
 
 
 class SACHyperparams(NamedTuple):
@@ -67,6 +61,10 @@ class SACHyperparams(NamedTuple):
     """Of a Box, the entropy's target is −this, in nats per dimension, for actions in [−1, 1]."""
     discrete_entropy: Unit = 0.3
     """Of a Discrete space with n actions, the entropy's target is this share of log n."""
+    optimism_beta: NonNegative = 4.66
+    """With ``optimistic``, the upper bound is so many of the critics' deviations above their mean."""
+    optimism_kl: NonNegative = 23.53
+    """With ``optimistic``, how far the acting policy is from the learnt one, in nats."""
     max_grad_norm: Positive = 1_000.0
     """Clip each gradient, the policy's and that of all critics, to this global norm."""
     adam_eps: Positive = 1e-8
@@ -112,6 +110,8 @@ def act(
     if isinstance(output, Categorical):
         logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
         return carry, sample_each(Categorical(logits), keys), {}
+    if rule.config.optimistic:
+        at_random, output = policy.exploration.at_random, optimistic(rule, policy, output, inputs)
     noise = normal_each(keys, output.mean.shape[-1])
     return carry, to_environment(rule.action_space, jnp.where(at_random, uniform_of(noise), output.at(noise)[0])), {}
 
@@ -241,7 +241,8 @@ def check_settings(rule: ActorCriticRule[SACConfig], hyperparams: SACHyperparams
     other = "discrete_entropy" if isinstance(rule.action_space, spaces.Box) else "box_entropy"
     refuse_unused(hyperparams, SACHyperparams(), (other,), f"on {rule.action_space}")
     if isinstance(rule.action_space, spaces.Discrete):
-        refuse_unused(rule.config, SACConfig(), ("num_quantiles",), f"on {rule.action_space}: it is for a Box")
+        refuse_unused(rule.config, SACConfig(), ("num_quantiles", "optimistic"), f"on {rule.action_space}: it is for a Box")
+    check_optimism(rule.config, hyperparams)
     if not rule.config.learn_temperature:
         names = ("temperature_learning_rate", "box_entropy", "discrete_entropy")
         refuse_unused(hyperparams, SACHyperparams(), names, "on a temperature that is fixed (learn_temperature=False)")
