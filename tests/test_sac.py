@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +17,19 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl import make_sac
+from jaxrl.agent import bind
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.critics import Networks, draw_updates
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
 from jaxrl.rows import first_input
-from jaxrl.training import evaluate, run_iterations
+from jaxrl.training import evaluate, freezing, run_iterations
 from jaxrl.types import Agent, TimeStep
 from tests import probes
 from tests.actor_critic import SETTINGS, check_q_probe, learn_q_probes, values_of
-from tests.agents import RECURRENT, Tiny, assert_bit_equal, assert_close, run_steps, small
+from tests.agents import RECURRENT, Tiny, assert_bit_equal, assert_close, run_steps, small, to_numpy
+from tests.hosted import hosted
 from tests.probe_set import PROBES
 
 TINY = Tiny(
@@ -242,13 +245,78 @@ def test_discrete_seeds_in_a_batch_are_those_alone() -> None:
     assert_close(jax.tree.map(lambda x: x[1], states), alone)
 
 
-def test_a_nan_reward_shows_in_the_losses() -> None:
-    """So that ``run`` freezes the seed: the data of its replay is broken, and the loss says it."""
-    env = probes.constant_reward()
-    broken = env._replace(step=lambda key, s, a, p: (s, env.step(key, s, a, p)[1]._replace(reward=jnp.float32(jnp.nan))))
-    agent = small_sac(broken)
-    _, metrics = jit(lambda key: agent.step(agent.init(key)))(KEY())
-    assert np.isnan(float(metrics["losses/td_loss"].sum))
+class Broken(NamedTuple):
+    """What an environment gives, and from which observation on actions are NaN."""
+
+    reward: Any = 1.0
+    obs: Any = 0.0
+    action_from: Any = 9.0
+
+
+BROKEN = (
+    Broken(),
+    Broken(reward=np.nan),
+    Broken(reward=np.inf),
+    Broken(reward=-np.inf),
+    Broken(obs=np.nan),
+    Broken(action_from=0.0),
+)
+
+
+def test_a_seed_whose_data_is_not_finite_is_frozen() -> None:
+    """All but its replay, which holds what broke it; the others go on as if it were not there."""
+    base = small_sac(probes.truncation())
+    every = Broken(*map(jnp.float32, zip(*BROKEN, strict=True)))
+
+    def step(key: Any, time: Any, action: Any, params: Broken) -> Any:
+        reached = jnp.broadcast_to(jnp.float32(params.obs), (1,))
+        return time, TimeStep(reached, jnp.float32(params.reward), jnp.array(False), jnp.array(False))
+
+    def act(params: Broken, *given: Any, explore: bool) -> Any:
+        carry, action, extras = base.algorithm.act(*given, explore=explore)
+        return carry, jnp.where(given[2].obs >= params.action_from, jnp.nan, action), extras
+
+    def run(params: Broken) -> Any:
+        algorithm, env = base.algorithm._replace(act=partial(act, params)), base.env._replace(step=step, params=params)
+        settings = {"num_envs": base.num_envs, "rollout_length": base.rollout_length, "hyperparams": base.hyperparams}
+        agent = bind(algorithm, env, **settings)  # type: ignore[arg-type]
+        before = agent.init(KEY(), None, params)
+        return before, freezing(agent).step((before, jnp.array(True))), agent.step(before)[0]  # type: ignore[arg-type]
+
+    before, ((after, alive), metrics), plain = jit(jax.vmap(run))(every)
+    np.testing.assert_array_equal(alive, [params == Broken() for params in BROKEN])
+    np.testing.assert_array_equal(np.isfinite(metrics["losses/td_loss"].sum), alive)
+    stored = [jax.tree.map(lambda x, i=i: np.asarray(x[i]), after.learner.replay).records.unpack() for i in range(len(BROKEN))]
+    assert [np.isfinite(rows.reward).all() for rows in stored] == [True, False, False, False, True, True]
+    assert [np.isfinite(rows.obs).all() for rows in stored] == [True, True, True, True, False, True]
+    assert [np.isfinite(rows.action).all() for rows in stored] == [True, True, True, True, True, False]
+    one, others = partial(jax.tree.map, lambda x: x[0]), partial(jax.tree.map, lambda x: x[1:])
+    assert_bit_equal(one(after), one(plain))
+    without_replay = lambda state: state._replace(learner=state.learner._replace(replay=()))  # noqa: E731
+    assert_bit_equal(others(without_replay(after)), others(without_replay(before)))
+
+
+def test_a_run_reports_the_seed_whose_rewards_break(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the host, after 120 rows of seed 7, of which 64 are the warm-up; seed 6 trains to the end."""
+    env = hosted(probes.truncation())
+
+    def breaking(num_envs: int, seed: int) -> Any:
+        envs = env.open(num_envs, seed)
+        original, rows = envs.step, itertools.count()
+
+        def step(action: Any) -> Any:
+            row = original(action)
+            return row._replace(reward=row.reward + np.float32(np.nan if next(rows) >= 30 and seed == 7 else 0))
+
+        envs.step = step  # type: ignore[method-assign]
+        return envs
+
+    agent = small_sac(env._replace(open=breaking))
+    states, history = jaxrl.run(agent, 160, seeds=[6, 7], eval_every=0, chunk_iterations=5)
+    assert "seed 7: losses or parameters are NaN or infinite by step" in (told := capsys.readouterr().out), told
+    np.testing.assert_array_equal(history["diverged"][[0, -1]], [[False, False], [False, True]])
+    assert np.isfinite(history["losses/td_loss"][1:, 0]).all() and np.isnan(history["losses/td_loss"][-1, 1])
+    assert all(np.isfinite(x).all() for state in states for x in jax.tree.leaves(to_numpy(state.learner.params)))
 
 
 def test_one_message_for_each_mistake() -> None:
@@ -288,6 +356,14 @@ def test_one_message_for_each_mistake() -> None:
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small_sac(probes.target_action(), **settings)
+
+
+def test_a_temperature_that_is_not_positive_is_refused_as_data() -> None:
+    agent = small_sac(probes.target_action())
+    with pytest.raises(ValueError, match="temperature=0 is not allowed: it must be a finite number > 0"):
+        agent.init(KEY(), {"temperature": 0.0})
+    with pytest.raises(ValueError, match="temperature=-1 is not allowed"):
+        jaxrl.run(agent, 160, seeds=2, hyperparams={"temperature": [1.0, -1.0]})
 
 
 def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
