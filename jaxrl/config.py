@@ -295,3 +295,21 @@ class ReplayConfig(RolloutConfig):
             )
         if self.learning_starts > self.buffer_size:
             raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
+
+
+@dataclasses.dataclass(frozen=True)
+class PrioritizedConfig(ReplayConfig):
+    """Structure of a rule that can draw more often what there is more to learn from (``jaxrl.replay.prioritised``)."""
+
+    prioritized: bool = added(False)
+    """Draw each row in proportion to its last |TD error| to the power of priority_exponent (Schaul et al. 2016)."""
+    priority_exponent: Unit = added(0.6)
+    """α of prioritized replay; 0 draws all rows alike."""
+    importance_exponent: Unit = added(0.4)
+    """β of prioritized replay: losses are weighted by their row's probability to the power of −β. With ``anneal`` it rises to 1,
+    linearly, at ``total_steps``."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if not self.prioritized:
+            refuse_unused(self, type(self)(), ["priority_exponent", "importance_exponent"], "without prioritized=True")

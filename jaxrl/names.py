@@ -52,6 +52,11 @@ _ELSEWHERE = {
     "n_step": "nstep multi_step n_step_return n_step_returns num_step_returns n_step_td update_horizon",
     "hindsight": "goal_selection_strategy replay_strategy her her_strategy future_strategy",
     "hindsight_share": "n_sampled_goal her_ratio replay_k relabel_ratio her_k",
+    "prioritized": "prioritised per prioritized_replay prioritised_replay prioritized_replay_buffer use_per"
+    " prioritized_experience_replay",
+    "priority_exponent": "prioritized_replay_alpha per_alpha alpha_per pri_alpha priority_alpha prioritised_exponent",
+    "importance_exponent": "prioritized_replay_beta prioritized_replay_beta0 per_beta beta_per pri_beta_init"
+    " importance_sampling_exponent importance_beta priority_weight",
     "target_update_interval": "target_network_frequency target_update_freq target_update_frequency target_update"
     " target_network_update_freq update_target_every target_update_period",
     "tau": "polyak soft_update target_smoothing",
@@ -105,6 +110,7 @@ _NOTES = {
     "num_minibatches": "how many parts, not their size: num_envs * rollout_length / num_minibatches rows each",
     "replay_ratio": "rows drawn per row collected: batch_size * updates per row",
     "hindsight_share": "a share of the drawn rows: k sampled goals for each desired one are k / (k + 1)",
+    "importance_exponent": "where it begins; with anneal it rises to 1 at total_steps",
     "target_update_interval": "it counts updates, not environment steps",
     "stop_kl": "the approx_kl of a minibatch that ends an iteration's gradient steps, without a factor of 1.5",
     "hold_noise": "rows that act with one draw of noise, whose deviation does not depend on the state",

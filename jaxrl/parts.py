@@ -317,6 +317,11 @@ def resolve_replay(
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
     must = "must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, such as "
     must += show(default)
+    if replay is not None and getattr(config, "prioritized", False):
+        raise ValueError(
+            f"prioritized=True has no effect beside replay={show(replay)}: leave one of them out, or use "
+            "replay=jaxrl.replay.prioritised.prioritised_replay(…)"
+        )
     function = default if replay is None else replay
     if not callable(function) or not _takes(function, *sizes, before=before, after=after):
         raise TypeError(f"replay={show(replay)} {must}")

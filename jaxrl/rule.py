@@ -32,6 +32,7 @@ from jaxrl.optimize import (
     learning_rate_metric,
     mean_gradient,
     packing,
+    remaining,
     scheduled,
 )
 from jaxrl.parts import (
@@ -111,16 +112,65 @@ class Rule(Generic[C]):
     def draw(self, learner: Any) -> Draw:
         """The rows that all updates of an iteration learn from, one batch after the other; a device draws its share."""
         config: Any = self.config
+        key, batch_size = self._draws(learner)
+        return self.replay.draw(learner.replay, key, config.updates_per_iteration * batch_size)
+
+    def _draws(self, learner: Any) -> tuple[Key, int]:
+        """``(key, rows of a batch)`` of this iteration on this device."""
+        config: Any = self.config
         key, batch_size = fold_in(learner.key, learner.version), config.batch_size
         if self.axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(self.axis_name))
             batch_size //= jax.lax.axis_size(self.axis_name)
-        return self.replay.draw(learner.replay, key, config.updates_per_iteration * batch_size)
+        return key, batch_size
 
     def per_update(self, drawn: PyTree) -> PyTree:
         """What was drawn as batches to scan over, [updates_per_iteration, batch_size, ...]."""
         config: Any = self.config
         return jax.tree.map(lambda x: x.reshape((config.updates_per_iteration, -1, *x.shape[1:])), drawn)
+
+    def scan_updates(
+        self, learner: Any, one: Callable[[Any, Any], Any], start: PyTree, batch: Callable[[Any, Draw], PyTree], *others: PyTree
+    ) -> tuple[PyTree, Any, Any]:
+        """``jax.lax.scan`` over the updates of an iteration: what it carried last, the replay's state, and the metrics, stacked.
+
+        Args:
+          one: (carry, (number of the update, batch, *others)) -> (carry, (metrics, priorities f32[batch_size])).
+          batch: (replay's state, draw) -> what an update learns from; one-to-one with the draw's rows.
+          others: leaves [updates_per_iteration, ...], of which each update gets one.
+        """
+        config: Any = self.config
+        numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
+        if not self.replay.prioritised:
+            # All updates' rows are gathered before the scan: a buffer that a loop reads would be copied into it.
+            batches = self.per_update(batch(learner.replay, self.draw(learner)))
+
+            def without_priorities(carry: PyTree, now: Any) -> Any:
+                carry, (metrics, _) = one(carry, now)
+                return carry, metrics
+
+            carry, metrics = jax.lax.scan(without_priorities, start, (numbers, batches, *others))
+            return carry, learner.replay, metrics
+
+        key, batch_size = self._draws(learner)
+
+        def draw_and_learn(carry: Any, now: Any) -> Any:
+            learnt, state = carry
+            number, *rest = now
+            drawn = self.replay.draw(state, fold_in(key, number), batch_size)
+            learnt, (metrics, priorities) = one(learnt, (number, batch(state, drawn), *rest))
+            return (learnt, self.replay.update(state, drawn, priorities)), metrics
+
+        (carry, state), metrics = jax.lax.scan(draw_and_learn, (start, learner.replay), (numbers, *others))
+        return carry, state, metrics
+
+    def importance(self, learner: LearnerState) -> Array:
+        """f32[]: the exponent of importance weights now (``PrioritizedConfig``)."""
+        config: Any = self.config
+        hyperparams: Any = learner.hyperparams
+        iteration = learner.version + self.warmup_iterations
+        left = remaining(iteration, config.steps_per_iteration, hyperparams.total_steps) if config.anneal else 1.0
+        return 1.0 - (1.0 - config.importance_exponent) * jnp.asarray(left)
 
     def updated(self, learner: L, hyperparams: Any, metrics: Mapping[str, Array | Mean], **fields: Any) -> tuple[L, Metrics]:
         """What an update gives: the learner with new ``fields`` and the next version, and the metrics, with the learning rate."""

@@ -26,6 +26,7 @@ from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.replay import Draw, Replay
+from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout import collect
 from jaxrl.rows import first_input
@@ -172,9 +173,9 @@ def test_the_target_changes_by_the_number_of_updates(interval: int, tau: float, 
     assert int(learner.version) == first_version + 5
 
 
-def cadence(interval: int) -> Agent:
+def cadence(interval: int, **settings: Any) -> Agent:
     sizes = {"batch_size": 16, "replay_ratio": 4, "target_update_interval": interval, "learning_rate": 0.05}
-    return small_dqn(probes.action_by_observation(), optimizer=sgd, **sizes)
+    return small_dqn(probes.action_by_observation(), optimizer=sgd, **sizes, **settings)
 
 
 @cache
@@ -192,6 +193,48 @@ def by_hand() -> Any:
         return jax.grad(loss, has_aux=True)(params, target, batch=batch)[0]
 
     return jit(agent.init)(KEY()).learner, jit(draw), jit(gradient)
+
+
+def test_priorities_follow_what_each_update_learns() -> None:
+    """Drawn, learnt and written update by update, as a loop does it; the weights' exponent rises to 1 at total_steps."""
+    settings = {"prioritized": True, "priority_exponent": 0.7, "importance_exponent": 0.5, "anneal": True, "total_steps": 320}
+    agent = cadence(3, **settings)
+    replay = prioritised_replay(priority_exponent=0.7, importance_exponent=1.0)(60, 4, 2, before=1, after=1)
+    draw, update = jit(replay.draw, static_argnums=2), jit(replay.update)
+    read = jit(lambda state, drawn: transitions(replay, state, drawn, 0.99))
+    model = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
+    differentiate = jit(jax.value_and_grad(partial(dqn_loss, model, True, axis_name=None), has_aux=True))
+    learner, learn = jit(agent.init)(KEY()).learner, jit(agent.algorithm.learn)
+    for version in range(4):
+        left = 1 - 8 * (8 + version) / 320
+        beta, rate = 1 - 0.5 * left, 0.05 * left
+        params, target, state = learner.params, learner.target_params, learner.replay
+        for i in range(2):
+            key = jax.random.fold_in(jax.random.fold_in(learner.key, version), i)
+            drawn = draw(state, key, 16)
+            batch = read(state, drawn)
+            (_, aux), gradient = differentiate(params, target, batch=batch._replace(weight=np.asarray(batch.weight) ** beta))
+            state = update(state, drawn, aux["priorities"])
+            params = jax.tree.map(lambda p, g, rate=rate: p - rate * g, params, gradient)
+            if (2 * version + i + 1) % 3 == 0:
+                target = params
+        learner, metrics = learn(learner)
+        assert_close(learner.params, params, atol=1e-4)
+        assert_close(learner.replay.levels, state.levels, atol=1e-3)
+        assert "priorities" not in metrics
+    assert len(np.unique(learner.replay.levels[0])) > 5  # most rows of the batches have been weighed
+
+
+def test_settings_of_priorities_alone_are_refused() -> None:
+    for name in ("priority_exponent", "importance_exponent"):
+        with pytest.raises(ValueError, match=rf"^{name}=0.3 has no effect without prioritized=True"):
+            small_dqn(probes.truncation(), **{name: 0.3})
+    with pytest.raises(
+        ValueError, match=r"^prioritized=True has no effect beside replay=.*uniform_replay.*: leave one of them out"
+    ):
+        small_dqn(probes.truncation(), prioritized=True, replay=uniform_replay)
+    with pytest.raises(ValueError, match=r"^priority_exponent=1\.5 is not allowed: it must be a number in \[0, 1\]"):
+        small_dqn(probes.truncation(), prioritized=True, priority_exponent=1.5)
 
 
 def test_the_replay_ratio_is_exact() -> None:

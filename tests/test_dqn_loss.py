@@ -63,6 +63,8 @@ def test_the_loss_is_the_papers(double: bool) -> None:
             values.append(q_value)
         assert float(loss) == pytest.approx(expected, rel=1e-4)
         np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-4)
+        errors = np.asarray(metrics.pop("priorities"))
+        assert (errors >= 0).all() and expected == pytest.approx(0.5 * np.mean((batch.weight * errors**2)[batch.valid]), rel=1e-4)
         logged = {"losses/td_loss": expected, "losses/q_values": np.mean(values)}
         assert {name: float(value) for name, value in metrics.items()} == pytest.approx(logged, rel=1e-4)
 

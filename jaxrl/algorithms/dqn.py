@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.actions import epsilon_greedy, falling_epsilon
-from jaxrl.config import Count, LearningRate, Positive, PositiveUnit, ReplayConfig, TotalSteps, Unit
+from jaxrl.config import Count, LearningRate, Positive, PositiveUnit, PrioritizedConfig, TotalSteps, Unit
 from jaxrl.distributions import pick
 from jaxrl.models import q_network, split_mask
 from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn, check_q_values, resolve_replay
-from jaxrl.replay import ReplayFn
+from jaxrl.replay import Draw, ReplayFn
+from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout import fold_each
@@ -30,7 +31,7 @@ from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Mod
 
 
 @dataclass(frozen=True)
-class DQNConfig(ReplayConfig):
+class DQNConfig(PrioritizedConfig):
     """DQN's structure."""
 
     rollout_length: Count = 32
@@ -76,6 +77,9 @@ class DQNState(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
+PRIORITIES = "priorities"
+"""What the loss gives beside what is logged."""
+
 
 def dqn_loss(
     model: Model, double: bool, params: PyTree, target_params: PyTree, batch: Transitions, axis_name: str | None
@@ -83,7 +87,8 @@ def dqn_loss(
     """½·w·(r + γ·(1 − terminated)·Q⁻(s′, a′) − Q(s, a))², as a mean over valid draws (Mnih et al. 2015, eq. 1; w is 1 there).
 
     With n-step returns r is the sum of n discounted rewards, γ is γⁿ, and s′ is n steps away. a′ maximises the online network
-    with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without.
+    with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without. Beside what is logged it gives the rows'
+    priorities, |r + … − Q(s, a)|.
     """
     batch = finite(batch, batch.valid)
     q_next = model.apply(target_params, (), batch.next_inputs)[1]
@@ -93,9 +98,11 @@ def dqn_loss(
 
     q_values = model.apply(params, (), batch.inputs)[1]
     chosen = pick(q_values, batch.action)
+    error = chosen - target
     mean = valid_mean(batch.valid, axis_name)
-    loss = 0.5 * mean(batch.weight * (chosen - target) ** 2)
-    return loss, {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
+    loss = 0.5 * mean(batch.weight * error**2)
+    logged = {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
+    return loss, logged | {PRIORITIES: jnp.where(batch.valid, jnp.abs(error), 0.0)}
 
 
 def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> DQNState:
@@ -132,18 +139,20 @@ def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
         index, batch = now
         loss = lambda p: dqn_loss(rule.model, config.double, unpack(p), unpack(target), batch, rule.axis_name)  # noqa: E731
         packed, opt_state, metrics = descend(loss, optimise, packed, opt_state, rule.axis_name)
+        priorities = metrics.pop(PRIORITIES)
         # A where on parameters: a cond on state would become a select of everything under vmap.
         step = jnp.where((first + index + 1) % config.target_update_interval == 0, hp.tau, 0.0)
         target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
-        return (packed, target, opt_state), metrics
+        return (packed, target, opt_state), (metrics, priorities)
 
-    # All updates' rows are gathered before the scan: a buffer that a loop reads would be copied into it.
-    drawn = transitions(rule.replay, learner.replay, rule.draw(learner), hp.gamma, config.n_step)
-    now = (jnp.arange(config.updates_per_iteration, dtype=jnp.int32), rule.per_update(drawn))
+    def batch(replay: PyTree, draw: Draw) -> Transitions:
+        drawn = transitions(rule.replay, replay, draw, hp.gamma, config.n_step)
+        return drawn._replace(weight=drawn.weight ** rule.importance(learner)) if config.prioritized else drawn
+
     start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), metrics = jax.lax.scan(one, start, now)
+    (packed, target, opt_state), replay, metrics = rule.scan_updates(learner, one, start, batch)
     metrics["charts/epsilon"] = epsilon(rule, learner)
-    fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state}
+    fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
     return rule.updated(learner, hp, metrics, **fields)
 
 
@@ -172,7 +181,7 @@ def make_dqn(
         2×64, ReLU, for vectors.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, asked to keep 1 row
-        before and n_step rows after a drawn one; default: ``uniform_replay``.
+        before and n_step rows after a drawn one; default: ``uniform_replay``, or with ``prioritized`` a ``prioritised_replay``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``DQNConfig`` and ``DQNHyperparams``.
@@ -185,5 +194,6 @@ def make_dqn(
     ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
     check_q_values(model, ready.output, ready.env.action_space)
     config = ready.rule.config
-    made = resolve_replay(replay, uniform_replay, ready.env, config, before=1, after=config.n_step)
+    own = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
+    made = resolve_replay(replay, own, ready.env, config, before=1, after=config.n_step)
     return ready.bind(make_algorithm(replace(ready.rule, replay=made)))

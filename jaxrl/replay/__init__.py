@@ -86,6 +86,8 @@ class Replay(NamedTuple):
     take: TakeFn
     update: UpdateReplayFn
     seal: SealReplayFn
+    prioritised: bool = False
+    """What is drawn depends on ``update``, so a rule draws for each gradient step, and updates after it."""
 
 
 class ReplayFn(Protocol):

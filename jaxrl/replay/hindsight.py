@@ -121,6 +121,7 @@ def hindsight_replay(
             partial(take, part),
             partial(update, part),
             partial(seal, part),
+            inside.prioritised,
         )
 
     return make

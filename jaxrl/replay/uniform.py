@@ -66,11 +66,16 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: i
       before: rows that come before a drawn one; for the previous action and reward, 1.
       after: rows that follow a drawn one; for n-step returns, n.
     """
+    ring = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
+    return Replay(partial(init, ring), partial(add, ring), partial(draw, ring), partial(take, ring), update, partial(seal, ring))
+
+
+def make_ring(capacity: int, num_envs: int, rows_per_add: int, *, before: int, after: int) -> Ring:
+    """The sizes, checked."""
     num_envs, rows_per_add = check_count("num_envs", num_envs), check_count("rows_per_add", rows_per_add)
     before, after = check_count("before", before, at_least=0), check_count("after", after, at_least=0)
     capacity = check_count("capacity", capacity, at_least=before + 1 + after)
-    ring = Ring(capacity, num_envs, rows_per_add, before, after)
-    return Replay(partial(init, ring), partial(add, ring), partial(draw, ring), partial(take, ring), update, partial(seal, ring))
+    return Ring(capacity, num_envs, rows_per_add, before, after)
 
 
 def init(ring: Ring, example: Rows) -> ReplayState:
