@@ -7,6 +7,8 @@ import os
 import random
 import resource
 import shutil
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -169,6 +171,19 @@ def test_a_pending_save_holds_the_state_as_it_was(tmp_path: Path) -> None:
     assert pending.finish() == tmp_path / "3"
     got, _ = restore(tmp_path, {**state, "jax": after})
     assert (got["host"] == 0).all() and (got["jax"] == jnp.arange(200_000.0)).all()
+
+
+@pytest.mark.parametrize("rows", [0, pytest.param(1_000_000, marks=pytest.mark.slow)], ids=["array", "sac"])
+def test_a_large_state_takes_one_more_copy(rows: int, tmp_path: Path) -> None:
+    """While it is saved, and while it is restored; and SAC goes on bit for bit with a replay of a million rows. 2**25 bytes may
+    come besides, of what a small state takes too."""
+    command = [sys.executable, "-m", "tests.large_state", str(tmp_path), str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    spare = 2**25 / found["size"]
+    assert found["equal"] and found["size"] >= (24 * rows or 2**26)
+    assert found["save"] < 1.2 + spare and found["restore"] < 2.2 + spare, found
 
 
 def test_folder_is_relative_or_below_home_and_has_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,8 @@ def _as_in_target(spec: LeafSpec, value: Any, leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return value if spec.is_stored else value.copy()
     sharding = _sharding(leaf)
-    array = jnp.array(value) if sharding is None else jax.device_put(value, sharding)
+    # Of a NumPy array jnp.array makes two copies, one after the other; and memory shared with one could not be donated.
+    array = jax.device_put(value, may_alias=False) if sharding is None else jax.device_put(value, sharding)
     if spec.is_key:
         array = jax.random.wrap_key_data(array, impl=GENERATORS[spec.dtype][0])
         return array if sharding is None else jax.device_put(array, sharding)
