@@ -1,0 +1,200 @@
+"""Sequences of rows with the recurrent carry that they began with (R2D2, Kapturowski et al. 2019).
+
+Two rings of one length in time: every row, and every ``period`` rows a *start*, which holds the carry and is what is drawn. The
+first is a ring as ``uniform_replay``'s, the second any other replay, a prioritised one say. What a rule learns from is made by
+``sequences``: burn-in is the first rows of a sequence, and what two that follow each other share is their length less the period.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.config import check_count
+from jaxrl.replay import Draw, Replay, ReplayFn, Rows, uniform
+from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.replay.uniform import ReplayState, Ring, make_ring
+from jaxrl.rows import next_input
+from jaxrl.types import Array, Key, PyTree, StepInput
+
+
+class CarriedRows(NamedTuple):
+    """What is added, and as an example of one row, unbatched, what ``init`` takes."""
+
+    rows: Any
+    """[T, B, ...], a NamedTuple with ``valid``, as ``ReplayRow`` is."""
+    carry: PyTree
+    """[T / period, B, ...]: the carry before row 0, row ``period``, and so on; ``Rollout.carry[None]`` where the period is T."""
+
+    @property
+    def valid(self) -> Array:
+        return self.rows.valid
+
+
+class Start(NamedTuple):
+    """What the ring of starts stores."""
+
+    carry: PyTree
+    valid: Array
+    """bool, always True: a sequence may begin on any row, as those that are not valid enter no loss."""
+
+
+class SequenceState(NamedTuple):
+    rows: ReplayState
+    starts: Any
+    """Of the replay of starts."""
+
+
+class Parts(NamedTuple):
+    """What the functions of this replay take first."""
+
+    ring: Ring
+    starts: Replay
+    period: int
+
+
+def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None) -> ReplayFn:
+    """Whole sequences: one begins every ``period`` rows of each environment, and is drawn with its carry as ``Draw.extras``.
+
+    Built with ``after``, it keeps after + 1 rows of each sequence whole: with burn-in b, l rows to learn from and n-step returns,
+    after = b + l − 1 + n. No sequence crosses the ring's seam. They do cross the ends of episodes, where a row is not valid and the
+    one behind it ``is_first``, and so the places where the environments began anew (``seal``). ``add`` takes ``CarriedRows``. The
+    rows per environment are the capacity less what the period does not divide.
+
+    Args:
+      starts: draws starts, and is told priorities, one for each sequence; default: ``prioritised_replay`` with the paper's
+        exponents, 0.9 and 0.6.
+      period: rows from start to start, which must divide the rows of every ``add``; None: as many, so that a rollout's carry is
+        all that is needed. The paper's are 40, of 80 rows to learn from.
+
+    Raises:
+      ValueError: a period below 1; and, once the sizes are known, one that does not divide the rows of an ``add``, or a capacity
+        that does not hold a sequence.
+    """
+    if period is not None:
+        period = check_count("period", period)
+    draws = starts or prioritised_replay(priority_exponent=0.9, importance_exponent=0.6)
+
+    def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
+        whole = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
+        every = whole.rows_per_add if period is None else period
+        if whole.rows_per_add % every:
+            raise ValueError(
+                f"period={every} must divide the {whole.rows_per_add} rows of an add: choose another, or another rollout_length"
+            )
+        earlier, later = -(-whole.before // every), whole.after // every
+        if whole.capacity // every < (periods := earlier + 1 + later):
+            raise ValueError(
+                f"capacity={whole.capacity} rows of each environment hold no sequence: {periods * every} are needed "
+                f"for {whole.after + 1} rows with {whole.before} before them, in periods of {every}"
+            )
+        count = whole.capacity // every
+        ring = whole._replace(capacity=count * every)
+        made = draws(count, whole.num_envs, whole.rows_per_add // every, before=earlier, after=later)
+        parts = Parts(ring, made, every)
+        return Replay(
+            partial(init, parts),
+            partial(add, parts),
+            partial(draw, parts),
+            partial(take, parts),
+            partial(update, parts),
+            partial(seal, parts),
+            made.prioritised,
+        )
+
+    return make
+
+
+def init(parts: Parts, example: CarriedRows) -> SequenceState:
+    return SequenceState(uniform.init(parts.ring, example.rows), parts.starts.init(Start(example.carry, jnp.array(True))))
+
+
+def add(parts: Parts, state: SequenceState, rows: Rows, env_id: Array) -> SequenceState:
+    if not isinstance(rows, CarriedRows):
+        raise TypeError(f"this replay stores CarriedRows, rows and the carries that they began with, not {type(rows).__name__}")
+    start = Start(rows.carry, jnp.ones((parts.ring.rows_per_add // parts.period, env_id.shape[0]), bool))
+    return SequenceState(uniform.add(parts.ring, state.rows, rows.rows, env_id), parts.starts.add(state.starts, start, env_id))
+
+
+def draw(parts: Parts, state: SequenceState, key: Key, batch_size: int) -> Draw:
+    drawn = parts.starts.draw(state.starts, key, batch_size)
+    carry = parts.starts.take(state.starts, drawn, 0).carry
+    return drawn._replace(row=drawn.row * parts.period, extras=carry)
+
+
+def take(parts: Parts, state: SequenceState, draw: Draw, offset: int | Array) -> Any:
+    return uniform.take(parts.ring, state.rows, draw, offset)
+
+
+def update(parts: Parts, state: SequenceState, draw: Draw, priorities: Array) -> SequenceState:
+    start = draw._replace(row=draw.row // parts.period, extras=())
+    return state._replace(starts=parts.starts.update(state.starts, start, priorities))
+
+
+def seal(parts: Parts, state: SequenceState) -> SequenceState:
+    return state._replace(rows=uniform.seal(parts.ring, state.rows))
+
+
+# -------------------------------------------------------------------------------------------------------- what a rule learns from
+
+
+class Sequences(NamedTuple):
+    """A batch for the loss, time-major as a ``Rollout`` is: L rows of N sequences."""
+
+    inputs: StepInput
+    """[L + 1, N]. ``inputs[t + 1].obs`` is what row t reached."""
+    action: Array
+    """[L, N, ...]"""
+    reward: Array
+    terminated: Array
+    truncated: Array
+    """bool[L, N]: the row's episode goes on beyond what is stored of it, so the value beyond is V(inputs[t + 1])."""
+    valid: Array
+    """bool[L, N]: False for all rows of a draw that is not."""
+    carry: PyTree
+    """[N, ...] before row 0, as it was when acting."""
+    weight: Array
+    """f32[N]: ``Draw.weight``."""
+
+
+def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
+    """The drawn sequences, [length, N]: burn-in first, then the rows to learn from, then those of n-step returns.
+
+    Args:
+      replay: a ``sequence_replay`` of ``ReplayRow``s, built with ``before=1`` and ``after=length``.
+      draw: [N].
+    """
+    offset = jnp.arange(-1, length + 1, dtype=jnp.int32)
+    size = draw.row.shape[0]
+    # One gather of all rows, [(length + 2) · N].
+    many = Draw(*(jnp.tile(x, length + 2) for x in draw[:4]))
+    flat = replay.take(state, many, jnp.repeat(offset, size))
+    rows = jax.tree.map(lambda x: x.reshape((length + 2, size, *x.shape[1:])), flat)
+    before, now, after = (
+        jax.tree.map(lambda x, part=part: x[part], rows) for part in (slice(0, -1), slice(1, -1), slice(2, None))
+    )
+    obs = jax.tree.map(lambda x: x[1:], rows.obs)
+    return Sequences(
+        inputs=next_input(obs, before.action, before.reward, before.valid),
+        action=now.action,
+        reward=now.reward,
+        terminated=now.terminated & now.valid,
+        truncated=now.valid & ~after.valid & ~now.terminated,
+        valid=now.valid & draw.valid,
+        carry=draw.extras,
+        weight=draw.weight,
+    )
+
+
+def sequence_priorities(errors: Array, valid: Array, eta: float = 0.9) -> Array:
+    """η·max |δ| + (1 − η)·mean |δ| over the valid rows of each sequence, f32[N]; 0 where there is none (section 2.3).
+
+    Args:
+      errors: f32[L, N], TD errors δ of the rows that were learnt from.
+      valid: bool[L, N].
+    """
+    size = jnp.where(valid, jnp.abs(errors), 0.0)
+    return eta * size.max(0) + (1.0 - eta) * size.sum(0) / jnp.maximum(valid.sum(0), 1)
