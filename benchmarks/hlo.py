@@ -88,6 +88,14 @@ class Program:
         row, update = self._of_a_step(iteration, ROLLOUT, ROW), self._of_a_step(iteration, UPDATE, DESCEND)
         return Counts(row, update, self._started(loops[0]))
 
+    def computations(self) -> tuple[str, ...]:
+        """The names of all: the program itself, the bodies of its loops, what its fusions compute."""
+        return tuple(self._computations)
+
+    def own_instructions(self, computation: str) -> list[Instruction]:
+        """Of a computation, in the order in which the program lists them."""
+        return self._computations[computation]
+
     def all_kernels(self) -> float:
         """That one run of the program starts."""
         return self.kernels(self._entry)

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.collectives import in_order
 from jaxrl.config import merge_hyperparams, setting_types
 from jaxrl.metrics import all_reduce
 from jaxrl.rollout import check_env_params, collect, init_actor
 from jaxrl.threefry import fold_in
-from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, Metrics, PyTree
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
 
 
 def resolve_env(env: str | Env | HostEnv) -> Env | HostEnv:
@@ -215,6 +216,13 @@ def _pure_functions(
             state, _ = jax.lax.scan(warm_up, state, length=algorithm.warmup_iterations)
         return state
 
+    def update(learner: LearnerState, rollout: Rollout, episodes: Metrics) -> tuple[LearnerState, Metrics]:
+        learner, losses = algorithm.update(learner, rollout)
+        return learner, all_reduce(episodes | losses, axis_name)
+
+    if axis_name is not None:
+        update = in_order(update)
+
     def step(state: AgentState) -> tuple[AgentState, Metrics]:
         check_state(state)
         if axis_name is not None:
@@ -225,8 +233,7 @@ def _pure_functions(
         with jax.named_scope("rollout"):
             actor, rollout, episodes = collect_rollout(state, env_id)
         with jax.named_scope("update"):
-            learner, losses = algorithm.update(state.learner, rollout)
-        metrics = all_reduce(episodes | losses, axis_name)
+            learner, metrics = update(state.learner, rollout, episodes)
         return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), metrics
 
     return init, step

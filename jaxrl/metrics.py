@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl.collectives import together
 from jaxrl.types import Array, Max, Mean, Metrics, Min
 
 
@@ -111,13 +112,15 @@ def all_reduce(metrics: Metrics, axis_name: str | None) -> Metrics:
     """Combine over a mapped device axis, when one is named."""
     if axis_name is None:
         return metrics
+    means = {name: x for name, x in metrics.items() if isinstance(x, Mean)}
+    extremes = {name: -x.value if isinstance(x, Min) else x.value for name, x in metrics.items() if name not in means}
+    summed = together(jax.lax.psum, means, axis_name)
+    most = together(jax.lax.pmax, extremes, axis_name)
 
-    def fold(metric: Any) -> Any:
-        if isinstance(metric, Mean):
-            return jax.lax.psum(metric, axis_name)
-        return (jax.lax.pmin if isinstance(metric, Min) else jax.lax.pmax)(metric, axis_name)
+    def combined(name: str, metric: Any) -> Any:
+        return summed[name] if name in means else type(metric)(-most[name] if isinstance(metric, Min) else most[name])
 
-    return jax.tree.map(fold, metrics, is_leaf=_is_metric)
+    return {name: combined(name, metric) for name, metric in metrics.items()}
 
 
 def to_floats(metrics: Mapping[str, Any]) -> dict[str, float | None]:
