@@ -8,12 +8,13 @@ collective here carries one number, a zero, that came out of the one before it.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 
 from jaxrl.types import Array, PyTree
@@ -26,8 +27,8 @@ _Values = Sequence[Any]
 def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` with each of its reductions over mapped axes (psum, pmean, pmax, pmin) waiting for the one before it.
 
-    Its values are the same. Those in loops, conditions and jitted functions are ordered with the others; those of ``remat`` and of
-    rules of differentiation of one's own are left as they are, and so are gathers and permutations.
+    Its values are the same. Those in loops, branches and jitted functions are ordered with the others; those in ``remat`` and in
+    what decides whether a loop goes on are left as they are, and so are gathers and permutations.
 
     Args:
       function: of arrays, called under the axes that it names (pmap, shard_map, or vmap with an ``axis_name``).
@@ -44,7 +45,7 @@ def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def together(reduction: Callable[[Array, str], Array], tree: PyTree, axis_name: str) -> PyTree:
-    """``reduction`` (psum, pmax, …) over a mapped axis of all leaves: one collective for each of their types, not for each of them."""
+    """``reduction`` (psum, pmax, …) over a mapped axis of all leaves: one collective per dtype instead of one per leaf."""
     leaves, structure = jax.tree.flatten(tree)
     results = list(leaves)
     for dtype in sorted({x.dtype for x in leaves}, key=str):
@@ -55,24 +56,53 @@ def together(reduction: Callable[[Array, str], Array], tree: PyTree, axis_name: 
     return structure.unflatten(results)
 
 
+def varying(tree: PyTree, *axes: str) -> PyTree:
+    """``tree`` as what may differ between the devices of these axes, where ``shard_map`` tells one from the other.
+
+    There, differentiating parameters that are the same on all devices already sums the gradient over the axis, and a pmean on top
+    is n times too large. Of what is typed so each device has its own gradient. vmap knows no such types.
+    """
+    axes = tuple(axis for axis in axes if axis in jax.sharding.get_abstract_mesh().manual_axes)
+
+    def cast(x: Array, axis: str) -> Array:
+        try:
+            return jax.lax.pcast(x, axis, to="varying")
+        except ValueError:  # it is typed so already
+            return x
+
+    return jax.tree.map(lambda x: functools.reduce(cast, axes, x), tree)
+
+
 def _evaluate(closed: ClosedJaxpr, token: Array, args: _Values) -> tuple[Array, list[Any]]:
     """``(token, results)`` of a traced function."""
     jaxpr = closed.jaxpr
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
-    read = lambda atom: atom.val if isinstance(atom, Literal) else known[atom]
-    for eqn in jaxpr.eqns:
-        values = [read(atom) for atom in eqn.invars]
-        rule = RULES.get(eqn.primitive.name) if _communicates(eqn) else None
-        with jax.named_scope(str(eqn.source_info.name_stack)):
-            token, results = rule(eqn, token, values) if rule else (token, _bind(eqn, values))
-        known |= zip(eqn.outvars, results, strict=True)
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else known[atom]
+
+    for ordered, eqns in itertools.groupby(jaxpr.eqns, _is_ordered):
+        if not ordered:
+            part = _part(jaxpr, list(eqns))
+            known |= zip(part.outvars, jaxpr_as_fun(ClosedJaxpr(part, ()))(*map(read, part.invars)), strict=True)
+            continue
+        for eqn in eqns:
+            with jax.named_scope(str(eqn.source_info.name_stack)):
+                token, results = RULES[eqn.primitive.name](eqn, token, [*map(read, eqn.invars)])
+            known |= zip(eqn.outvars, results, strict=True)
     return token, [read(atom) for atom in jaxpr.outvars]
 
 
-def _bind(eqn: JaxprEqn, values: _Values) -> list[Any]:
-    functions, params = eqn.primitive.get_bind_params(eqn.params)
-    results = eqn.primitive.bind(*functions, *values, **params)
-    return list(results) if eqn.primitive.multiple_results else [results]
+def _part(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> Jaxpr:
+    """The program of some equations of another that follow each other: from all that they need to all that they make."""
+    made = [x for eqn in eqns for x in eqn.outvars]
+    own = set(made)
+    read = dict.fromkeys(x for eqn in eqns for x in eqn.invars if not isinstance(x, Literal))
+    return jaxpr.replace(constvars=[], invars=[x for x in read if x not in own], outvars=made, eqns=eqns)
+
+
+def _is_ordered(eqn: JaxprEqn) -> bool:
+    return eqn.primitive.name in RULES and _communicates(eqn)
 
 
 def _communicates(eqn: JaxprEqn) -> bool:
@@ -82,19 +112,14 @@ def _communicates(eqn: JaxprEqn) -> bool:
 
 
 def _reduce(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
-    results = []
-    for x in values:
-        carrier = jnp.concatenate([jnp.ravel(x), token.astype(x.dtype)[None]])
-        (reduced,) = _bind(eqn, [carrier])
-        results.append(reduced[:-1].reshape(jnp.shape(x)))
-        token = _everywhere(reduced[-1].astype(token.dtype))
-    return token, results
+    (x,) = values
+    reduced = eqn.primitive.bind(jnp.concatenate([jnp.ravel(x), token.astype(x.dtype)[None]]), **eqn.params)
+    return _everywhere(reduced[-1].astype(token.dtype)), [reduced[:-1].reshape(x.shape)]
 
 
 def _everywhere(token: Array) -> Array:
-    """The token, typed as different on each device of every axis of a ``shard_map``, so that loops can carry it."""
-    axes = set(jax.sharding.get_abstract_mesh().manual_axes) - jax.typeof(token).vma
-    return jax.lax.pcast(token, tuple(axes), to="varying") if axes else token
+    """Typed alike wherever it comes from, so that loops can carry it."""
+    return varying(token, *jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def _call(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
@@ -116,15 +141,15 @@ def _scan(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any
 
 
 def _while(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
-    params, split = eqn.params, eqn.params["cond_nconsts"]
-    of_condition, of_body, start = values[:split], values[split : split + params["body_nconsts"]], values[split + params["body_nconsts"] :]
+    params = eqn.params
+    split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    of_condition, of_body, start = values[: split[0]], values[split[0] : split[1]], values[split[1] :]
     goes_on = jaxpr_as_fun(params["cond_jaxpr"])
-    token, results = jax.lax.while_loop(
+    return jax.lax.while_loop(
         lambda carried: goes_on(*of_condition, *carried[1])[0],
         lambda carried: _evaluate(params["body_jaxpr"], carried[0], [*of_body, *carried[1]]),
         (token, list(start)),
     )
-    return token, results
 
 
 def _switch(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:

@@ -113,14 +113,11 @@ def all_reduce(metrics: Metrics, axis_name: str | None) -> Metrics:
     if axis_name is None:
         return metrics
     means = {name: x for name, x in metrics.items() if isinstance(x, Mean)}
-    extremes = {name: -x.value if isinstance(x, Min) else x.value for name, x in metrics.items() if name not in means}
-    summed = together(jax.lax.psum, means, axis_name)
-    most = together(jax.lax.pmax, extremes, axis_name)
-
-    def combined(name: str, metric: Any) -> Any:
-        return summed[name] if name in means else type(metric)(-most[name] if isinstance(metric, Min) else most[name])
-
-    return {name: combined(name, metric) for name, metric in metrics.items()}
+    most = {name: x.value for name, x in metrics.items() if isinstance(x, Max)}
+    least = {name: -x.value for name, x in metrics.items() if isinstance(x, Min)}
+    means = together(jax.lax.psum, means, axis_name)
+    most, least = together(jax.lax.pmax, (most, least), axis_name)
+    return means | {name: Max(x) for name, x in most.items()} | {name: Min(-x) for name, x in least.items()}
 
 
 def to_floats(metrics: Mapping[str, Any]) -> dict[str, float | None]:

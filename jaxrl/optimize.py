@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from jaxrl.collectives import varying
 from jaxrl.names import nearest
 from jaxrl.spaces import show_shapes
 from jaxrl.types import Array, PyTree
@@ -204,26 +205,11 @@ def _average_count(count: Array, axis_name: str | None) -> Array:
     return jnp.maximum(pmean(count, axis_name), 1.0)
 
 
-def _varying(params: PyTree, axis_name: str) -> PyTree:
-    # Inside shard_map, differentiating replicated parameters already sums the gradient over the axis, and a pmean on top is n
-    # times too large. Casting them to device-varying first gives each device its own gradient; vmap knows no such cast.
-    if axis_name not in jax.sharding.get_abstract_mesh().manual_axes:
-        return params
-
-    def cast(p: Array) -> Array:
-        try:
-            return jax.lax.pcast(p, axis_name, to="varying")
-        except ValueError:  # it varies already: each device was given its own parameters
-            return p
-
-    return jax.tree.map(cast, params)
-
-
 def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree, axis_name: str | None) -> tuple[PyTree, Any]:
     """``(gradient, aux)`` of ``loss_fn(params) -> (loss, aux)``, the gradient averaged over devices when an axis is named."""
     if axis_name is None:
         return jax.grad(loss_fn, has_aux=True)(params)
-    gradient, aux = jax.grad(loss_fn, has_aux=True)(_varying(params, axis_name))
+    gradient, aux = jax.grad(loss_fn, has_aux=True)(varying(params, axis_name))
     return jax.lax.pmean(gradient, axis_name), aux
 
 
@@ -253,7 +239,7 @@ def accumulated_gradient(
     weight = jnp.where(count.sum() > 0, count / jnp.maximum(count.sum(), 1.0), 1.0 / num_parts)
     start = jax.tree.map(jnp.zeros_like, params)
     if axis_name is not None:
-        params, start = _varying(params, axis_name), _varying(start, axis_name)
+        params, start = varying(params, axis_name), varying(start, axis_name)
 
     def add(total: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, dict[str, Array]]:
         gradient, logged = jax.grad(loss_fn, has_aux=True)(params, part[0])

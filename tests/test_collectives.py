@@ -1,7 +1,8 @@
-"""The collectives of a program: what they give, and that each waits for the one before it, in the traced and in the compiled program."""
+"""The collectives of a program: what they give, and that each waits for the one before it, as traced and as compiled."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ def independent(x: jax.Array) -> dict[str, Any]:
 
     total, least = jax.lax.scan(add, x.sum() * 0, jnp.stack([x, 2 * x, x**2]))
     rest = x[0] - x[0] + 1.0
-    doubled = jax.lax.while_loop(lambda s: s[1] < 3, lambda s: (jax.lax.psum(s[0], AXIS), s[1] + 1), (rest, 0))[0]
+    doubled = jax.lax.while_loop(lambda s: s[1] < 3, lambda s: (jax.lax.psum(s[0], AXIS) * rest, s[1] + 1), (rest, 0))[0]
     chosen = jax.lax.cond(total > 0, lambda x: jax.lax.psum(x, AXIS) * 2, lambda x: jax.lax.pmax(x, AXIS) * 3, x[:5])
     jitted = jax.jit(lambda x: jax.lax.psum({"a": x[:2], "b": x[2:4].astype(jnp.int32)}, AXIS))(x)
     return {"mean": mean, "most": most, "total": total, "least": least, "doubled": doubled, "chosen": chosen, "jitted": jitted}
@@ -43,7 +44,10 @@ def independent(x: jax.Array) -> dict[str, Any]:
 def sharded(function: Callable[..., Any], x: jax.Array, axes: tuple[str, ...] = (AXIS,)) -> Any:
     """Over two devices, the last axis of the mesh."""
     mesh = jax.make_mesh((*(1 for _ in axes[1:]), 2), axes, axis_types=(AxisType.Auto,) * len(axes))
-    one = lambda x: jax.tree.map(lambda y: y[None], function(x[0]))
+
+    def one(x: jax.Array) -> Any:
+        return jax.tree.map(lambda y: y[None], function(x[0]))
+
     return jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec(axes), out_specs=PartitionSpec(axes))(x)
 
 
@@ -94,7 +98,9 @@ def traced_chains(jaxpr: Jaxpr) -> list[bool]:
             communicates(inner) for jaxpr in jaxprs_in_params(eqn.params) for inner in jaxpr.eqns
         )
 
-    atoms = lambda found: frozenset(x for x in found if not isinstance(x, Literal))
+    def atoms(found: Iterable[Any]) -> frozenset[Hashable]:
+        return frozenset(x for x in found if not isinstance(x, Literal))
+
     steps = [Step(eqn.primitive.name, atoms(eqn.invars), atoms(eqn.outvars), communicates(eqn)) for eqn in jaxpr.eqns]
     inner = [x for eqn, step in zip(jaxpr.eqns, steps, strict=True) if step.communicates for x in jaxprs_in_params(eqn.params)]
     return [is_chain(steps), *(found for x in inner for found in traced_chains(x))]
@@ -109,9 +115,8 @@ def compiled_chains(text: str) -> list[bool]:
         )
 
     def steps(computation: str) -> list[Step]:
-        return [
-            Step(x.name, frozenset(x.operands), frozenset({x.name}), communicates(x)) for x in program.own_instructions(computation)
-        ]
+        found = program.own_instructions(computation)
+        return [Step(x.name, frozenset(x.operands), frozenset({x.name}), communicates(x)) for x in found]
 
     return [is_chain(steps(name)) for name in program.computations()]
 
@@ -129,10 +134,13 @@ def test_the_checks_of_this_file_see_what_has_no_order() -> None:
 
 def test_the_compiled_program_keeps_the_order() -> None:
     """XLA may rewrite what is traced: it must not find out that the number which is passed on is always 0."""
-    compile_ = lambda function: jax.jit(partial(sharded, function)).lower(X).compile().as_text()
-    text = compile_(in_order(independent))
+
+    def compiled(function: Callable[..., Any]) -> str:
+        return jax.jit(partial(sharded, function)).lower(X).compile().as_text()
+
+    text = compiled(in_order(independent))
     assert text.count(" all-reduce(") >= 8 and all(compiled_chains(text))
-    assert not all(compiled_chains(compile_(independent)))
+    assert not all(compiled_chains(compiled(independent)))
 
 
 @every_rule
@@ -150,12 +158,12 @@ def test_scopes_stay_with_what_is_ordered() -> None:
             return jax.lax.psum(x, AXIS)
 
     text = jax.jit(jax.vmap(in_order(scoped), axis_name=AXIS)).lower(X).as_text(debug_info=True)
-    assert "update/" in text
+    assert re.search(r"update\W*/reduce_sum", text)
 
 
 def test_leaves_of_one_type_go_together() -> None:
     tree = {"a": X, "b": (10 * X[:, :3]).astype(jnp.int32), "c": X[:, 0]}
-    most = lambda x: together(jax.lax.pmax, x, AXIS)
+    most = partial(together, jax.lax.pmax, axis_name=AXIS)
     expected = jax.tree.map(lambda x: np.broadcast_to(np.max(x, 0), x.shape), tree)
     assert_bit_equal(jax.vmap(most, axis_name=AXIS)(tree), expected)
     jaxpr = jax.make_jaxpr(most, axis_env=[(AXIS, 2)])(jax.tree.map(lambda x: x[0], tree)).jaxpr
@@ -172,7 +180,6 @@ def test_metrics_take_three_collectives() -> None:
         }
 
     reduced = jax.vmap(lambda x: all_reduce(metrics(x), AXIS), axis_name=AXIS)(X)
-    assert list(reduced) == ["mean", "least", "most", "other"]
     assert_close(jax.tree.map(lambda x: x[0], reduced), metrics(X.ravel()) | {"other": Mean(X[:, 0].sum(), jnp.int32(2))})
     jaxpr = jax.make_jaxpr(lambda x: all_reduce(metrics(x), AXIS), axis_env=[(AXIS, 2)])(X[0]).jaxpr
     assert [eqn.primitive.name for eqn in jaxpr.eqns if eqn.primitive.name in REDUCTIONS] == ["psum", "psum", "pmax"]
