@@ -32,7 +32,7 @@ def _faster(text: str, case: str, limit: float) -> Claim:
     return Claim(f"{text}: speed, × Rejax", lambda c: paired(rates(c[case]["jaxrl"]), rates(c[case]["rejax"])), limit)
 
 
-def _compiles(text: str, case: str) -> tuple[Claim, Claim]:
+def _compiles(text: str, case: str, limit: float) -> tuple[Claim, Claim]:
     def cold(cases: Cases) -> list[float]:
         return paired(*(cases[case][side]["compile_seconds"] for side in ("jaxrl", "rejax")))
 
@@ -40,18 +40,19 @@ def _compiles(text: str, case: str) -> tuple[Claim, Claim]:
         return paired(*(cases[case]["jaxrl"][name] for name in ("cached_compile_seconds", "compile_seconds")))
 
     return (
-        Claim(f"{text}: trace and compile, × Rejax", cold, 1.25, at_least=False),
+        Claim(f"{text}: trace and compile, × Rejax", cold, limit, at_least=False),
         Claim(f"{text}: trace and compile from the cache, × cold", cached, 1 / 3, at_least=False),
     )
 
 
 CLAIMS = (
-    _faster("PPO, 1 seed", "ppo-1-seed", 1.1),
-    _faster("PPO, 8 seeds", "ppo-8-seeds", 2.0),
-    *_compiles("PPO, 1 seed", "ppo-1-seed"),
-    *_compiles("PPO, 8 seeds", "ppo-8-seeds"),
+    _faster("PPO, 1 seed", "ppo-1-seed", 1.6),
+    _faster("PPO, 8 seeds", "ppo-8-seeds", 3.4),
+    _faster("PPO, 512 environments", "ppo-512-envs", 2.5),
+    *_compiles("PPO, 1 seed", "ppo-1-seed", 1.0),
+    *_compiles("PPO, 8 seeds", "ppo-8-seeds", 1.0),
     _faster("PPO on Breakout, MLP", "breakout-mlp", 1.1),
-    _faster("DQN, buffer 10k", "dqn-10k", 1.5),
+    _faster("DQN, buffer 10k", "dqn-10k", 2.2),
     _faster("DQN, buffer 100k", "dqn-100k", 5.0),
     Claim(
         "DQN, time per step with buffer 1M, × with 10k",
@@ -59,12 +60,13 @@ CLAIMS = (
         1.1,
         at_least=False,
     ),
-    *_compiles("DQN, buffer 10k", "dqn-10k"),
+    *_compiles("DQN, buffer 10k", "dqn-10k", 1.25),
 )
 
 RETURNS = (
     ("PPO, 1 seed", "ppo-1-seed"),
     ("PPO, 8 seeds", "ppo-8-seeds"),
+    ("PPO, 512 environments", "ppo-512-envs"),
     ("PPO on Breakout, MLP", "breakout-mlp"),
     ("DQN, buffer 10k", "dqn-10k"),
     ("DQN, buffer 100k", "dqn-100k"),

@@ -154,7 +154,11 @@ def _while(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[An
 
 def _switch(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
     branches = [functools.partial(_evaluate, branch) for branch in eqn.params["branches"]]
-    return jax.lax.switch(values[0], branches, token, values[1:])
+    of_platforms = eqn.params.get("branches_platforms")
+    if of_platforms is None:
+        return jax.lax.switch(values[0], branches, token, values[1:])
+    chosen = {name: branch for names, branch in zip(of_platforms, branches, strict=True) for name in names or ("default",)}
+    return jax.lax.platform_dependent(token, values[1:], **chosen)
 
 
 RULES: dict[str, Callable[[JaxprEqn, Array, _Values], tuple[Array, list[Any]]]] = {

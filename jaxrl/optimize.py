@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from jaxrl.cache import parts_in_cache
 from jaxrl.collectives import varying
 from jaxrl.names import nearest
 from jaxrl.spaces import show_shapes
@@ -219,7 +221,7 @@ def accumulated_gradient(
     params: PyTree,
     batch: PyTree,
     valid: Array,
-    num_parts: int,
+    num_parts: int | None,
     axis_name: str | None = None,
 ) -> tuple[PyTree, dict[str, Array]]:
     """``(gradient, what the loss logs)`` of ``loss_fn(params, batch)``, a mean over valid rows, one part of them after the other.
@@ -228,8 +230,16 @@ def accumulated_gradient(
 
     Args:
       batch: leaves [N, ...], and ``valid`` bool[N, ...] says which rows the loss looks at.
-      num_parts: must divide N; 1 takes all at once.
+      num_parts: must divide N; 1 takes all at once, None as many as serve the processor, and sequences all at once.
     """
+    if num_parts is None:
+        fitting = parts_in_cache(loss_fn, params, batch, rows=valid.shape[0]) if valid.ndim == 1 else 1
+        cut, whole = (partial(accumulated_gradient, loss_fn, num_parts=n, axis_name=axis_name) for n in (fitting, 1))
+        return (
+            whole(params, batch, valid)
+            if fitting == 1
+            else jax.lax.platform_dependent(params, batch, valid, cpu=cut, default=whole)
+        )
     if num_parts == 1:
         return mean_gradient(lambda params: loss_fn(params, batch), params, axis_name)
     if valid.shape[0] % num_parts:  # a builder knows no devices; this is one's share

@@ -1,7 +1,5 @@
 """Agents over devices: which leaves of a state belong to environments, and running ``step`` with the environments shared out.
 
-For accelerators: between the devices of a CPU jaxlib 0.10.2 lets independent collectives of a program overtake each other.
-
 Everything that belongs to an environment (its state, its rows in replay, its return statistics) lives with one device; everything
 else is the same on all of them. Gradients and statistics are averaged inside ``update`` over the agent's ``axis_name``.
 """

@@ -233,7 +233,6 @@ def test_the_updates_alone_are_those_of_training(monkeypatch):
     chex.assert_trees_all_equal(updated.actor, started.actor)
 
     monkeypatch.setattr(layout, "MIN_ROWS", 8)
-    monkeypatch.setattr(layout, "ON_CPU", True)
     shared = make_program(TINY._replace(total_steps=16, num_seeds=1), "updates")
     states, steps = shared.train(np.array([3], np.uint32))
     assert steps == 16

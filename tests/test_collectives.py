@@ -37,8 +37,18 @@ def independent(x: jax.Array) -> dict[str, Any]:
     rest = x[0] - x[0] + 1.0
     doubled = jax.lax.while_loop(lambda s: s[1] < 3, lambda s: (jax.lax.psum(s[0], AXIS) * rest, s[1] + 1), (rest, 0))[0]
     chosen = jax.lax.cond(total > 0, lambda x: jax.lax.psum(x, AXIS) * 2, lambda x: jax.lax.pmax(x, AXIS) * 3, x[:5])
+    here = jax.lax.platform_dependent(x, cpu=lambda x: jax.lax.psum(x, AXIS), default=lambda x: jax.lax.pmax(x, AXIS))
     jitted = jax.jit(lambda x: jax.lax.psum({"a": x[:2], "b": x[2:4].astype(jnp.int32)}, AXIS))(x)
-    return {"mean": mean, "most": most, "total": total, "least": least, "doubled": doubled, "chosen": chosen, "jitted": jitted}
+    return {
+        "mean": mean,
+        "most": most,
+        "total": total,
+        "least": least,
+        "doubled": doubled,
+        "chosen": chosen,
+        "here": here,
+        "jitted": jitted,
+    }
 
 
 def sharded(function: Callable[..., Any], x: jax.Array, axes: tuple[str, ...] = (AXIS,)) -> Any:

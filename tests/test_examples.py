@@ -45,9 +45,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-# jaxlib 0.10.2 lets independent collectives between CPU devices overtake each other (see ``runtime.drivers.layout``): of programs
-# of this size one in some hundred ends the process, and all tests with it.
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name == "pmap" else name for name in SHORT])
+@pytest.mark.parametrize("name", SHORT)
 def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))

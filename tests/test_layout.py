@@ -22,13 +22,6 @@ from jaxrl.types import Agent
 from tests import probes
 from tests.agents import RECURRENT, assert_bit_equal, assert_close, cartpole, small, small_dqn, small_ppo
 
-
-@pytest.fixture(autouse=True)
-def also_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs here are small, and run one operation after the other."""
-    monkeypatch.setattr(layout, "ON_CPU", True)
-
-
 LARGE = {"num_envs": 512, "rollout_length": 4 * MIN_ROWS // 512}
 
 
@@ -68,11 +61,6 @@ def replaced() -> Agent:
 )
 def test_devices_share_environments_where_that_serves(make: Any, spare: int, chosen: int) -> None:
     assert devices_per_seed(make(), spare) == chosen
-
-
-def test_devices_of_a_cpu_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "ON_CPU", False)
-    assert open_fused(small_ppo("CartPole-v1", **LARGE), [0])[1] == devices.Layout(jax.devices()[:1], None)
 
 
 def test_few_seeds_leave_devices_to_environments(monkeypatch: pytest.MonkeyPatch) -> None:

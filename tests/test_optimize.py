@@ -11,14 +11,22 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl import make_train
+from jaxrl import make_train, optimize
 from jaxrl.algorithms.ppo import (
     PPOConfig,
     PPOHyperparams,
 )
 from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.metrics import to_floats
-from jaxrl.optimize import accumulated_gradient, clipped_adam, clipped_rmsprop, packing, scheduled, valid_mean, valid_means
+from jaxrl.optimize import (
+    accumulated_gradient,
+    clipped_adam,
+    clipped_rmsprop,
+    packing,
+    scheduled,
+    valid_mean,
+    valid_means,
+)
 from tests import probes
 from tests.agents import assert_bit_equal, assert_close, small_ppo
 from tests.test_ppo import jit, sample, whole_batch
@@ -182,3 +190,18 @@ def test_rmsprop_is_the_papers() -> None:
         theta = theta - 0.1 * clipped / np.sqrt(g + 1e-5)
         np.testing.assert_allclose(params, theta, rtol=1e-4, atol=1e-6)
     assert unpack(params)["b"].shape == () and len(jax.tree.leaves(params)) == 1
+
+
+def test_ppo_cuts_large_minibatches_unless_a_loss_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is the same up to rounding."""
+    large = {"num_envs": 512, "rollout_length": 4, "num_epochs": 1, "num_minibatches": 2}
+    agent = small_ppo("CartPole-v1", **large)
+    state = jit(agent.init)(jax.random.key(0))
+    whole = jit(agent.step)(state)
+    cut: list[int] = []
+    monkeypatch.setattr(optimize, "parts_in_cache", lambda *args, rows: cut.append(rows) or 8)
+    assert_close(jit(small_ppo("CartPole-v1", **large).step)(state), whole, atol=1e-5)
+    assert {*cut} == {1024}
+    cut.clear()
+    jax.eval_shape(small_ppo("CartPole-v1", **large, extra_losses=lambda params, batch: (0.0, {})).step, state)
+    assert not cut

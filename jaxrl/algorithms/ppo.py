@@ -19,7 +19,7 @@ from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.metrics import Stacked, stack, unstack
 from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, of_steps_taken, shuffled, stop_beyond
 from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
-from jaxrl.on_policy import OnPolicyConfig, act, divergence, drawn_actions, evaluated, observe, prepare_actor_critic, row_by_row
+from jaxrl.on_policy import OnPolicyConfig, act, divergence, drawn_actions, evaluated, observe, prepare_actor_critic, values_after
 from jaxrl.optimize import Optimizer, Schedule, accumulated_gradient, add_losses, packing, step_along, valid_means
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.returns import discounts, gae
@@ -50,7 +50,7 @@ class PPOConfig(OnPolicyConfig):
     stop_kl: NonNegative = added(0.0)
     """The iteration's first minibatch whose approx_kl is above it ends its gradient steps; 0: none does."""
     accumulation_steps: Count = added(1)
-    """Parts of each minibatch that are in memory one after the other, for one gradient step."""
+    """Parts of each minibatch that are in memory one after the other, for one gradient step; on a CPU 1 may become more."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -116,9 +116,7 @@ def init(rule: Rule[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
 def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp: PPOHyperparams) -> Batch:
     """Advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
     inputs = normalize_inputs(learner.statistics, rollout.inputs)
-    # All values at once, the reached observation of the last row included: far cheaper than one row at a time when acting.
-    unroll = model.unroll if config.accumulation_steps == 1 else row_by_row(model)
-    output = unroll(learner.params, rollout.carry, inputs)[1]
+    output = values_after(model, learner.params, rollout, inputs, by_rows=config.accumulation_steps > 1)
     value, next_value = output.value[:-1], output.value[1:]
     reward = scale_rewards(learner.statistics, rollout.reward)
     advantage = gae(reward, *discounts(rollout, hp.gamma, hp.gae_lambda), value, next_value, rollout.valid)
@@ -176,6 +174,8 @@ def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, 
     key = fold_in(learner.key, learner.version)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
     order = minibatches(key, *sizes, rule.axis_name)
+    # A loss of the user's may be more than a mean over rows.
+    num_parts = None if config.accumulation_steps == 1 and not rule.extra_losses else config.accumulation_steps
 
     def loss(packed: PyTree, part: Batch) -> tuple[Array, dict[str, Array]]:
         params = unpack(packed)
@@ -184,7 +184,7 @@ def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, 
 
     def minibatch(carry: Progress, part: Batch) -> tuple[Progress, tuple[Stacked, Array | None]]:
         packed, opt_state, going = carry
-        gradient = accumulated_gradient(loss, packed, part, part.valid, config.accumulation_steps, rule.axis_name)
+        gradient = accumulated_gradient(loss, packed, part, part.valid, num_parts, rule.axis_name)
         *new, metrics = step_along(*gradient, optimise, packed, opt_state)
         going, new = stop_beyond(config.stop_kl, metrics, going, new, [packed, opt_state], rule.axis_name)
         return (*new, going), (stack(metrics), going)

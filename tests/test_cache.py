@@ -1,0 +1,42 @@
+"""How much work at once: what is counted, and where it is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.cache import CACHED_BYTES, LEAST_ROWS, bytes_of_products, is_a_part, parts_in_cache
+
+WIDTH = 64
+EACH = 4 * (8 + WIDTH)  # bytes of a row that the product gives, and that are put together for it
+
+
+def layer(params: Any, x: Any) -> Any:
+    return jax.jit(lambda x: jnp.tanh(x @ params))(jnp.concatenate([x, x], -1))
+
+
+def shapes(rows: int, width: int = WIDTH) -> Any:
+    return jax.ShapeDtypeStruct((8, width), jnp.float32), jax.ShapeDtypeStruct((rows, 4), jnp.float32)
+
+
+def parts(rows: int, width: int = WIDTH) -> int:
+    return parts_in_cache(layer, *shapes(rows, width), rows=rows)
+
+
+FOUR = 4 * (CACHED_BYTES // EACH + 1)
+"""Rows that are a little more than what four caches hold."""
+
+
+def test_rows_are_cut_to_what_a_cache_holds() -> None:
+    assert bytes_of_products(layer, *shapes(100)) == 100 * EACH
+    assert [parts(FOUR), parts(2 * FOUR), parts(3 * FOUR)] == [4, 8, 8]
+    assert parts(FOUR - 8) == 1  # two parts are no gain
+    assert parts(FOUR + 2) == 1  # neither four divide it
+    assert parts(LEAST_ROWS - 1, 100_000) == 1
+
+
+def test_what_is_work_enough_by_itself() -> None:
+    enough = CACHED_BYTES // 8 // EACH + 1
+    assert is_a_part(layer, *shapes(enough)) and not is_a_part(layer, *shapes(enough - 1))
