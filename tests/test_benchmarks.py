@@ -293,7 +293,7 @@ def program(name, rates, compiled, returns, steps=1000):
     }
 
 
-def fake_result(ours=(2000, 3000, 8000), theirs=(1000, 1000, 2000)):
+def fake_result(ours=(2000, 4000, 10_000), theirs=(1000, 1000, 2000)):
     programs = {
         "jaxrl": program("jaxrl", ours, [1.0, 2.0], [490.0, 500.0]),
         "rejax": program("rejax", theirs, [2.0, 2.0], [480.0, 480.0]),
@@ -317,12 +317,12 @@ def cells(text, start):
 
 def test_speed_tables():
     text = report.speed_report(fake_result())
-    first = ["ppo-1-seed", "jaxrl", "3k (2k–8k)", "50.0%", "1.50", "0.38", "300", "9,155", "1k", "495.0 ± 5.0"]
+    first = ["ppo-1-seed", "jaxrl", "4k (2k–10k)", "66.7%", "1.50", "0.38", "300", "9,155", "1k", "495.0 ± 5.0"]
     assert cells(text, "ppo-1-seed") == first
     ratios = text[text.index("jaxrl / Rejax") :]
-    # Paired: 2000/1000, 3000/1000, 8000/2000.
-    assert cells(ratios, "ppo-1-seed")[1:] == ["3.00 (2.00–4.00)", "0.75 (0.50–1.00)", "0.75 (0.50–1.00)", "1.00", "+15.0 ± 5.0"]
-    assert cells(text, "PPO, 8 seeds: speed")[1:] == ["≥ 2.00", "3.00 (2.00–4.00)", "yes"]
+    # Paired: 2000/1000, 4000/1000, 10000/2000.
+    assert cells(ratios, "ppo-1-seed")[1:] == ["4.00 (2.00–5.00)", "0.75 (0.50–1.00)", "0.75 (0.50–1.00)", "1.00", "+15.0 ± 5.0"]
+    assert cells(text, "PPO, 8 seeds: speed")[1:] == ["≥ 3.40", "4.00 (2.00–5.00)", "yes"]
     assert cells(text, "PPO, 1 seed: trace and compile from")[1:] == ["≤ 0.33", "0.25 (0.25–0.25)", "yes"]
     assert "No GPU was at hand" in text
 
@@ -403,7 +403,7 @@ def test_what_is_counted_is_kept_with_what_is_measured(monkeypatch):
 
 def test_what_was_missed_is_said():
     slow = fake_result(ours=(1000, 1500, 3000))
-    assert cells(report.speed_report(slow), "PPO, 8 seeds: speed")[1:] == ["≥ 2.00", "1.50 (1.00–1.50)", "NO"]
+    assert cells(report.speed_report(slow), "PPO, 8 seeds: speed")[1:] == ["≥ 3.40", "1.50 (1.00–1.50)", "NO"]
     assert claims.missed_claims(slow) and not claims.missed_claims(fake_result())
     assert not claims.missed_claims(slow | {"scale": 0.1})
 
