@@ -232,6 +232,10 @@ class RolloutConfig:
         """Those that are collected and observed before the first update."""
         return 0
 
+    def network(self, own: Any) -> Any:
+        """What is made of the spaces where the rule's ``own`` network was asked for: that, as these settings have it."""
+        return own
+
     def check(self, *, recurrent: bool = False) -> None:
         """Refuse sizes that do not fit together; each alone is in its range. What a rule adds, it checks after these.
 

@@ -102,6 +102,18 @@ def with_arguments(
     return functools.partial(network, **model) if model else None
 
 
+def is_own(model: Any, network: ModelFn) -> bool:
+    """Whether a builder's ``model`` keyword is the rule's own ``network``, with arguments or without."""
+    return model is None or model is network or (isinstance(model, functools.partial) and model.func is network)
+
+
+def as_network(model: Any, network: ModelFn, other: ModelFn) -> Any:
+    """A builder's ``model`` keyword, with ``other`` where it has the rule's own ``network``."""
+    if other is network or not is_own(model, network):
+        return model
+    return functools.partial(other, *model.args, **model.keywords) if isinstance(model, functools.partial) else other
+
+
 def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, *, name: str = "model") -> Model:
     """A builder's ``model`` keyword: a Model, a function of (observation_space, action_space) that gives one, or None.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl.config import CountOrZero, refuse_unused
 from jaxrl.critics import least, td_loss
+from jaxrl.heads import midpoints, tilted_huber
 from jaxrl.off_policy import OffPolicyConfig
 from jaxrl.optimize import valid_mean
 from jaxrl.replay.transitions import Transitions
@@ -72,11 +73,7 @@ def quantile_loss(values: Array, target: Array, batch: Transitions, axis_name: s
       values: f32[num_critics, N, K].
       target: f32[N, M].
     """
-    fraction = (jnp.arange(values.shape[-1]) + 0.5) / values.shape[-1]
-    error = target[:, None, :] - values[..., None]  # [num_critics, N, K, M]
-    size = jnp.abs(error)
-    huber = jnp.where(size < 1.0, 0.5 * error**2, size - 0.5)
-    tilted = jnp.abs(fraction[:, None] - (error < 0)) * huber
+    tilted, _ = tilted_huber(values, target, midpoints(values.shape[-1]))  # [num_critics, N, K, M]
     mean = valid_mean(batch.valid, axis_name)
     loss = mean(batch.weight * tilted.mean((-2, -1))).sum()
     return loss, {"losses/td_loss": loss, "losses/q_values": mean(values.mean((0, -1)))}

@@ -37,6 +37,7 @@ from jaxrl.optimize import (
 )
 from jaxrl.parts import (
     ModelFn,
+    as_network,
     check_actions,
     check_intrinsic,
     check_loss,
@@ -339,7 +340,8 @@ def prepare(
     parts = {**parts, "model": with_arguments(parts["model"], default_model)}
     title = title_of(builder.__name__)
     check_actions(title, bound, actions)
-    model = resolve_model(parts["model"], default_model, bound)
+    network = structure.network(default_model)
+    model = resolve_model(as_network(parts["model"], default_model, network), network, bound)
     if (recurrent := is_recurrent(model)) and not memory:
         raise TypeError(f"{title} learns from single rows, so its model must be memoryless (initial_carry gives ())")
     losses = resolve_losses(parts.get("extra_losses", ()))

@@ -183,7 +183,7 @@ def by_hand() -> Any:
     """A learner after its warm-up; what it draws at a version; and the gradient of one batch of that."""
     agent, replay = cadence(1), uniform_replay(60, 4, 2, before=1)
     model = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
-    loss = partial(dqn_loss, model, True, axis_name=None)
+    loss = partial(dqn_loss, model, DQNConfig(), axis_name=None)
 
     def draw(learner: DQNState, version: Any) -> Transitions:
         drawn = replay.draw(learner.replay, jax.random.fold_in(learner.key, version), 2 * 16)
@@ -203,7 +203,7 @@ def test_priorities_follow_what_each_update_learns() -> None:
     draw, update = jit(replay.draw, static_argnums=2), jit(replay.update)
     read = jit(lambda state, drawn: transitions(replay, state, drawn, 0.99))
     model = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
-    differentiate = jit(jax.value_and_grad(partial(dqn_loss, model, True, axis_name=None), has_aux=True))
+    differentiate = jit(jax.value_and_grad(partial(dqn_loss, model, DQNConfig(), axis_name=None), has_aux=True))
     learner, learn = jit(agent.init)(KEY()).learner, jit(agent.algorithm.learn)
     for version in range(4):
         left = 1 - 8 * (8 + version) / 320

@@ -74,6 +74,7 @@ LAYERS = (
         "agent",
         "critics",
         "deterministic",
+        "heads",
         "off_policy",
         "on_policy",
         "optimism",
@@ -282,7 +283,7 @@ def code_lines(rule: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "rule, lines", [("ppo", 260), ("dqn", 200), ("a2c", 120), ("reinforce", 140), ("sac", 300), ("td3", 110), ("ddpg", 100)]
+    "rule, lines", [("ppo", 260), ("dqn", 260), ("a2c", 120), ("reinforce", 140), ("sac", 300), ("td3", 110), ("ddpg", 100)]
 )
 def test_a_rule_reads_in_a_few_screens(rule: str, lines: int) -> None:
     assert len(code_lines(rule)) <= lines

@@ -1,7 +1,6 @@
-"""Deep Q-learning (Mnih et al. 2015) with uniform replay, a target network and, by default, double Q-learning and
-n-step returns.
+"""Deep Q-learning (Mnih et al. 2015) with replay, a target network and, by default, double Q-learning and n-step returns.
 
-Reads top to bottom: settings, state, acting, loss, observe and learn, builder.
+Reads top to bottom: settings, state, loss, acting, learning, builder. Value heads and looking ahead are in ``jaxrl.heads``.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.actions import epsilon_greedy, falling_epsilon
-from jaxrl.config import Count, LearningRate, Positive, PositiveUnit, PrioritizedConfig, TotalSteps, Unit
+from jaxrl.actions import epsilon_greedy, falling_epsilon, spread_epsilon
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
 from jaxrl.distributions import pick
+from jaxrl.heads import HeadConfig, Networks, best_next, check_outputs, soft_next
 from jaxrl.models import q_network, split_mask
 from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_mean
-from jaxrl.parts import ModelArguments, ModelFn, check_q_values, resolve_replay
+from jaxrl.parts import ModelArguments, ModelFn, is_own, resolve_replay
 from jaxrl.replay import Draw, ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
@@ -27,11 +27,12 @@ from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Rule, prepare
 from jaxrl.spaces import finite
+from jaxrl.threefry import fold_in, unrolled
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, StepInput
 
 
 @dataclass(frozen=True)
-class DQNConfig(PrioritizedConfig):
+class DQNConfig(HeadConfig):
     """DQN's structure."""
 
     rollout_length: Count = 32
@@ -41,6 +42,16 @@ class DQNConfig(PrioritizedConfig):
     """Updates between changes of the target network."""
     double: bool = True
     """Choose the next action with the online network (van Hasselt et al. 2016)."""
+    epsilon_exponent: NonNegative = added(0.0)
+    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: all
+    alike."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.munchausen:
+            refuse_unused(self, type(self)(), ["double"], "with munchausen, which chooses no next action")
+        if self.num_envs == 1:
+            refuse_unused(self, type(self)(), ["epsilon_exponent"], "with num_envs=1")
 
 
 class DQNHyperparams(NamedTuple):
@@ -82,27 +93,36 @@ PRIORITIES = "priorities"
 
 
 def dqn_loss(
-    model: Model, double: bool, params: PyTree, target_params: PyTree, batch: Transitions, axis_name: str | None
+    model: Model,
+    config: DQNConfig,
+    params: PyTree,
+    target_params: PyTree,
+    batch: Transitions,
+    axis_name: str | None,
+    key: Key | None = None,
 ) -> tuple[Array, dict[str, Array]]:
-    """½·w·(r + γ·(1 − terminated)·Q⁻(s′, a′) − Q(s, a))², as a mean over valid draws (Mnih et al. 2015, eq. 1; w is 1 there).
+    """The head's loss, ½·(y − Q(s, a))² of the scalar one, times the draw's weight, as a mean over valid draws.
 
-    With n-step returns r is the sum of n discounted rewards, γ is γⁿ, and s′ is n steps away. a′ maximises the online network
-    with ``double`` (van Hasselt et al. 2016, eq. 4) and the target network Q⁻ without. Beside what is logged it gives the rows'
-    priorities, |r + … − Q(s, a)|.
+    With n-step returns the reward in y is the sum of n discounted ones, γ is γⁿ, and s′ is n steps away. What lies beyond is what
+    the target network says of one next action (``best_next``), or of all with ``munchausen`` (``soft_next``).
+    Beside what is logged it gives the rows' priorities.
+
+    Args:
+      key: for what networks draw, each time they are asked.
     """
-    batch = finite(batch, batch.valid)
-    q_next = model.apply(target_params, (), batch.next_inputs)[1]
-    chooser = model.apply(params, (), batch.next_inputs)[1] if double else q_next
-    best = pick(q_next, jnp.argmax(chooser, -1))
-    target = jax.lax.stop_gradient(batch.reward + jnp.where(batch.discount == 0, 0.0, batch.discount * best))
+    batch, head = finite(batch, batch.valid), config.value_head
+    keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
+    online, target = (lambda inputs, key, p=p: model.apply(p, (), inputs, key=key)[1] for p in (params, target_params))
+    look_ahead = soft_next if config.munchausen else best_next
+    towards, beyond = look_ahead(config, head, Networks(online, target), batch, keys[1:])
 
-    q_values = model.apply(params, (), batch.inputs)[1]
-    chosen = pick(q_values, batch.action)
-    error = chosen - target
+    outputs = online(batch.inputs, keys[0])
+    losses, priorities = head.loss(outputs, towards, jax.lax.stop_gradient(beyond))
     mean = valid_mean(batch.valid, axis_name)
-    loss = 0.5 * mean(batch.weight * error**2)
+    loss = mean(batch.weight * losses)
+    chosen = pick(head.values(outputs, batch.inputs.obs), batch.action)
     logged = {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
-    return loss, logged | {PRIORITIES: jnp.where(batch.valid, jnp.abs(error), 0.0)}
+    return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
 def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> DQNState:
@@ -122,10 +142,28 @@ def policy(rule: Rule[DQNConfig], learner: DQNState) -> Policy:
 def act(
     rule: Rule[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    carry, q_values = rule.model.apply(policy.params, carry, inputs)
-    if not explore:
+    config, keys = rule.config, fold_each(key, env_id) if explore else None
+    if keys is not None and config.noisy:  # each environment has noise of its own, which is that of any batch around it
+        one = lambda inputs, key: rule.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], inputs), key=key)[1]  # noqa: E731
+        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(one)(inputs, jax.vmap(fold_in, (0, None))(keys, 1)))
+    else:
+        carry, outputs = rule.model.apply(policy.params, carry, inputs)
+    q_values = config.value_head.values(outputs, inputs.obs)
+    if keys is None:
         return carry, jnp.argmax(q_values, -1).astype(jnp.int32), {}
-    return carry, epsilon_greedy(q_values, split_mask(inputs.obs)[1], policy.exploration, fold_each(key, env_id)), {}
+    rates = spread_epsilon(policy.exploration, config.epsilon_exponent, env_id, config.num_envs)
+    return carry, epsilon_greedy(q_values, split_mask(inputs.obs)[1], rates, keys), {}
+
+
+def network_keys(rule: Rule[DQNConfig], learner: DQNState) -> Key | None:
+    """One for each update, where the network draws something."""
+    if not rule.config.draws:
+        return None
+    # The rows are drawn with the key itself, or with the numbers of updates folded into it.
+    key = fold_in(fold_in(learner.key, learner.version), -1)
+    if rule.axis_name is not None:
+        key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
+    return jax.random.split(unrolled(key), rule.config.updates_per_iteration)
 
 
 def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
@@ -134,10 +172,10 @@ def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
     # Modulo first: the count of all updates would not stay within 32 bits.
     first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
-    def one(carry: tuple[PyTree, PyTree, PyTree], now: tuple[Array, Transitions]) -> Any:
+    def one(carry: tuple[PyTree, PyTree, PyTree], now: tuple[Array, Transitions, Key | None]) -> Any:
         packed, target, opt_state = carry
-        index, batch = now
-        loss = lambda p: dqn_loss(rule.model, config.double, unpack(p), unpack(target), batch, rule.axis_name)  # noqa: E731
+        index, batch, key = now
+        loss = lambda p: dqn_loss(rule.model, config, unpack(p), unpack(target), batch, rule.axis_name, key)  # noqa: E731
         packed, opt_state, metrics = descend(loss, optimise, packed, opt_state, rule.axis_name)
         priorities = metrics.pop(PRIORITIES)
         # A where on parameters: a cond on state would become a select of everything under vmap.
@@ -150,7 +188,7 @@ def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
         return drawn._replace(weight=drawn.weight ** rule.importance(learner)) if config.prioritized else drawn
 
     start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), replay, metrics = rule.scan_updates(learner, one, start, batch)
+    (packed, target, opt_state), replay, metrics = rule.scan_updates(learner, one, start, batch, network_keys(rule, learner))
     metrics["charts/epsilon"] = epsilon(rule, learner)
     fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
     return rule.updated(learner, hp, metrics, **fields)
@@ -178,7 +216,8 @@ def make_dqn(
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
       model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
         outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of
-        2×64, ReLU, for vectors.
+        2×64, ReLU, for vectors. Settings of the head make it a ``jaxrl.models.value_network``; a Model of your own then gives
+        what ``jaxrl.heads`` says of the head.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, asked to keep 1 row
         before and n_step rows after a drawn one; default: ``uniform_replay``, or with ``prioritized`` a ``prioritised_replay``.
@@ -192,8 +231,9 @@ def make_dqn(
     """
     given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
     ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
-    check_q_values(model, ready.output, ready.env.action_space)
     config = ready.rule.config
+    is_ours = isinstance(model, Mapping) or is_own(model, q_network)
+    check_outputs(model, is_ours, ready.output, ready.env.action_space, config)
     own = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
     made = resolve_replay(replay, own, ready.env, config, before=1, after=config.n_step)
     return ready.bind(make_algorithm(replace(ready.rule, replay=made)))

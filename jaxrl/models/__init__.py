@@ -21,6 +21,7 @@ from jaxrl.models.images import ImpalaCNN, MinAtarCNN, NatureCNN, board_convolut
 from jaxrl.models.initialisers import ACTIVATIONS, OrthogonalKernel, dense, drawn_at_once, orthogonal, polar
 from jaxrl.models.networks import ActorCritic, QNetwork, RecurrentActorCritic, RecurrentQNetwork, SeparateActorCritic
 from jaxrl.models.settings import make_network
+from jaxrl.models.values import QuantileOutput, value_network
 from jaxrl.models.wrap import from_linen, from_nnx
 from jaxrl.types import Model
 
@@ -34,6 +35,7 @@ __all__ = [
     "NatureCNN",
     "OrthogonalKernel",
     "PolicyHead",
+    "QuantileOutput",
     "action_value",
     "actor_critic",
     "board_convolution",
@@ -48,6 +50,7 @@ __all__ = [
     "policy_network",
     "q_network",
     "split_mask",
+    "value_network",
 ]
 
 for _public in (
@@ -63,6 +66,7 @@ for _public in (
     polar,
     policy_network,
     split_mask,
+    value_network,
 ):
     _public.__module__ = __name__  # the name in specs, which outlives the files of this room
 
