@@ -160,7 +160,7 @@ def network_keys(rule: Rule[DQNConfig], learner: DQNState) -> Key | None:
     if not rule.config.draws:
         return None
     # The rows are drawn with the key itself, or with the numbers of updates folded into it.
-    key = fold_in(fold_in(learner.key, learner.version), -1)
+    key = fold_in(fold_in(learner.key, learner.version), 2**31 - 1)
     if rule.axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
     return jax.random.split(unrolled(key), rule.config.updates_per_iteration)
