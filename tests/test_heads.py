@@ -196,8 +196,8 @@ def test_how_much_there_was_to_learn(head: str) -> None:
 
 
 AGENTS: dict[str, dict[str, Any]] = {
-    "c51": {"head": "c51", "num_atoms": 11, "v_min": -3, "v_max": 3, "dueling": True, "noisy": True, "epsilon_start": 0.5},
-    "qr": {"head": "qr", "num_quantiles": 4, "dueling": True},
+    "c51": {"head": "c51", "num_atoms": 11, "v_min": -3, "v_max": 3, "dueling": True},
+    "qr": {"head": "qr", "num_quantiles": 4, "noisy": True, "epsilon_start": 0.5},
     "iqn": {"head": "iqn", "num_quantiles": 4, "munchausen": 0.9},
 }
 """All switches, in as few programs as there are heads."""
@@ -298,9 +298,9 @@ def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
         ({"head": "c51", "v_max": float("inf")}, "v_max=inf is not allowed: it must be a finite number"),
         ({"noisy_sigma": 0.1}, "noisy_sigma=0.1 has no effect without noisy"),
         ({"munchausen_temperature": 0.1}, "munchausen_temperature=0.1 has no effect without munchausen"),
-        ({"munchausen": 0.9, "double": False}, "double=0 has no effect with munchausen"),
+        ({"munchausen": 0.9, "double": False}, "double=False has no effect with munchausen"),
         ({"num_envs": 1, "epsilon_exponent": 7, "batch_size": 16}, "epsilon_exponent=7 has no effect with num_envs=1"),
-        ({"dueling": True, "model": lambda o, a: q_network(o, a)}, "dueling=1 has no effect beside a model of your own"),
+        ({"dueling": True, "model": lambda o, a: q_network(o, a)}, "dueling=True has no effect beside a model of your own"),
     ],
 )
 def test_settings_that_exclude_each_other(settings: dict[str, Any], message: str) -> None:
