@@ -19,7 +19,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl.agent import state_shapes
 from jaxrl.parallel import on_axis, partition_specs
+from jaxrl.replay.size import stored_bytes
 from jaxrl.runtime.checkpoint.states import seal
+from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.training import evaluate, evaluation_key, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
 
@@ -91,6 +93,8 @@ class FusedDriver:
             start = time.perf_counter()
             # Each device makes all environments of its seeds, as one alone does, and keeps its own.
             init = self._lower(self._mapped(self._init_one, (0, 0), *args), *args, out_shardings=self._shardings)
+            size = stored_bytes(self.agent.algorithm, init.out_info.learner)
+            check_replay_fits(self.agent, size, len(self._seeds), list(self._mesh.devices.flat))
             with ThreadPoolExecutor(1) as background:  # XLA compiles one while Python traces the other
                 compiled = background.submit(init.compile, self._init_options)
                 self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))

@@ -13,9 +13,11 @@ import numpy as np
 
 from jaxrl.agent import check_key
 from jaxrl.metrics import identity, merge, only_if
+from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, evaluation_key, is_finite, losses, policy_of
 from jaxrl.types import Agent, AgentState, Key, Metrics, Policy, Rollout
 
@@ -66,6 +68,8 @@ class HostDriver:
 
     def init(self, hyperparams: Any = None) -> list[AgentState]:
         """New states, and environments that stand where they begin."""
+        if self.agent.algorithm.buffers:
+            check_replay_fits(self.agent, len(self.seeds) * replay_bytes(self.agent), len(self.seeds), jax.devices()[:1])
         self._open(self.seeds)
         pairs = zip(self.learners, self.seeds, strict=True)
         return [learner.init(jax.random.key(seed), hyperparams) for learner, seed in pairs]
