@@ -371,7 +371,7 @@ def test_a_case_that_the_peer_has_not_says_why():
 def test_short_tables(tmp_path):
     result = fake_result()
     result["cases"][1] |= {"title": "alone", "no_peer": "has none", "programs": {"jaxrl": program("jaxrl", [4000], [], [])}}
-    assert cells(summary.readme_table([result]), "ppo-1-seed")[1:] == ["3k", "1k", "3"]
+    assert cells(summary.readme_table([result]), "ppo-1-seed")[1:] == ["4k", "1k", "4"]
     assert cells(summary.readme_table([result]), "alone")[1:] == ["4k", "has none", "–"]
     text = "# A\n\n<!-- speed: python -m benchmarks table -->\n\nold\n\n<!-- /speed -->\n\nend\n"
     new = summary.in_readme(text, [result])
