@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms import *  # noqa: F403
     from jaxrl.envs import list_envs, make_env
     from jaxrl.runtime.checkpoint.restore import restore
+    from jaxrl.runtime.checkpoint.rows import load_replay, save_replay
     from jaxrl.runtime.checkpoint.store import save
     from jaxrl.runtime.play.checking import check_env
     from jaxrl.runtime.play.evaluation import evaluate
@@ -32,8 +33,10 @@ _HOMES = {
     "check_env": "jaxrl.runtime.play.checking",
     "list_envs": "jaxrl.envs",
     "make_env": "jaxrl.envs",
+    "load_replay": "jaxrl.runtime.checkpoint.rows",
     "restore": "jaxrl.runtime.checkpoint.restore",
     "save": "jaxrl.runtime.checkpoint.store",
+    "save_replay": "jaxrl.runtime.checkpoint.rows",
     "evaluate": "jaxrl.runtime.play.evaluation",
     "load_policy": "jaxrl.runtime.play.policy",
     "resume": "jaxrl.runtime.run",
@@ -68,12 +71,14 @@ __all__ = [
     "evaluate",
     "list_envs",
     "load_policy",
+    "load_replay",
     "make_env",
     "make_train",
     "restore",
     "resume",
     "run",
     "save",
+    "save_replay",
 ]
 __all__ += [entry.builder for entry in ALGORITHMS.values()]
 

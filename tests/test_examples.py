@@ -37,6 +37,10 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
     "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
     "gymnasium_env": ({"total_steps": 1024}, r"PPO on gymnasium's CartPole-v1: return \d+\.\d"),
     "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ rows of logs; every bit of both final states equal: True"),
+    "offline_dqn": (
+        {"file": "rows.npz", "total_steps": 4096, "iterations": 2},
+        r"\d+ rows of each of 8 environments to learn from\nreturn of what was learnt from the file: \d+\.\d",
+    ),
     "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
     "population_based_training": (
         {"members": 4, "total_steps": 4096, "chunk_iterations": 2},

@@ -1,0 +1,34 @@
+"""Learn from a saved buffer, without stepping an environment: one agent collects rows, another learns from nothing but its file.
+
+python examples/offline_dqn.py [FILE]
+"""
+
+import sys
+
+import jax
+
+import jaxrl
+from jaxrl.config import merge_hyperparams
+
+
+def main(file: str = "runs/cartpole-replay.npz", total_steps: int = 100_000, iterations: int = 400) -> None:
+    sizes = {"num_envs": 8, "buffer_size": 40_000}
+    collector = jaxrl.make_dqn("CartPole-v1", epsilon_end=0.3, **sizes)
+    states, _ = jaxrl.run(collector, total_steps, quiet=True)
+    jaxrl.save_replay(file, jax.tree.map(lambda x: x[0], states))
+
+    # Nothing here resets or steps CartPole: the agent is asked for its learning rule alone.
+    offline = jaxrl.make_dqn("CartPole-v1", anneal=False, learning_rate=1e-3, prioritized=True, **sizes)
+    learner = offline.algorithm.init(jax.random.key(1), merge_hyperparams(offline.hyperparams, None))
+    learner = jaxrl.load_replay(file, offline, learner)
+    print(f"{int(learner.replay.ring.size)} rows of each of {offline.num_envs} environments to learn from")
+
+    learn = jax.jit(lambda learner: jax.lax.scan(lambda now, _: offline.algorithm.learn(now), learner, length=iterations)[0])
+    learner = learn(learner)
+
+    score = jaxrl.evaluate(offline, offline.algorithm.policy(learner), jax.random.key(2), num_episodes=32)
+    print(f"return of what was learnt from the file: {float(score.episodic_return.mean()):.1f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])
