@@ -52,7 +52,7 @@ def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
     Discrete ones, and the greedy action there.
 
     Args:
-      make: environment with Discrete actions -> agent.
+      make: environment with Discrete actions -> agent; on a Box the two are its halves.
     """
     agent = make(probe_set(*(make() for make, _ in PROBES.values())))
     inputs = first_input(jnp.asarray(SEEN), agent.env.action_space, 3)
@@ -64,7 +64,8 @@ def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
         greedy = agent.algorithm.act(*given, explore=False)[1]
         if isinstance(agent.env.action_space, spaces.Discrete):
             return values_of(agent, state.learner, inputs), greedy
-        return jnp.stack([values_of(agent, state.learner, inputs, a) for a in (-0.5, 0.5)], -1), greedy[..., 0] > 0
+        values = jnp.stack([values_of(agent, state.learner, inputs, a) for a in (-0.5, 0.5)], -1)
+        return values, greedy[..., 0] > (agent.env.action_space.low + agent.env.action_space.high) / 2  # type: ignore[attr-defined]
 
     found = jax.jit(jax.vmap(run), compiler_options=COMPILE_FAST)(jnp.arange(len(PROBES)))
     return {name: tuple(np.asarray(x[i]) for x in found) for i, name in enumerate(PROBES)}

@@ -108,9 +108,12 @@ def test_updates_are_those_of_a_loop() -> None:
         actor_learning_rate=0.02,
     )
     own = agent.algorithm.learn.args[1]  # type: ignore[union-attr]
-    start = jit(agent.init)(KEY()).learner
-    learner, metrics = jit(agent.algorithm.learn)(start)
-    draws = jit(partial(draw_updates, own))(start, 0.99)
+
+    def run(key: Any) -> Any:
+        start = agent.init(key).learner
+        return start, agent.algorithm.learn(start), draw_updates(own, start, 0.99)  # type: ignore[misc]
+
+    start, (learner, metrics), draws = jit(run)(KEY())
 
     @jit
     def critic_gradient(targets: Any, critic: Any, now: Any) -> Any:
