@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a t
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
+    from jaxrl.algorithms.pqn import make_pqn as make_pqn
     from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
     from jaxrl.algorithms.sac import make_sac as make_sac
     from jaxrl.algorithms.td3 import make_td3 as make_td3
@@ -146,6 +147,17 @@ ALGORITHMS = {
             memory=False,
             paper=Paper("Mnih et al.", 2015, "doi:10.1038/nature14236"),
             module="jaxrl.algorithms.dqn",
+            network="q_network",
+        ),
+        Entry(
+            "pqn",
+            "PQN",
+            "parallelised Q-learning by λ-returns, without replay",
+            actions=("Discrete",),
+            family="on-policy",
+            memory=False,
+            paper=Paper("Gallici et al.", 2024, "arXiv:2407.04811"),
+            module="jaxrl.algorithms.pqn",
             network="q_network",
         ),
         Entry(

@@ -1,0 +1,190 @@
+"""Parallelised Q-learning (Gallici et al. 2024): λ-returns over rollouts of many environments, a normalised network, and neither
+replay nor a target network.
+
+Reads top to bottom: settings, targets, loss, acting, update, builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.actions import epsilon_greedy, falling_epsilon, spread_epsilon
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, RolloutConfig, TotalSteps, Unit, refuse_unused
+from jaxrl.distributions import pick
+from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, shuffled
+from jaxrl.models import q_network, split_mask
+from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_means
+from jaxrl.parts import ModelArguments, ModelFn, check_q_values, is_own
+from jaxrl.returns import discounts, lambda_returns
+from jaxrl.rollout import fold_each
+from jaxrl.rule import Learner, Rule, prepare
+from jaxrl.spaces import finite
+from jaxrl.threefry import fold_in
+from jaxrl.types import Agent, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+
+
+@dataclass(frozen=True)
+class PQNConfig(RolloutConfig):
+    """PQN's structure."""
+
+    num_envs: Count = 32
+    rollout_length: Count = 64
+    """Rows that each environment contributes to an iteration, and the most rewards in a return."""
+    num_epochs: Count = 4
+    """Passes over each rollout."""
+    num_minibatches: Count = 16
+    """Parts of each pass, one gradient step each; must divide num_envs * rollout_length."""
+    layer_norm: bool = True
+    """Normalise the hidden layers of jaxrl's own network (Ba et al. 2016)."""
+    epsilon_exponent: NonNegative = 0.0
+    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: all
+    alike."""
+
+    def network(self, own: Any) -> ModelFn:
+        return partial(own, layer_norm=self.layer_norm)
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        check_minibatches(self.num_minibatches, 1, self.steps_per_iteration, "num_envs * rollout_length")
+        if self.num_envs == 1:
+            refuse_unused(self, PQNConfig, ["epsilon_exponent"], "with num_envs=1")
+
+
+class PQNHyperparams(NamedTuple):
+    """PQN's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+
+    learning_rate: LearningRate = 5e-4
+    gamma: Unit = 0.99
+    """Discount per step."""
+    q_lambda: Unit = 0.95
+    """λ of the returns: 0 trusts the Q-values, 1 the rewards."""
+    epsilon_start: Unit = 1.0
+    """Probability of a random action at the start."""
+    epsilon_end: Unit = 0.1
+    """The same once exploration_steps have passed."""
+    exploration_steps: Positive = 50_000.0
+    """Rows over which epsilon falls linearly."""
+    max_grad_norm: Positive = 10.0
+    """Clip the gradient to this global norm."""
+    adam_eps: Positive = 1e-5
+    """Adam's ε."""
+    total_steps: TotalSteps = 0.0
+
+
+class Batch(NamedTuple):
+    """Rows to learn from, [N]."""
+
+    inputs: StepInput
+    action: Array
+    target: Array
+    """The λ-return."""
+    valid: Array
+    carry: tuple[()] = ()
+
+
+# ------------------------------------------------------------------------------------------------------------------------ loss
+
+
+def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) -> tuple[Batch, Array]:
+    """The rows of a rollout with their λ-returns G_t = r_t + γ·(λ·G_{t+1} + (1 − λ)·max_a Q(s_{t+1}, a)), which end with max_a Q
+    of what was reached at a truncation and at the rollout's end, and with nothing at a termination (Gallici et al. 2024,
+    algorithm 1); and how far the Q-values of the actions were from them, f32[N].
+
+    Traces go on through random actions, as in Peng's Q(λ).
+    """
+    flat = lambda tree: jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), tree)  # noqa: E731
+    rows, num_envs = rollout.valid.size, rollout.valid.shape[1]
+    q_values = model.apply(params, (), flat(rollout.inputs))[1]
+    reached = q_values[num_envs:].max(-1).reshape(rollout.valid.shape)
+    returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.q_lambda), reached, rollout.valid)
+    inputs = jax.tree.map(lambda x: x[:rows], flat(rollout.inputs))
+    batch = finite(Batch(inputs, *flat((rollout.action, returns, rollout.valid))), rollout.valid.reshape(-1))
+    return batch, batch.target - pick(q_values[:rows], batch.action)
+
+
+def pqn_loss(model: Model, params: PyTree, batch: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+    """½·(G − Q(s, a))², as a mean over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
+    chosen = pick(model.apply(params, (), batch.inputs)[1], batch.action)
+    loss = 0.5 * (chosen - batch.target) ** 2
+    return valid_means(loss, {"losses/td_loss": loss, "losses/q_values": chosen}, batch.valid, axis_name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- update
+
+
+def epsilon(rule: Rule[PQNConfig], learner: Learner) -> Array:
+    return falling_epsilon(rule.current(learner), learner.version.astype(jnp.float32) * rule.config.steps_per_iteration)
+
+
+def policy(rule: Rule[PQNConfig], learner: Learner) -> Policy:
+    return Policy(learner.params, (), epsilon(rule, learner), learner.version)
+
+
+def act(
+    rule: Rule[PQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    carry, q_values = rule.model.apply(policy.params, carry, inputs)
+    greedy = jnp.argmax(q_values, -1).astype(jnp.int32)
+    if not explore:
+        return carry, greedy, {}
+    rates = spread_epsilon(policy.exploration, rule.config.epsilon_exponent, env_id, rule.config.num_envs)
+    return carry, epsilon_greedy(q_values, split_mask(inputs.obs)[1], rates, fold_each(key, env_id)), {}
+
+
+def update(rule: Rule[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
+    config, hp = rule.config, rule.current(learner)
+    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
+    batch, error = targets(rule.model, learner.params, rollout, hp)
+    sizes = (batch.valid.size, rollout.env_id.size, config.num_epochs, config.num_minibatches)
+    order = minibatches(fold_in(learner.key, learner.version), *sizes, rule.axis_name)
+
+    def minibatch(carry: tuple[PyTree, PyTree], part: Batch) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
+        loss = lambda packed: pqn_loss(rule.model, unpack(packed), part, rule.axis_name)  # noqa: E731
+        packed, opt_state, metrics = descend(loss, optimise, *carry, rule.axis_name)
+        return (packed, opt_state), metrics
+
+    one_pass = lambda carry, order: jax.lax.scan(minibatch, carry, shuffled(batch, order, False))  # noqa: E731
+    (packed, opt_state), metrics = jax.lax.scan(one_pass, (pack(learner.params), learner.opt_state), order)
+    metrics["charts/epsilon"] = epsilon(rule, learner)
+    metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, rule.axis_name)
+    return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
+
+
+def make_pqn(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions.
+
+    Args:
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
+        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of
+        2×64, ReLU, for vectors, with normalised layers.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
+      schedules: hyperparameter name -> function of the iteration that gives a factor on it.
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``PQNConfig`` and ``PQNHyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range.
+    """
+    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    ready = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, given)
+    check_q_values(model, ready.output, ready.env.action_space)
+    if not isinstance(model, Mapping) and not is_own(model, q_network):
+        refuse_unused(ready.rule.config, PQNConfig, ["layer_norm"], "beside a model of your own, which has its own layers")
+    return ready.bind(ready.rule.algorithm(policy=policy, act=act, update=update))
