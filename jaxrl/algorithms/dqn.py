@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.actions import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
 from jaxrl.distributions import pick
 from jaxrl.heads import HeadConfig, Networks, best_next, check_outputs, soft_next
-from jaxrl.models import q_network, split_mask
+from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn, is_own, resolve_replay
+from jaxrl.q_learning import actions, check_exploration, epsilon, policy
 from jaxrl.replay import Draw, ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
@@ -50,8 +50,7 @@ class DQNConfig(HeadConfig):
         super().check(recurrent=recurrent)
         if self.munchausen:
             refuse_unused(self, type(self)(), ["double"], "with munchausen, which chooses no next action")
-        if self.num_envs == 1:
-            refuse_unused(self, type(self)(), ["epsilon_exponent"], "with num_envs=1")
+        check_exploration(self)
 
 
 class DQNHyperparams(NamedTuple):
@@ -131,14 +130,6 @@ def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> DQNSta
     return DQNState(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=rows)
 
 
-def epsilon(rule: Rule[DQNConfig], learner: DQNState) -> Array:
-    return falling_epsilon(rule.current(learner), learner.version.astype(jnp.float32) * rule.config.steps_per_iteration)
-
-
-def policy(rule: Rule[DQNConfig], learner: DQNState) -> Policy:
-    return Policy(learner.params, (), epsilon(rule, learner), learner.version)
-
-
 def act(
     rule: Rule[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
@@ -149,10 +140,7 @@ def act(
     else:
         carry, outputs = rule.model.apply(policy.params, carry, inputs)
     q_values = config.value_head.values(outputs, inputs.obs)
-    if keys is None:
-        return carry, jnp.argmax(q_values, -1).astype(jnp.int32), {}
-    rates = spread_epsilon(policy.exploration, config.epsilon_exponent, env_id, config.num_envs)
-    return carry, epsilon_greedy(q_values, split_mask(inputs.obs)[1], rates, keys), {}
+    return carry, actions(rule, policy, q_values, inputs, env_id, keys), {}
 
 
 def network_keys(rule: Rule[DQNConfig], learner: DQNState) -> Key | None:

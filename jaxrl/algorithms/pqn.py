@@ -12,16 +12,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.actions import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, RolloutConfig, TotalSteps, Unit, refuse_unused
 from jaxrl.distributions import pick
 from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, shuffled
-from jaxrl.models import q_network, split_mask
+from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_means
 from jaxrl.parts import ModelArguments, ModelFn, check_q_values, is_own
+from jaxrl.q_learning import actions, check_exploration, epsilon, policy
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Rule, prepare
@@ -53,8 +52,7 @@ class PQNConfig(RolloutConfig):
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
         check_minibatches(self.num_minibatches, 1, self.steps_per_iteration, "num_envs * rollout_length")
-        if self.num_envs == 1:
-            refuse_unused(self, PQNConfig, ["epsilon_exponent"], "with num_envs=1")
+        check_exploration(self)
 
 
 class PQNHyperparams(NamedTuple):
@@ -78,7 +76,7 @@ class PQNHyperparams(NamedTuple):
     total_steps: TotalSteps = 0.0
 
 
-class Batch(NamedTuple):
+class Rows(NamedTuple):
     """Rows to learn from, [N]."""
 
     inputs: StepInput
@@ -92,7 +90,7 @@ class Batch(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
 
-def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) -> tuple[Batch, Array]:
+def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) -> tuple[Rows, Array]:
     """The rows of a rollout with their λ-returns G_t = r_t + γ·(λ·G_{t+1} + (1 − λ)·max_a Q(s_{t+1}, a)), which end with max_a Q
     of what was reached at a truncation and at the rollout's end, and with nothing at a termination (Gallici et al. 2024,
     algorithm 1); and how far the Q-values of the actions were from them, f32[N].
@@ -105,11 +103,11 @@ def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) 
     reached = q_values[num_envs:].max(-1).reshape(rollout.valid.shape)
     returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.q_lambda), reached, rollout.valid)
     inputs = jax.tree.map(lambda x: x[:rows], flat(rollout.inputs))
-    batch = finite(Batch(inputs, *flat((rollout.action, returns, rollout.valid))), rollout.valid.reshape(-1))
+    batch = finite(Rows(inputs, *flat((rollout.action, returns, rollout.valid))), rollout.valid.reshape(-1))
     return batch, batch.target - pick(q_values[:rows], batch.action)
 
 
-def pqn_loss(model: Model, params: PyTree, batch: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+def pqn_loss(model: Model, params: PyTree, batch: Rows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
     """½·(G − Q(s, a))², as a mean over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
     chosen = pick(model.apply(params, (), batch.inputs)[1], batch.action)
     loss = 0.5 * (chosen - batch.target) ** 2
@@ -119,23 +117,11 @@ def pqn_loss(model: Model, params: PyTree, batch: Batch, axis_name: str | None) 
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
-def epsilon(rule: Rule[PQNConfig], learner: Learner) -> Array:
-    return falling_epsilon(rule.current(learner), learner.version.astype(jnp.float32) * rule.config.steps_per_iteration)
-
-
-def policy(rule: Rule[PQNConfig], learner: Learner) -> Policy:
-    return Policy(learner.params, (), epsilon(rule, learner), learner.version)
-
-
 def act(
     rule: Rule[PQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     carry, q_values = rule.model.apply(policy.params, carry, inputs)
-    greedy = jnp.argmax(q_values, -1).astype(jnp.int32)
-    if not explore:
-        return carry, greedy, {}
-    rates = spread_epsilon(policy.exploration, rule.config.epsilon_exponent, env_id, rule.config.num_envs)
-    return carry, epsilon_greedy(q_values, split_mask(inputs.obs)[1], rates, fold_each(key, env_id)), {}
+    return carry, actions(rule, policy, q_values, inputs, env_id, fold_each(key, env_id) if explore else None), {}
 
 
 def update(rule: Rule[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
@@ -145,15 +131,15 @@ def update(rule: Rule[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[L
     sizes = (batch.valid.size, rollout.env_id.size, config.num_epochs, config.num_minibatches)
     order = minibatches(fold_in(learner.key, learner.version), *sizes, rule.axis_name)
 
-    def minibatch(carry: tuple[PyTree, PyTree], part: Batch) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
+    def minibatch(carry: tuple[PyTree, PyTree], part: Rows) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
         loss = lambda packed: pqn_loss(rule.model, unpack(packed), part, rule.axis_name)  # noqa: E731
         packed, opt_state, metrics = descend(loss, optimise, *carry, rule.axis_name)
         return (packed, opt_state), metrics
 
     one_pass = lambda carry, order: jax.lax.scan(minibatch, carry, shuffled(batch, order, False))  # noqa: E731
     (packed, opt_state), metrics = jax.lax.scan(one_pass, (pack(learner.params), learner.opt_state), order)
-    metrics["charts/epsilon"] = epsilon(rule, learner)
-    metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, rule.axis_name)
+    explained = explained_variance(batch.target, error, batch.valid, rule.axis_name)
+    metrics |= {"charts/epsilon": epsilon(rule, learner), "losses/explained_variance": explained}
     return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
 
 
