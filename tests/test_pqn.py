@@ -175,7 +175,7 @@ def test_epsilon_falls_from_the_first_row() -> None:
 
 def test_the_network_is_normalised_unless_it_is_told_otherwise() -> None:
     env = probes.truncation()
-    for settings, normed in (({}, True), ({"layer_norm": False}, False), ({"model": {"layer_norm": False}}, False)):
+    for settings, normed in (({}, True), ({"normalize_layers": False}, False), ({"model": {"layer_norm": False}}, False)):
         params = jax.eval_shape(make_pqn(env, **settings).init, KEY()).learner.params
         assert ("norm_0" in params["params"]["torso"]) is normed
 
@@ -188,7 +188,7 @@ def test_the_network_is_normalised_unless_it_is_told_otherwise() -> None:
         ({"num_envs": 1, "epsilon_exponent": 7}, "epsilon_exponent=7 has no effect with num_envs=1"),
         (
             {"layer_norm": False, "model": lambda o, a: q_network(o, a)},
-            "layer_norm=False has no effect beside a model of your own",
+            "normalize_layers=False has no effect beside a model of your own",
         ),
         ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] names no hyperparameter"),
     ],

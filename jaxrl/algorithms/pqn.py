@@ -40,14 +40,14 @@ class PQNConfig(RolloutConfig):
     """Passes over each rollout."""
     num_minibatches: Count = 16
     """Parts of each pass, one gradient step each; must divide num_envs * rollout_length."""
-    layer_norm: bool = True
+    normalize_layers: bool = True
     """Normalise the hidden layers of jaxrl's own network (Ba et al. 2016)."""
     epsilon_exponent: NonNegative = 0.0
     """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: all
     alike."""
 
     def network(self, own: Any) -> ModelFn:
-        return partial(own, layer_norm=self.layer_norm)
+        return partial(own, layer_norm=self.normalize_layers)
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -172,5 +172,5 @@ def make_pqn(
     ready = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, given)
     check_q_values(model, ready.output, ready.env.action_space)
     if not isinstance(model, Mapping) and not is_own(model, q_network):
-        refuse_unused(ready.rule.config, PQNConfig, ["layer_norm"], "beside a model of your own, which has its own layers")
+        refuse_unused(ready.rule.config, PQNConfig, ["normalize_layers"], "beside a model of your own, which has its own layers")
     return ready.bind(ready.rule.algorithm(policy=policy, act=act, update=update))
