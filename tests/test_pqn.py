@@ -187,7 +187,7 @@ def test_the_network_is_normalised_unless_it_is_told_otherwise() -> None:
         ({"q_lambda": 1.5}, r"q_lambda=1.5 is not allowed: it must be a number in \[0, 1\]"),
         ({"num_envs": 1, "epsilon_exponent": 7}, "epsilon_exponent=7 has no effect with num_envs=1"),
         (
-            {"layer_norm": False, "model": lambda o, a: q_network(o, a)},
+            {"normalize_layers": False, "model": lambda o, a: q_network(o, a)},
             "normalize_layers=False has no effect beside a model of your own",
         ),
         ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] names no hyperparameter"),
