@@ -65,8 +65,12 @@ def make_parser() -> argparse.ArgumentParser:
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
 
+    replay = commands.add_parser("replay", help="adding to replay and drawing from it, beside flashbax")
+    replay.add_argument("--repeats", type=positive, default=5, help="rounds in which both take turns (default: 5)")
+    replay.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+
     table = commands.add_parser("table", help="print the tables again from the results, and write them where they stand")
-    for command in (speed, scores, overhead, table):
+    for command in (speed, scores, overhead, replay, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -79,7 +83,14 @@ def main(args: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        commands = {"speed": run_speed, "kernels": show_kernels, "scores": run_scores, "overhead": run_overhead, "table": show}
+        commands = {
+            "speed": run_speed,
+            "kernels": show_kernels,
+            "scores": run_scores,
+            "overhead": run_overhead,
+            "replay": run_replay,
+            "table": show,
+        }
         return commands[given.command](given)
     except (OSError, PeerError, WorkerError) as error:
         print(error, file=sys.stderr)
@@ -134,6 +145,19 @@ def run_overhead(given: argparse.Namespace) -> int:
     print(overhead.overhead_report(result))
     write_table(given.out)
     return int(overhead.missed(result))
+
+
+def run_replay(given: argparse.Namespace) -> int:
+    try:
+        import flashbax  # noqa: F401
+    except ImportError:
+        print('flashbax is missing: pip install "jaxrl[peers]"', file=sys.stderr)
+        return 2
+    from benchmarks import replay
+
+    result = replay.measure(given.repeats, given.scale, given.out)
+    print(replay.replay_report(result))
+    return int(min(replay.ratios(result)) < 1)
 
 
 def show(given: argparse.Namespace) -> int:

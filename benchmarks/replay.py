@@ -1,0 +1,153 @@
+"""Adding to replay and drawing from it, beside flashbax (``pip install "jaxrl[peers]"``), alone and vmapped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import machine
+from benchmarks.markdown import table
+from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.replay.transitions import ReplayRow
+from jaxrl.replay.uniform import uniform_replay
+from jaxrl.runtime.records.origin import installed_versions
+
+CAPACITY, BATCH, COPIES = 100_000, 128, (1, 16)
+ITERATIONS = 2_000
+EXPONENT = 0.6
+ROW = ReplayRow(jnp.zeros(4), jnp.int32(0), jnp.float32(0), jnp.array(False), jnp.array(True))
+"""A row of CartPole."""
+
+
+class Side(NamedTuple):
+    """One library's buffer: what an iteration of a rule that learns after every row does with it."""
+
+    init: Callable[[], Any]
+    iterate: Callable[[Any, Any, ReplayRow], tuple[Any, Any]]
+    """(state, key, row) -> (state, a number that depends on all that was drawn)."""
+
+
+def ours(capacity: int, *, prioritised: bool) -> Side:
+    make = prioritised_replay(priority_exponent=EXPONENT) if prioritised else uniform_replay
+    replay = make(capacity, 1, 1, before=0, after=1)
+
+    def iterate(state: Any, key: Any, row: ReplayRow) -> tuple[Any, Any]:
+        state = replay.add(state, jax.tree.map(lambda x: x[None, None], row), jnp.arange(1))
+        draw = replay.draw(state, key, BATCH)
+        first, second = (replay.take(state, draw, offset) for offset in (0, 1))
+        return replay.update(state, draw, jnp.abs(first.reward)), _sum(first, second)
+
+    return Side(lambda: replay.init(ROW), iterate)
+
+
+def flashbax(capacity: int, *, prioritised: bool) -> Side:
+    import flashbax
+
+    # It counts pairs of rows; a batch before the first draw, as here.
+    sizes = {"max_length": capacity, "min_length": 1, "sample_batch_size": BATCH}
+    make = flashbax.make_prioritised_flat_buffer if prioritised else flashbax.make_flat_buffer
+    buffer = make(**sizes, **({"priority_exponent": EXPONENT} if prioritised else {}))
+
+    def iterate(state: Any, key: Any, row: ReplayRow) -> tuple[Any, Any]:
+        state = buffer.add(state, row)
+        drawn = buffer.sample(state, key)
+        first, second = drawn.experience
+        if prioritised:
+            state = buffer.set_priorities(state, drawn.indices, jnp.abs(first.reward) + 1e-6)
+        return state, _sum(first, second)
+
+    return Side(lambda: buffer.init(ROW), iterate)
+
+
+def _sum(*rows: ReplayRow) -> Any:
+    return sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(rows))
+
+
+def program(side: Side, copies: int, iterations: int) -> tuple[Any, Callable[[Any, Any], Any]]:
+    """The states of so many copies, and the compiled loop: (states, keys) -> (states, sums); it uses the states up."""
+
+    def loop(state: Any, key: Any) -> Any:
+        def one(carry: Any, number: Any) -> Any:
+            state, total = carry
+            now = jax.random.fold_in(key, number)
+            obs = jax.random.normal(now, (4,))
+            state, drawn = side.iterate(state, now, ROW._replace(obs=obs, reward=obs[0]))
+            return (state, total + drawn), None
+
+        return jax.lax.scan(one, (state, 0.0), jnp.arange(iterations))[0]
+
+    def begin() -> Any:
+        state = side.init()
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (copies, *jnp.shape(x))) if copies > 1 else jnp.asarray(x), state)
+
+    looped = jax.vmap(loop) if copies > 1 else loop
+    return jax.jit(begin)(), jax.jit(looped, donate_argnums=0)
+
+
+def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
+    """Seconds per iteration of all copies: both libraries take turns. Writes ``replay.json``."""
+    iterations, capacity = max(2, round(ITERATIONS * scale)), max(BATCH, round(CAPACITY * scale))
+    cases = []
+    for prioritised in (False, True):
+        for copies in COPIES:
+            keys = jax.random.split(jax.random.key(0), copies) if copies > 1 else jax.random.key(0)
+            made = {"jaxrl": ours(capacity, prioritised=prioritised), "flashbax": flashbax(capacity, prioritised=prioritised)}
+            programs = {name: program(side, copies, iterations) for name, side in made.items()}
+            states = {name: state for name, (state, _) in programs.items()}
+            seconds: dict[str, list[float]] = {name: [] for name in programs}
+            for turn in range(repeats + 1):
+                for name, (_, loop) in programs.items():
+                    start = time.perf_counter()
+                    states[name], _ = jax.block_until_ready(loop(states[name], keys))
+                    if turn:  # the first compiles
+                        seconds[name].append((time.perf_counter() - start) / iterations)
+            cases.append({"prioritised": prioritised, "copies": copies, "seconds": seconds})
+    result = {
+        "command": machine.command(),
+        "date": machine.now(),
+        "hardware": machine.hardware(),
+        "versions": {**installed_versions(), "flashbax": _version("flashbax")},
+        "capacity": capacity,
+        "batch_size": BATCH,
+        "cases": cases,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "replay.json").write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def _version(name: str) -> str:
+    from importlib.metadata import version
+
+    return version(name)
+
+
+def ratios(result: Mapping[str, Any]) -> list[float]:
+    """flashbax's time over jaxrl's, the median of rounds, for each case."""
+    pairs = ((case["seconds"]["flashbax"], case["seconds"]["jaxrl"]) for case in result["cases"])
+    return [median(theirs / ours for theirs, ours in zip(*pair, strict=True)) for pair in pairs]
+
+
+def replay_report(result: Mapping[str, Any]) -> str:
+    """The result as Markdown."""
+    rows = []
+    for case, ratio in zip(result["cases"], ratios(result), strict=True):
+        times = [f"{1e6 * median(case['seconds'][name]):.1f}" for name in ("jaxrl", "flashbax")]
+        met = "yes" if ratio >= 1 else "NO"
+        rows.append(["prioritised" if case["prioritised"] else "uniform", str(case["copies"]), *times, f"{ratio:.2f}×", met])
+    lines = [
+        f"## Replay: one row added, {result['batch_size']} drawn of {result['capacity']:,}",
+        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores, "
+        f"jax {result['versions']['jax']}, flashbax {result['versions']['flashbax']}",
+        table(["", "copies", "jaxrl, µs", "flashbax, µs", "flashbax / jaxrl", "≥ 1"], rows),
+        "Time of one iteration of all copies, in one program: medians of rounds in which both take turns. Prioritised ones also "
+        "write the priorities of what was drawn.",
+    ]
+    return "\n\n".join(lines)
