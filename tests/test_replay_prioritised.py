@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.parallel import env_axes
+from jaxrl.parallel import data_parallel, env_axes
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.prioritised import FANOUT, LARGEST, SMALLEST, PrioritisedState, prioritised_replay
 from tests import probes
@@ -272,6 +272,18 @@ def test_each_device_has_the_trees_of_its_environments() -> None:
     assert ({*axes.levels}, axes.highest, axes.ring.valid) == ({0}, 0, 1)
     assert agent.spec["settings"]["prioritized"] is True
     assert "prioritized" not in small_dqn(probes.truncation()).spec["settings"]
+
+
+def test_devices_learn_from_their_own_trees() -> None:
+    """Two of them, under shard_map: after some updates each node is still the sum of its children, in every lane."""
+    agent = data_parallel(small_dqn("tests.probes:truncation", prioritized=True), 2)
+    step, state = jit(agent.step), agent.init(KEY())
+    for _ in range(3):
+        state, metrics = step(state)
+    assert np.isfinite(float(metrics["losses/td_loss"].sum))
+    rows, nodes = (np.asarray(level) for level in state.learner.replay.levels)
+    np.testing.assert_allclose(nodes[:, 0, : rows.shape[1]], rows.sum(-1), rtol=1e-6)
+    assert all(len(np.unique(lane)) > 3 for lane in rows)  # priorities were written in all of them
 
 
 def test_states_of_different_age_side_by_side() -> None:
