@@ -17,6 +17,7 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from jaxrl.algorithms import *  # noqa: F403
+    from jaxrl.algorithms.dqn import make_rainbow
     from jaxrl.envs import list_envs, make_env
     from jaxrl.runtime.checkpoint.restore import restore
     from jaxrl.runtime.checkpoint.rows import load_replay, save_replay
@@ -38,6 +39,7 @@ _HOMES = {
     "save": "jaxrl.runtime.checkpoint.store",
     "save_replay": "jaxrl.runtime.checkpoint.rows",
     "evaluate": "jaxrl.runtime.play.evaluation",
+    "make_rainbow": "jaxrl.algorithms.dqn",
     "load_policy": "jaxrl.runtime.play.policy",
     "resume": "jaxrl.runtime.run",
     "run": "jaxrl.runtime.run",
@@ -73,6 +75,7 @@ __all__ = [
     "load_policy",
     "load_replay",
     "make_env",
+    "make_rainbow",
     "make_train",
     "restore",
     "resume",

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.algorithms.dqn import DQNConfig, dqn_loss
+import jaxrl
+from jaxrl.algorithms.dqn import RAINBOW, DQNConfig, dqn_loss
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.heads import projected
+from jaxrl.metrics import to_floats
 from jaxrl.models import QuantileOutput, q_network
 from jaxrl.replay.transitions import Transitions
 from jaxrl.rows import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Model
 from tests import probes
-from tests.agents import RECURRENT, assert_bit_equal, assert_close, run_steps, small_dqn, to_numpy
+from tests.agents import RECURRENT, assert_bit_equal, assert_close, run_steps, small_dqn, tiny, to_numpy
 from tests.policy_gradient import slope
 from tests.probe_set import probe_set
 
@@ -259,6 +261,21 @@ def test_epsilon_of_each_environment_is_ape_xs() -> None:
     act = lambda key: agent.algorithm.act(policy, (), inputs, jnp.arange(4), key, explore=True)[1]  # noqa: E731
     share = np.asarray(jit(jax.vmap(act))(jax.random.split(KEY(), 20_000))).mean(0)
     np.testing.assert_allclose(share, 0.5 * 0.4 ** (1 + 7 * np.arange(4) / 3), atol=0.01)
+
+
+def test_rainbow_is_dqn_with_all_of_it_but_what_is_given() -> None:
+    settings = {name: value for name, value in tiny("dqn").settings.items() if name != "n_step"}
+    agent = jaxrl.make_rainbow(probes.truncation(), **settings, num_atoms=5, learning_rate=0.5)
+    given = agent.spec["settings"]
+    assert given == small_dqn(probes.truncation(), **{**RAINBOW, "num_atoms": 5, "learning_rate": 0.5}).spec["settings"]
+    assert (given["head"], given["n_step"], given["learning_rate"], given["double"]) == ("c51", 3, 0.5, True)
+    before = agent.init(KEY())
+    after, metrics = run_steps(agent, before, 2)
+    assert all(value is None or np.isfinite(value) for value in to_floats(metrics).values())
+    sigma = lambda state: np.asarray(state.learner.params["params"]["q"]["kernel_sigma"])  # noqa: E731
+    assert (sigma(after) != sigma(before)).any() and to_floats(metrics)["charts/epsilon"] == 0
+    learnt = [np.asarray(x).ravel() for x in (before.learner.replay.levels[-1], after.learner.replay.levels[-1])]
+    assert not np.array_equal(*learnt)  # by the divergences of drawn rows
 
 
 def test_agents_of_before_have_the_same_spec() -> None:

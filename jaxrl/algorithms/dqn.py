@@ -27,7 +27,7 @@ from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Rule, prepare
 from jaxrl.spaces import finite
-from jaxrl.threefry import fold_in, unrolled
+from jaxrl.threefry import fold_in
 from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, StepInput
 
 
@@ -151,7 +151,7 @@ def network_keys(rule: Rule[DQNConfig], learner: DQNState) -> Key | None:
     key = fold_in(fold_in(learner.key, learner.version), 2**31 - 1)
     if rule.axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
-    return jax.random.split(unrolled(key), rule.config.updates_per_iteration)
+    return jax.random.split(key, rule.config.updates_per_iteration)
 
 
 def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
@@ -225,3 +225,30 @@ def make_dqn(
     own = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
     made = resolve_replay(replay, own, ready.env, config, before=1, after=config.n_step)
     return ready.bind(make_algorithm(replace(ready.rule, replay=made)))
+
+
+RAINBOW: dict[str, Any] = {
+    "head": "c51",
+    "dueling": True,
+    "noisy": True,
+    "epsilon_start": 0.0,
+    "epsilon_end": 0.0,
+    "n_step": 3,
+    "prioritized": True,
+    "priority_exponent": 0.5,
+    "learning_rate": 1e-3,
+    "adam_eps": 1.5e-4,
+}
+"""What Rainbow adds to DQN, whose look ahead is double already; a step size for the cross-entropy, and its paper's Adam."""
+
+
+def make_rainbow(env: str | Env | HostEnv, **given: Any) -> Agent:
+    """``make_dqn`` with the switches of Rainbow (Hessel et al. 2018, table 1): C51, dueling streams, noisy layers without ε,
+    3-step returns, prioritized replay, double. Its agents are those of ``make_dqn``, and so are their specs.
+
+    Args:
+      env: as ``make_dqn``'s.
+      given: keywords of ``make_dqn``, which replace those of ``RAINBOW``. ``v_min`` and ``v_max`` are to hold the discounted
+        returns of the environment: ±10, the default, is of Atari's clipped rewards.
+    """
+    return make_dqn(env, **{**RAINBOW, **given})

@@ -53,6 +53,7 @@ class NoisyDense(Dense):
         y = dense_layer(x, kernel, bias)
         if not self.has_rng("noise"):
             return y
+        # Unrolled for the draw alone: XLA compiles chains of unrolled keys, one made of the other, several times as long.
         noise = jax.random.normal(unrolled(self.make_rng("noise")), (features + self.features,))
         noise = (jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))).astype(x.dtype)
         # σ ⊙ (ε_in ε_outᵀ) as a product, without the matrix: under vmap over keys the weights stay those of all rows.
