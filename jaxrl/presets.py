@@ -101,6 +101,22 @@ HIDDEN = "CartPole-v1|select_observation(0,2)"
 """The positions of the cart and the pole, and not how fast they move."""
 HIDDEN_SETTINGS = {"model": {"core": "gru"}, "num_envs": 64, "normalize_rewards": True}
 
+SMALL = {"model": {"hidden_sizes": (64, 64)}}
+"""Networks that suffice for few numbers: 256 units are the default of the rules of continuous control."""
+TD3_PENDULUM = {**SMALL, "gamma": 0.98, "tau": 0.01, "exploration_noise": 0.2}
+SAC_MOUNTAINCAR = {**SMALL, "hold_noise": 50, "learning_starts": 5000}
+"""The hill is found by actions that last."""
+SAC_CARTPOLE = {
+    **SMALL,
+    "batch_size": 64,
+    "replay_ratio": 64,
+    "n_step": 3,
+    "discrete_entropy": 0.05,
+    "temperature": 0.1,
+    "tau": 0.01,
+    "learning_rate": 3e-3,
+    "adam_eps": 1e-3,
+}
 BIT_FLIP = {
     "hindsight": "future",
     "gamma": 0.8,
@@ -142,7 +158,7 @@ PRESETS = {
             7,
         ),
         Preset(
-            "ppo-spaceinvaders",
+            "ppo-minatar-spaceinvaders",
             "ppo",
             "SpaceInvaders-MinAtar",
             MINATAR,
@@ -151,12 +167,20 @@ PRESETS = {
             Score(184.5, 180.8, 187.4, 4122, CPU),
             131,
         ),
+        Preset("ppo-minatar-breakout", "ppo", "Breakout-MinAtar", MINATAR, 10_000_000, 8, Score(0.0, 0.0, 0.0, 0, CPU), 28),
         Preset("ppo-memorychain", "ppo", CHAIN, CHAIN_SETTINGS, 500_000, 8, Score(1.0, 1.0, 1.0, 676, CPU), 0.9),
         Preset("ppo-cartpole-hidden", "ppo", HIDDEN, HIDDEN_SETTINGS, 500_000, 8, Score(500.0, 500.0, 500.0, 561, CPU), 450),
         Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 5, CPU), 475),
         Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(499.4, 498.8, 499.9, 7, CPU), 475),
         Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(499.3, 498.1, 500.0, 17, CPU), 475, 15),
         Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
+        Preset("sac-pendulum", "sac", "Pendulum-v1", SMALL, 20_000, 8, Score(0.0, 0.0, 0.0, 0, CPU), -160),
+        Preset("td3-pendulum", "td3", "Pendulum-v1", TD3_PENDULUM, 20_000, 8, Score(0.0, 0.0, 0.0, 0, CPU), -160),
+        Preset("ddpg-pendulum", "ddpg", "Pendulum-v1", SMALL, 20_000, 8, Score(0.0, 0.0, 0.0, 0, CPU), -200),
+        Preset(
+            "sac-mountaincar", "sac", "MountainCarContinuous-v0", SAC_MOUNTAINCAR, 30_000, 8, Score(0.0, 0.0, 0.0, 0, CPU), 90, 7
+        ),
+        Preset("sac-cartpole", "sac", "CartPole-v1", SAC_CARTPOLE, 100_000, 8, Score(0.0, 0.0, 0.0, 0, CPU), 475, 7),
     )
 }
 
