@@ -174,6 +174,7 @@ PRESETS = {
         Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(499.4, 498.8, 499.9, 7, CPU), 475),
         Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(499.3, 498.1, 500.0, 17, CPU), 475, 15),
         Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
+        Preset("pqn-cartpole", "pqn", "CartPole-v1", {}, 500_000, 8, Score(500.0, 500.0, 500.0, 10, CPU), 490),
         Preset("sac-pendulum", "sac", "Pendulum-v1", SMALL, 20_000, 8, Score(-151.6, -157.6, -145.9, 160, CPU), -160),
         Preset("td3-pendulum", "td3", "Pendulum-v1", TD3_PENDULUM, 20_000, 8, Score(-152.6, -157.5, -147.6, 176, CPU), -160),
         Preset("ddpg-pendulum", "ddpg", "Pendulum-v1", SMALL, 20_000, 8, Score(-150.8, -156.1, -145.0, 145, CPU), -200),
