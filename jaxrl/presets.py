@@ -168,6 +168,7 @@ PRESETS = {
             131,
         ),
         Preset("ppo-minatar-breakout", "ppo", "Breakout-MinAtar", MINATAR, 10_000_000, 8, Score(64.9, 49.2, 79.0, 1565, CPU), 28),
+        Preset("ppo-minatar-freeway", "ppo", "Freeway-MinAtar", MINATAR, 10_000_000, 4, Score(59.5, 58.3, 60.3, 608, CPU), 58),
         Preset("ppo-memorychain", "ppo", CHAIN, CHAIN_SETTINGS, 500_000, 8, Score(1.0, 1.0, 1.0, 676, CPU), 0.9),
         Preset("ppo-cartpole-hidden", "ppo", HIDDEN, HIDDEN_SETTINGS, 500_000, 8, Score(500.0, 500.0, 500.0, 561, CPU), 450),
         Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 5, CPU), 475),
