@@ -158,7 +158,7 @@ LIST_MAKERS: dict[str, Callable[[], str]] = {
     "commands": lambda: each("### jaxrl train {entry.name}\n\n<!-- help: train {entry.name} -->"),
     "builders": lambda: each("::: {entry.module}.{entry.builder}\n    options:\n      heading: jaxrl.{entry.builder}"),
     "logged": lambda: "\n".join(f"## {entry.title}\n{logged(entry)}" for entry in ALGORITHMS.values()),
-    "parts": lambda: each("::: {entry.module}\n    options:\n      filters: ['!^_', '!^{entry.builder}$']"),
+    "parts": lambda: each("::: {entry.module}\n    options:\n      filters: ['!^_', '!^make_']"),
 }
 
 
