@@ -211,5 +211,6 @@ def test_parts_of_the_wrong_kind() -> None:
 
 def test_one_trace_serves_all_hyperparameters() -> None:
     agent = small_pqn(probes.truncation())
-    for given in (None, {"gamma": 0.5, "q_lambda": 0}):
-        run_steps(agent, agent.init(KEY(), given), 2)
+    given = (None, {"gamma": 0.5, "q_lambda": 0})
+    learnt = [run_steps(agent, agent.init(KEY(), hyperparams), 2)[0].learner.params for hyperparams in given]
+    assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, learnt), strict=True))
