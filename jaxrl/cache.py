@@ -30,9 +30,9 @@ def parts_in_cache(function: Callable[..., Any], *args: Any, rows: int) -> int:
     return parts if parts >= 4 else 1  # two halves are not faster than the whole
 
 
-def is_a_part(function: Callable[..., Any], *args: Any) -> bool:
-    """Whether ``function(*args)`` is work enough to be done by itself on a CPU, rather than at once with more of it."""
-    return bytes_of_products(function, *args) >= CACHED_BYTES // 8
+def is_a_part(function: Callable[..., Any], *args: Any, rows: int) -> bool:
+    """Whether the rows of ``function(*args)`` are work enough for a CPU by themselves, rather than at once with more."""
+    return rows >= LEAST_ROWS // 4 and bytes_of_products(function, *args) >= CACHED_BYTES // 8
 
 
 def bytes_of_products(function: Callable[..., Any], *args: Any) -> int:

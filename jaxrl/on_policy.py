@@ -176,10 +176,10 @@ def values_after(model: Model, params: PyTree, rollout: Rollout, inputs: StepInp
       inputs: the rollout's, normalised.
       by_rows: one row after the other, as little memory as that needs.
     """
-    row = jax.tree.map(lambda x: x[0], inputs)
     if by_rows:
         return row_by_row(model)(params, rollout.carry, inputs)[1]
-    if jax.tree.leaves(rollout.carry) or not is_a_part(model.apply, params, rollout.carry, row):
+    row, rows = jax.tree.map(lambda x: x[0], inputs), rollout.valid.shape[1]
+    if jax.tree.leaves(rollout.carry) or not is_a_part(model.apply, params, rollout.carry, row, rows=rows):
         return model.unroll(params, rollout.carry, inputs)[1]
     return jax.lax.platform_dependent(params, rollout.carry, inputs, cpu=row_by_row(model), default=model.unroll)[1]
 

@@ -233,13 +233,10 @@ def accumulated_gradient(
       num_parts: must divide N; 1 takes all at once, None as many as serve the processor, and sequences all at once.
     """
     if num_parts is None:
-        fitting = parts_in_cache(loss_fn, params, batch, rows=valid.shape[0]) if valid.ndim == 1 else 1
-        cut, whole = (partial(accumulated_gradient, loss_fn, num_parts=n, axis_name=axis_name) for n in (fitting, 1))
-        return (
-            whole(params, batch, valid)
-            if fitting == 1
-            else jax.lax.platform_dependent(params, batch, valid, cpu=cut, default=whole)
-        )
+        num_parts = parts_in_cache(loss_fn, params, batch, rows=valid.shape[0]) if valid.ndim == 1 else 1
+        if num_parts > 1:
+            cut, whole = (partial(accumulated_gradient, loss_fn, num_parts=n, axis_name=axis_name) for n in (num_parts, 1))
+            return jax.lax.platform_dependent(params, batch, valid, cpu=cut, default=whole)
     if num_parts == 1:
         return mean_gradient(lambda params: loss_fn(params, batch), params, axis_name)
     if valid.shape[0] % num_parts:  # a builder knows no devices; this is one's share
