@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxrl.agent import check_agent, check_key, with_length
@@ -16,7 +17,7 @@ from jaxrl.names import says_keywords
 from jaxrl.rollout import advance, init_actor
 from jaxrl.rows import Outcome
 from jaxrl.spaces import same_shapes
-from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Policy, PyTree
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, Key, Mean, Metrics, Policy, PyTree
 
 EVALUATION_LIMIT = 100_000
 """Rows after which ``evaluate`` gives an episode up, for environments without a limit of their own."""
@@ -76,21 +77,41 @@ def freezing(agent: Agent) -> Agent:
     rule's ``buffers`` are as the last iteration left them: keeping them would copy the buffer, and as nothing else moves, the
     same rows are written to the same places again.
     """
-    buffers = {f".learner.{name}" for name in agent.algorithm.buffers}
 
     def step(carry: tuple[AgentState, Array]) -> tuple[tuple[AgentState, Array], Metrics]:
         before, alive = carry
         after, metrics = agent.step(before)
         goes_on = alive & is_finite(after, metrics)
 
-        def keep(path: Any, new: Array, old: Array) -> Array:
-            in_buffer = jax.tree_util.keystr(path[:2]) in buffers
-            return new if new is old or (in_buffer and new.ndim) else jnp.where(goes_on, new, old)
+        def keep(new: Array, old: Array) -> Array:
+            return new if new is old else jnp.where(goes_on, new, old)
 
-        state = jax.tree_util.tree_map_with_path(keep, after, before)
+        state = jax.tree.map(keep, after, put_back(agent.algorithm, before, after))
         return (state, goes_on), only_if(goes_on, metrics) | only_if(alive, losses(metrics))
 
     return agent._replace(step=step)  # type: ignore[arg-type]
+
+
+def put_back(algorithm: Algorithm, before: AgentState, after: AgentState) -> AgentState:
+    """``before``, but with the arrays within the rule's ``buffers`` as ``after`` has them."""
+    rows, rest = split_rows(algorithm, after.learner)[0], split_rows(algorithm, before.learner)[1]
+    return before._replace(learner=join_rows(rows, rest))
+
+
+def split_rows(algorithm: Algorithm, learner: Any) -> tuple[PyTree, PyTree]:
+    """The arrays within the rule's ``buffers``, which iterations write into, and all else of a learner: its tree twice,
+    each time with None for the leaves of the other."""
+    buffers = {f".{name}" for name in algorithm.buffers}
+    leaves, tree = jax.tree_util.tree_flatten_with_path(learner)
+    is_row = [str(path[0]) in buffers and np.ndim(x) > 0 for path, x in leaves]
+    rows = [x if row else None for row, (_, x) in zip(is_row, leaves, strict=True)]
+    rest = [None if row else x for row, (_, x) in zip(is_row, leaves, strict=True)]
+    return tree.unflatten(rows), tree.unflatten(rest)
+
+
+def join_rows(rows: PyTree, rest: PyTree) -> Any:
+    """The learner of both parts."""
+    return jax.tree.map(lambda row, other: other if row is None else row, rows, rest, is_leaf=lambda x: x is None)
 
 
 def losses(metrics: Metrics) -> dict[str, Mean]:

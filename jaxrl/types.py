@@ -336,8 +336,9 @@ class Algorithm(NamedTuple):
     """Fields of the LearnerState that ``init_from`` takes from another run. One that is not there, as target networks are not
     where policies were saved, begins with that run's ``params``."""
     buffers: tuple[str, ...] = ()
-    """Fields of the LearnerState that store rows: ``save_replay=False`` leaves them out of checkpoints, and where a seed is
-    frozen they alone are not put back."""
+    """Fields of the LearnerState that store rows: ``save_replay=False`` leaves them out of checkpoints, where a seed is frozen
+    their arrays alone are not put back, and where environments run on the host those arrays are given up to each ``update`` and
+    ``observe``, which write into them: a ``Policy`` must not hold them."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------- agents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,16 +12,18 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl import make_env
+from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import merge
 from jaxrl.rollout import concat_rollouts
 from jaxrl.runtime.cli.film import _host_player
-from jaxrl.runtime.drivers.host import HostDriver, evaluate_host
+from jaxrl.runtime.drivers.host import HostDriver, HostLearner, evaluate_host
 from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.play.evaluation import evaluate
+from jaxrl.training import freezing, run_iterations, split_rows
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
 from tests import probes
-from tests.agents import assert_close, small_dqn, small_ppo
+from tests.agents import assert_bit_equal, assert_close, small, small_dqn, small_ppo, suited
 from tests.hosted import hosted
 
 NUM_ENVS = 4
@@ -230,6 +233,83 @@ def test_a_part_of_the_environments_needs_first_id() -> None:
     HostSampler(agent, 0)
     with pytest.raises(TypeError, match=r"^clock: environments 2 to 3 cannot be opened apart from the others: let open take"):
         HostSampler(agent, 0, 2, 2)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- replay
+
+
+def places(rows: Any) -> list[int]:
+    return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(rows)]
+
+
+@pytest.mark.parametrize("rule", ["dqn", "sac"])
+def test_an_update_writes_into_the_replay(rule: str) -> None:
+    """What learns stands where it stood, none of it is copied, and the policy of before goes on acting."""
+    agent = small(rule, suited(rule, hosted(probes.truncation(5))), buffer_size=20_000)
+    learner = HostLearner(agent, HostSampler(agent, 0))
+    state = learner.init(jax.random.key(0))
+    split = partial(split_rows, agent.algorithm)
+    policy = learner.policy(state.learner)
+    rollout, _ = learner.sampler.collect(policy, jax.random.key(1))
+    first = jax.tree.map(lambda x: x[0], rollout.inputs)
+    act = partial(learner.sampler.act, policy, rollout.carry, first, rollout.env_id, jax.random.key(2))
+    before, (rows, rest) = act(), split(state.learner)
+    size, stood = sum(x.nbytes for x in jax.tree.leaves(rows)), places(rows)
+    assert len(stood) >= 2 and size > 20_000
+
+    update = learner.update.jitted.lower(rows, rest, rollout).compile(compiler_options=COMPILE_FAST)
+    memory = update.memory_analysis()
+    assert memory.alias_size_in_bytes >= size > 4 * memory.temp_size_in_bytes
+    learnt, _ = update(rows, rest, rollout)
+    assert places(split(learnt)[0]) == stood
+    assert all(x.is_deleted() for x in jax.tree.leaves(rows))
+    assert not any(x.is_deleted() for x in jax.tree.leaves((policy, rest)))
+    assert_bit_equal(act(), before)
+
+
+def test_the_warm_up_writes_into_the_replay() -> None:
+    agent = small_dqn(hosted(probes.truncation(5)))
+    learner = HostLearner(agent, HostSampler(agent, 0))
+    state = agent.init(jax.random.key(0))
+    rows = split_rows(agent.algorithm, state.learner)[0]
+    stood = places(rows)
+    rollout, _ = learner.sampler.collect(learner.policy(state.learner), jax.random.key(1))
+    assert learner.observe is not None
+    assert places(split_rows(agent.algorithm, learner.observe(state.learner, rollout))[0]) == stood
+
+
+def test_a_seed_with_replay_is_frozen_as_in_the_fused_program() -> None:
+    fused, host = (small_dqn(env) for env in (probes.truncation(5), hosted(probes.truncation(5))))
+
+    def wild(state: Any) -> Any:
+        hyperparams = state.learner.hyperparams._replace(learning_rate=np.float32(np.inf))
+        return state._replace(learner=state.learner._replace(hyperparams=hyperparams))
+
+    driver = HostDriver(host, [3])
+    start = wild(*driver.init())
+    rest = jax.device_get(split_rows(host.algorithm, start.learner)[1])
+    (state,), _, alive = driver.iterate([start], 2)
+    driver.close()
+    assert not alive[0]
+    assert_bit_equal(split_rows(host.algorithm, state.learner)[1], rest)
+
+    def two(state: Any) -> Any:
+        return run_iterations(freezing(fused), (state, np.True_), 2)[0]
+
+    after, goes_on = jax.jit(two, compiler_options=COMPILE_FAST)(wild(fused.init(jax.random.key(3))))
+    assert not goes_on
+    assert_bit_equal(state.learner, after.learner)
+
+
+def test_seeds_that_are_given_the_same_rows_get_their_own() -> None:
+    """As where ``on_chunk`` gives what one seed learnt to another."""
+    agent = small_dqn(hosted(probes.truncation(5)))
+    driver = HostDriver(agent, [3, 5])
+    state = driver.init()[0]
+    one, other = (split_rows(agent.algorithm, placed.learner)[0] for placed in driver.place([state, state]))
+    driver.close()
+    assert not set(places(one)) & set(places(other))
+    assert_bit_equal(one, other)
 
 
 # ------------------------------------------------------------------------------------------------------------------- evaluation

@@ -18,8 +18,31 @@ from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.system.memory import check_replay_fits
-from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, evaluation_key, is_finite, losses, policy_of
-from jaxrl.types import Agent, AgentState, Key, Metrics, Policy, Rollout
+from jaxrl.training import (
+    EVALUATION_LIMIT,
+    Evaluation,
+    check_episodes,
+    evaluation_key,
+    is_finite,
+    join_rows,
+    losses,
+    policy_of,
+    put_back,
+    split_rows,
+)
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Metrics, Policy, Rollout
+
+
+class InPlace:
+    """A function (learner, rollout) of a rule, jitted. It writes into the learner's replay and uses it up, where it would have to
+    copy all of it; the rest of the learner stays as it is for whoever acts with it, or goes back to it."""
+
+    def __init__(self, algorithm: Algorithm, function: Callable[[Any, Rollout], Any]) -> None:
+        self.split = partial(split_rows, algorithm)
+        self.jitted = jax.jit(lambda rows, rest, rollout: function(join_rows(rows, rest), rollout), donate_argnums=0)
+
+    def __call__(self, learner: Any, rollout: Rollout) -> Any:
+        return self.jitted(*self.split(learner), rollout)
 
 
 class HostLearner:
@@ -29,9 +52,8 @@ class HostLearner:
         self.agent, self.sampler = agent, sampler
         algorithm = agent.algorithm
         self.policy = jax.jit(algorithm.policy)
-        # Not donated: the policy shares the learner's buffers, and the next rollout acts with them.
-        self.update = jax.jit(algorithm.update)
-        self.observe = jax.jit(algorithm.observe) if algorithm.observe else None
+        self.update = InPlace(algorithm, algorithm.update)
+        self.observe = InPlace(algorithm, algorithm.observe) if algorithm.observe else None
         self.iteration_key = jax.jit(jax.random.fold_in)
 
     def init(self, key: Key, hyperparams: Any = None) -> AgentState:
@@ -46,7 +68,8 @@ class HostLearner:
         return state
 
     def step(self, state: AgentState) -> tuple[AgentState, Metrics]:
-        """What ``Agent.step`` is on a pure environment: collect one rollout, learn from it."""
+        """What ``Agent.step`` is on a pure environment: collect one rollout, learn from it. The rows that ``state`` stores are
+        used up."""
         rollout, episodes = self._collect(state)
         learner, losses = self.update(state.learner, rollout)
         return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
@@ -89,8 +112,21 @@ class HostDriver:
         return [sealed(state) for state in states]
 
     def place(self, states: list[AgentState]) -> list[AgentState]:
-        """On the one device; a number, which no checkpoint holds, becomes an array."""
-        return jax.device_put(states)
+        """On the one device; a number, which no checkpoint holds, becomes an array. Seeds that were given the same stored rows
+        get their own: each writes into them."""
+        taken: set[int] = set()
+
+        def own(x: Array) -> Array:
+            if (place := x.unsafe_buffer_pointer()) in taken:  # type: ignore[attr-defined]
+                x = jnp.copy(x)
+            taken.add(place)
+            return x
+
+        def placed(state: AgentState) -> AgentState:
+            rows, rest = split_rows(self.agent.algorithm, state.learner)
+            return state._replace(learner=join_rows(jax.tree.map(own, rows), rest))
+
+        return [placed(state) for state in jax.device_put(states)]
 
     def policies(self, states: list[AgentState]) -> Policy:
         """Of all seeds, [num_seeds, ...]."""
@@ -99,7 +135,10 @@ class HostDriver:
     def iterate(
         self, states: list[AgentState], iterations: int, alive: Any = True
     ) -> tuple[list[AgentState], Metrics, np.ndarray]:
-        """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``."""
+        """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``.
+
+        The rows that ``states`` store are used up.
+        """
         after, collected, alive = [], [], np.array(np.broadcast_to(alive, len(states)))
         for i, (learner, state) in enumerate(zip(self.learners, states, strict=True)):
             total: Metrics | None = None
@@ -109,7 +148,7 @@ class HostDriver:
                     metrics = only_if(False, metrics) | losses(metrics)
                 total = merge(total or identity(metrics), metrics)
                 if not goes_on:
-                    alive[i] = False
+                    alive[i], state = False, put_back(self.agent.algorithm, state, new)
                     break
                 state = new
             after.append(state)
