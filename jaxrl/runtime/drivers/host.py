@@ -117,7 +117,7 @@ class HostDriver:
         taken: set[int] = set()
 
         def own(x: Array) -> Array:
-            if (place := x.unsafe_buffer_pointer()) in taken:  # type: ignore[attr-defined]
+            if (place := x.unsafe_buffer_pointer()) in taken:
                 x = jnp.copy(x)
             taken.add(place)
             return x
