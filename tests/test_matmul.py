@@ -38,11 +38,11 @@ DERIVATIVES: dict[str, Callable[[Layer], Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize("shape", [(2, 3), (2, 4, 3)])
+@pytest.mark.parametrize(("shape", "outputs"), [((2, 3), 5), ((2, 4, 3), 5), ((2, 8, 6), 2), ((9, 5), 1)])
 @pytest.mark.parametrize("name", DERIVATIVES)
-def test_every_derivative_is_the_layers(name: str, shape: tuple[int, ...], has_bias: bool) -> None:
+def test_every_derivative_is_the_layers(name: str, shape: tuple[int, ...], outputs: int, has_bias: bool) -> None:
     rng = np.random.default_rng(0)
-    x, kernel, bias = (jnp.float32(rng.normal(size=size)) for size in (shape, (3, 5), 5))
+    x, kernel, bias = (jnp.float32(rng.normal(size=size)) for size in (shape, (shape[-1], outputs), outputs))
     args = (x, kernel, bias if has_bias else None)
     np.testing.assert_array_equal(dense_layer(*args), plain(*args))
     ours_made, plain_made = (jax.jit(DERIVATIVES[name](layer))(*args) for layer in (dense_layer, plain))
@@ -59,8 +59,9 @@ def test_half_precision_stays_half() -> None:
 
 def test_no_product_of_the_gradient_contracts_its_rows_on_a_cpu() -> None:
     """XLA has no fast product for a transposed left side there; the plain layer has one such, and a reduction for the bias."""
-    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((128, 64), (64, 64), (64,))]
-    for layer, slow, reductions in ((plain, 1, 1), (dense_layer, 0, 0)):
-        text = jax.jit(jax.grad(partial(loss, layer), (1, 2))).lower(*args).compile().as_text()
-        assert text.count("lhs_contracting_dims={0}") == slow
-        assert text.count(" reduce(") == reductions
+    for outputs, reductions in ((64, 0), (2, 1)):
+        args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((128, 64), (64, outputs), (outputs,))]
+        for layer, slow, reduced in ((plain, 1, 1), (dense_layer, 0, reductions)):
+            text = jax.jit(jax.grad(partial(loss, layer), (1, 2))).lower(*args).compile().as_text()
+            assert text.count("lhs_contracting_dims={0}") == slow, outputs
+            assert text.count(" reduce(") == reduced, outputs
