@@ -42,6 +42,13 @@ def count_flops(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
         return {case.name: asked.ask("flops", **case._asdict()) for case in cases}
 
 
+def time_products(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
+    """By name, ``update_product_seconds``: what the matrix products in the updates of an iteration take by themselves on a CPU,
+    if each seed keeps to one device."""
+    with worker() as asked:
+        return {case.name: asked.ask("products", **case._asdict()) for case in cases}
+
+
 def machine_rates() -> dict[str, float]:
     """``matmul_flops_per_second`` of products of f32 matrices, and on a CPU ``kernel_seconds`` of one that does nothing."""
     with worker() as asked:

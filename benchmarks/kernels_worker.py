@@ -1,4 +1,4 @@
-"""The worker that counts a case's kernels and arithmetic, and times the machine's matrix products and its starts of kernels."""
+"""The worker that counts a case's kernels and arithmetic, and times matrix products and starts of kernels by themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import jax
 from benchmarks.cases import Case
 from benchmarks.hlo import Program
 from benchmarks.jaxrl_side import make_agent, updates_alone
-from benchmarks.matmuls import matmul_flops, matmul_rate
+from benchmarks.matmuls import matmul_rate
+from benchmarks.products import flops_of, seconds_of
 from benchmarks.protocol import serve
 from benchmarks.starts import kernel_seconds
 from jaxrl.agent import state_shapes
@@ -32,9 +33,22 @@ def count_flops(**case: Any) -> dict[str, Any]:
     updates = updates_alone(agent)
     iterations = num_iterations(agent, given.total_steps) * given.num_seeds * given.runs_per_section
     return {
-        "matmul_flops": iterations * matmul_flops(agent.step, state_shapes(agent)),
-        "update_matmul_flops": given.num_seeds * matmul_flops(updates.step, state_shapes(updates)),
+        "matmul_flops": iterations * flops_of(agent.step, state_shapes(agent)),
+        "update_matmul_flops": given.num_seeds * flops_of(updates.step, state_shapes(updates)),
     }
+
+
+def time_products(**case: Any) -> dict[str, Any]:
+    """Of the matrix products in the updates of one iteration, of all seeds that share a device; nothing of a case of which each
+    seed takes several devices."""
+    given = Case(**case)
+    updates = updates_alone(make_agent(given))
+    _, layout = open_fused(updates, range(given.num_seeds))
+    if layout.devices_per_seed > 1:
+        return {}
+    seeds = -(-given.num_seeds // len(layout.devices))
+    states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), state_shapes(updates))
+    return {"update_product_seconds": seconds_of(jax.vmap(updates.step), states)}
 
 
 def machine_rates() -> dict[str, Any]:
@@ -45,7 +59,7 @@ def machine_rates() -> dict[str, Any]:
 
 def main() -> None:
     request_cpu_devices()
-    serve({"kernels": count_kernels, "flops": count_flops, "rates": machine_rates})
+    serve({"kernels": count_kernels, "flops": count_flops, "products": time_products, "rates": machine_rates})
 
 
 if __name__ == "__main__":

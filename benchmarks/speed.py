@@ -92,11 +92,13 @@ def measure(
 
 
 def add_counts(measured: Sequence[dict[str, Any]], cases: Sequence[Case], *, on_cpu: bool) -> None:
-    """What is counted of jaxrl's programs, among what was measured of them."""
-    flops, counts = kernels.count_flops(cases), kernels.count(cases) if on_cpu else {}
+    """What is counted of jaxrl's programs and timed by itself, among what was measured of them."""
+    flops, counts, products = kernels.count_flops(cases), {}, {}
+    if on_cpu:
+        counts, products = kernels.count(cases), kernels.time_products(cases)
     for case in measured:
         name, ours = case["name"], case["programs"][OURS]
-        ours |= flops[name] | ({"kernels": counts[name]} if name in counts else {})
+        ours |= flops[name] | products.get(name, {}) | ({"kernels": counts[name]} if name in counts else {})
 
 
 def compile_once(case: Case, side: str, caches: Iterator[Path], watch: PauseWatch) -> tuple[Worker, dict[str, Any]]:

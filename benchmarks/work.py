@@ -54,10 +54,17 @@ def share_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float, kernel_s
         if counted:
             kernels = programs["jaxrl"]["kernels"]
             starts = (kernels["iteration"] - kernels["row"] * length) * (kernel_seconds or 0.0) / part
-            row += [f"{starts:.0%}", f"{1 - products - starts:.0%}"]
+            alone = programs["jaxrl"].get("update_product_seconds")
+            row += ["–", f"{starts:.0%}", "–"] if alone is None else _parts(alone / part, starts)
         rows.append(row)
     header = ["jaxrl", "rollouts", "µs/row", "µs/update", "matmul flop/s of updates", "products"]
-    return table(header + ["starts", "rest"] * counted, rows) + "\n\n" + _legend(kernel_seconds if counted else None)
+    return (
+        table(header + ["as they are", "starts", "rest"] * counted, rows) + "\n\n" + _legend(kernel_seconds if counted else None)
+    )
+
+
+def _parts(products: float, starts: float) -> list[str]:
+    return [f"{share:.0%}" for share in (products, starts, 1 - products - starts)]
 
 
 def as_case(measured: Mapping[str, Any]) -> Case:
@@ -86,8 +93,9 @@ def _legend(kernel_seconds: float | None) -> str:
     if kernel_seconds is None:
         return text
     return text + (
-        f" *starts*: what it takes to start their kernels, {1e9 * kernel_seconds:.0f} ns each for those that have nothing to do. "
-        "*rest*: elementwise functions, copies, and what products of this size take longer than large ones."
+        " *as they are*: what these very products take on one device while the others rest, each in a loop by itself, in programs "
+        "compiled as jaxrl's are; where each seed keeps to one device. *starts*: what it takes to start the kernels of updates, "
+        f"{1e9 * kernel_seconds:.0f} ns each for those that have nothing to do. *rest*: elementwise functions and copies."
     )
 
 

@@ -350,7 +350,10 @@ def test_where_the_time_goes():
     row = cells(work.share_table(measured, 1e9, 1e-5), "Tiny")
     # An iteration takes 0.1, 0.2, 0.4 s, its updates 0.075, 0.15, 0.15 s: 1,500 of 1,580 kernels, for 15 gradient steps.
     assert row[1:5] == ["25% (25%–62%)", "6.25k", "10k", "200M (200M–400M)"]
-    assert row[5:] == ["20%", "10%", "70%"]
+    assert row[5:] == ["20%", "–", "10%", "–"]
+    ours["update_product_seconds"] = 0.06
+    row = cells(work.share_table(measured, 1e9, 1e-5), "Tiny")
+    assert row[5:] == ["20%", "40%", "10%", "50%"]
     page = summary.page_table([{"cases": measured, "matmul_flops_per_second": 1e9}], "ppo")
     assert cells(page, "Tiny")[4:] == ["25%", "20%"]
     assert cells(work.share_table(measured, 1e9, None), "Tiny")[5:] == ["20%"]  # as on a GPU
@@ -393,9 +396,13 @@ def test_the_readme_has_the_speed_that_was_measured():
 def test_what_is_counted_is_kept_with_what_is_measured(monkeypatch):
     monkeypatch.setattr(speed.kernels, "count_flops", lambda given: {case.name: {"matmul_flops": 7} for case in given})
     monkeypatch.setattr(speed.kernels, "count", lambda given: {case.name: {"row": 1} for case in given})
+    monkeypatch.setattr(
+        speed.kernels, "time_products", lambda given: {case.name: {"update_product_seconds": 2} for case in given}
+    )
     measured = [{"name": "tiny", "programs": {"jaxrl": {"name": "jaxrl"}, "random": {}}}]
     speed.add_counts(measured, [TINY], on_cpu=True)
-    assert measured[0]["programs"] == {"jaxrl": {"name": "jaxrl", "matmul_flops": 7, "kernels": {"row": 1}}, "random": {}}
+    ours = {"name": "jaxrl", "matmul_flops": 7, "update_product_seconds": 2, "kernels": {"row": 1}}
+    assert measured[0]["programs"] == {"jaxrl": ours, "random": {}}
     measured[0]["programs"]["jaxrl"].clear()
     speed.add_counts(measured, [TINY], on_cpu=False)
     assert measured[0]["programs"]["jaxrl"] == {"matmul_flops": 7}

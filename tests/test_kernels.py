@@ -13,7 +13,8 @@ import pytest
 from benchmarks import hlo, kernels
 from benchmarks.cases import CASES
 from benchmarks.jaxrl_side import make_agent
-from benchmarks.matmuls import matmul_flops, matmul_rate
+from benchmarks.matmuls import matmul_rate
+from benchmarks.products import Product, flops_of, products_of, seconds_of
 from jaxrl.agent import state_shapes
 from tests.kernel_counts import FILE, HELD, count_now
 
@@ -172,12 +173,12 @@ def test_arithmetic_of_ppo_by_hand() -> None:
     rows, hidden = 4 * 128, 4 * 64 + 64 * 64
     act, value = 2 * (hidden + 64 * 2), 2 * (hidden + 64)
     forward = act + value
-    biases = 2 * (4 * 64 + 2 + 1)  # their gradients are a row of their kernels'
+    biases = 2 * (4 * 64)  # of hidden layers: their gradients are a row of their kernels'
     given = 2 * (2 * 64 * 64 + 64 * 2 + 64)  # what the kernels are given, which the first's needs not
     backward = forward + biases + given
     expected = rows * act + (rows + 4) * value + 4 * rows * (forward + backward)
     agent = make_agent(case)
-    assert matmul_flops(agent.step, state_shapes(agent)) == expected
+    assert flops_of(agent.step, state_shapes(agent)) == expected
 
 
 def test_arithmetic_within_loops_branches_and_calls() -> None:
@@ -192,9 +193,25 @@ def test_arithmetic_within_loops_branches_and_calls() -> None:
         unused = a @ b  # noqa: F841
         return scanned.sum() + chosen.sum()
 
-    assert matmul_flops(function, a, b) == 2 * 2 * 3 * 5 * (7 + 2)
+    assert flops_of(function, a, b) == 2 * 2 * 3 * 5 * (7 + 2)
     batched = jax.vmap(jnp.matmul, in_axes=(0, None))
-    assert matmul_flops(batched, np.ones((4, 2, 3)), b) == 4 * 2 * 2 * 3 * 5
+    assert flops_of(batched, np.ones((4, 2, 3)), b) == 4 * 2 * 2 * 3 * 5
+
+
+def test_each_product_is_timed_as_often_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.ones((2, 3), np.float32), np.ones((3, 5), np.float32)
+
+    def function(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 4, lambda _, x: x + (a @ b).sum(), 0.0) + (b.T @ a.T).sum()
+
+    rows, columns = ((1,), (0,)), ((), ())
+    assert products_of(function, a, b) == {
+        Product((2, 3), (3, 5), (rows, columns)): 4,
+        Product((5, 3), (3, 2), (rows, columns)): 1,
+    }
+    assert 1e-9 < seconds_of(function, a, b, seconds=0.01) < 1e-3
+    monkeypatch.setattr("benchmarks.products._loop_seconds", lambda product, _: {2: 3.0, 3: 5.0, 5: 7.0}[product.left[0]])
+    assert seconds_of(function, a, b) == 4 * 3.0 + 1 * 5.0  # the second in the order (3, 2)·(5, 3)
 
 
 def test_the_rate_of_the_machine_is_a_number() -> None:

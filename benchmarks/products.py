@@ -1,0 +1,114 @@
+"""What a function's matrix products would take if nothing else were done: the bound of a program that is made of small ones."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from benchmarks.matmuls import least_seconds
+from jaxrl.runtime.drivers.fused import CPU_OPTIONS
+
+TRIPS = 500
+"""Of a product in a loop, so that what it takes to call the program counts for little."""
+SECONDS = 0.2
+"""For which a product is timed."""
+
+
+class Product(NamedTuple):
+    """A matrix product of f32 arrays."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    dimensions: Any
+    """As ``lax.dot_general`` has them."""
+
+    @property
+    def swapped(self) -> Product:
+        """The same numbers, in another order."""
+        (left, right), (left_batch, right_batch) = self.dimensions
+        return Product(self.right, self.left, ((right, left), (right_batch, left_batch)))
+
+    @property
+    def flops(self) -> int:
+        """2·m·k·n for [m, k] · [k, n]."""
+        (_, contracted), (_, batch) = self.dimensions
+        new = [size for axis, size in enumerate(self.right) if axis not in (*contracted, *batch)]
+        return 2 * math.prod(self.left) * math.prod(new)
+
+
+def products_of(function: Callable[..., Any], *args: Any) -> Counter[Product]:
+    """The matrix products of one call, and how often each is made.
+
+    What no output needs does not count. A ``while_loop``, whose length is not known, counts as one trip, a ``cond`` as its most
+    costly branch; convolutions do not count.
+    """
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    needed, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return _products(needed)
+
+
+def _products(jaxpr: Any) -> Counter[Product]:
+    found: Counter[Product] = Counter()
+    for equation in jaxpr.eqns:
+        name, inner = equation.primitive.name, [_products(x) for x in _jaxprs(equation.params)]
+        if name == "dot_general":
+            left, right = (x.aval.shape for x in equation.invars)
+            found[Product(left, right, equation.params["dimension_numbers"])] += 1
+        elif name == "cond":
+            costs = [_flops(branch) for branch in inner]
+            found += inner[costs.index(max(costs))]
+        else:
+            trips = equation.params.get("length", 1) if name == "scan" else 1
+            for x in inner:
+                found += Counter({product: trips * number for product, number in x.items()})
+    return found
+
+
+def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    """Of an equation: what it loops over, branches to or calls."""
+    for value in params.values():
+        for x in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(jaxpr := getattr(x, "jaxpr", x), "eqns"):
+                yield jaxpr
+
+
+def flops_of(function: Callable[..., Any], *args: Any) -> int:
+    """Floating-point operations of a function's matrix products."""
+    return _flops(products_of(function, *args))
+
+
+def _flops(products: Mapping[Product, int]) -> int:
+    return sum(number * product.flops for product, number in products.items())
+
+
+def seconds_of(function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> float:
+    """Of a function's matrix products on one CPU device, each made in a loop by itself, with its factors in the cache."""
+    return sum(number * product_seconds(product, seconds) for product, number in products_of(function, *args).items())
+
+
+def product_seconds(product: Product, seconds: float) -> float:
+    """Of one, in the better order of its factors: a compiler swaps them where that saves a transpose."""
+    return min(_loop_seconds(order, seconds) for order in (product, product.swapped))
+
+
+def _loop_seconds(product: Product, seconds: float) -> float:
+    """With what makes the loop's next trip wait for it, a copy of one number."""
+    rng = np.random.default_rng(0)
+    factors = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in product[:2]]
+
+    def trip(_: int, factors: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        left, right = factors
+        made = jax.lax.dot_general(left, right, product.dimensions)
+        some = 1e-30 * jax.lax.slice(made, [0] * made.ndim, [1] * made.ndim)
+        return left, jax.lax.dynamic_update_slice(right, some.reshape([1] * right.ndim), [0] * right.ndim)
+
+    loop: Any = jax.jit(lambda *factors: jax.lax.fori_loop(0, TRIPS, trip, factors)[1])
+    compiled = loop.lower(*factors).compile(CPU_OPTIONS)
+    return least_seconds(lambda: compiled(*factors), seconds) / TRIPS
