@@ -93,8 +93,8 @@ def _legend(kernel_seconds: float | None) -> str:
     if kernel_seconds is None:
         return text
     return text + (
-        " *as they are*: what these very products take on one device while the others rest, each in a loop by itself, in programs "
-        "compiled as jaxrl's are; where each seed keeps to one device. *starts*: what it takes to start the kernels of updates, "
+        " *as they are*: what these very products take on one device while the others rest, each in a loop by itself, compiled "
+        "as jaxrl's programs are; where each seed keeps to one device. *starts*: what it takes to start the kernels of updates, "
         f"{1e9 * kernel_seconds:.0f} ns each for those that have nothing to do. *rest*: elementwise functions and copies."
     )
 
