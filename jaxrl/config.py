@@ -263,14 +263,20 @@ class ReplayConfig(RolloutConfig):
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
     n_step: Count = 1
     """Rewards in a return before it bootstraps."""
-    hindsight: Literal["none", "future", "final", "episode"] = added("none")
-    """Which state of a row's episode gives it another goal: a later one, the last, or any; for goal environments."""
-    hindsight_share: Unit = added(0.8)
-    """Share of the drawn rows that get another goal; 0.8 is four for each one that was desired."""
+
+    @property
+    def rows_per_update(self) -> tuple[int, str]:
+        """How many rows a gradient step learns from, and their number in the names of settings."""
+        return self.batch_size, "batch_size"
 
     @property
     def updates_per_iteration(self) -> int:
-        return round(self.replay_ratio * self.steps_per_iteration / self.batch_size)
+        return round(self.replay_ratio * self.steps_per_iteration / self.rows_per_update[0])
+
+    @property
+    def rows_around(self) -> int:
+        """Rows of an environment that a draw needs besides those of its return."""
+        return 2
 
     @property
     def warmup_iterations(self) -> int:
@@ -279,30 +285,52 @@ class ReplayConfig(RolloutConfig):
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
-        updates = self.replay_ratio * self.steps_per_iteration / self.batch_size
+        rows, names = self.rows_per_update
+        updates = self.replay_ratio * self.steps_per_iteration / rows
         if not updates >= 1 or abs(updates - round(updates)) > 1e-6:
-            one = self.batch_size / self.steps_per_iteration
             raise ValueError(
                 f"replay_ratio={self.replay_ratio:g} gives {updates:g} updates per iteration (replay_ratio * num_envs * "
-                f"rollout_length / batch_size), which must be a whole number >= 1: use a multiple of {one!r}, or change the sizes"
+                f"rollout_length / {names}), which must be a whole number >= 1: use a multiple of "
+                f"{rows / self.steps_per_iteration!r}, or change the sizes"
             )
         if self.buffer_size % self.num_envs:
             raise ValueError(f"buffer_size={self.buffer_size} must be a multiple of num_envs={self.num_envs}")
-        if self.hindsight == "none":
-            refuse_unused(self, type(self)(), ["hindsight_share"], "without hindsight")
-        window = self.n_step + 2 + (self.hindsight != "none")
-        if self.buffer_size < max(self.batch_size, window * self.num_envs, self.steps_per_iteration):
-            raise ValueError(
-                f"buffer_size={self.buffer_size} is too small: it must hold a batch ({self.batch_size}), one iteration "
-                f"({self.steps_per_iteration}) and n_step + {window - self.n_step} = {window} rows of each environment "
-                f"({window * self.num_envs})"
-            )
+        self.check_buffer()
         if self.learning_starts > self.buffer_size:
             raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
 
+    def check_buffer(self) -> None:
+        """Refuse a buffer that nothing could be drawn from."""
+        window = self.n_step + self.rows_around
+        if self.buffer_size < max(self.batch_size, window * self.num_envs, self.steps_per_iteration):
+            raise ValueError(
+                f"buffer_size={self.buffer_size} is too small: it must hold a batch ({self.batch_size}), one iteration "
+                f"({self.steps_per_iteration}) and n_step + {self.rows_around} = {window} rows of each environment "
+                f"({window * self.num_envs})"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
-class PrioritizedConfig(ReplayConfig):
+class HindsightConfig(ReplayConfig):
+    """Structure of a rule that can learn from goals in hindsight (``jaxrl.replay.hindsight``)."""
+
+    hindsight: Literal["none", "future", "final", "episode"] = added("none")
+    """Which state of a row's episode gives it another goal: a later one, the last, or any; for goal environments."""
+    hindsight_share: Unit = added(0.8)
+    """Share of the drawn rows that get another goal; 0.8 is four for each one that was desired."""
+
+    @property
+    def rows_around(self) -> int:
+        return 2 + (self.hindsight != "none")
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.hindsight == "none":
+            refuse_unused(self, type(self)(), ["hindsight_share"], "without hindsight")
+
+
+@dataclasses.dataclass(frozen=True)
+class PrioritizedConfig(HindsightConfig):
     """Structure of a rule that can draw more often what there is more to learn from (``jaxrl.replay.prioritised``)."""
 
     prioritized: bool = added(False)

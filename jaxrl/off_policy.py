@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.config import Count, CountOrZero, Positive, Range, ReplayConfig, refuse_unused
+from jaxrl.config import Count, CountOrZero, HindsightConfig, Positive, Range, refuse_unused
 from jaxrl.critics import ActorCriticRule, Networks, networks
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models import action_value, policy_network
@@ -31,7 +31,7 @@ Share = Annotated[float, Range(0, 0.99)]
 
 
 @dataclass(frozen=True)
-class OffPolicyConfig(ReplayConfig):
+class OffPolicyConfig(HindsightConfig):
     """Structure of a rule with a policy and an ensemble of critics."""
 
     num_envs: Count = 4

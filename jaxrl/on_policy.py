@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.actions import to_environment
@@ -21,6 +20,7 @@ from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.normalize import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
 from jaxrl.optimize import add_losses, pmean, valid_mean, valid_means
 from jaxrl.parts import check_actor_critic
+from jaxrl.returns import counted
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Prepared, Rule, prepare
 from jaxrl.spaces import finite
@@ -107,10 +107,8 @@ def as_learnt(statistics: Statistics, rollout: Rollout) -> Rollout:
     What is not finite is 0 on rows that count for nothing, so that no gradient meets it. The row after a truncation does count:
     its value is what lies beyond.
     """
-    reached = jnp.concatenate([jnp.zeros_like(rollout.valid[:1]), rollout.valid & ~rollout.terminated])
-    counts = reached | jnp.concatenate([rollout.valid, jnp.zeros_like(rollout.valid[:1])])
     return rollout._replace(
-        inputs=finite(normalize_inputs(statistics, rollout.inputs), counts),
+        inputs=finite(normalize_inputs(statistics, rollout.inputs), counted(rollout)),
         action=finite(drawn_actions(rollout), rollout.valid),
         reward=scale_rewards(statistics, rollout.reward),
     )

@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 from gymnasium import spaces
 
-from jaxrl.config import ReplayConfig
+from jaxrl.config import HindsightConfig, ReplayConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.goals import check_goals
 from jaxrl.intrinsic import Intrinsic, IntrinsicFn
@@ -344,7 +344,7 @@ def resolve_replay(
             raise TypeError(f"replay={show(replay)} gives {show(made)}, and {must}")
         return made
 
-    if config.hindsight == "none":
+    if not isinstance(config, HindsightConfig) or config.hindsight == "none":
         return stored(*sizes, before=before, after=after)
     check_goals(env, f"hindsight={config.hindsight!r}")
     around = hindsight_replay(stored, env.compute_reward, strategy=config.hindsight, share=config.hindsight_share)  # type: ignore[arg-type]

@@ -53,6 +53,13 @@ def finished(rows: Ends) -> Array:
     return discounted_sums(ends.astype(jnp.float32), goes_on, jnp.zeros_like(goes_on[0])) > 0
 
 
+def counted(rows: Ends) -> Array:
+    """bool[T + 1, B]: the inputs that something is learnt from: those of valid rows, and what these reached and did not terminate
+    at. The value of others counts for nothing."""
+    nothing = jnp.zeros_like(rows.valid[:1])
+    return jnp.concatenate([nothing, rows.valid & ~rows.terminated]) | jnp.concatenate([rows.valid, nothing])
+
+
 def discounted_sums(r_t: Array, discount_t: Array, bootstrap: Array) -> Array:
     """G_t = r_t + discount_t · G_{t+1}, with G_T = ``bootstrap``.
 

@@ -17,7 +17,6 @@ from jaxrl import make_dqn
 from jaxrl.algorithms.dqn import (
     DQNConfig,
     DQNHyperparams,
-    DQNState,
     Transitions,
     dqn_loss,
     transitions,
@@ -25,6 +24,7 @@ from jaxrl.algorithms.dqn import (
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
+from jaxrl.q_learning import QLearner
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import uniform_replay
@@ -69,7 +69,7 @@ STREAMS = {
 
 
 @cache
-def stream(name: str, rollouts: int = 3, rows: int = 8) -> tuple[Agent, Rollout, DQNState]:
+def stream(name: str, rollouts: int = 3, rows: int = 8) -> tuple[Agent, Rollout, QLearner]:
     """Rollouts of the same environments as collected, [rollouts, rows, 3], and a learner that observed them."""
     env = STREAMS[name]()
     agent = small_dqn(env, num_envs=3, rollout_length=rows, batch_size=24, buffer_size=3 * rollouts * rows, learning_starts=0)
@@ -185,7 +185,7 @@ def by_hand() -> Any:
     model = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
     loss = partial(dqn_loss, model, DQNConfig(), axis_name=None)
 
-    def draw(learner: DQNState, version: Any) -> Transitions:
+    def draw(learner: QLearner, version: Any) -> Transitions:
         drawn = replay.draw(learner.replay, jax.random.fold_in(learner.key, version), 2 * 16)
         return transitions(replay, learner.replay, drawn, 0.99)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a t
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.pqn import make_pqn as make_pqn
+    from jaxrl.algorithms.r2d2 import make_r2d2 as make_r2d2
     from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
     from jaxrl.algorithms.sac import make_sac as make_sac
     from jaxrl.algorithms.td3 import make_td3 as make_td3
@@ -158,6 +159,17 @@ ALGORITHMS = {
             memory=False,
             paper=Paper("Gallici et al.", 2024, "arXiv:2407.04811"),
             module="jaxrl.algorithms.pqn",
+            network="q_network",
+        ),
+        Entry(
+            "r2d2",
+            "R2D2",
+            "recurrent Q-learning from prioritised sequences",
+            actions=("Discrete",),
+            family="replay",
+            memory=True,
+            paper=Paper("Kapturowski et al.", 2019, "https://openreview.net/forum?id=r1lyTjAqYX"),
+            module="jaxrl.algorithms.r2d2",
             network="q_network",
         ),
         Entry(

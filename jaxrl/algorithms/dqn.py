@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl import q_learning
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
 from jaxrl.distributions import pick
 from jaxrl.heads import HeadConfig, Networks, best_next, check_outputs, soft_next
 from jaxrl.models import q_network
-from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_mean
+from jaxrl.optimize import Optimizer, Schedule, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn, is_own, resolve_replay
-from jaxrl.q_learning import actions, check_exploration, epsilon, policy
+from jaxrl.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
 from jaxrl.replay import Draw, ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
@@ -74,21 +75,7 @@ class DQNHyperparams(NamedTuple):
     total_steps: TotalSteps = 0.0
 
 
-class DQNState(NamedTuple):
-    params: PyTree
-    opt_state: PyTree
-    hyperparams: DQNHyperparams
-    statistics: tuple[()]
-    key: Key
-    version: Array
-    target_params: PyTree
-    replay: PyTree
-
-
 # ------------------------------------------------------------------------------------------------------------------------ loss
-
-PRIORITIES = "priorities"
-"""What the loss gives beside what is logged."""
 
 
 def dqn_loss(
@@ -124,10 +111,8 @@ def dqn_loss(
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
-def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> DQNState:
-    learner = rule.init_learner(key, hyperparams)
-    rows = rule.replay.init(example_row(rule.observation_space, rule.action_space))
-    return DQNState(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=rows)
+def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> QLearner:
+    return q_learning.init(rule, key, hyperparams, example_row(rule.observation_space, rule.action_space))
 
 
 def act(
@@ -143,7 +128,7 @@ def act(
     return carry, actions(rule, policy, q_values, inputs, env_id, keys), {}
 
 
-def network_keys(rule: Rule[DQNConfig], learner: DQNState) -> Key | None:
+def network_keys(rule: Rule[DQNConfig], learner: QLearner) -> Key | None:
     """One for each update, where the network draws something."""
     if not rule.config.draws:
         return None
@@ -154,32 +139,17 @@ def network_keys(rule: Rule[DQNConfig], learner: DQNState) -> Key | None:
     return jax.random.split(key, rule.config.updates_per_iteration)
 
 
-def learn(rule: Rule[DQNConfig], learner: DQNState) -> tuple[DQNState, Metrics]:
+def learn(rule: Rule[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
     config, hp = rule.config, rule.current(learner)
-    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
-    # Modulo first: the count of all updates would not stay within 32 bits.
-    first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
-    def one(carry: tuple[PyTree, PyTree, PyTree], now: tuple[Array, Transitions, Key | None]) -> Any:
-        packed, target, opt_state = carry
-        index, batch, key = now
-        loss = lambda p: dqn_loss(rule.model, config, unpack(p), unpack(target), batch, rule.axis_name, key)  # noqa: E731
-        packed, opt_state, metrics = descend(loss, optimise, packed, opt_state, rule.axis_name)
-        priorities = metrics.pop(PRIORITIES)
-        # A where on parameters: a cond on state would become a select of everything under vmap.
-        step = jnp.where((first + index + 1) % config.target_update_interval == 0, hp.tau, 0.0)
-        target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
-        return (packed, target, opt_state), (metrics, priorities)
+    def loss(params: PyTree, target_params: PyTree, batch: Transitions, key: Key | None) -> tuple[Array, dict[str, Array]]:
+        return dqn_loss(rule.model, config, params, target_params, batch, rule.axis_name, key)
 
     def batch(replay: PyTree, draw: Draw) -> Transitions:
         drawn = transitions(rule.replay, replay, draw, hp.gamma, config.n_step)
         return drawn._replace(weight=drawn.weight ** rule.importance(learner)) if config.prioritized else drawn
 
-    start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), replay, metrics = rule.scan_updates(learner, one, start, batch, network_keys(rule, learner))
-    metrics["charts/epsilon"] = epsilon(rule, learner)
-    fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
-    return rule.updated(learner, hp, metrics, **fields)
+    return q_learning.learn(rule, learner, hp, loss, batch, network_keys(rule, learner))
 
 
 def make_algorithm(rule: Rule[DQNConfig]) -> Algorithm:

@@ -1,7 +1,7 @@
 """Parallelised Q-learning (Gallici et al. 2024): λ-returns over rollouts of many environments, a normalised network, and neither
 replay nor a target network.
 
-Reads top to bottom: settings, targets, loss, acting, update, builder.
+Reads top to bottom: settings, targets, loss, update, builder.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, 
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_means
 from jaxrl.parts import ModelArguments, ModelFn, check_q_values, is_own
-from jaxrl.q_learning import actions, check_exploration, epsilon, policy
+from jaxrl.q_learning import act, check_exploration, epsilon, policy
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Rule, prepare
 from jaxrl.spaces import finite
 from jaxrl.threefry import fold_in
-from jaxrl.types import Agent, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+from jaxrl.types import Agent, Array, Env, HostEnv, Metrics, Model, PyTree, Rollout, StepInput
 
 
 @dataclass(frozen=True)
@@ -115,13 +114,6 @@ def pqn_loss(model: Model, params: PyTree, batch: Rows, axis_name: str | None) -
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
-
-
-def act(
-    rule: Rule[PQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
-) -> tuple[PyTree, Array, dict[str, Array]]:
-    carry, q_values = rule.model.apply(policy.params, carry, inputs)
-    return carry, actions(rule, policy, q_values, inputs, env_id, fold_each(key, env_id) if explore else None), {}
 
 
 def update(rule: Rule[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:

@@ -189,7 +189,7 @@ def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
     )
 
 
-def sequence_priorities(errors: Array, valid: Array, eta: float = 0.9) -> Array:
+def sequence_priorities(errors: Array, valid: Array, eta: Array | float = 0.9) -> Array:
     """η·max |δ| + (1 − η)·mean |δ| over the valid rows of each sequence, f32[N]; 0 where there is none (section 2.3).
 
     Args:

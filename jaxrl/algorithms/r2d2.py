@@ -1,0 +1,301 @@
+"""R2D2 (Kapturowski et al. 2019): Q-learning with a memory, from prioritised sequences and the carry that each began with.
+
+Reads top to bottom: settings, rescaling, loss, storing, learning, builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl import q_learning
+from jaxrl.config import (
+    Count,
+    CountOrZero,
+    LearningRate,
+    NonNegative,
+    Positive,
+    PositiveUnit,
+    ReplayConfig,
+    TotalSteps,
+    Unit,
+    refuse_unused,
+)
+from jaxrl.distributions import pick
+from jaxrl.models import q_network
+from jaxrl.optimize import Optimizer, Schedule, valid_means
+from jaxrl.parts import ModelArguments, ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
+from jaxrl.q_learning import PRIORITIES, QLearner, act, check_exploration, policy
+from jaxrl.replay import Draw, ReplayFn
+from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequence_replay, sequences
+from jaxrl.replay.transitions import example_row, replay_rows
+from jaxrl.returns import counted, discounts, n_step_returns
+from jaxrl.rule import Rule, prepare
+from jaxrl.spaces import finite, same_shapes, show_shapes
+from jaxrl.types import Agent, Array, Env, HostEnv, Key, Metrics, Model, PyTree, Rollout
+
+
+@dataclass(frozen=True)
+class R2D2Config(ReplayConfig):
+    """R2D2's structure."""
+
+    num_envs: Count = 16
+    rollout_length: Count = 20
+    """Rows that each environment contributes to an iteration. A sequence begins with each rollout, so those that are longer
+    overlap."""
+    batch_size: Count = 32
+    """Sequences per gradient step."""
+    replay_ratio: Positive = 4.0
+    """Rows learnt from per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / (batch_size ·
+    sequence_length), exactly."""
+    n_step: Count = 5
+    burn_in: CountOrZero = 0
+    """Rows at the head of each sequence that bring the carry up to date with the parameters, and are not learnt from."""
+    sequence_length: Count = 40
+    """Rows behind them, which are."""
+    priority_exponent: Unit = 0.9
+    """How strictly sequences are drawn by priority; 0 draws all alike."""
+    importance_exponent: Unit = 0.6
+    """How far losses are weighted by the probability of their sequence; with ``anneal`` it rises to 1, linearly, at
+    ``total_steps``."""
+    rescale: bool = True
+    """Learn values on a scale that grows like the root of the return (Pohlen et al. 2018)."""
+    rescale_eps: PositiveUnit = 1e-3
+    """ε of that scale: its least slope."""
+    target_update_interval: Count = 100
+    """Updates between changes of the target network."""
+    epsilon_exponent: NonNegative = 0.0
+    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018; 7 in
+    the paper); 0: all alike."""
+
+    @property
+    def rows_per_update(self) -> tuple[int, str]:
+        return self.batch_size * self.sequence_length, "(batch_size * sequence_length)"
+
+    @property
+    def rows_behind(self) -> int:
+        """A sequence's rows behind its first: of burn-in, to learn from, and of the last return."""
+        return self.burn_in + self.sequence_length - 1 + self.n_step
+
+    @property
+    def scale(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+        """From returns to what the network says, and back."""
+        same = lambda x: x  # noqa: E731
+        eps = self.rescale_eps
+        return (partial(rescaled, eps=eps), partial(unscaled, eps=eps)) if self.rescale else (same, same)
+
+    def network(self, own: Any) -> ModelFn:
+        return partial(own, core="gru")
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if not self.rescale:
+            refuse_unused(self, R2D2Config(), ["rescale_eps"], "without rescale")
+        check_exploration(self)
+
+    def check_buffer(self) -> None:
+        rows = self.rollout_length * (2 + self.rows_behind // self.rollout_length)
+        if self.buffer_size // (self.num_envs * self.rollout_length) * self.rollout_length < rows:
+            raise ValueError(
+                f"buffer_size={self.buffer_size} is too small: a sequence of burn_in + sequence_length + n_step = "
+                f"{self.rows_behind + 1} rows and the row before it need {rows} rows of each environment "
+                f"({rows * self.num_envs}), in rollouts of {self.rollout_length}"
+            )
+
+
+class R2D2Hyperparams(NamedTuple):
+    """R2D2's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+
+    learning_rate: LearningRate = 1e-3
+    gamma: Unit = 0.99
+    """Discount per step; 0.997 in the paper."""
+    tau: PositiveUnit = 1.0
+    """How far the target network moves at each change; 1 copies."""
+    eta: Unit = 0.9
+    """η: a sequence's priority is η of its largest error and 1 − η of its mean error."""
+    epsilon_start: Unit = 1.0
+    """Probability of a random action at the start."""
+    epsilon_end: Unit = 0.05
+    """The same once exploration_steps have passed."""
+    exploration_steps: Positive = 20_000.0
+    """Rows, after the warm-up, over which epsilon falls linearly."""
+    max_grad_norm: Positive = 40.0
+    """Clip the gradient to this global norm."""
+    adam_eps: Positive = 1e-3
+    """Adam's ε."""
+    total_steps: TotalSteps = 0.0
+
+
+# ------------------------------------------------------------------------------------------------------------------- rescaling
+
+
+def rescaled(x: Array, eps: float) -> Array:
+    """h(x) = sign(x)·(√(|x| + 1) − 1) + ε·x (section 2.3; Pohlen et al. 2018, proposition A.2)."""
+    return x / (jnp.sqrt(jnp.abs(x) + 1.0) + 1.0) + eps * x
+
+
+def unscaled(y: Array, eps: float) -> Array:
+    """h⁻¹(y) = sign(y)·(u² − 1), u = (√(1 + 4ε·(|y| + 1 + ε)) − 1) / 2ε, the inverse of ``rescaled``.
+
+    Neither is computed by a difference of numbers that are nearly the same, which in float32 would leave few digits.
+    """
+    more = 2.0 * jnp.abs(y) / (jnp.sqrt(1.0 + 4.0 * eps * (jnp.abs(y) + 1.0 + eps)) + 1.0 + 2.0 * eps)  # u − 1
+    return jnp.sign(y) * more * (more + 2.0)
+
+
+# ------------------------------------------------------------------------------------------------------------------------ loss
+
+
+def q_values(model: Model, config: R2D2Config, params: PyTree, batch: Sequences) -> Array:
+    """f32[sequence_length + n_step, N, actions] behind the burn-in, which no gradient flows through."""
+    carry, burn_in = batch.carry, config.burn_in
+    if burn_in:
+        head = jax.tree.map(lambda x: x[:burn_in], batch.inputs)
+        carry = jax.lax.stop_gradient(model.unroll(jax.lax.stop_gradient(params), carry, head)[0])
+    return model.unroll(params, carry, jax.tree.map(lambda x: x[burn_in:], batch.inputs))[1]
+
+
+def r2d2_loss(
+    model: Model,
+    config: R2D2Config,
+    gamma: Array | float,
+    eta: Array | float,
+    params: PyTree,
+    target_params: PyTree,
+    batch: Sequences,
+    axis_name: str | None,
+) -> tuple[Array, dict[str, Array]]:
+    """½·(y − Q(s_t, a_t))² times the weight of the sequence, as a mean over the valid rows behind the burn-in of all devices;
+    y = h(Σₖ γᵏ·r_{t+k} + γⁿ·h⁻¹(Q⁻(s_{t+n}, argmaxₐ Q(s_{t+n}, a)))), with fewer rewards where the episode ends before (section
+    2.3).
+
+    Both networks read the sequence from the carry that was stored with it. Beside what is logged it gives the priorities.
+    """
+    h, inverse = config.scale
+    batch = batch._replace(inputs=finite(batch.inputs, counted(batch)))
+    online, target = (q_values(model, config, p, batch) for p in (params, target_params))
+
+    rows: Any = batch._replace(inputs=(), carry=(), weight=())  # type: ignore[arg-type]
+    rows = jax.tree.map(lambda x: x[config.burn_in :], rows)
+    reached = inverse(pick(target[1:], jnp.argmax(online[1:], -1)))
+    returns = n_step_returns(rows.reward, *discounts(rows, gamma), reached, rows.valid, config.n_step)
+    learnt = slice(config.sequence_length)
+    chosen, valid = pick(online[learnt], rows.action[learnt]), rows.valid[learnt]
+    error = chosen - jax.lax.stop_gradient(h(returns[learnt]))
+    loss = 0.5 * batch.weight * error**2
+    loss, logged = valid_means(loss, {"losses/td_loss": loss, "losses/q_values": inverse(chosen)}, valid, axis_name)
+    return loss, logged | {PRIORITIES: sequence_priorities(error, valid, eta)}
+
+
+# ------------------------------------------------------------------------------------------------------------ storing, learning
+
+
+def example(rule: Rule[R2D2Config]) -> CarriedRows:
+    """One row of what is stored, with its carry."""
+    carry = jax.tree.map(lambda x: x[0], rule.model.initial_carry(1))
+    return CarriedRows(example_row(rule.observation_space, rule.action_space), carry)
+
+
+def init(rule: Rule[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> QLearner:
+    return q_learning.init(rule, key, hyperparams, example(rule))
+
+
+def observe(rule: Rule[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
+    """Add the rollout's rows to the replay, raw, with the carry before the first."""
+    rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
+    return learner._replace(replay=rule.replay.add(learner.replay, rows, rollout.env_id))
+
+
+def turned(batch: Sequences) -> Sequences:
+    """From time-major to a sequence after the other, as updates share them out, or back."""
+    rows: Any = batch._replace(carry=(), weight=())  # type: ignore[arg-type]
+    return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
+
+
+def learn(rule: Rule[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]:
+    config, hp = rule.config, rule.current(learner)
+
+    def loss(params: PyTree, target_params: PyTree, batch: Sequences) -> tuple[Array, dict[str, Array]]:
+        return r2d2_loss(rule.model, config, hp.gamma, hp.eta, params, target_params, turned(batch), rule.axis_name)
+
+    def batch(replay: PyTree, draw: Draw) -> Sequences:
+        drawn = sequences(rule.replay, replay, draw, config.rows_behind)
+        return turned(drawn._replace(weight=drawn.weight ** rule.importance(learner)))
+
+    return q_learning.learn(rule, learner, hp, loss, batch)
+
+
+# --------------------------------------------------------------------------------------------------------------------- builder
+
+
+def check_sequences(given: ReplayFn, rule: Rule[R2D2Config]) -> None:
+    """Refuse a replay that does not give a rollout's rows back with the carry before them; tried on shapes alone."""
+    num_envs, what = rule.config.num_envs, f"replay={show(given)}"
+
+    def drawn() -> PyTree:
+        row, carry = example(rule)
+        spread = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
+        rows = CarriedRows(spread(row, rule.config.rollout_length), spread(carry, 1))
+        state = rule.replay.add(rule.replay.init(example(rule)), rows, jnp.arange(num_envs, dtype=jnp.int32))
+        return rule.replay.draw(state, jax.random.key(0), 1).extras
+
+    extras, carry = attempt(what, drawn), jax.eval_shape(rule.model.initial_carry, 1)
+    if not same_shapes(extras, carry):
+        raise TypeError(
+            f"{what} must draw sequences with the carry {show_shapes(carry)}, as jaxrl.replay.sequence.sequence_replay(…) does; "
+            f"its draws have {show_shapes(extras)}"
+        )
+
+
+def make_r2d2(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    replay: ReplayFn | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """R2D2 (Kapturowski et al. 2019) for Discrete actions: Q-learning with a recurrent network.
+
+    Args:
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      model: arguments of ``jaxrl.models.q_network``, such as ``{"core": "lstm"}``; or a recurrent Model whose outputs are
+        Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of 2×64, ReLU,
+        for vectors, and a GRU of 64 units behind it; it also sees the previous action and reward.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
+      replay: a ``ReplayFn`` as ``sequence_replay`` gives one, whose sequences begin with each rollout, and whose weights are
+        those of β = 1. Default: ``sequence_replay`` of a ``prioritised_replay``.
+      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``R2D2Config`` and ``R2D2Hyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range.
+    """
+    given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    ready = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, given, memory=True)
+    config = ready.rule.config
+    check_q_values(model, ready.output, ready.env.action_space)
+    if not is_recurrent(ready.rule.model):
+        raise TypeError(
+            f"model={show(model)} has no memory, and R2D2 learns from sequences and the carry that they began with: give it a "
+            'core, as model={"core": "gru"} does, or use make_dqn'
+        )
+    own = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
+    made = resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind)
+    rule = replace(ready.rule, replay=made)
+    if replay is not None:
+        refuse_unused(config, R2D2Config(), ["priority_exponent"], f"beside replay={show(replay)}, which has its own")
+        check_sequences(replay, rule)
+    learnt = ("params", "target_params", "statistics")
+    return ready.bind(rule.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn, learnt=learnt))
