@@ -134,10 +134,9 @@ def listed(markdown: str) -> str:
 def table() -> str:
     rows = ["| algorithm | what | actions | family | models | paper | source |", "|---" * 7 + "|"]
     for entry in ALGORITHMS.values():
-        models = "recurrent too" if entry.memory else "memoryless"
         paper = f"{entry.paper}, {entry.paper.source}" if entry.paper else "–"
         link, code = f"[{entry.title}]({entry.name}.md)", f"[`{entry.name}.py`]({entry.name}-source.md)"
-        rows.append(f"| {link} | {entry.line} | {entry.takes} | {entry.family} | {models} | {paper} | {code} |")
+        rows.append(f"| {link} | {entry.line} | {entry.takes} | {entry.family} | {entry.models} | {paper} | {code} |")
     return "\n".join(rows)
 
 

@@ -285,7 +285,17 @@ def code_lines(rule: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "rule, lines",
-    [("ppo", 260), ("dqn", 260), ("pqn", 230), ("a2c", 120), ("reinforce", 140), ("sac", 300), ("td3", 110), ("ddpg", 100)],
+    [
+        ("ppo", 260),
+        ("dqn", 260),
+        ("pqn", 230),
+        ("r2d2", 300),
+        ("a2c", 120),
+        ("reinforce", 140),
+        ("sac", 300),
+        ("td3", 110),
+        ("ddpg", 100),
+    ],
 )
 def test_a_rule_reads_in_a_few_screens(rule: str, lines: int) -> None:
     assert len(code_lines(rule)) <= lines

@@ -52,6 +52,8 @@ class Entry(NamedTuple):
     module: str
     network: str | None = None
     """Function of ``jaxrl.models`` that makes its own network: the command line and sweeps take its arguments as ``model``."""
+    memoryless: bool = True
+    """Whether it trains models without memory."""
 
     @property
     def builder(self) -> str:
@@ -72,6 +74,12 @@ class Entry(NamedTuple):
     @property
     def takes(self) -> str:
         return listed(self.actions)
+
+    @property
+    def models(self) -> str:
+        """The kinds of models that it trains."""
+        kinds = {"memoryless": self.memoryless, "recurrent": self.memory}
+        return listed([kind for kind, takes in kinds.items() if takes])
 
     @property
     def help(self) -> str:
@@ -168,9 +176,10 @@ ALGORITHMS = {
             actions=("Discrete",),
             family="replay",
             memory=True,
-            paper=Paper("Kapturowski et al.", 2019, "https://openreview.net/forum?id=r1lyTjAqYX"),
+            paper=Paper("Kapturowski et al.", 2019, "openreview:r1lyTjAqYX"),
             module="jaxrl.algorithms.r2d2",
             network="q_network",
+            memoryless=False,
         ),
         Entry(
             "sac",

@@ -38,7 +38,7 @@ from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, s
 from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import counted, discounts, n_step_returns
 from jaxrl.rule import Rule, prepare
-from jaxrl.spaces import finite, same_shapes, show_shapes
+from jaxrl.spaces import finite, same_shapes
 from jaxrl.types import Agent, Array, Env, HostEnv, Key, Metrics, Model, PyTree, Rollout
 
 
@@ -47,18 +47,18 @@ class R2D2Config(ReplayConfig):
     """R2D2's structure."""
 
     num_envs: Count = 16
-    rollout_length: Count = 20
+    rollout_length: Count = 16
     """Rows that each environment contributes to an iteration. A sequence begins with each rollout, so those that are longer
     overlap."""
     batch_size: Count = 32
     """Sequences per gradient step."""
-    replay_ratio: Positive = 4.0
+    replay_ratio: Positive = 32.0
     """Rows learnt from per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / (batch_size ·
     sequence_length), exactly."""
-    n_step: Count = 5
+    n_step: Count = 10
     burn_in: CountOrZero = 0
     """Rows at the head of each sequence that bring the carry up to date with the parameters, and are not learnt from."""
-    sequence_length: Count = 40
+    sequence_length: Count = 32
     """Rows behind them, which are."""
     priority_exponent: Unit = 0.9
     """How strictly sequences are drawn by priority; 0 draws all alike."""
@@ -69,7 +69,7 @@ class R2D2Config(ReplayConfig):
     """Learn values on a scale that grows like the root of the return (Pohlen et al. 2018)."""
     rescale_eps: PositiveUnit = 1e-3
     """ε of that scale: its least slope."""
-    target_update_interval: Count = 100
+    target_update_interval: Count = 32
     """Updates between changes of the target network."""
     epsilon_exponent: NonNegative = 0.0
     """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018; 7 in
@@ -155,10 +155,10 @@ def unscaled(y: Array, eps: float) -> Array:
 
 def q_values(model: Model, config: R2D2Config, params: PyTree, batch: Sequences) -> Array:
     """f32[sequence_length + n_step, N, actions] behind the burn-in, which no gradient flows through."""
-    carry, burn_in = batch.carry, config.burn_in
+    burn_in, carry = config.burn_in, batch.carry
     if burn_in:
         head = jax.tree.map(lambda x: x[:burn_in], batch.inputs)
-        carry = jax.lax.stop_gradient(model.unroll(jax.lax.stop_gradient(params), carry, head)[0])
+        carry, _ = model.unroll(jax.lax.stop_gradient(params), carry, head)
     return model.unroll(params, carry, jax.tree.map(lambda x: x[burn_in:], batch.inputs))[1]
 
 
@@ -180,7 +180,8 @@ def r2d2_loss(
     """
     h, inverse = config.scale
     batch = batch._replace(inputs=finite(batch.inputs, counted(batch)))
-    online, target = (q_values(model, config, p, batch) for p in (params, target_params))
+    online = q_values(model, config, params, batch)
+    target = model.unroll(target_params, batch.carry, batch.inputs)[1][config.burn_in :]
 
     rows: Any = batch._replace(inputs=(), carry=(), weight=())  # type: ignore[arg-type]
     rows = jax.tree.map(lambda x: x[config.burn_in :], rows)
@@ -237,21 +238,18 @@ def learn(rule: Rule[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]
 
 def check_sequences(given: ReplayFn, rule: Rule[R2D2Config]) -> None:
     """Refuse a replay that does not give a rollout's rows back with the carry before them; tried on shapes alone."""
-    num_envs, what = rule.config.num_envs, f"replay={show(given)}"
+    num_envs = rule.config.num_envs
 
-    def drawn() -> PyTree:
-        row, carry = example(rule)
-        spread = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
-        rows = CarriedRows(spread(row, rule.config.rollout_length), spread(carry, 1))
-        state = rule.replay.add(rule.replay.init(example(rule)), rows, jnp.arange(num_envs, dtype=jnp.int32))
-        return rule.replay.draw(state, jax.random.key(0), 1).extras
+    def stored() -> None:
+        row, carry = one = example(rule)
+        many = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
+        rows = CarriedRows(many(row, rule.config.rollout_length), many(carry, 1))
+        state = rule.replay.add(rule.replay.init(one), rows, jnp.arange(num_envs, dtype=jnp.int32))
+        if not same_shapes(rule.replay.draw(state, jax.random.key(0), 1).extras, rule.model.initial_carry(1)):
+            raise TypeError("its draws have no carry")
 
-    extras, carry = attempt(what, drawn), jax.eval_shape(rule.model.initial_carry, 1)
-    if not same_shapes(extras, carry):
-        raise TypeError(
-            f"{what} must draw sequences with the carry {show_shapes(carry)}, as jaxrl.replay.sequence.sequence_replay(…) does; "
-            f"its draws have {show_shapes(extras)}"
-        )
+    must = "must store a sequence from each rollout on, as jaxrl.replay.sequence.sequence_replay() does"
+    attempt(f"replay={show(given)}, which {must},", stored)
 
 
 def make_r2d2(

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl.replay.transitions import ReplayRow
 from jaxrl.replay.uniform import ReplayState
-from jaxrl.types import Rollout, StepInput
+from jaxrl.types import PyTree, Rollout, StepInput
 
 
 def stored_rows(state: Any) -> ReplayRow:
@@ -38,10 +38,10 @@ def _ring(state: Any) -> ReplayState:
     raise TypeError("state must be that of a replay with a ring as uniform_replay's: learner.replay of make_dqn, say")
 
 
-def as_rollouts(rows: ReplayRow, length: int) -> Iterator[Rollout]:
+def as_rollouts(rows: ReplayRow, length: int, carry: PyTree = ()) -> Iterator[Rollout]:
     """Rows [N, B, ...] as rollouts of ``length`` rows, for ``Algorithm.observe``; without the oldest N modulo ``length``.
 
-    They hold what replay stores of a rollout (``replay_rows``), and zeros elsewhere.
+    They hold what replay stores of a rollout (``replay_rows``), and zeros elsewhere; and this carry, [B], each of them.
     """
     count, num_envs = rows.valid.shape
     lanes: Any = np.arange(num_envs, dtype=np.int32)
@@ -57,7 +57,7 @@ def as_rollouts(rows: ReplayRow, length: int) -> Iterator[Rollout]:
             truncated=part.terminated & False,
             extras={},
             valid=part.valid,
-            carry=(),
+            carry=carry,
             env_id=lanes,
             version=0 * lanes,
         )

@@ -39,7 +39,7 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
 
     A buffer may be loaded by another agent than wrote it, with other settings or of another rule, for the same spaces and number
     of environments. As rows are stored a rollout at a time, the oldest ones, fewer than ``rollout_length``, are left out. In
-    prioritised replay all rows count alike at first.
+    prioritised replay all rows count alike at first. A file holds no recurrent state: sequences begin with that of an episode.
 
     Args:
       state: AgentState of the agent, or its LearnerState, as ``agent.algorithm.init`` gives one without stepping an environment.
@@ -57,7 +57,7 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
         raise ValueError(f"{path} holds {count} rows of each environment: build the agent with a rollout_length of at most that")
     observe = jax.jit(agent.algorithm.observe, donate_argnums=0)  # type: ignore[arg-type]
     learner = jax.tree.map(lambda x: x.copy(), learner)
-    for rollout in as_rollouts(rows, length):
+    for rollout in as_rollouts(rows, length, agent.algorithm.initial_carry(num_envs)):
         learner = observe(learner, rollout)
     return state._replace(learner=learner) if isinstance(state, AgentState) else learner
 

@@ -67,7 +67,7 @@ def show_algorithm(name: str, entry: Entry) -> None:
         None,
         [
             ("actions", entry.takes),
-            ("family", f"{entry.family}, {'recurrent models too' if entry.memory else 'memoryless models only'}"),
+            ("family", f"{entry.family}, {entry.models} models"),
             *([("paper", f"{paper}, {paper.source}")] if paper else []),
             ("file", file_of(entry)),
             ("Python", f"{home}.{entry.builder}{_signature(rule.make)}"),
