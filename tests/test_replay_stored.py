@@ -18,7 +18,7 @@ from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import collect
 from jaxrl.types import Agent
 from tests import probes
-from tests.agents import assert_bit_equal, small_dqn, small_ppo
+from tests.agents import assert_bit_equal, small, small_dqn, small_ppo
 
 KEY = jax.random.key(0)
 SIZES = {"buffer_size": 4 * 31}
@@ -77,6 +77,18 @@ def test_states_of_agents_are_taken_too(tmp_path: Path) -> None:
     jaxrl.save_replay(tmp_path / "rows.npz", state)
     back = jaxrl.load_replay(tmp_path / "rows.npz", agent, state._replace(learner=fresh(agent)))
     assert_bit_equal(stored_rows(back.learner.replay).obs[-30:], stored_rows(state.learner.replay).obs[-30:])
+
+
+def test_sequences_of_a_file_begin_as_episodes_do(tmp_path: Path) -> None:
+    """For a rule that stores a carry with them, which a file has not."""
+    learner, rows = filled(small_dqn(probes.truncation(), **SIZES), 40)
+    jaxrl.save_replay(tmp_path / "rows.npz", learner)
+    other = small("r2d2", probes.truncation())
+    acted = jax.jit(other.init, compiler_options=COMPILE_FAST)(KEY).learner  # 8 rollouts, the first of which began so as well
+    replay = jaxrl.load_replay(tmp_path / "rows.npz", other, acted).replay
+    assert_bit_equal(jax.tree.map(lambda x: x[-30:], stored_rows(replay)), jax.tree.map(lambda *x: np.stack(x[-30:]), *rows))
+    carry = np.asarray(replay.starts.ring.records.unpack().carry)
+    assert carry[1:8].any((1, 2)).all() and not carry[8:23].any()
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:

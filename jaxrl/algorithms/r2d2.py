@@ -295,5 +295,5 @@ def make_r2d2(
     if replay is not None:
         refuse_unused(config, R2D2Config(), ["priority_exponent"], f"beside replay={show(replay)}, which has its own")
         check_sequences(replay, rule)
-    learnt = ("params", "target_params", "statistics")
-    return ready.bind(rule.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn, learnt=learnt))
+    algorithm = partial(rule.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
+    return ready.bind(algorithm(learnt=("params", "target_params", "statistics")))
