@@ -17,29 +17,17 @@ from jaxrl.models import q_network
 from jaxrl.spaces import example_input, first_input
 from jaxrl.types import Model
 from tests.agents import assert_bit_equal
+from tests.q_learning import ACTIONS, FEATURES, N, loss_case
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
-N, FEATURES, ACTIONS = 12, 3, 4
 
 
 def linear_model() -> Model:
     """Q-values x·W, which NumPy computes as easily."""
     apply = lambda params, carry, inputs, key=None: (carry, inputs.obs @ params)  # noqa: E731
     return Model(None, apply, apply, lambda batch: ())  # type: ignore[arg-type]
-
-
-def loss_case(seed: int) -> tuple[np.ndarray, np.ndarray, Transitions]:
-    rng = np.random.default_rng(seed)
-    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    inputs, after = (first_input(normal(N, FEATURES), spaces.Discrete(ACTIONS), N) for _ in range(2))
-    action = rng.integers(ACTIONS, size=N).astype(np.int32)
-    terminated, valid = rng.random((2, N)) < np.array([[0.3], [0.7]])
-    discount = np.where(terminated, 0, rng.uniform(0.5, 1, N)).astype(np.float32)
-    weight = rng.uniform(0.2, 1, N).astype(np.float32)
-    batch = Transitions(inputs, after, action, normal(N), discount, weight, valid)
-    return normal(FEATURES, ACTIONS), normal(FEATURES, ACTIONS), batch
 
 
 @cache

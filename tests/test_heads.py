@@ -25,8 +25,10 @@ from tests import probes
 from tests.agents import RECURRENT, assert_bit_equal, assert_close, run_steps, small_dqn, tiny, to_numpy
 from tests.policy_gradient import slope
 from tests.probe_set import probe_set
+from tests.q_learning import ACTIONS, FEATURES, N, loss_case
 
-N, FEATURES, ACTIONS, K = 9, 3, 4, 5
+K = 5
+"""Atoms, quantiles."""
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 SIZES = {"c51": {"num_atoms": K, "v_min": -2.0, "v_max": 2.5}, "qr": {"num_quantiles": K}, "iqn": {"num_quantiles": K}}
@@ -46,15 +48,7 @@ def linear_model(head: str) -> Model:
 
 
 def case(head: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Transitions]:
-    rng = np.random.default_rng(seed)
-    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    inputs, after = (first_input(normal(N, FEATURES), spaces.Discrete(ACTIONS), N) for _ in range(2))
-    action = rng.integers(ACTIONS, size=N).astype(np.int32)
-    terminated, valid = rng.random((2, N)) < np.array([[0.3], [0.7]])
-    discount = np.where(terminated, 0, rng.uniform(0.5, 1, N)).astype(np.float32)
-    batch = Transitions(inputs, after, action, normal(N), discount, rng.uniform(0.2, 1, N).astype(np.float32), valid)
-    size = ACTIONS if head == "scalar" else ACTIONS * K
-    return normal(FEATURES, size), normal(FEATURES, size), batch
+    return loss_case(seed, ACTIONS if head == "scalar" else ACTIONS * K)
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
