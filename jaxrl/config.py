@@ -1,4 +1,7 @@
-"""Settings: each is a field of a rule's Config (structure) or Hyperparams (data), and its annotation says what it may be."""
+"""Settings: each is a field of a rule's Config (structure) or Hyperparams (data), and its annotation says what it may be.
+
+Host environments check counts with this too, so jax is imported only by what needs it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.names import home_of, nearest
@@ -129,6 +130,8 @@ def split_settings(
 
 def check_number(name: str, value: Any, allowed: Range | None = None) -> None:
     """Refuse a concrete value outside the range; without one, any finite number is allowed. Traced values pass."""
+    import jax
+
     if isinstance(value, jax.core.Tracer):
         return
     allowed = allowed or Range()
@@ -190,6 +193,8 @@ def merge_hyperparams(defaults: H, given: Any) -> H:
         raise TypeError(f"hyperparams must be a mapping or a {type(defaults).__name__}, not {type(given).__name__}")
     for name, value in given.items():
         check_hyperparam(type(defaults), name, value)
+    import jax.numpy as jnp
+
     merged: PyTree = {**defaults._asdict(), **given}  # type: ignore[attr-defined]
     return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})
 

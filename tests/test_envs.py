@@ -95,12 +95,14 @@ def test_an_id_is_canonical():
         ("CartPole-v1?gravity=1&gravity=2", "'gravity' twice"),
         (
             "gymnx:CartPole-v1",
-            "unknown backend 'gymnx': write 'envpool:CartPole-v1' or 'CartPole-v1'. Backends: brax, envpool, gymnax, jaxrl",
+            "unknown backend 'gymnx': write 'envpool:CartPole-v1' or 'gymnasium:CartPole-v1' or 'CartPole-v1'. Backends: brax",
         ),
-        ("gymnx:Nowhere-v1", "Did you mean 'gymnax'.*brax, envpool, gymnax, jaxrl"),
-        ("gymnasium:LunarLander-v3", "unknown backend 'gymnasium': write 'envpool:LunarLander-v3'"),
-        ("LunarLander-v3", "gymnax has no environment 'LunarLander-v3': write 'envpool:LunarLander-v3'$"),
-        ("HalfCheetah-v4", "gymnax has no environment 'HalfCheetah-v4': write 'envpool:HalfCheetah-v4'$"),
+        ("gymnx:Nowhere-v1", "Did you mean 'gymnax'.*brax, envpool, gymnasium, gymnax, jaxrl"),
+        ("gym:LunarLander-v3", "unknown backend 'gym': write 'envpool:LunarLander-v3'"),
+        ("LunarLander-v3", "gymnax has no environment 'LunarLander-v3': write 'envpool:LunarLander-v3'"),
+        ("HalfCheetah-v4", "gymnax has no environment 'HalfCheetah-v4': write 'envpool:HalfCheetah-v4'"),
+        ("Taxi-v4", "gymnax has no environment 'Taxi-v4': write 'gymnasium:Taxi-v4'$"),
+        ("gymnasium:ALE/Pong-v5", "gymnasium has no environment 'ALE/Pong-v5': write 'envpool:Pong-v5'$"),
         ("ALE/Pong-v5", "gymnax has no environment 'ALE/Pong-v5': write 'envpool:Pong-v5'$"),
         ("envpool:Catch-bsuite", "envpool has no environment 'Catch-bsuite': write 'Catch-bsuite'$"),
         (
@@ -164,15 +166,15 @@ def test_list_envs():
 
 def test_register_backend(monkeypatch):
     monkeypatch.setattr(envs, "_REGISTERED", {})
-    monkeypatch.setattr(envs, "_ON_HOST", {"envpool"})
+    monkeypatch.setattr(envs, "_ON_HOST", {*envs._ON_HOST})
     made = make_env("CartPole-v1")
     envs.register_backend("mine", lambda name, options: made._replace(params={"name": len(name), **options}), lambda: ["a", "b"])
     env = make_env("mine:abc", x=1)
     assert (env.name, env.params, describe_env(env)) == ("mine:abc?x=1", {"name": 3, "x": 1}, "mine:abc?x=1")
     assert list_envs("mine") == ["mine:a", "mine:b"]
     envs.register_backend("hosted", lambda name, options: made, lambda: [], on_host=True)
-    ids = ("envpool:Pong-v5", "hosted:a?b=1", "mine:a", "CartPole-v1", "envpool", "None")
-    assert [envs.runs_on_host(env_id) for env_id in ids] == [True, True, False, False, True, False]
+    ids = ("envpool:Pong-v5", "gymnasium:a:B-v0", "hosted:a?b=1", "mine:a", "CartPole-v1", "envpool", "None")
+    assert [envs.runs_on_host(env_id) for env_id in ids] == [True, True, True, False, False, True, False]
     with pytest.raises(ValueError, match="'mine' exists already"):
         envs.register_backend("mine", lambda name, options: made, lambda: [])
     with pytest.raises(ValueError, match="must be an identifier"):

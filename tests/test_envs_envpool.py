@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.envs import check_env, make_env
-from jaxrl.envs.envpool import env_seeds
+from jaxrl.envs.host import env_seeds
 
 NUM_ENVS = 3
 

@@ -67,7 +67,7 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 LAYERS = (
-    ("cache", "collectives", "goals", "masks", "names", "presets", "rows", "types"),
+    ("cache", "collectives", "goals", "interpreter", "masks", "names", "presets", "rows", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "scan", "spaces", "threefry", "trust"),
     ("envs", "intrinsic", "minibatch", "models", "optimize", "replay", "rollout", "surrogates"),
     (
@@ -138,7 +138,7 @@ def test_no_circles() -> None:
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
-HOST_ENVIRONMENTS = {"jaxrl.envs.envpool"}
+HOST_ENVIRONMENTS = {"jaxrl.envs.envpool", "jaxrl.envs.processes", "jaxrl.envs.worker"}
 
 
 @pytest.mark.parametrize("name", sorted(set(PURE) - HOST_ENVIRONMENTS))

@@ -46,8 +46,8 @@ def test_envs_of_few_are_described(capsys: pytest.CaptureFixture[str]) -> None:
 def test_envs_of_several_backends(capsys: pytest.CaptureFixture[str]) -> None:
     out = output(capsys, "envs", "pendulum-v1")
     assert "Pendulum-v1 " in out and "envpool:Pendulum-v1" in out and "Box(1) float32 [-2, 2]" in out
-    assert out.splitlines()[-1] == "2 environments: 1 of gymnax, 1 of envpool"
-    assert "3 environments: 1 of gymnax, 2 of envpool" in output(capsys, "envs", "PENDULUM-v*")
+    assert out.splitlines()[-1] == "3 environments: 1 of gymnax, 1 of envpool, 1 of gymnasium"
+    assert "4 environments: 1 of gymnax, 2 of envpool, 1 of gymnasium" in output(capsys, "envs", "PENDULUM-v*")
     assert "envpool:Pendulum-v1" in output(capsys, "envs", "*endulum-v1", "--backend", "envpool")
 
 

@@ -95,6 +95,8 @@ ATTACKS: dict[str, Attack] = {
     "env that imports": env(lambda mark: "jaxrl.envs.backend:import_package?package=trap&env=x&install=x"),
     "env with a program": env(lambda mark: f"envpool:D1Basic-v1?vzd_path={mark.with_name('program')}"),
     "env with arguments": env(lambda mark: f"envpool:D1Basic-v1?game_args=+logfile {mark}"),
+    "env of gymnasium's": env(lambda mark: "gymnasium:trap:Net-v0"),
+    "env of gymnasium's, of another module": env(lambda mark: f"gymnasium:subprocess:run?args={touch(mark)}"),
     "env, import": env(lambda mark: TRAP),
     "env, partial": env(lambda mark: call("os:system", f"touch {mark}")),
     "model": part("model", lambda mark: TRAP),

@@ -8,17 +8,27 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl.envs.backend import EnvId, UnknownName, check_known, format_id, parse_id, shortest
-from jaxrl.envs.check import check_env
-from jaxrl.envs.validate import EnvError, same, validate_env
-from jaxrl.envs.wrappers import bind_call, wrap
 from jaxrl.names import nearest
-from jaxrl.spaces import same_shapes
 from jaxrl.types import Env, HostEnv
 
+if TYPE_CHECKING:
+    from jaxrl.envs.check import check_env
+    from jaxrl.envs.validate import EnvError, validate_env
+
 __all__ = ["Backend", "EnvError", "check_env", "describe_env", "list_envs", "make_env", "register_backend", "validate_env"]
+
+
+_CHECKS = {"check_env": "jaxrl.envs.check", "EnvError": "jaxrl.envs.validate", "validate_env": "jaxrl.envs.validate"}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs jax is imported when it is asked for, so that a process which only steps host environments need not."""
+    if name not in _CHECKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_CHECKS[name]), name)
 
 
 class Backend(NamedTuple):
@@ -35,10 +45,11 @@ class Backend(NamedTuple):
 _MODULES = {
     "gymnax": "jaxrl.envs.gymnax",
     "envpool": "jaxrl.envs.envpool",
+    "gymnasium": "jaxrl.envs.gymnasium",
     "brax": "jaxrl.envs.brax",
     "jaxrl": "jaxrl.envs.own",
 }
-_ON_HOST = {"envpool"}
+_ON_HOST = {"envpool", "gymnasium"}
 """Those whose environments run on the host: said here, as an import might start JAX's backend."""
 _REGISTERED: dict[str, Backend] = {}
 
@@ -63,8 +74,12 @@ def make_env(env_id: str, /, **options: Any) -> Env | HostEnv:
     if not isinstance(env_id, str):
         raise TypeError(f"make_env takes an id such as 'CartPole-v1', not {type(env_id).__name__}; an Env needs no make_env")
     parsed = parse_id(env_id)
-    wrappers = tuple(map(bind_call, parsed.wrappers))
-    canonical_id = format_id(parsed._replace(options={**parsed.options, **options}, wrappers=wrappers))
+    parsed = parsed._replace(options={**parsed.options, **options})
+    if parsed.wrappers:
+        from jaxrl.envs.wrappers import bind_call
+
+        parsed = parsed._replace(wrappers=tuple(map(bind_call, parsed.wrappers)))
+    canonical_id = format_id(parsed)
     if canonical_id not in _MADE:
         _MADE[canonical_id] = _make(canonical_id)
     return _MADE[canonical_id]
@@ -84,16 +99,24 @@ def factory_of(env_id: str) -> str | None:
     return None if parsed.backend in _backends() else f"{parsed.backend}:{parsed.name}"
 
 
+def imported_by(env_id: str) -> str | None:
+    """``module:name`` of what an id brings from outside: a factory, or the environment in gymnasium:module:name."""
+    name = parse_id(env_id).name
+    return factory_of(env_id) or (name if ":" in name else None)
+
+
 def reach_of(env_id: str) -> str | None:
-    """What somebody has to vouch for before an id from data is used: ``module:function``, or an id whose options name files."""
+    """What somebody has to vouch for before an id from data is used: ``module:name``, or an id whose options name files."""
     parsed = parse_id(env_id)
     inside = format_id(parsed._replace(wrappers=()))
-    return factory_of(env_id) or (inside if any(map(REACHING.fullmatch, parsed.options)) else None)
+    return imported_by(env_id) or (inside if any(map(REACHING.fullmatch, parsed.options)) else None)
 
 
 def _make(canonical_id: str) -> Env | HostEnv:
     backend, name, options, wrappers = parsed = parse_id(canonical_id)
     if wrappers:
+        from jaxrl.envs.wrappers import wrap
+
         return wrap(make_env(format_id(parsed._replace(wrappers=wrappers[:-1]))), wrappers[-1])
     if backend in _backends():
         try:
@@ -157,16 +180,19 @@ def register_backend(
 def describe_env(env: Env | HostEnv) -> str | None:
     """The id from which another process can rebuild ``env``: same functions, equal parameters. None when there is no such id.
 
-    A name is only a name: the ``module:function`` that it says is not called, unless ``make_env`` called it before.
+    A name is only a name: the ``module:function`` that it says is not imported, unless ``make_env`` did so before.
     """
     if env.name.startswith("__main__:"):
         return None  # another process has another __main__
     try:
-        if env.name.partition("|")[0] not in _MADE and factory_of(env.name):
+        if env.name.partition("|")[0] not in _MADE and imported_by(env.name):
             return None
         again = make_env(env.name)
     except Exception:  # whatever keeps the id from being built, a user's own function included, means: not by this id
         return None
+    from jaxrl.envs.validate import same
+    from jaxrl.spaces import same_shapes
+
     equal_but_for_data = type(again) is type(env) and _without_data(again) == _without_data(env)
     params = [getattr(each, "params", ()) for each in (again, env)]
     return env.name if equal_but_for_data and same_shapes(*params) and same(*params) else None

@@ -10,8 +10,6 @@ from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.names import nearest
@@ -112,7 +110,7 @@ def _parse_literal(text: str) -> Any:
 
 def _literal(name: str, value: Any) -> str:
     """``value`` as a literal that reads back as an equal value; NumPy and JAX numbers become Python's."""
-    if isinstance(value, np.generic | np.ndarray | jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if isinstance(getattr(value, "dtype", None), np.dtype):  # JAX's too, but for keys, whose type is none of NumPy's
         value = np.asarray(value).tolist()
     if isinstance(value, float) and math.isinf(value):
         return "1e999" if value > 0 else "-1e999"

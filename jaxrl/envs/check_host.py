@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable
@@ -61,16 +62,15 @@ def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
 def _render_problems(env: HostEnv) -> list[str]:
     if env.open_render is None:
         return []
-    envs: Any = env.open_render(NUM_ENVS, 0)
     try:
-        envs.reset()
-        pictures = envs.render()
+        with contextlib.closing(env.open_render(NUM_ENVS, 0)) as opened:
+            envs: Any = opened
+            envs.reset()
+            pictures = envs.render()
     except OSError:  # this machine lacks what draws them
         return []
     except Exception as error:
         return [explain("render() of what open_render opened", error)]
-    finally:
-        envs.close()
     if len(pictures) != NUM_ENVS:
         return [f"render gave {len(pictures)} pictures; with {NUM_ENVS} environments it must give {NUM_ENVS}"]
     return [problem for problem in [picture_problem(pictures[0])] if problem]

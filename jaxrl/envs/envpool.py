@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 import tree
 from gymnasium import spaces
@@ -19,6 +17,7 @@ from gymnasium import spaces
 from jaxrl.config import check_count
 from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
 from jaxrl.envs.gymnax_figures import REAL_TIME
+from jaxrl.envs.host import LEARNING, MOST_ACTIONS, TOLD, check_actions, env_seeds, narrow, quiet
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}
@@ -27,18 +26,8 @@ OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_re
 RENDERING = {"from_pixels", "render_mode", "render_width", "render_height", "render_camera_id"}
 """Options that envpool takes on top of an environment's own."""
 
-LEARNING = {"reward_clip", "episodic_life"}
-"""Options of Atari that serve learning, and that no score may know of: evaluation opens the environments without them."""
-
 DRAWN = {"atari": 15, "box2d": 50, "classic_control": 20, "highway": 15, "jumanji": 10, "minigrid": 10, "mujoco": 25, "pgx": 2}
 """Families that draw themselves, and their pictures per second: in real time, or at a pleasant speed."""
-
-TOLD = ("lives", "reward", "success", "is_success")
-"""What ``HostStep.info`` has of envpool's own, where an environment has it: Atari's lives, and its reward before ``reward_clip``;
-whether a task of robotics or MetaWorld is done. One number each: what else there is would be copied on every row for nobody."""
-
-MOST_ACTIONS = 2**20
-"""An integer with a wider range than this is a number, not a choice."""
 
 
 def list_names() -> list[str]:
@@ -93,11 +82,11 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     (action_spec,) = actions.values()
     observation_space, action_space = _observation_space(spec.state_array_spec), _space(action_spec, action=True)
     limit, kind = int(spec.config.max_episode_steps), family(name).partition(".")[0]
-    told = {name: _narrow(array.dtype) for name in TOLD if (array := spec.state_array_spec.get(f"info:{name}"))}
+    told = {name: narrow(array.dtype) for name in TOLD if (array := spec.state_array_spec.get(f"info:{name}"))}
 
     def open(num_envs: int, seed: int, first_id: int = 0, *, options: Mapping[str, Any] = options) -> HostEnvs:
         num_envs = check_count("num_envs", num_envs)
-        with _quiet():
+        with quiet():
             try:
                 pool = envpool.make_gymnasium(name, num_envs=num_envs, env_seed=env_seeds(seed, num_envs, first_id), **options)
             except RuntimeError as error:
@@ -119,12 +108,6 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     )
 
 
-def env_seeds(seed: int, num_envs: int, first_id: int = 0) -> list[int]:
-    """int31 seeds for ``num_envs`` environments: a hash of (seed, i) for environment i, from ``first_id`` on."""
-    seed, first_id = check_count("seed", seed, at_least=0), check_count("first_id", first_id, at_least=0)
-    return [int(np.random.SeedSequence([seed, first_id + i]).generate_state(1)[0] >> 1) for i in range(num_envs)]
-
-
 class _Running:
     """Environments that run: see ``jaxrl.types.HostEnvs``."""
 
@@ -143,7 +126,7 @@ class _Running:
         self._done: np.ndarray | None = None
 
     def reset(self) -> PyTree:
-        with _quiet():  # envpool builds its own spaces when it is first asked for an observation
+        with quiet():  # envpool builds its own spaces when it is first asked for an observation
             obs, _ = self._running().reset()
         self._done = np.zeros(self._num_envs, bool)
         return _cast(obs, self._dtypes)
@@ -152,8 +135,9 @@ class _Running:
         pool = self._running()
         if self._done is None:
             raise RuntimeError(f"{self._label}: call reset() before the first step()")
+        checked = check_actions(self._label, self._action_space, action, self._num_envs)  # envpool would take anything
         # In this mode rows come back in the order of the environments, in arrays that envpool does not touch again.
-        obs, reward, terminated, truncated, info = pool.step(self._checked(action))
+        obs, reward, terminated, truncated, info = pool.step(np.ascontiguousarray(checked, dtype=self._action_dtype))
         # dm_control and MetaWorld put the reward of the new state on reset rows, where nothing was earned.
         reset_row, self._done = self._done, terminated | truncated
         reward = np.where(reset_row, np.float32(0), reward.astype(np.float32, copy=False))
@@ -192,40 +176,6 @@ class _Running:
         if self._pool is None:
             raise RuntimeError(f"{self._label}: these environments are closed; open() gives new ones")
         return self._pool
-
-    def _checked(self, action: Any) -> np.ndarray:
-        """The actions in envpool's type. It would take any number of them, NaN, and indices beyond the last action."""
-        array, space = np.asarray(action), self._action_space
-        shape = (self._num_envs, *(space.shape or ()))
-        if array.shape != shape:
-            raise ValueError(f"{self._label}: action has shape {array.shape}, and must have {shape}: one row per environment")
-        if isinstance(space, spaces.Box):
-            if array.dtype.kind not in "fiu":
-                raise TypeError(f"{self._label}: action has dtype {array.dtype}, and must be of real numbers")
-            if not np.isfinite(array).all():
-                raise ValueError(f"{self._label}: action holds NaN or infinity in environments {_rows(~np.isfinite(array))}")
-        else:
-            if array.dtype.kind not in "iu":
-                raise TypeError(f"{self._label}: action has dtype {array.dtype}, and must be of integers")
-            low = np.asarray(space.start)  # type: ignore[attr-defined]
-            high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1  # type: ignore[attr-defined]
-            if ((array < low) | (array > high)).any():
-                wrong = _rows((array < low) | (array > high))
-                raise ValueError(f"{self._label}: action is outside [{low}, {high}] in environments {wrong}")
-        return np.ascontiguousarray(array, dtype=self._action_dtype)
-
-
-def _rows(wrong: np.ndarray) -> str:
-    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1)).tolist()
-    return ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without gymnasium's remarks on the precision of envpool's bounds."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*Box (low|high)'s precision lowered")
-        yield
 
 
 def _make_spec(envpool: Any, name: str, options: Mapping[str, Any]) -> Any:
@@ -287,7 +237,7 @@ def _space(spec: Any, *, action: bool = False) -> spaces.Space:
         return spaces.Discrete(int(choices), start=int(low))
     if action and np.all(choices < MOST_ACTIONS):
         return spaces.MultiDiscrete(choices, start=low.astype(np.int64))
-    dtype = _narrow(dtype)
+    dtype = narrow(dtype)
     return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype.type)
 
 
@@ -295,12 +245,7 @@ def _dtypes(space: spaces.Space) -> PyTree:
     """The dtype of each part of an observation."""
     if isinstance(space, spaces.Dict):
         return {name: _dtypes(part) for name, part in space.items()}
-    return _narrow(space.dtype)
-
-
-def _narrow(dtype: Any) -> np.dtype:
-    """In 32 bits, as JAX will hold it."""
-    return jax.dtypes.canonicalize_dtype(dtype)
+    return narrow(space.dtype)
 
 
 def _cast(obs: Any, dtypes: PyTree) -> PyTree:

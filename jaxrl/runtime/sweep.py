@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.config import check_count, check_switches, checked, setting_types, split_settings
+from jaxrl.interpreter import python_command
 from jaxrl.names import nearest
 from jaxrl.presets import words
 from jaxrl.runtime.loop.interrupt import SIGNALS, Interrupted, handled
 from jaxrl.runtime.records.folder import contents, plain
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically
-from jaxrl.runtime.system.interpreter import python_command
 
 MANIFEST, JOBS = "sweep.json", "jobs"
 

@@ -74,7 +74,7 @@ def guarded(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         discard(sys.stdout)
         return BROKEN_PIPE
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except _told_in_a_line() as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         complain(" ".join(str(error).split()) or type(error).__name__)
@@ -120,6 +120,12 @@ def complain(message: str) -> None:
 
     console = Console(file=cast(TextIO, Screen(sys.stderr)), highlight=False)
     console.print(Text(f"jaxrl: {message}", style="red"), soft_wrap=True)
+
+
+def _told_in_a_line() -> tuple[type[Exception], ...]:
+    """What users, files and environments of theirs can do wrong, and not jaxrl itself."""
+    host = sys.modules.get("jaxrl.envs.host")
+    return (ValueError, TypeError, OSError, ImportError, *([host.EnvironmentFailed] if host else []))
 
 
 def _dispatch(args: list[str]) -> int:

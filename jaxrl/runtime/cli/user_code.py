@@ -14,15 +14,15 @@ from jaxrl.algorithms import ALGORITHMS, Entry
 
 
 def import_env_module(env_id: str | None) -> None:
-    """Import the module of a ``module:function`` that the user wrote; nothing for an environment of a backend's."""
-    from jaxrl.envs import factory_of, unknown_module
+    """Import the module of a ``module:function`` that the user wrote, or of ``gymnasium:module:name``; nothing for other ids."""
+    from jaxrl.envs import factory_of, imported_by, unknown_module
 
-    if env_id is not None and (factory := factory_of(env_id)):
-        module, _, function = factory.partition(":")
+    if env_id is not None and (found := imported_by(env_id)):
+        module, _, function = found.partition(":")
         if not all(part.isidentifier() for part in module.split(".")):
             return  # make_env says what is wrong with it
         import_modules([module])
-        if module not in sys.modules and function.isidentifier():
+        if module not in sys.modules and function.isidentifier() and factory_of(env_id):
             raise unknown_module(module, function, os.getcwd())
 
 

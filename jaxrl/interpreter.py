@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import jaxrl
@@ -15,8 +16,12 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
-def python_command(module: str, *args: str) -> list[str]:
-    """What runs a module as ``python -m`` does, which would look for modules in the current folder first."""
+def python_command(module: str, *args: str, folders: Iterable[str] = ()) -> list[str]:
+    """What runs a module as ``python -m`` does, which would look for modules in the current folder first.
+
+    Args:
+      folders: where it looks for modules last.
+    """
     root = str(Path(jaxrl.__file__).resolve().parents[1])
-    path = [*sys.path, *([] if root in sys.path else [root])]
+    path = [*dict.fromkeys([*sys.path, root, *folders])]
     return [sys.executable, "-P", "-c", BOOT, json.dumps(path), module, *args]
