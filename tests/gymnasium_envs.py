@@ -119,14 +119,16 @@ class Failing(gymnasium.Env):
     def __init__(self, how: str = "raise", mark: str | None = None) -> None:
         if how == "build":
             raise OSError("no world\nto build")
-        self.how = how
-        if mark is not None:  # a game of its own, as some environments start
-            game = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-            Path(mark).with_name(f"{Path(mark).name}.{game.pid}").touch()
+        self.how, self.game = how, None
+        if mark is not None:  # a program of its own, as some environments start
+            self.game = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            Path(mark).with_name(f"{Path(mark).name}.{self.game.pid}").touch()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if self.how == "reset":
             raise KeyError("start")
+        if self.how == "hang at reset":
+            time.sleep(600)
         return np.zeros((1,) if self.how != "reset shape" else (2,), np.float32), {}
 
     def step(self, action: Any) -> Any:
@@ -146,6 +148,11 @@ class Failing(gymnasium.Env):
         shapes = {"shape": np.zeros(2, np.float32), "type": np.zeros(1, complex), "nothing": None}
         rewards = {"reward": np.ones(1), "text": "one"}
         return shapes.get(self.how, obs), rewards.get(self.how, reward), False, False, {}
+
+    def close(self) -> None:
+        if self.game is not None:
+            self.game.kill()
+            self.game.wait()
 
 
 def wrapped(every: int = 3) -> gymnasium.Env:

@@ -7,12 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from jaxrl.envs import describe_env, make_env
 from jaxrl.runtime.system import devices
-from jaxrl.types import HostEnv
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -35,7 +32,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         r"hindsight='none': \d+% of the goals .*\nhindsight='future': \d+% of the goals are reached, over 2 seeds",
     ),
     "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
-    "gymnasium_env": ({"total_steps": 1024}, r"PPO on gymnasium's CartPole-v1: return \d+\.\d"),
+    "host_env": ({"total_steps": 1024}, r"PPO on masses to balance: return \d+\.\d of 100"),
     "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ rows of logs; every bit of both final states equal: True"),
     "offline_dqn": (
         {"file": "rows.npz", "total_steps": 4096, "iterations": 2},
@@ -57,25 +54,6 @@ def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     settings, said = SHORT[name]
     importlib.import_module(name).main(**settings)
     assert re.search(said, capsys.readouterr().out)
-
-
-def test_gymnasium_environments_have_streams_of_their_own() -> None:
-    """Environment i of a seed is the same in a batch of any size, and no other environment's; a reset row follows an end."""
-    env = make_env("examples.gymnasium_env:make_gymnasium?id=CartPole-v1&max_episode_steps=5")
-    assert isinstance(env, HostEnv) and describe_env(env) == env.name
-
-    def rows(num_envs: int, seed: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        envs = env.open(num_envs, seed)
-        obs, steps = [envs.reset()], [envs.step(np.zeros(num_envs, np.int32)) for _ in range(12)]
-        envs.close()
-        obs += [step.obs for step in steps]
-        return np.stack(obs), np.stack([step.reward for step in steps]), [step.truncated for step in steps]
-
-    (two, reward, truncated), (three, *_), (other, *_) = rows(2, 0), rows(3, 0), rows(2, 1)
-    np.testing.assert_array_equal(two, three[:, :2])
-    assert len({first.tobytes() for first in [*three[0], *other[0]]}) == 5
-    assert reward.T.tolist() == 2 * [[1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0]] and np.stack(truncated)[4::6].all()
-    assert (np.abs(two[6]) < 0.05).all() and (np.abs(two[5]) > 0.05).any(1).all()  # row 4 reached row 5's; row 6 holds the reset
 
 
 def test_every_example_is_tried() -> None:

@@ -138,7 +138,7 @@ def test_no_circles() -> None:
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
-HOST_ENVIRONMENTS = {"jaxrl.envs.envpool", "jaxrl.envs.processes", "jaxrl.envs.worker"}
+HOST_ENVIRONMENTS = {f"jaxrl.envs.{name}" for name in ("envpool", "gymnasium_rows", "processes", "worker")}
 
 
 @pytest.mark.parametrize("name", sorted(set(PURE) - HOST_ENVIRONMENTS))

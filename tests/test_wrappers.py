@@ -536,6 +536,10 @@ CARTPOLE, PENDULUM = "CartPole-v1|", "Pendulum-v1|"
         ("CartPol-v1|time_limit(9)", "no environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
         ("envpool:Pong-v5|frame_stack(4)", "envpool:Pong-v5 runs on the host…for frame_stack: stack_num=4 (Atari"),
         ("envpool:CartPole-v1|time_limit(9)", "runs on the host…for time_limit: max_episode_steps=200 (all)"),
+        (
+            "gymnasium:CartPole-v1|frame_stack(4)",
+            "…is a function of yours that returns the whole, as in gymnasium:module",
+        ),
     ],
 )
 def test_bad_input_is_refused(env_id: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +19,9 @@ from gymnasium.error import DependencyNotInstalled
 from jaxrl.config import check_count
 from jaxrl.envs.host import TOLD, EnvironmentFailed, check_actions, env_seeds, narrow, quiet
 from jaxrl.types import HostEnvs, HostStep, PyTree
+
+WITHOUT_A_SCREEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1", "MUJOCO_GL": "egl"}
+"""With which pygame and MuJoCo draw in silence where there is no display; read by them when they first draw."""
 
 
 class Task(NamedTuple):
@@ -43,6 +47,9 @@ class Task(NamedTuple):
 
     def open(self, num_envs: int, seed: int, first_id: int = 0, **options: Any) -> HostEnvs:
         """``options`` come on top of the spec's: ``render_mode``."""
+        if options and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+            for name, value in WITHOUT_A_SCREEN.items():
+                os.environ.setdefault(name, value)
         return Running(self, num_envs, seed, first_id, options)
 
 

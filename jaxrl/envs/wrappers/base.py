@@ -43,7 +43,8 @@ def wrapper(function: Callable[..., Env]) -> Callable[..., Env]:
             instead = "; ".join(f"for {name}: {option}" for name, option in ON_HOST.items())
             raise ValueError(
                 f"{call.name} wraps pure environments, and {env.name} runs on the host. Those have options of their own instead, "
-                f"after a '?', where they take them: of envpool, {instead}. There are none for other wrappers"
+                f"after a '?', where they take them: of envpool, {instead}. There are none for other wrappers. What wraps one of "
+                "gymnasium's is a function of yours that returns the whole, as in gymnasium:module:function"
             )
         if not isinstance(env, Env):
             raise TypeError(f"{call.name} wraps a jaxrl.Env, such as make_env('CartPole-v1') gives, not {type(env).__name__}")

@@ -15,9 +15,10 @@ HELP = """\
 Play a policy that a run learnt, and draw what happens, as a GIF or MP4.
 
 What can be drawn: environments that draw themselves, which are gymnax's classic control, FourRooms, MetaMaze and PointRobot, most
-of envpool (Atari, MuJoCo, Box2D, MiniGrid, ...; MuJoCo needs the system library libEGL) and those of yours with a render; those
-whose observations are small boards, as cells with a colour for each channel (gymnax's MinAtar, Catch, DeepSea and Pong); and
-those whose observations are images (Procgen, VizDoom). Nothing opens a window, and no display is needed.
+of envpool (Atari, MuJoCo, Box2D, MiniGrid, ...; MuJoCo needs the system library libEGL) and of gymnasium (most need pygame), and
+those of yours with a render; those whose observations are small boards, as cells with a colour for each channel (gymnax's
+MinAtar, Catch, DeepSea and Pong); and those whose observations are images (Procgen, VizDoom). Nothing opens a window, and no
+display is needed.
 
 try:
   jaxrl record runs/cartpole                                   the best policy of the best seed: runs/cartpole/best-seed-S.gif

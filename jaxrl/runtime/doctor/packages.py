@@ -14,7 +14,14 @@ import jaxrl
 from jaxrl.runtime.doctor.finding import PACKAGES, Finding, pip_install, shortened
 from jaxrl.runtime.doctor.process import ask
 
-MODULES = {"dm-tree": "tree", "orbax-checkpoint": "orbax.checkpoint", "pillow": "PIL", "tensorboardx": "tensorboardX"}
+MODULES = {
+    "box2d": "Box2D",
+    "dm-tree": "tree",
+    "orbax-checkpoint": "orbax.checkpoint",
+    "pillow": "PIL",
+    "pygame-ce": "pygame",
+    "tensorboardx": "tensorboardX",
+}
 """Where the module is not named like the package."""
 
 BREAKS = {
@@ -24,7 +31,7 @@ BREAKS = {
     "flax": "all networks",
     "optax": "all optimisers, so all training",
     "chex": "returns and advantages, so all training",
-    "gymnasium": "the spaces of all environments",
+    "gymnasium": "the spaces of all environments, and environments by gymnasium:name",
     "gymnax": "environments by bare name, such as CartPole-v1",
     "six": "gymnax, which imports it without requiring it, so environments by bare name, such as CartPole-v1",
     "envpool": "environments by envpool:name",
@@ -37,6 +44,8 @@ BREAKS = {
     "tyro": "the flags of most commands",
     "wandb": "--wandb",
     "imageio-ffmpeg": "jaxrl record --out x.mp4",
+    "box2d": "gymnasium:LunarLander-v3, BipedalWalker-v3 and CarRacing-v3",
+    "pygame-ce": "pictures of gymnasium's environments, and Box2D",
 }
 
 FOR_DEVELOPERS = {"dev", "docs"}
