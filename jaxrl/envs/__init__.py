@@ -101,8 +101,8 @@ def factory_of(env_id: str) -> str | None:
 
 def imported_by(env_id: str) -> str | None:
     """``module:name`` of what an id brings from outside: a factory, or the environment in gymnasium:module:name."""
-    name = parse_id(env_id).name
-    return factory_of(env_id) or (name if ":" in name else None)
+    parsed = parse_id(env_id)
+    return factory_of(env_id) or (parsed.name if parsed.backend == "gymnasium" and ":" in parsed.name else None)
 
 
 def reach_of(env_id: str) -> str | None:
