@@ -136,6 +136,9 @@ MINATAR = {
     "anneal": True,
 }
 
+ASTERIX = MINATAR | {"model": {"activation": "relu"}, "learning_rate": 2.5e-3}
+"""By the network for boards: an MLP stays at 12."""
+
 MOUNTAINCAR = {"hold_noise": 16, "normalize_observations": True}
 
 CPU = "2 cores of an AMD EPYC"
@@ -169,6 +172,7 @@ PRESETS = {
         ),
         Preset("ppo-minatar-breakout", "ppo", "Breakout-MinAtar", MINATAR, 10_000_000, 8, Score(64.9, 49.2, 79.0, 1565, CPU), 28),
         Preset("ppo-minatar-freeway", "ppo", "Freeway-MinAtar", MINATAR, 10_000_000, 4, Score(59.5, 58.3, 60.3, 608, CPU), 58),
+        Preset("ppo-minatar-asterix", "ppo", "Asterix-MinAtar", ASTERIX, 10_000_000, 4, Score(64.0, 63.3, 64.6, 1466, CPU), 15),
         Preset("ppo-memorychain", "ppo", CHAIN, CHAIN_SETTINGS, 500_000, 8, Score(1.0, 1.0, 1.0, 676, CPU), 0.9),
         Preset("ppo-cartpole-hidden", "ppo", HIDDEN, HIDDEN_SETTINGS, 500_000, 8, Score(500.0, 500.0, 500.0, 561, CPU), 450),
         Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 5, CPU), 475),
