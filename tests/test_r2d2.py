@@ -20,9 +20,9 @@ from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import Sequences, sequence_replay, sequences
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout import collect
-from jaxrl.rows import first_input, next_input
-from jaxrl.training import evaluate, run_iterations
-from jaxrl.types import Agent, Model, StepInput
+from jaxrl.rows import next_input
+from jaxrl.training import run_iterations
+from jaxrl.types import Agent, Env, Model, StepInput
 from tests import probes
 from tests.agents import RECURRENT, Tiny, assert_bit_equal, assert_close, small
 from tests.policy_gradient import slope
@@ -282,45 +282,55 @@ def test_updates_draw_learn_and_weigh_one_after_the_other() -> None:
     assert len(np.unique(learner.replay.starts.levels[0])) > 5  # many sequences have been weighed
 
 
+def with_a_zero(env: Env) -> Env:
+    """The same with a second number in its observations, as the probe of memory has one."""
+    wide = lambda obs: jnp.append(obs, 0.0)  # noqa: E731
+
+    def reset(key: Any, params: Any) -> Any:
+        state, obs = env.reset(key, params)
+        return state, wide(obs)
+
+    def step(key: Any, state: Any, action: Any, params: Any) -> Any:
+        state, reached = env.step(key, state, action, params)
+        return state, reached._replace(obs=wide(reached.obs))
+
+    return env._replace(reset=reset, step=step, observation_space=probes.memory().observation_space)
+
+
 @cache
 def learnt() -> dict[str, np.ndarray]:
-    """Q-values [3, 2] at the observations −1, 0 and 1 of a first row, after training on each of the probes."""
-    env = probe_set(*(make() for make, _ in PROBES.values()))
-    sizes = {"num_envs": 8, "batch_size": 16, "replay_ratio": 6, "gamma": 0.9, "learning_rate": 0.01, "n_step": 1}
-    agent = small_r2d2(env, epsilon_end=0.5, exploration_steps=1, adam_eps=1e-5, **sizes)
+    """Q-values [4, 3, 2] of three episodes, after training on each of the probes: the first observation is −1, 0 or 1, two of 0
+    follow, and the fourth is the question of the probe of memory."""
+    env = probe_set(*(with_a_zero(make()) for make, _ in PROBES.values()), probes.memory())
+    sizes = {"num_envs": 16, "rollout_length": 4, "batch_size": 16, "sequence_length": 8, "replay_ratio": 4, "buffer_size": 6400}
+    rates = {"gamma": 0.9, "learning_rate": 0.01, "epsilon_end": 0.5, "exploration_steps": 1, "adam_eps": 1e-5}
+    agent, model = small_r2d2(env, **sizes, **rates), SMALL(env.observation_space, env.action_space)
+    obs = np.zeros((4, 3, 2), np.float32)
+    obs[0, :, 0], obs[3, :, 1] = (-1, 0, 1), 1
+    nothing, is_first = np.zeros((4, 3), np.float32), np.arange(4)[:, None] == np.zeros((1, 3))
+    seen = StepInput(obs, nothing.astype(np.int32), nothing, is_first)
 
     def run(which: Any) -> Any:
-        state, _ = run_iterations(agent, agent.init(KEY(), None, which), 300)
-        return first_values(agent, state.learner, first_input(jnp.array([[-1.0], [0.0], [1.0]]), env.action_space, 3))
+        state, _ = run_iterations(agent, agent.init(KEY(), None, which), 250)
+        return unscaled(model.unroll(state.learner.params, model.initial_carry(3), seen)[1], 1e-3)
 
-    return dict(zip(PROBES, np.asarray(jit(jax.vmap(run))(jnp.arange(len(PROBES)))), strict=True))
+    values = jit(jax.vmap(run))(jnp.arange(len(PROBES) + 1))
+    return dict(zip([*PROBES, "memory"], np.asarray(values), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("probe", "rows", "expected"),
+    ("probe", "where", "expected", "near"),
     [
-        ("constant reward", [1], [[1.0, 1.0]]),
-        ("discounting", [1], [[0.9, 0.9]]),
-        ("observed value", [0, 2], [[-1.0, -1.0], [1.0, 1.0]]),
-        ("action choice", [1], [[-1.0, 1.0]]),
-        ("action by observation", [0, 2], [[1.0, -1.0], [-1.0, 1.0]]),
+        ("constant reward", (0, [1]), [[1.0, 1.0]], 0.05),
+        ("discounting", (0, [1]), [[0.9, 0.9]], 0.05),
+        ("observed value", (0, [0, 2]), [[-1.0, -1.0], [1.0, 1.0]], 0.1),
+        ("action choice", (0, [1]), [[-1.0, 1.0]], 0.1),
+        ("action by observation", (0, [0, 2]), [[1.0, -1.0], [-1.0, 1.0]], 0.1),
+        ("memory", (3, [0, 2]), [[1.0, -1.0], [-1.0, 1.0]], 0.3),
     ],
 )
-def test_probe(probe: str, rows: list[int], expected: list[list[float]]) -> None:
-    np.testing.assert_allclose(learnt()[probe][rows], expected, atol=0.1)
-
-
-def test_it_remembers_a_cue() -> None:
-    """Which a network without a core cannot: its return is 0."""
-    sizes = {"num_envs": 16, "rollout_length": 4, "batch_size": 16, "sequence_length": 8, "buffer_size": 6400}
-    rates = {"learning_rate": 5e-3, "epsilon_end": 0.2, "exploration_steps": 1, "gamma": 0.9, "adam_eps": 1e-5}
-    agent = small_r2d2(probes.memory(), replay_ratio=4, **sizes, **rates)
-
-    def run(key: Any) -> Any:
-        state, _ = run_iterations(agent, agent.init(key), 300)
-        return evaluate(agent, state, key, 256).episodic_return
-
-    assert jit(run)(KEY()).mean() > 0.95
+def test_probe(probe: str, where: Any, expected: list[list[float]], near: float) -> None:
+    np.testing.assert_allclose(learnt()[probe][where], expected, atol=near)
 
 
 # ------------------------------------------------------------------------------------------------------------------- bad input
