@@ -97,7 +97,7 @@ def test_an_id_is_canonical():
             "gymnx:CartPole-v1",
             "unknown backend 'gymnx': write 'envpool:CartPole-v1' or 'gymnasium:CartPole-v1' or 'CartPole-v1'. Backends: brax",
         ),
-        ("gymnx:Nowhere-v1", "Did you mean 'gymnax'.*brax, envpool, gymnasium, gymnax, jaxrl"),
+        ("gymnx:Nowhere-v1", "Did you mean 'gymnax'.*brax, craftax, envpool, gymnasium, gymnax, jaxrl, jumanji, xminigrid"),
         ("gym:LunarLander-v3", "unknown backend 'gym': write 'envpool:LunarLander-v3'"),
         ("LunarLander-v3", "gymnax has no environment 'LunarLander-v3': write 'envpool:LunarLander-v3'"),
         ("HalfCheetah-v4", "gymnax has no environment 'HalfCheetah-v4': write 'envpool:HalfCheetah-v4'"),

@@ -47,6 +47,9 @@ _MODULES = {
     "envpool": "jaxrl.envs.envpool",
     "gymnasium": "jaxrl.envs.gymnasium",
     "brax": "jaxrl.envs.brax",
+    "craftax": "jaxrl.envs.craftax",
+    "jumanji": "jaxrl.envs.jumanji",
+    "xminigrid": "jaxrl.envs.xminigrid",
     "jaxrl": "jaxrl.envs.own",
 }
 _ON_HOST = {"envpool", "gymnasium"}

@@ -26,8 +26,8 @@ kind, or, of those that are asked for, ids and (up to 40 per backend) spaces and
 time limits.
 
 An id is NAME (gymnax: in JAX, where the learning is) or BACKEND:NAME (envpool:
-in C++ on the CPU; gymnasium: in Python on the CPU; brax: in JAX; jaxrl: small
-ones of our own). Options may follow: 'CartPole-v1?gravity=5.0'. An environment
+in C++ on the CPU; gymnasium: in Python on the CPU; brax, craftax, jumanji and
+xminigrid: in JAX; jaxrl: small ones of our own). Options may follow: 'CartPole-v1?gravity=5.0'. An environment
 of your own is MODULE:FUNCTION, and a gymnasium environment of your own
 gymnasium:MODULE:NAME. Wrappers of pure environments come last, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'.
 
@@ -46,7 +46,7 @@ class Options:
     """Only ids that contain this, in capitals or not; with * a pattern for the whole name. A family means all of its members.
     A whole id with options or wrappers means just that environment."""
     backend: Annotated[str | None, shown_as("BACKEND", "all")] = None
-    """Only the environments of this backend: gymnax, envpool, gymnasium, brax or jaxrl."""
+    """Only the environments of this backend: gymnax, envpool, gymnasium, jaxrl, brax, craftax, jumanji or xminigrid."""
     all: Flag = False
     """Every id, where neither a filter nor a backend is given."""
 

@@ -44,6 +44,9 @@ BREAKS = {
     "tyro": "the flags of most commands",
     "wandb": "--wandb",
     "imageio-ffmpeg": "jaxrl record --out x.mp4",
+    "craftax": "environments by craftax:name",
+    "jumanji": "environments by jumanji:name",
+    "xminigrid": "environments by xminigrid:name",
     "box2d": "gymnasium:LunarLander-v3, BipedalWalker-v3 and CarRacing-v3",
     "pygame-ce": "pictures of gymnasium's environments, and Box2D",
 }

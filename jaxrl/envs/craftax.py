@@ -1,0 +1,77 @@
+"""Craftax and Craftax-Classic as pure ``Env``s, with the limit of an episode apart from its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
+from jaxrl.types import Array, Env, Key, PyTree, TimeStep
+
+NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
+"""Said here because importing it takes seconds, and builds textures."""
+
+FAR = 2**30
+"""A limit that no episode comes to."""
+
+
+def list_names() -> list[str]:
+    import_package("craftax", "the backend craftax", extra="craftax")
+    return [*NAMES]
+
+
+def family(name: str) -> str:
+    return "all"
+
+
+def make(name: str, options: dict[str, Any]) -> Env:
+    """Craftax (Matthews et al. 2024).
+
+    Args:
+      options: fields of its ``EnvParams`` (``max_timesteps``, ``day_length``, ``god_mode``, ...). All are data.
+
+    Returns:
+      An Env whose ``max_timesteps`` truncates; death, lava and a defeated boss terminate. Its achievements are ``TimeStep.info``.
+    """
+    label = f"craftax:{name}"
+    import_package("craftax", label, extra="craftax")
+    check_name("craftax", name, NAMES)
+    env = _task(name)
+    defaults = {field.name: getattr(env.params, field.name) for field in dataclasses.fields(env.params)}
+    defaults = {option: value for option, value in defaults.items() if isinstance(value, bool | int | float)}
+    check_known(label, options, defaults)
+    for option, value in options.items():
+        check_option(label, option, value, defaults[option], at_least=smallest(defaults[option]))
+    return env._replace(params=env.params.replace(**options))
+
+
+@functools.cache
+def _task(name: str) -> Env:
+    task: Any = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name(name, auto_reset=False)
+    like = jax.eval_shape(task.reset_env, jax.eval_shape(lambda: jax.random.key(0)), task.default_params)[1]
+
+    def settled(state: PyTree) -> PyTree:
+        """Weak and strong types are mixed there."""
+        return jax.tree.map(lambda x, leaf: jnp.asarray(x, leaf.dtype), state, like)
+
+    def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
+        obs, state = task.reset_env(key, params)
+        return settled(state), obs
+
+    def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
+        obs, state, reward, _, info = task.step_env(key, env_state, action, params)
+        terminated = task.is_terminal(state, params.replace(max_timesteps=FAR))
+        truncated = state.timestep >= params.max_timesteps
+        told = {key: jnp.asarray(value, jnp.float32) for key, value in info.items() if key != "discount"}
+        return settled(state), TimeStep(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, told)
+
+    params = task.default_params
+    seen = spaces.Box(0.0, 1.0, task.observation_space(params).shape, np.float32)
+    return Env(reset, step, seen, spaces.Discrete(task.num_actions), params, name=f"craftax:{name}")
