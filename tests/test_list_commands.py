@@ -116,6 +116,14 @@ def test_envs_that_cannot_be_built_say_why() -> None:
     assert named == "tests.probes:no_such_probe" and why.startswith("cannot be built: module tests.probes has no function")
 
 
+def test_an_extra_that_is_not_installed_is_no_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "brax", None)
+    assert re.search(r'More still: pip install "jaxrl\[brax\]"', output(capsys, "envs"))
+    assert main(["envs", "--backend", "brax"]) == 2
+
+
 def test_a_broken_backend_does_not_hide_the_other(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     assert main(["envs", "CartPole"]) == 0

@@ -52,6 +52,8 @@ _MODULES = {
     "xminigrid": "jaxrl.envs.xminigrid",
     "jaxrl": "jaxrl.envs.own",
 }
+EXTRAS = ("brax", "craftax", "jumanji", "xminigrid")
+"""Those whose package is an extra of jaxrl's, by the same name: without it nothing is wrong."""
 _ON_HOST = {"envpool", "gymnasium"}
 """Those whose environments run on the host: said here, as an import might start JAX's backend."""
 _REGISTERED: dict[str, Backend] = {}

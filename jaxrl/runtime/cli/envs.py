@@ -70,7 +70,7 @@ def main(args: Sequence[str]) -> int:
 
 def summarise(known: dict[str, list[str]]) -> None:
     """A line for each family, the largest of a backend first."""
-    from jaxrl.envs import family_of
+    from jaxrl.envs import EXTRAS, family_of
 
     rows = []
     for backend, ids in known.items():
@@ -81,6 +81,8 @@ def summarise(known: dict[str, list[str]]) -> None:
             rows.append((backend, family, f"{len(members):,}", ", ".join(members[:2])))
     show_table(("backend", "family", "environments", "such as"), rows, fixed=(0, 1))
     print(f"\n{counted(known)}. More: jaxrl envs FAMILY or a part of an id, --backend, --all\n")
+    if absent := [f'"jaxrl[{each}]"' for each in EXTRAS if each not in known]:
+        print(f"More still: pip install {' or '.join(absent)}\n")
     show_table(("wrapper", "what it makes of a pure environment"), wrappers(), fixed=(0,))
     print("\nAn id with wrappers, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'")
 
@@ -136,7 +138,7 @@ def choose(known: dict[str, list[str]], wanted: str) -> dict[str, list[str]]:
 
 def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
     """``(backend -> ids, what kept others from being listed)``. Ids of the default backend are without its name."""
-    from jaxrl.envs import _backends, list_envs
+    from jaxrl.envs import EXTRAS, _backends, list_envs
     from jaxrl.envs.backend import DEFAULT_BACKEND, shortest
 
     if backend is not None:
@@ -146,6 +148,8 @@ def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
         try:
             known[each] = [shortest(env_id) for env_id in list_envs(each)]
         except Exception as error:  # a package that is broken in whatever way must not hide the others
+            if each in EXTRAS and isinstance(error, ModuleNotFoundError) and error.name == each:
+                continue
             failures.append(f"{each} cannot be used: {' '.join(str(error).split()) or type(error).__name__}")
     return known, failures
 
