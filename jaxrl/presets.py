@@ -194,6 +194,16 @@ PRESETS = {
             90,
             7,
         ),
+        Preset(
+            "sac-inverted-pendulum",
+            "sac",
+            "brax:inverted_pendulum",
+            SMALL,
+            30_000,
+            3,
+            Score(1000.0, 1000.0, 1000.0, 35, CPU),
+            900,
+        ),
         Preset("sac-cartpole", "sac", "CartPole-v1", SAC_CARTPOLE, 100_000, 8, Score(491.4, 474.4, 500.0, 118, CPU), 475, 7),
     )
 }
