@@ -227,7 +227,7 @@ def test_flags_win_over_a_preset() -> None:
     args = ["--preset", "ppo-pendulum", "--gamma", "0.9", "--seeds", "2", "--no-normalize-rewards", "--env", "x"]
     options, settings = parse("ppo", args)
     assert (options.env, options.seeds, options.total_steps) == ("x", "2", 2_000_000)
-    assert (settings["gamma"], settings["normalize_rewards"], settings["num_envs"]) == (0.9, False, 16)
+    assert (settings["gamma"], settings["normalize_rewards"], settings["num_envs"]) == (0.9, False, 32)
     assert settings["anneal"] is True
     assert parse("ppo", ["--preset=ppo-pendulum", "--total-steps", "64", "--no-anneal"])[1]["anneal"] is False
 
