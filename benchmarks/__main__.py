@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.peer import PeerError
+from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
 from benchmarks.report import render
 from benchmarks.summary import in_readme, read_speed
@@ -46,12 +46,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure jaxrl. See benchmarks/README.md.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory beside Rejax and a raw bound")
+    speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory beside Rejax, SBX and a raw bound")
     speed.add_argument("--only", nargs="+", choices=GROUPS, default=[], help="groups of cases; default: all")
     speed.add_argument("--repeats", type=positive, default=5, help="rounds of timed sections (default: 5)")
     speed.add_argument("--compile-repeats", type=positive, default=3, help="cold and cached compilations (default: 3)")
     speed.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
-    speed.add_argument("--without-peer", action="store_true", help="without Rejax, which has to be installed first")
+    speed.add_argument(
+        "--without-peer",
+        nargs="*",
+        choices=PEERS,
+        metavar="PEER",
+        help=f"without these of {', '.join(PEERS)}, which have to be installed first; none named: without all",
+    )
 
     kernels = commands.add_parser("kernels", help="kernels of the compiled programs: seconds per case, nothing is timed")
     kernels.add_argument("--only", nargs="+", choices=GROUPS, default=[], help="groups of cases; default: all")
@@ -109,9 +115,8 @@ def run_speed(given: argparse.Namespace) -> int:
     from benchmarks.claims import missed_claims
     from benchmarks.report import speed_report
 
-    results = speed.run(
-        given.only, given.repeats, given.compile_repeats, given.out, given.scale, with_peer=not given.without_peer
-    )
+    without = () if given.without_peer is None else given.without_peer or tuple(PEERS)
+    results = speed.run(given.only, given.repeats, given.compile_repeats, given.out, given.scale, without)
     print("\n\n".join(speed_report(result) for result in results))
     write_table(given.out)
     return int(any(missed_claims(result) for result in results))

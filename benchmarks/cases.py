@@ -15,6 +15,7 @@ GROUPS = {
     "dqn": "DQN on CartPole",
     "ppo-recurrent": "recurrent PPO on CartPole without velocities",
     "ppo-minatar": "PPO on MinAtar's Breakout",
+    "sac": "SAC on Pendulum",
 }
 """Name -> title. The cases of a group take turns, and their results are one file."""
 
@@ -33,10 +34,15 @@ class Case(NamedTuple):
     """Environment steps per seed and run, from scratch."""
     env: str = ENV
     """The id in jaxrl; the peer's is the same."""
+    hidden_sizes: tuple[int, ...] = HIDDEN_SIZES
+    """Of all networks on all sides."""
     network: dict[str, Any] = {}  # noqa: RUF012  # nobody writes to it
     """Settings of jaxrl's network that are not the peer's own."""
     no_peer: str = ""
-    """Why the peer has no such case; empty: it has."""
+    """Why Rejax has no such case; empty: it has."""
+    beside: tuple[str, ...] = ()
+    """What it is measured beside, but for Rejax and the bound: ``sbx``, or ``vmapped``, which is jaxrl with all seeds on one
+    device."""
     num_seeds: int = 1
     runs_per_section: int = 1
     """Runs in a timed section, one after the other, so that it lasts seconds."""
@@ -92,6 +98,19 @@ DQN = {
     "max_grad_norm": 10.0,
 }
 
+# Rejax's own sizes for Pendulum (configs/gymnax/pendulum.yaml); rates and clipping as observations that are not normalised need.
+# One rate for the policy, the critics and the temperature.
+SAC = {
+    "num_envs": 1,
+    "buffer_size": 10_000,
+    "batch_size": 256,
+    "learning_starts": 256,
+    "learning_rate": 1e-3,
+    "gamma": 0.99,
+    "tau": 0.02,
+    "max_grad_norm": 1_000.0,
+}
+
 
 def _ppo(name: str, title: str, num_envs: int, total_steps: int, *, group: str = "ppo", **more: Any) -> Case:
     return Case(name, title, group, "ppo", PPO | {"num_envs": num_envs}, total_steps, **more)
@@ -99,6 +118,11 @@ def _ppo(name: str, title: str, num_envs: int, total_steps: int, *, group: str =
 
 def _dqn(name: str, title: str, buffer_size: int, **more: Any) -> Case:
     return Case(name, title, "dqn", "dqn", DQN | {"buffer_size": buffer_size}, 20_000, bound_total_steps=1_000_000, **more)
+
+
+def _sac(name: str, title: str, hidden_sizes: tuple[int, ...], **more: Any) -> Case:
+    given: dict[str, Any] = {"hidden_sizes": hidden_sizes, "bound_total_steps": 1_000_000, "repeats_compilation": False} | more
+    return Case(name, title, "sac", "sac", SAC, 10_000, env="Pendulum-v1", **given)
 
 
 _ALONE: dict[str, Any] = {"bound_total_steps": 5_000_000, "repeats_compilation": False}
@@ -132,6 +156,9 @@ CASES = (
         no_peer="has no convolutions",
         **_BREAKOUT,
     ),
+    _sac("sac-256", "SAC on Pendulum, 2×256", (256, 256), beside=("sbx",)),
+    _sac("sac-64", "SAC on Pendulum, 2×64", (64, 64), beside=("sbx",)),
+    _sac("sac-8-seeds", "SAC on Pendulum, 2×64, 8 seeds", (64, 64), num_seeds=8, beside=("vmapped",)),
 )
 
 

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 from benchmarks.markdown import table
 from benchmarks.numbers import Program, paired, rates, return_difference, with_error, with_range
+from benchmarks.work import matmul_rates
 
 Cases = Mapping[str, Mapping[str, Program]]
 """case name -> side -> what was measured"""
+TITLES = {"rejax": "Rejax", "sbx": "SBX", "vmapped": "seeds vmapped on one device"}
+"""Of the sides that jaxrl is compared with."""
 
 
 class Claim(NamedTuple):
@@ -28,8 +31,8 @@ class Claim(NamedTuple):
         return value >= self.limit if self.at_least else value <= self.limit
 
 
-def _faster(text: str, case: str, limit: float) -> Claim:
-    return Claim(f"{text}: speed, × Rejax", lambda c: paired(rates(c[case]["jaxrl"]), rates(c[case]["rejax"])), limit)
+def _faster(text: str, case: str, limit: float, than: str = "rejax") -> Claim:
+    return Claim(f"{text}: speed, × {TITLES[than]}", lambda c: paired(rates(c[case]["jaxrl"]), rates(c[case][than])), limit)
 
 
 def _compiles(text: str, case: str, limit: float) -> tuple[Claim, Claim]:
@@ -61,22 +64,36 @@ CLAIMS = (
         at_least=False,
     ),
     *_compiles("DQN, buffer 10k", "dqn-10k", 1.25),
+    _faster("SAC, 2×256", "sac-256", 1.25),
+    _faster("SAC, 2×256", "sac-256", 1.3, "sbx"),
+    Claim(
+        "SAC, 2×256: its matrix products, × the machine's rate",
+        lambda c: [rate / c["sac-256"]["machine"]["matmul_flops_per_second"] for rate in matmul_rates(c["sac-256"]["jaxrl"])],
+        0.6,
+    ),
+    _faster("SAC, 2×64", "sac-64", 2.0),
+    _faster("SAC, 2×64, 8 seeds sharded", "sac-8-seeds", 1.3, "vmapped"),
 )
 
 RETURNS = (
-    ("PPO, 1 seed", "ppo-1-seed"),
-    ("PPO, 8 seeds", "ppo-8-seeds"),
-    ("PPO, 512 environments", "ppo-512-envs"),
-    ("PPO on Breakout, MLP", "breakout-mlp"),
-    ("DQN, buffer 10k", "dqn-10k"),
-    ("DQN, buffer 100k", "dqn-100k"),
+    ("PPO, 1 seed", "ppo-1-seed", "rejax"),
+    ("PPO, 8 seeds", "ppo-8-seeds", "rejax"),
+    ("PPO, 512 environments", "ppo-512-envs", "rejax"),
+    ("PPO on Breakout, MLP", "breakout-mlp", "rejax"),
+    ("DQN, buffer 10k", "dqn-10k", "rejax"),
+    ("DQN, buffer 100k", "dqn-100k", "rejax"),
+    ("SAC, 2×256", "sac-256", "rejax"),
+    ("SAC, 2×256", "sac-256", "sbx"),
+    ("SAC, 2×64", "sac-64", "rejax"),
+    ("SAC, 2×64, 8 seeds", "sac-8-seeds", "rejax"),
 )
-"""Where the returns are compared as well: speed counts at an equal or better one only."""
+"""Where the returns are compared as well, and with whose: speed counts at an equal or better one only."""
 
 
 def claim_rows(result: Mapping[str, Any]) -> list[list[str]]:
-    """What is asked of jaxrl; claims about the peer are left out where it was not measured."""
-    cases = {case["name"]: case["programs"] for case in result["cases"]}
+    """What is asked of jaxrl; claims about what was not measured are left out."""
+    machine = {name: result[name] for name in ("matmul_flops_per_second",) if name in result}
+    cases = {case["name"]: case["programs"] | {"machine": machine} for case in result["cases"]}
     rows = []
     for claim in CLAIMS:
         try:
@@ -85,11 +102,11 @@ def claim_rows(result: Mapping[str, Any]) -> list[list[str]]:
             continue
         asked = f"{'≥' if claim.at_least else '≤'} {claim.limit:.2f}"
         rows.append([claim.text, asked, with_range(ratios), "yes" if claim.met(cases) else "NO"])
-    for text, name in RETURNS:
-        if "rejax" in cases.get(name, ()):
-            difference, error = return_difference(cases[name])
+    for text, name, side in RETURNS:
+        if side in cases.get(name, ()):
+            difference, error = return_difference(cases[name], side)
             met = "–" if math.isnan(error) else "yes" if difference >= -2 * error else "NO"
-            rows.append([f"{text}: return − Rejax's", "≥ −2 s.e.", with_error(difference, error, "+"), met])
+            rows.append([f"{text}: return − {TITLES[side]}'s", "≥ −2 s.e.", with_error(difference, error, "+"), met])
     return rows
 
 

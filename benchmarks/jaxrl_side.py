@@ -1,4 +1,5 @@
-"""jaxrl's programs: a case's algorithm as ``jaxrl.run`` runs it, its updates alone, and the bound, which acts at random."""
+"""jaxrl's programs: a case's algorithm as ``jaxrl.run`` runs it or with all seeds on one device, its updates alone, and the
+bound, which acts at random."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 import jaxrl
-from benchmarks.cases import HIDDEN_SIZES, Case
+from benchmarks.cases import Case
 from benchmarks.worker import EPISODES, count_parameters, serve_program
 from jaxrl.agent import bind, environment_ids
 from jaxrl.metrics import all_reduce, to_floats
@@ -29,12 +30,19 @@ from jaxrl.types import Agent, Algorithm, Array, Key, Mean, Metrics, Policy, PyT
 
 def make_agent(case: Case) -> Agent:
     """The agent of a case, with Rejax's network, but for what the case says, and with its loss."""
+    network = {
+        "hidden_sizes": tuple(case.hidden_sizes),
+        "activation": "tanh" if case.algorithm == "ppo" else "relu",
+    } | case.network
     if case.algorithm == "ppo":
-        model = partial(actor_critic, **{"hidden_sizes": HIDDEN_SIZES, "activation": "tanh"} | case.network)
+        model = partial(actor_critic, **network)
         return jaxrl.make_ppo(case.env, model=model, clip_value_loss=True, anneal=False, **case.settings)
-    model = partial(q_network, **{"hidden_sizes": HIDDEN_SIZES, "activation": "relu"} | case.network)
-    one_update_per_step = {"rollout_length": 1, "replay_ratio": case.settings["batch_size"], "target_update_interval": 1}
-    return jaxrl.make_dqn(case.env, model=model, n_step=1, anneal=False, **one_update_per_step, **case.settings)
+    one_update_per_step = {"rollout_length": 1, "replay_ratio": case.settings["batch_size"], "n_step": 1, "anneal": False}
+    if case.algorithm == "sac":
+        rates = dict.fromkeys(("actor_learning_rate", "temperature_learning_rate"), case.settings["learning_rate"])
+        return jaxrl.make_sac(case.env, model=network, **one_update_per_step, **rates, **case.settings)
+    model = partial(q_network, **network)
+    return jaxrl.make_dqn(case.env, model=model, target_update_interval=1, **one_update_per_step, **case.settings)
 
 
 # --------------------------------------------------------------------------------------------------------------------- updates
@@ -99,12 +107,15 @@ class NoLearner(NamedTuple):
 def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
     """The same rollouts with uniformly random actions, and no learning: no program that steps these environments is faster."""
     bound = jaxrl.make_env(env)
-    assert isinstance(bound.action_space, spaces.Discrete)
-    num_actions = int(bound.action_space.n)
+    space: Any = bound.action_space
+
+    def one(key: Key) -> Array:
+        if isinstance(space, spaces.Box):
+            return jax.random.uniform(key, space.shape, space.dtype, space.low, space.high)
+        return jax.random.randint(key, (), 0, int(space.n), jnp.int32)
 
     def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
-        draw = jax.vmap(lambda key: jax.random.randint(key, (), 0, num_actions, jnp.int32))
-        return carry, draw(fold_each(key, env_id)), {}
+        return carry, jax.vmap(one)(fold_each(key, env_id)), {}
 
     def update(learner: NoLearner, rollout: Rollout) -> tuple[NoLearner, Metrics]:
         return learner._replace(version=learner.version + 1), {}
@@ -127,17 +138,23 @@ class FusedProgram:
 
     name, version = "jaxrl", jaxrl.__version__
 
-    def __init__(self, agent: Agent, case: Case, part: Callable[[Agent], Agent] = lambda agent: agent) -> None:
+    def __init__(
+        self, agent: Agent, case: Case, part: Callable[[Agent], Agent] = lambda agent: agent, num_devices: int | None = None
+    ) -> None:
         """
         Args:
           part: what of the agent is run, on the devices on which all of it would be.
+          num_devices: on so many; default: as ``jaxrl.run`` chooses.
         """
         self._agent, self._case = part(agent), case
         self._iterations = num_iterations(agent, case.total_steps)
         self._warmup_steps = agent.algorithm.warmup_iterations * agent.steps_per_iteration
         self.total_steps = self._iterations * agent.steps_per_iteration + self._warmup_steps
-        opened, layout = open_fused(agent, range(case.num_seeds))
-        self._layout = (layout.devices, layout.devices_per_seed, part(opened.stepping))
+        if num_devices is None:
+            opened, layout = open_fused(agent, range(case.num_seeds))
+            self._layout: tuple[Any, ...] = (layout.devices, layout.devices_per_seed, part(opened.stepping))
+        else:
+            self._layout = (jax.devices()[:num_devices], 1, self._agent)
         self._programs: dict[Any, Any] = {}
 
     def compile(self) -> tuple[float, int]:
@@ -168,6 +185,8 @@ class FusedProgram:
 
 
 def make_program(case: Case, side: str) -> FusedProgram:
+    if side == "vmapped":  # JAX's own default, one device with all cores
+        return FusedProgram(make_agent(case), case, num_devices=1)
     request_cpu_devices()
     if side == "random":
         case = case._replace(total_steps=case.bound_total_steps or case.total_steps)

@@ -42,9 +42,9 @@ def standard_error(values: Sequence[float]) -> float:
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
-def return_difference(programs: Mapping[str, Program]) -> tuple[float, float]:
-    """jaxrl's mean return minus Rejax's, and its standard error."""
-    ours, theirs = (programs[side]["returns"] for side in ("jaxrl", "rejax"))
+def return_difference(programs: Mapping[str, Program], side: str = "rejax") -> tuple[float, float]:
+    """jaxrl's mean return minus that of another side, and its standard error."""
+    ours, theirs = (programs[name]["returns"] for name in ("jaxrl", side))
     return mean(ours) - mean(theirs), math.hypot(standard_error(ours), standard_error(theirs))
 
 

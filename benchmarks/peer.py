@@ -1,4 +1,5 @@
-"""Rejax in an environment of its own: it needs an old gymnax, and brings tensorflow-probability. Standard library only."""
+"""Peers in environments of their own: Rejax needs an old gymnax, SBX needs torch, and both bring tensorflow-probability. Standard
+library only."""
 
 from __future__ import annotations
 
@@ -7,44 +8,62 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.protocol import ROOT
 
-FOLDER = ROOT / ".venv-rejax"
-PYTHON = FOLDER / "bin" / "python"
-MODULES = ("rejax", "gymnax")
-
 
 class PeerError(RuntimeError):
-    """The peer's environment could not be made."""
+    """A peer's environment could not be made."""
 
 
-def requirements(gpu: bool) -> list[str]:
-    """Rejax, the gymnax it was written for, what that imports without saying so, and the jax that jaxrl runs on here."""
-    return ["rejax==0.1.3", "gymnax==0.0.9", "six", f"jax{'[cuda12]' if gpu else ''}=={version('jax')}"]
+class Peer(NamedTuple):
+    """A library that jaxrl is measured beside, by ``NAME_peer.py`` in an environment with ``requirements-NAME.txt``."""
+
+    name: str
+    title: str
+    modules: tuple[str, ...]
+    """What has to be there to import."""
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / f".venv-{self.name}"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def requirements(self, gpu: bool) -> list[str]:
+        """Those of the file, and the jax that jaxrl runs on here."""
+        lines = (ROOT / "benchmarks" / f"requirements-{self.name}.txt").read_text(encoding="utf-8").splitlines()
+        return [*(line for line in lines if line and line[0] != "#"), f"jax{'[cuda12]' if gpu else ''}=={version('jax')}"]
+
+    def install(self, *, gpu: bool = False) -> Path:
+        """Its interpreter; builds its environment first if it is missing or holds something else.
+
+        Raises:
+          PeerError: pip failed, or what it installed cannot be imported; the message ends with what was printed.
+        """
+        stamp, requirements = self.folder / "installed.txt", self.requirements(gpu)
+        wanted = "\n".join([sys.version, *requirements])
+        if stamp.is_file() and stamp.read_text() == wanted:
+            return self.python
+        print(f"Installing {', '.join(requirements)} into {self.folder.name}: once; minutes.", file=sys.stderr, flush=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._run(sys.executable, "-m", "venv", str(self.folder))
+        self._run(str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+        self._run(str(self.python), "-c", "\n".join(f"import {module}" for module in self.modules))
+        stamp.write_text(wanted)
+        return self.python
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+            raise PeerError(
+                f"the environment of {self.title} failed at {' '.join(command[1:])}, and --without-peer {self.name} leaves it "
+                f"out:\n{tail}"
+            )
 
 
-def install(*, gpu: bool = False) -> Path:
-    """The peer's interpreter; builds its environment first if it is missing or holds something else.
-
-    Raises:
-      PeerError: pip failed, or what it installed cannot be imported; the message ends with what was printed.
-    """
-    stamp = FOLDER / "installed.txt"
-    wanted = "\n".join([sys.version, *requirements(gpu)])
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return PYTHON
-    print(f"Installing {', '.join(requirements(gpu))} into {FOLDER.name}: once; minutes.", file=sys.stderr, flush=True)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    _run(sys.executable, "-m", "venv", str(FOLDER))
-    _run(str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements(gpu))
-    _run(str(PYTHON), "-c", "\n".join(f"import {module}" for module in MODULES))
-    stamp.write_text(wanted)
-    return PYTHON
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise PeerError(f"the peer's environment failed at {' '.join(command[1:])}, and --without-peer leaves it out:\n{tail}")
+PEERS = {peer.name: peer for peer in (Peer("rejax", "Rejax", ("rejax", "gymnax")), Peer("sbx", "SBX", ("sbx",)))}

@@ -26,13 +26,16 @@ RENAMED = {
 
 
 def make_algorithm(case: Case) -> Any:
-    """The algorithm of a case; hidden layers of 64, 64 are Rejax's default. Evaluation inside training is off."""
+    """The algorithm of a case. Evaluation inside training is off."""
     total_steps = case.peer_total_steps or case.total_steps
     config = {RENAMED.get(name, name): value for name, value in case.settings.items()}
-    if case.algorithm == "dqn":
+    if "tau" in config:
         config["polyak"] = 1 - config.pop("tau")
+    if case.algorithm == "dqn":
         config["exploration_fraction"] = min(config.pop("exploration_steps") / total_steps, 1.0)
         config |= {"num_epochs": 1, "target_update_freq": 1}
+    if case.algorithm == "sac":  # one that is given among agent_kwargs is replaced by 64, 64, without a word
+        config |= {"num_epochs": 1, "target_update_freq": 1, "hidden_layer_sizes": tuple(case.hidden_sizes)}
     activation = "tanh" if case.algorithm == "ppo" else "relu"
     algorithm = get_algo(case.algorithm).create(
         env=case.env,
@@ -42,7 +45,21 @@ def make_algorithm(case: Case) -> Any:
         skip_initial_evaluation=True,
         **config,
     )
+    check_networks(algorithm, tuple(case.hidden_sizes))
     return algorithm.replace(eval_callback=lambda algorithm, state, key: ())
+
+
+def check_networks(algorithm: Any, hidden_sizes: tuple[int, ...]) -> None:
+    """Refuse networks that are not of the size that the case says: there are keywords that Rejax takes and does not look at."""
+    for name in ("actor", "critic", "agent"):
+        network = getattr(algorithm, name, None)
+        if network is not None and tuple(network.hidden_layer_sizes) != hidden_sizes:
+            raise ValueError(f"Rejax made an {name} of {network.hidden_layer_sizes}, and the case is of {hidden_sizes}")
+
+
+def greedy(actor: Any, obs: Any) -> Any:
+    """The mode of a squashed Gaussian policy, between the bounds."""
+    return actor.action_loc + jnp.tanh(actor._action_dist(obs).mode()) * actor.action_scale
 
 
 class RejaxProgram:
@@ -73,7 +90,7 @@ class RejaxProgram:
         return states, self.total_steps * self._case.num_seeds
 
     def _params(self, states: Any) -> Any:
-        return (states.actor_ts.params, states.critic_ts.params) if self._case.algorithm == "ppo" else states.q_ts.params
+        return states.q_ts.params if self._case.algorithm == "dqn" else (states.actor_ts.params, states.critic_ts.params)
 
     def policies(self, states: Any) -> Any:
         params = self._params(states)
@@ -87,6 +104,8 @@ class RejaxProgram:
             def act(obs: Any, key: Any) -> Any:
                 if self._case.algorithm == "ppo":
                     return algorithm.actor.apply(params[0], obs[None], method="_action_dist").mode()[0]
+                if self._case.algorithm == "sac":
+                    return algorithm.actor.apply(params[0], obs[None], method=greedy)[0]
                 return jnp.argmax(algorithm.agent.apply(params, obs[None])[0])
 
             limit = algorithm.env_params.max_steps_in_episode

@@ -9,14 +9,14 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.cases import GROUPS
-from benchmarks.claims import claim_rows, claim_table
+from benchmarks.claims import TITLES, claim_rows, claim_table
 from benchmarks.markdown import table
 from benchmarks.numbers import Program, paired, peak, rates, return_difference, short, standard_error, with_error, with_range
 from benchmarks.summary import read_speed
 from benchmarks.work import share_table, work_table
 from jaxrl.presets import interval_text, shown
 
-NAMES = {"jaxrl": "jaxrl", "rejax": "Rejax", "random": "random policy"}
+NAMES = {"jaxrl": "jaxrl", "vmapped": "jaxrl, seeds vmapped", "rejax": "Rejax", "sbx": "SBX", "random": "random policy"}
 """Of the sides that are programs of their own; the others are parts of one."""
 
 
@@ -31,8 +31,13 @@ def speed_report(result: Mapping[str, Any]) -> str:
         about(result, {side: program for case in cases for side, program in case["programs"].items()}),
         speed_table(cases),
     ]
-    if compared := [case for case in cases if "rejax" in case["programs"]]:
-        parts.append(ratio_table(compared))
+    for side in TITLES:
+        if compared := [case for case in cases if side in case["programs"]]:
+            parts.append(ratio_table(compared, side))
+    if any("sbx" in case["programs"] for case in cases):
+        parts.append(SBX)
+    if left_out := [TITLES[side] for side in result.get("without", ()) if any(side in _asked(case) for case in cases)]:
+        parts.append(f"Not measured, as it was not installed (`--without-peer`): {', '.join(left_out)}.")
     if "matmul_flops_per_second" in result:
         parts.append(work_table(cases, result["matmul_flops_per_second"]))
     if all("updates" in case["programs"] for case in cases):
@@ -48,16 +53,31 @@ def speed_report(result: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+SBX = (
+    "SBX steps gymnasium's environment in Python, one step at a time, and jaxrl gymnax's of the same name, compiled into its own "
+    "program: what is compared is training as each library does it, not its update alone. Of SBX, which compiles anew for each "
+    "model, neither the warm-up nor the first updates are in the timed sections."
+)
+
+
+def _asked(case: Mapping[str, Any]) -> list[str]:
+    """The peers that a case is measured beside."""
+    return [*([] if case.get("no_peer") else ["rejax"]), *case.get("beside", ())]
+
+
 def about(result: Mapping[str, Any], programs: Mapping[str, Program]) -> str:
     hardware = result["hardware"]
     lines = [
         f"`{result['command']}`, {result['date']}",
         f"{hardware['gpu'] or hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}",
     ]
-    for side in ("jaxrl", "rejax"):
+    for side in ("jaxrl", "rejax", "sbx"):
         if program := programs.get(side):
             lines.append(f"{program['name']}: " + ", ".join(f"{name} {text}" for name, text in program["versions"].items()))
     return "\n".join(f"* {line}" for line in lines)
+
+
+COMPILATIONS = ("compile_seconds", "cached_compile_seconds")
 
 
 def speed_table(cases: Sequence[Mapping[str, Any]]) -> str:
@@ -88,8 +108,7 @@ def speed_table(cases: Sequence[Mapping[str, Any]]) -> str:
                 name,
                 with_range(rates(program), short),
                 f"{median(rates(program)) / bound:.1%}",
-                f"{median(program['compile_seconds']):.2f}",
-                f"{median(program['cached_compile_seconds']):.2f}",
+                *(f"{median(program[name]):.2f}" if name in program else "–" for name in COMPILATIONS),
                 f"{peak(program) / 2**20:,.0f}",
                 f"{program['parameters']:,}" if program["parameters"] else "–",
                 short(program["total_steps"]),
@@ -103,23 +122,22 @@ def speed_table(cases: Sequence[Mapping[str, Any]]) -> str:
     return table(header + ["kernels/iteration"] * launches, rows) + "\n\n" + legend
 
 
-def ratio_table(cases: Sequence[Mapping[str, Any]]) -> str:
-    """jaxrl beside Rejax: medians of paired ratios."""
+def ratio_table(cases: Sequence[Mapping[str, Any]], side: str = "rejax") -> str:
+    """jaxrl beside another side: medians of paired ratios."""
     rows = []
     for case in cases:
-        ours, theirs = case["programs"]["jaxrl"], case["programs"]["rejax"]
-        difference, error = return_difference(case["programs"])
+        ours, theirs = case["programs"]["jaxrl"], case["programs"][side]
+        difference, error = return_difference(case["programs"], side)
         rows.append(
             [
                 case["title"],
                 with_range(paired(rates(ours), rates(theirs))),
-                with_range(paired(ours["compile_seconds"], theirs["compile_seconds"])),
-                with_range(paired(ours["cached_compile_seconds"], theirs["cached_compile_seconds"])),
+                *(with_range(paired(ours[name], theirs[name])) if name in theirs else "–" for name in COMPILATIONS),
                 f"{peak(ours) / peak(theirs):.2f}",
                 with_error(difference, error, "+") if ours["total_steps"] == theirs["total_steps"] else "not the same steps",
             ]
         )
-    header = ["jaxrl / Rejax", "speed", "compile seconds", "cached", "peak memory", "return, difference"]
+    header = [f"jaxrl / {TITLES[side]}", "speed", "compile seconds", "cached", "peak memory", "return, difference"]
     return table(header, rows) + "\n\nMedians of the ratios of paired measurements (least–greatest)."
 
 

@@ -1,4 +1,4 @@
-"""Speed: a case in jaxrl, its updates alone, Rejax, and a bound with random actions, in turns. Standard library only."""
+"""Speed: a case in jaxrl, its updates alone, its peers, and a bound with random actions, in turns. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kernels, machine, peer
+from benchmarks import kernels, machine
 from benchmarks.cases import CASES, GROUPS, Case, scaled
 from benchmarks.pauses import PauseWatch
+from benchmarks.peer import PEERS
 from benchmarks.protocol import Worker, clean_environment
 
 OURS, PEER, BOUND = "jaxrl", "rejax", "random"
+"""Whose compilation is measured as well."""
 UPDATES = "updates"
 """jaxrl's updates without its rollouts: a part of what ``OURS`` does, and no program that anyone runs."""
 SEEDS_PER_ROUND = 1_000
@@ -29,12 +31,17 @@ def run(
     compile_repeats: int = 3,
     out: Path = Path("."),
     scale: float = 1.0,
-    with_peer: bool = True,
+    without: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """Measure the groups of ``only`` (none: all); their results, each in ``out/speed-GROUP.json`` as soon as it is there."""
+    """Measure the groups of ``only`` (none: all); their results, each in ``out/speed-GROUP.json`` as soon as it is there.
+
+    Args:
+      without: peers that are left out.
+    """
     gpu = find_gpu()
-    if with_peer:
-        peer.install(gpu=gpu is not None)
+    asked = {side for case in CASES if case.group in (only or GROUPS) for _, side in sides_of([case], without)}
+    for name in sorted(asked & PEERS.keys()):
+        PEERS[name].install(gpu=gpu is not None)
     if (load := machine.load()) is not None and load > machine.BUSY:
         say(f"The machine is busy (load {load}): these figures will say little. Measure on a quiet one.")
     results = []
@@ -47,10 +54,11 @@ def run(
             "hardware": machine.hardware() | {"gpu": gpu},
             "load": load,
             "scale": scale,
+            "without": sorted(without),
             **kernels.machine_rates(),
         }
         cases = [scaled(case, scale) for case in CASES if case.group == group]
-        measured = measure(cases, sides_of(cases, with_peer), repeats, compile_repeats, launches=gpu is not None)
+        measured = measure(cases, sides_of(cases, without), repeats, compile_repeats, launches=gpu is not None)
         add_counts(measured, cases, on_cpu=gpu is None)
         results.append(about | {"cases": measured})
         out.mkdir(parents=True, exist_ok=True)
@@ -58,10 +66,13 @@ def run(
     return results
 
 
-def sides_of(cases: Sequence[Case], with_peer: bool) -> list[tuple[Case, str]]:
+def sides_of(cases: Sequence[Case], without: Collection[str] = ()) -> list[tuple[Case, str]]:
     """What is measured of each case, in the order in which it takes turns."""
-    sides = (UPDATES, OURS, PEER, BOUND)
-    return [(case, side) for case in cases for side in sides if side != PEER or (with_peer and not case.no_peer)]
+
+    def sides(case: Case) -> tuple[str, ...]:
+        return (UPDATES, OURS, *([] if case.no_peer else [PEER]), *case.beside, BOUND)
+
+    return [(case, side) for case in cases for side in sides(case) if side not in without]
 
 
 def measure(
@@ -76,7 +87,7 @@ def measure(
         for number in range(compile_repeats):
             for case, side in keys:
                 if number == 0:
-                    compiled = compile_once if side == UPDATES else compile_twice
+                    compiled = compile_twice if side in (OURS, PEER, BOUND) else compile_once
                     worker, programs[case.name][side] = compiled(case, side, caches, watch)
                     workers[case.name, side] = stack.enter_context(worker)
                 elif case.repeats_compilation and side in (OURS, PEER):
@@ -105,7 +116,8 @@ def compile_once(case: Case, side: str, caches: Iterator[Path], watch: PauseWatc
     """A worker that is ready to train; how long it compiled is not measured."""
     worker = start(case, side, next(caches))
     try:
-        return worker, worker.ask("compile")
+        about = worker.ask("compile")
+        return worker, {name: value for name, value in about.items() if name != "compile_seconds"}
     except BaseException:
         worker.close()
         raise
@@ -140,8 +152,8 @@ def compile_twice(case: Case, side: str, caches: Iterator[Path], watch: PauseWat
 def start(case: Case, side: str, cache: Path) -> Worker:
     """The worker of one side of a case."""
     case_json = json.dumps(case._asdict())
-    if side == PEER:
-        command = [str(peer.PYTHON), "-m", "benchmarks.rejax_peer", case_json]
+    if side in PEERS:
+        command = [str(PEERS[side].python), "-m", f"benchmarks.{side}_peer", case_json]
     else:
         command = [sys.executable, "-m", "benchmarks.jaxrl_side", case_json, side]
     return Worker(command, clean_environment(cache))

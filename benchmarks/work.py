@@ -18,7 +18,7 @@ def work_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float) -> str:
     rows = []
     for case in cases:
         ours = case["programs"]["jaxrl"]
-        speeds = [ours["matmul_flops"] / section["seconds"] for section in ours["sections"]]
+        speeds = matmul_rates(ours)
         row = [case["title"], *(kernel_cells(ours["kernels"]) if counted else [])]
         rows.append([*row, with_range(speeds, short), f"{median(speeds) / matmul_rate:.1%}"])
     header = ["jaxrl", *(f"kernels/{name}" for name in KERNEL_COLUMNS if counted), "matmul flop/s", "of the machine's"]
@@ -67,9 +67,14 @@ def _parts(products: float, starts: float) -> list[str]:
     return [f"{share:.0%}" for share in (products, starts, 1 - products - starts)]
 
 
+def matmul_rates(ours: Program) -> list[float]:
+    """Of each timed section of jaxrl: floating-point operations per second of its matrix products."""
+    return [ours["matmul_flops"] / section["seconds"] for section in ours["sections"]]
+
+
 def as_case(measured: Mapping[str, Any]) -> Case:
-    """The case of a result, which holds what was measured besides."""
-    return Case(**{name: measured[name] for name in Case._fields})
+    """The case of a result, which holds what was measured besides; older ones lack fields that cases have now."""
+    return Case(**{name: measured[name] for name in Case._fields if name in measured})
 
 
 def rollout_shares(case: Case, programs: Mapping[str, Program]) -> list[float]:

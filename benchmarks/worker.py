@@ -1,17 +1,18 @@
 """The worker that both sides run: it times a program's training from scratch, and evaluates what came out of it later.
 
 python -m benchmarks.jaxrl_side CASE jaxrl    a case as JSON; jaxrl, or random for the bound
-python -m benchmarks.rejax_peer CASE          the peer, in its own environment
+python -m benchmarks.rejax_peer CASE          a peer, in its own environment
 """
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,13 +22,15 @@ import numpy as np
 from benchmarks.cases import Case
 from benchmarks.protocol import serve
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "stable_baselines3", "torch", "numpy")
+"""Whose versions are told, where they are installed."""
 EPISODES = 128
 """Greedy episodes per trained policy."""
 
 
 class Program(Protocol):
-    """One side of a case."""
+    """One side of a case. One that compiles anew for each run has a method ``prepare`` as well, which is not timed: it gives for
+    some seeds what ``train`` then takes."""
 
     name: str
     version: str
@@ -69,17 +72,19 @@ class Session:
             "versions": {
                 self._program.name: self._program.version,
                 "python": platform.python_version(),
-                **{package: version(package) for package in PACKAGES},
+                **installed_versions(),
             },
             "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in devices],
         }
 
     def train(self, first_seed: int, keep: bool = True) -> dict[str, Any]:
         """The timed section: the case's runs, one after the other, each with seeds of its own."""
-        runs = np.arange(self._case.runs_per_section)[:, None] * self._case.num_seeds
-        seeds = (first_seed + runs + np.arange(self._case.num_seeds)).astype(np.uint32)
+        first = np.arange(self._case.runs_per_section)[:, None] * self._case.num_seeds
+        seeds = (first_seed + first + np.arange(self._case.num_seeds)).astype(np.uint32)
+        prepare = getattr(self._program, "prepare", lambda seeds: seeds)
+        runs = [prepare(run) for run in seeds]
         start = time.perf_counter()
-        trained, steps = zip(*(self._program.train(run) for run in seeds), strict=True)
+        trained, steps = zip(*(self._program.train(run) for run in runs), strict=True)
         seconds = time.perf_counter() - start
         if keep:
             self._trained[first_seed] = [jax.device_get(self._program.policies(states)) for states in trained]
@@ -99,6 +104,14 @@ class Session:
                 self.train(0, keep=False)
             (profile,) = Path(folder).rglob("*.xplane.pb")
             return {"launches": count_launches(jax.profiler.ProfileData.from_file(str(profile)).planes)}
+
+
+def installed_versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 def count_launches(planes: Iterable[Any]) -> int:

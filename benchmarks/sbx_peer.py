@@ -1,0 +1,88 @@
+"""SBX's program of a case. Runs in SBX's own environment, so it imports nothing of jaxrl.
+
+SBX steps one gymnasium environment in Python, and calls a compiled update after each step.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+from sbx import SAC
+
+from benchmarks.cases import Case
+from benchmarks.worker import EPISODES, count_parameters, serve_program
+
+COMPILING_STEPS = 32
+"""After the warm-up, not timed: in them SBX compiles all that it calls, which it does anew for each model."""
+
+
+class SBXProgram:
+    """``SAC(...).learn(...)``, as SBX documents it."""
+
+    name, version = "sbx", importlib.metadata.version("sbx-rl")
+
+    def __init__(self, case: Case) -> None:
+        if case.algorithm != "sac" or case.num_seeds != 1:
+            raise ValueError(f"{case.name}: of SBX only SAC with one seed is measured")
+        self._case, self.total_steps = case, case.peer_total_steps or case.total_steps
+
+    def _model(self, seed: int) -> Any:
+        given = dict(self._case.settings)
+        del given["num_envs"], given["max_grad_norm"]  # it has one environment, and clips nothing
+        sizes = list(self._case.hidden_sizes)
+        env = gymnasium.make(self._case.env)
+        model = SAC("MlpPolicy", env, train_freq=1, gradient_steps=1, policy_kwargs={"net_arch": sizes}, seed=seed, **given)
+        if list(model.actor.net_arch) != sizes or list(model.qf.net_arch) != sizes:
+            raise ValueError(f"SBX made networks of {model.actor.net_arch} and {model.qf.net_arch}, and the case is of {sizes}")
+        return model
+
+    def compile(self) -> tuple[float, int]:
+        model = self.prepare(np.zeros(1, np.uint32))
+        self._actor, self._space = model.policy.actor, model.action_space
+        return 0.0, count_parameters((model.policy.actor_state.params, model.policy.qf_state.params))
+
+    def prepare(self, seeds: np.ndarray) -> Any:
+        """A model that has filled its buffer at random and compiled."""
+        return self._model(int(seeds[0])).learn(self._case.settings["learning_starts"] + COMPILING_STEPS)
+
+    def train(self, model: Any) -> tuple[Any, int]:
+        """The rest of its training; what was before is not among the steps."""
+        before = model.num_timesteps
+        model.learn(self.total_steps - before, reset_num_timesteps=False)
+        jax.block_until_ready(model.policy.qf_state.params)
+        return model.policy.actor_state.params, model.num_timesteps - before
+
+    def policies(self, params: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf[None], params)
+
+    def evaluate(self, policies: Any, keys: Any) -> Any:
+        act = jax.jit(lambda params, obs: self._actor.apply(params, obs).mode())
+        seeds = jax.random.bits(keys[0], (len(keys),)) // 2
+        return [self._mean_return(act, jax.tree.map(lambda x, i=i: x[i], policies), int(seeds[i])) for i in range(len(keys))]
+
+    def _mean_return(self, act: Any, params: Any, seed: int) -> float:
+        envs = gymnasium.make_vec(self._case.env, num_envs=EPISODES, vectorization_mode="sync")
+        obs, _ = envs.reset(seed=seed)
+        returns, running = np.zeros(EPISODES), np.ones(EPISODES, bool)
+        while running.any():
+            scale = 0.5 * (np.asarray(act(params, obs)) + 1.0)
+            obs, reward, terminated, truncated, _ = envs.step(self._space.low + scale * (self._space.high - self._space.low))
+            returns += np.where(running, reward, 0.0)
+            running &= ~(terminated | truncated)
+        envs.close()
+        return float(returns.mean())
+
+
+def main(case_json: str) -> None:
+    case = Case(**json.loads(case_json))
+    serve_program(SBXProgram(case), case)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
