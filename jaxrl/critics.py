@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from jaxrl.actions import from_environment
 from jaxrl.config import RolloutConfig
-from jaxrl.optimize import descend, packing, valid_mean
+from jaxrl.optimize import mean_gradient, packing, valid_mean
 from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rows import per_row
 from jaxrl.rule import Rule
@@ -42,15 +42,23 @@ class ActorCriticRule(Rule[C]):
 
 
 class Net(NamedTuple):
-    """How the parameters of one of the networks travel through updates."""
+    """How one of the networks learns: its optimiser, and how gradients are packed for that."""
 
     optimise: optax.GradientTransformation
     pack: Callable[[PyTree], PyTree]
     unpack: Callable[[PyTree], PyTree]
 
-    def descend(self, loss: Callable[[PyTree], Any], packed: PyTree, state: PyTree, axis_name: str | None) -> Any:
-        """``jaxrl.optimize.descend`` on a loss of the parameters as they are."""
-        return descend(lambda packed: loss(self.unpack(packed)), self.optimise, packed, state, axis_name)
+    def descend(self, loss: Callable[[PyTree], Any], params: PyTree, state: PyTree, axis_name: str | None) -> Any:
+        """``jaxrl.optimize.descend``, with parameters as they are and the gradient packed.
+
+        Parameters packed for an iteration pay where it has many updates of small networks. Here it may have one, of large ones,
+        and XLA asks for each element of a vector that it makes in passing which leaf it is of.
+        """
+        packed = self.pack(params)
+        gradient, metrics = mean_gradient(lambda packed: loss(self.unpack(packed)), packed, axis_name)
+        metrics["losses/grad_norm"] = optax.tree.norm(gradient)
+        updates, state = self.optimise.update(gradient, state, packed)
+        return optax.apply_updates(params, self.unpack(updates)), state, metrics
 
 
 def networks(rule: Rule[Any], params: Networks, hyperparams: Any) -> Networks:
@@ -115,10 +123,18 @@ def action_values(
     """
     if action is not None:
         inputs = inputs._replace(obs=(inputs.obs, action))
-    one = lambda params, key: rule.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
-    if key is None:
-        return jax.vmap(lambda params: one(params, None))(params)
-    return jax.vmap(one)(params, jax.random.split(key, jax.tree.leaves(params)[0].shape[0]))
+    num_critics = jax.tree.leaves(params)[0].shape[0]
+    keys = None if key is None else jax.random.split(key, num_critics)
+    # Each has vectors of its own. XLA multiplies shared ones by all weights side by side, and then transposes what comes of it,
+    # and for the gradient what goes into it: a tenth of an update of two critics of 256 units.
+    axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)
+    own = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
+    one = lambda params, key, inputs: rule.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
+    return jax.vmap(one, in_axes=(0, 0, axes))(params, keys, own)
+
+
+def _repeated(x: Array, times: int) -> Array:
+    return jax.lax.optimization_barrier(jnp.broadcast_to(x, (times, *x.shape)))
 
 
 def least(values: Array, chosen: Array) -> Array:
@@ -146,6 +162,6 @@ def td_loss(values: Array, target: Array, batch: Transitions, axis_name: str | N
     return loss, {"losses/td_loss": loss, "losses/q_values": mean(values.mean(0))}
 
 
-def moved(target: PyTree, packed: PyTree, tau: Array) -> PyTree:
+def moved(target: PyTree, params: PyTree, tau: Array) -> PyTree:
     """Target parameters, moved by ``tau`` towards the others."""
-    return optax.incremental_update(packed, target, tau)
+    return optax.incremental_update(params, target, tau)

@@ -132,33 +132,27 @@ def learn(target: TargetFn, rule: ActorCriticRule[Any], learner: DeterministicSt
     hp = rule.current(learner)
     nets = networks(rule, learner.params, hp)
 
-    def unpacked(packed: Networks) -> Networks:
-        return Networks(*(net.unpack(part) for net, part in zip(nets, packed, strict=True)))
-
     def critic_update(targets: Networks, carry: Any, now: Update) -> Any:
-        packed, opt_state = carry
+        params, opt_state = carry
         y = target(rule, hp, targets, now)
         loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
-        packed, opt_state, metrics = nets.critic.descend(loss, packed, opt_state, rule.axis_name)
-        return (packed, opt_state), metrics
+        params, opt_state, metrics = nets.critic.descend(loss, params, opt_state, rule.axis_name)
+        return (params, opt_state), metrics
 
     def group(carry: Any, now: Update) -> Any:
-        packed, opt_state, targets = carry
-        critic = (packed.critic, opt_state.critic)
-        (critic, critic_state), metrics = jax.lax.scan(partial(critic_update, unpacked(targets)), critic, now)
+        params, opt_state, targets = carry
+        critic = (params.critic, opt_state.critic)
+        (critic, critic_state), metrics = jax.lax.scan(partial(critic_update, targets), critic, now)
         last: Update = jax.tree.map(lambda x: x[-1], now)
-        loss = lambda params: actor_loss(rule, params, nets.critic.unpack(critic), last)  # noqa: E731
-        actor, actor_state, logged = nets.actor.descend(loss, packed.actor, opt_state.actor, rule.axis_name)
+        loss = lambda params: actor_loss(rule, params, critic, last)  # noqa: E731
+        actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, rule.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
-        packed = Networks(actor, critic)
-        return (packed, Networks(actor_state, critic_state), moved(targets, packed, hp.tau)), metrics | logged
+        params = Networks(actor, critic)
+        return (params, Networks(actor_state, critic_state), moved(targets, params, hp.tau)), metrics | logged
 
-    def pack(params: Networks) -> Networks:
-        return Networks(*(net.pack(part) for net, part in zip(nets, params, strict=True)))
-
-    start = (pack(learner.params), learner.opt_state, pack(learner.target_params))
-    (packed, opt_state, targets), metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
-    fields = {"params": unpacked(packed), "target_params": unpacked(targets), "opt_state": opt_state}
+    start = (learner.params, learner.opt_state, learner.target_params)
+    (params, opt_state, targets), metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
+    fields = {"params": params, "target_params": targets, "opt_state": opt_state}
     return rule.updated(learner, hp, metrics, **fields)
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import chex
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from benchmarks import cases, claims, kernels, numbers, report, scores, speed, starts, summary, work
+from benchmarks import cases, claims, kernels, numbers, peer, report, scores, speed, starts, summary, work
 from benchmarks.__main__ import main, make_parser
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.pauses import PauseWatch
@@ -37,8 +38,9 @@ def test_alone_it_prints_help(capsys):
     ("args", "message"),
     [
         (["scores", "ppo-cartpol"], "Did you mean 'ppo-cartpole'?"),
-        (["speed", "--only", "sac"], "'ppo'"),
-        (["kernels", "--only", "sac"], "'dqn'"),
+        (["speed", "--only", "td3"], "'ppo'"),
+        (["kernels", "--only", "td3"], "'dqn'"),
+        (["speed", "--without-peer", "rlax"], "'sbx'"),
         (["speed", "--repeats", "0"], "at least 1"),
         (["speed", "--scale", "2"], "at most 1"),
     ],
@@ -52,7 +54,8 @@ def test_wrong_arguments_are_named(args, message, capsys):
 
 def test_arguments():
     given = make_parser().parse_args(["speed", "--only", "dqn", "ppo-minatar", "--repeats", "3", "--without-peer"])
-    assert (given.only, given.repeats, given.without_peer, given.scale) == (["dqn", "ppo-minatar"], 3, True, 1.0)
+    assert (given.only, given.repeats, given.without_peer, given.scale) == (["dqn", "ppo-minatar"], 3, [], 1.0)
+    assert make_parser().parse_args(["speed", "--without-peer", "sbx"]).without_peer == ["sbx"]
     assert make_parser().parse_args(["scores"]).names == []
 
 
@@ -146,7 +149,7 @@ def test_groups_that_were_done_are_kept(tmp_path, monkeypatch, capsys):
     assert measured == ["ppo", "dqn", "ppo-recurrent"] and "--only measures the others" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["speed-dqn.json", "speed-ppo.json"]
     assert [result["group"] for result in summary.read_speed(tmp_path)] == ["ppo", "dqn"]
-    speed.run(["ppo-minatar"], out=tmp_path, with_peer=False)
+    speed.run(["ppo-minatar"], out=tmp_path, without=["rejax"])
     (result,) = (result for result in summary.read_speed(tmp_path) if result["group"] == "ppo-minatar")
     assert [case["name"] for case in result["cases"]] == ["breakout-mlp", "breakout-conv"] and result["kernel_seconds"] == 1e-7
 
@@ -260,10 +263,57 @@ def test_networks_are_of_the_size_that_they_should_be():
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
 def test_what_is_measured_of_a_case(case):
-    sides = {True: ["updates", "jaxrl", "rejax", "random"], False: ["updates", "jaxrl", "random"]}
-    assert speed.sides_of([case], with_peer=True) == [(case, side) for side in sides[not case.no_peer]]
-    assert speed.sides_of([case], with_peer=False) == [(case, side) for side in sides[False]]
-    assert case.group in cases.GROUPS
+    rejax = [] if case.no_peer else ["rejax"]
+    assert [side for _, side in speed.sides_of([case])] == ["updates", "jaxrl", *rejax, *case.beside, "random"]
+    alone = [side for _, side in speed.sides_of([case], without=["rejax", "sbx"])]
+    assert alone == ["updates", "jaxrl", *(["vmapped"] if "vmapped" in case.beside else []), "random"]
+    assert case.group in cases.GROUPS and set(case.beside) <= {"sbx", "vmapped"}
+
+
+def test_a_peer_says_what_it_needs_and_where_it_is():
+    for name, first in (("rejax", "rejax=="), ("sbx", "sbx-rl==")):
+        requirements = peer.PEERS[name].requirements(gpu=False)
+        assert requirements[0].startswith(first) and all("==" in line or line == "six" for line in requirements)
+        assert requirements[-1] == f"jax=={jax.__version__}"
+        assert peer.PEERS[name].python.parts[-3:] == (f".venv-{name}", "bin", "python")
+    assert "torch==2.13.0" in peer.PEERS["sbx"].requirements(gpu=False)
+    with pytest.raises(peer.PeerError, match=r"environment of SBX failed at .*--without-peer sbx leaves it out"):
+        peer.PEERS["sbx"]._run(sys.executable, "-c", "raise SystemExit(1)")
+
+
+def test_sac_makes_one_update_per_step_at_one_rate():
+    from benchmarks.jaxrl_side import make_agent
+
+    for case in (case for case in cases.CASES if case.group == "sac"):
+        agent = make_agent(case)
+        settings, params = agent.spec["settings"], state_shapes(agent).learner.params
+        assert settings["replay_ratio"] * settings["num_envs"] * settings["rollout_length"] == settings["batch_size"]
+        assert {settings[name] for name in settings if name.endswith("learning_rate")} == {case.settings["learning_rate"]}
+        width = case.hidden_sizes[0]
+        both = 2 * (4 * width + width + width * width + width + width + 1)  # critics of 3 numbers and the action
+        assert sum(x.size for x in jax.tree.leaves(params.critic)) == both
+        assert sum(x.size for x in jax.tree.leaves(params.actor)) == 3 * width + width + width * width + width + 2 * (width + 1)
+
+
+def test_all_seeds_on_one_device_learn_what_they_do_on_several():
+    from benchmarks.jaxrl_side import make_program
+
+    params, case = [], TINY._replace(total_steps=16)
+    for side in ("jaxrl", "vmapped"):
+        program = make_program(case, side)
+        params.append(jax.device_get(program.train(np.arange(2, dtype=np.uint32))[0].learner.params))
+    assert len(program._layout[0]) == 1
+    chex.assert_trees_all_close(*params, atol=1e-3)  # rounded otherwise; another seed has weights that differ by 1
+
+
+def test_the_bound_draws_actions_between_bounds():
+    from benchmarks.jaxrl_side import make_random_agent
+
+    agent = make_random_agent("Pendulum-v1", 4, 2)
+    state = agent.init(jax.random.key(0))
+    act = partial(agent.algorithm.act, agent.algorithm.policy(state.learner), (), state.actor.input, np.arange(4))
+    actions = np.array([act(jax.random.key(i), explore=True)[1] for i in range(50)])
+    assert actions.shape == (50, 4, 1) and -2 <= actions.min() < -1.8 and 1.8 < actions.max() <= 2
 
 
 def test_starting_a_kernel_takes_time():
@@ -371,6 +421,33 @@ def test_a_case_that_the_peer_has_not_says_why():
     assert "| ppo-1-seed" in ratios and "| ppo-8-seeds" not in ratios
 
 
+def test_beside_sbx_and_beside_seeds_on_one_device():
+    result = fake_result() | {"group": "sac", "matmul_flops_per_second": 1e10}
+    both = result["cases"][0]["programs"]
+    both |= {
+        "sbx": program("sbx", (500, 2000, 1000), [], [470.0, 480.0]),
+        "vmapped": program("jaxrl", (1000, 2000, 5000), [], [1.0]),
+    }
+    for side in ("sbx", "vmapped"):  # whose compilation is not measured
+        del both[side]["compile_seconds"], both[side]["cached_compile_seconds"]
+    both["jaxrl"]["matmul_flops"] = 1.4e10  # in 2 s: 70 % of the machine's rate
+    for case, name in zip(result["cases"], ("sac-256", "sac-8-seeds"), strict=True):
+        case |= {"name": name, "title": name, "beside": ["sbx", "vmapped"]}
+    text = report.speed_report(result | {"without": []})
+    assert cells(text, "sac-256")[:3] == ["sac-256", "jaxrl", "4k (2k–10k)"]
+    assert " SBX |" in text.partition("jaxrl / Rejax")[0] and "steps gymnasium's environment in Python" in text
+    assert cells(text[text.index("jaxrl / SBX") :], "sac-256")[1:4] == ["4.00 (2.00–10.00)", "–", "–"]
+    assert cells(text, "SAC, 2×256: speed, × SBX")[1:] == ["≥ 1.30", "4.00 (2.00–10.00)", "yes"]
+    assert cells(text, "SAC, 2×256: its matrix")[1:] == ["≥ 0.60", "0.70 (0.70–0.70)", "yes"]
+    assert cells(text, "SAC, 2×64, 8 seeds sharded")[1:] == ["≥ 1.30", "2.00 (2.00–2.00)", "yes"]
+    assert cells(text, "SAC, 2×256: return − SBX's")[1:] == ["≥ −2 s.e.", "+20.0 ± 7.1", "yes"]
+    for side in ("sbx", "rejax"):
+        both.pop(side)
+    text = report.speed_report(result | {"without": ["rejax", "sbx"]})
+    assert "Not measured, as it was not installed (`--without-peer`): Rejax, SBX." in text
+    assert "× SBX" not in text and "× Rejax" not in text
+
+
 def test_short_tables(tmp_path):
     result = fake_result()
     result["cases"][1] |= {"title": "alone", "no_peer": "has none", "programs": {"jaxrl": program("jaxrl", [4000], [], [])}}
@@ -384,8 +461,8 @@ def test_short_tables(tmp_path):
     result["cases"] = [case | {"algorithm": name} for case, name in zip(result["cases"], ("ppo", "dqn"), strict=True)]
     assert "alone" not in summary.page_table([result], "ppo")
     assert cells(summary.page_table([result], "dqn"), "alone")[1:] == ["4k", "has none", "–", "–", "–"]
-    with pytest.raises(ValueError, match="no speed of sac"):
-        summary.page_table([result], "sac")
+    with pytest.raises(ValueError, match="no speed of td3"):
+        summary.page_table([result], "td3")
 
 
 def test_the_readme_has_the_speed_that_was_measured():

@@ -65,3 +65,11 @@ def test_no_product_of_the_gradient_contracts_its_rows_on_a_cpu() -> None:
             text = jax.jit(jax.grad(partial(loss, layer), (1, 2))).lower(*args).compile().as_text()
             assert text.count("lhs_contracting_dims={0}") == slow, outputs
             assert text.count(" reduce(") == reduced, outputs
+
+
+@pytest.mark.parametrize("rows", [255, 256])
+def test_the_gradient_of_many_rows_is_the_plain_layers(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    args = [jnp.float32(rng.normal(size=size)) for size in ((rows, 20), (20, 17), 17)]
+    ours, theirs = (jax.jit(jax.grad(partial(loss, layer), (0, 1, 2)))(*args) for layer in (dense_layer, plain))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), ours, theirs)

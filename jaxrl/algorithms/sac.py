@@ -198,39 +198,39 @@ def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState
     adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(rule.action_space, hp)
 
     def critic_update(policy: PyTree, temperature: Array, carry: Any, now: Update) -> Any:
-        packed, packed_target, opt_state = carry
-        y = target(rule, policy, critic.unpack(packed_target), temperature, now)
+        params, target_params, opt_state = carry
+        y = target(rule, policy, target_params, temperature, now)
         loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
-        packed, opt_state, metrics = critic.descend(loss, packed, opt_state, rule.axis_name)
-        return (packed, moved(packed_target, packed, hp.tau), opt_state), metrics
+        params, opt_state, metrics = critic.descend(loss, params, opt_state, rule.axis_name)
+        return (params, moved(target_params, params, hp.tau), opt_state), metrics
 
     def group(carry: Any, now: Update) -> Any:
         """``policy_delay`` updates of the critics, then one of the policy and of the temperature."""
-        packed, opt_state, critics, (log_temperature, adam_state) = carry
+        params, opt_state, critics, (log_temperature, adam_state) = carry
         temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
-        critics, metrics = jax.lax.scan(partial(critic_update, actor.unpack(packed), temperature), critics, now)
+        critics, metrics = jax.lax.scan(partial(critic_update, params, temperature), critics, now)
         last: Update = jax.tree.map(lambda x: x[-1], now)
-        loss = lambda params: actor_loss(rule, params, critic.unpack(critics[0]), temperature, last)  # noqa: E731
-        packed, opt_state, logged = actor.descend(loss, packed, opt_state, rule.axis_name)
+        loss = lambda params: actor_loss(rule, params, critics[0], temperature, last)  # noqa: E731
+        params, opt_state, logged = actor.descend(loss, params, opt_state, rule.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         if config.learn_temperature:
             slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], rule.axis_name), goal)
             step, adam_state = adam.update(slope, adam_state)
             log_temperature += step
         logged["losses/temperature"] = temperature
-        return (packed, opt_state, critics, (log_temperature, adam_state)), metrics | logged
+        return (params, opt_state, critics, (log_temperature, adam_state)), metrics | logged
 
     (actor_state, critic_state), adam_state = learner.opt_state
-    critics = (critic.pack(learner.params.critic), critic.pack(learner.target_params.critic), critic_state)
-    start = (actor.pack(learner.params.actor), actor_state, critics, (learner.log_temperature, adam_state))
+    critics = (learner.params.critic, learner.target_params.critic, critic_state)
+    start = (learner.params.actor, actor_state, critics, (learner.log_temperature, adam_state))
     end, metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
-    packed, actor_state, (packed_critic, packed_target, critic_state), (log_temperature, adam_state) = end
+    actor_params, actor_state, (critic_params, target_params, critic_state), (log_temperature, adam_state) = end
     return rule.updated(
         learner,
         hp,
         metrics,
-        params=Networks(actor.unpack(packed), critic.unpack(packed_critic)),
-        target_params=Networks((), critic.unpack(packed_target)),
+        params=Networks(actor_params, critic_params),
+        target_params=Networks((), target_params),
         opt_state=(Networks(actor_state, critic_state), adam_state),
         log_temperature=log_temperature,
     )

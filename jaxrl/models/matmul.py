@@ -21,6 +21,10 @@ def dense_layer(x: Array, kernel: Array, bias: Array | None) -> Array:
     return y if bias is None else y + bias
 
 
+MANY_ROWS = 256
+"""512 rows of 64 features: 51 µs with a row of ones, 33 without; 128 rows: 10 both."""
+
+
 @dense_layer.defjvp
 def _change(primals: tuple[Array, Array, Array | None], tangents: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
     change = jax.lax.platform_dependent(*primals[:2], *tangents, cpu=_change_on_cpu, default=_plain_change)
@@ -40,7 +44,10 @@ def _change_on_cpu(x: Array, kernel: Array, dx: Array, dkernel: Array, dbias: Ar
     if outputs * (size + inputs) < size * inputs:
         change = _by_outputs(rows, kernel, drows, dkernel, dbias)
     else:
-        change = dense_layer(drows, kernel, None) + _by_columns(rows, dkernel, dbias)
+        # Of many rows, 65 or 257 rows of a product cost more than a reduction of its own for the bias.
+        apart = dbias is not None and size >= MANY_ROWS
+        change = dense_layer(drows, kernel, None) + _by_columns(rows, dkernel, None if apart else dbias)
+        change = change + dbias if apart else change
     return change.reshape(*x.shape[:-1], outputs)
 
 
