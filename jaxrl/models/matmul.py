@@ -45,9 +45,9 @@ def _change_on_cpu(x: Array, kernel: Array, dx: Array, dkernel: Array, dbias: Ar
         change = _by_outputs(rows, kernel, drows, dkernel, dbias)
     else:
         # Of many rows, 65 or 257 rows of a product cost more than a reduction of its own for the bias.
-        apart = dbias is not None and size >= MANY_ROWS
-        change = dense_layer(drows, kernel, None) + _by_columns(rows, dkernel, None if apart else dbias)
-        change = change + dbias if apart else change
+        apart = dbias if size >= MANY_ROWS else None
+        change = dense_layer(drows, kernel, None) + _by_columns(rows, dkernel, dbias if apart is None else None)
+        change = change if apart is None else change + apart
     return change.reshape(*x.shape[:-1], outputs)
 
 
