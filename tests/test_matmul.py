@@ -67,9 +67,14 @@ def test_no_product_of_the_gradient_contracts_its_rows_on_a_cpu() -> None:
             assert text.count(" reduce(") == reduced, outputs
 
 
-@pytest.mark.parametrize("rows", [255, 256])
-def test_the_gradient_of_many_rows_is_the_plain_layers(rows: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs", "reductions"),
+    [(135, 17, 17, 0), (136, 17, 17, 1), (64, 256, 1, 1), (65, 256, 1, 0)],
+)
+def test_each_form_of_the_gradient_is_the_plain_layers(rows: int, inputs: int, outputs: int, reductions: int) -> None:
+    """Eight rows for each output, and 16,384 numbers for one output, are where another form begins."""
     rng = np.random.default_rng(0)
-    args = [jnp.float32(rng.normal(size=size)) for size in ((rows, 20), (20, 17), 17)]
-    ours, theirs = (jax.jit(jax.grad(partial(loss, layer), (0, 1, 2)))(*args) for layer in (dense_layer, plain))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), ours, theirs)
+    args = [jnp.float32(rng.normal(size=size)) for size in ((rows, inputs), (inputs, outputs), outputs)]
+    ours, theirs = (jax.jit(jax.grad(partial(loss, layer), (0, 1, 2))).lower(*args).compile() for layer in (dense_layer, plain))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), ours(*args), theirs(*args))
+    assert ours.as_text().count(" reduce(") == reductions
