@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from jaxrl.runtime.play.evaluation import evaluate
 from jaxrl.training import freezing, run_iterations, split_rows
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
 from tests import probes
-from tests.agents import assert_bit_equal, assert_close, small, small_dqn, small_ppo, suited
+from tests.agents import RECURRENT, assert_bit_equal, assert_close, small, small_dqn, small_ppo, suited
 from tests.hosted import hosted
 
 NUM_ENVS = 4
@@ -87,6 +88,40 @@ def collected(env: HostEnv) -> Any:
 def test_arrays_that_an_environment_writes_again_are_copied() -> None:
     obs = collected(clock()).inputs.obs
     np.testing.assert_array_equal(obs[:, :, 0], np.arange(9)[:, None] * np.ones(NUM_ENVS))
+
+
+def test_a_rollout_stays_as_it_was() -> None:
+    """Whoever holds one may go on reading while the next are collected, which begin where it ends."""
+    agent = small_ppo(hosted(probes.memory()), model=RECURRENT)
+    sampler, policy = HostSampler(agent, 0), agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
+    rollouts = [sampler.collect(policy, jax.random.key(n))[0] for n in range(3)]
+    again = HostSampler(agent, 0)
+    for n, rollout in enumerate(rollouts):
+        assert_bit_equal(again.collect(policy, jax.random.key(n))[0], rollout)
+    for before, after in itertools.pairwise(rollouts):
+        assert_bit_equal(jax.tree.map(lambda x: x[-1], before.inputs), jax.tree.map(lambda x: x[0], after.inputs))
+        mine, theirs = (jax.tree.leaves((x.inputs, x.action, x.extras, x.reward)) for x in (before, after))
+        assert not any(np.shares_memory(x, y) for x, y in itertools.product(mine, theirs))
+
+
+def test_rows_are_those_of_a_plain_loop() -> None:
+    """Which steps the environments once more, and stacks what comes."""
+    agent = small_ppo(hosted(probes.two_choices()))
+    policy, key = agent.algorithm.policy(agent.init(jax.random.key(0)).learner), jax.random.key(1)
+    rollout, _ = HostSampler(agent, 3).collect(policy, key)
+    envs, env_id = Stepper(agent.env, NUM_ENVS, 3), np.arange(NUM_ENVS, dtype=np.int32)  # type: ignore[arg-type]
+    act = jax.jit(agent.algorithm.act, static_argnames="explore")
+    envs.reset()
+    rows, inputs, carry = [], [envs.input], agent.algorithm.initial_carry(NUM_ENVS)
+    for row_key in jax.random.split(key, (agent.rollout_length, 3))[:, 0]:
+        carry, action, extras = act(policy, carry, envs.input, env_id, row_key, explore=True)
+        outcome = envs.step(np.asarray(action))
+        rows.append((action, extras, outcome.reward, outcome.terminated, outcome.truncated, outcome.valid))
+        inputs.append(envs.input)
+    stacked = jax.tree.map(lambda *x: np.stack(x), *rows)
+    got = (rollout.action, rollout.extras, rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
+    assert_bit_equal(got, stacked)
+    assert_bit_equal(rollout.inputs, jax.tree.map(lambda *x: np.stack(x), *inputs))
 
 
 class Telling(Clock):
@@ -252,7 +287,8 @@ def test_an_update_writes_into_the_replay(rule: str) -> None:
     policy = learner.policy(state.learner)
     rollout, _ = learner.sampler.collect(policy, jax.random.key(1))
     first = jax.tree.map(lambda x: x[0], rollout.inputs)
-    act = partial(learner.sampler.act, policy, rollout.carry, first, rollout.env_id, jax.random.key(2))
+    keys = jax.random.split(jax.random.key(2))
+    act = partial(learner.sampler.act, policy, rollout.carry, first, rollout.env_id, keys, np.int32(0))
     before, (rows, rest) = act(), split(state.learner)
     size, stood = sum(x.nbytes for x in jax.tree.leaves(rows)), places(rows)
     assert len(stood) >= 2 and size > 20_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ import tree
 from jaxrl.masks import MASK_KEY, nothing_allowed
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
 from jaxrl.types import HostEnv, HostEnvs, PyTree
+
+
+def _copy(arrays: PyTree) -> PyTree:
+    return tree.map_structure(np.array, arrays)
 
 
 class Stepper:
@@ -34,10 +39,14 @@ class Stepper:
         self.input = first_input(_copy(self._envs.reset()), self._env.action_space, self._num_envs)
         self._check_mask()
 
-    def step(self, action: np.ndarray) -> Outcome:
-        """Execute one row; ``input``, ``done`` and ``episode`` are then those after it."""
+    def step(self, action: np.ndarray, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
+        """Execute one row; ``input``, ``done`` and ``episode`` are then those after it.
+
+        Args:
+          keep: what becomes of the arrays that the environments give, which may hold the next row after the next step.
+        """
         reached = self._envs.step(action)
-        reached = reached._replace(obs=_copy(reached.obs), info={name: np.array(x) for name, x in reached.info.items()})
+        reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
         if self._cut.any():
             reached = reached._replace(obs=self._begin_anew(reached.obs))
         self.input, row = finish_row(self.done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
@@ -88,7 +97,3 @@ def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: boo
             "take (num_envs, seed, first_id=0), and draw the i-th from (seed, first_id + i)"
         )
     return start(num_envs, seed, first_id=first_id)
-
-
-def _copy(obs: PyTree) -> PyTree:
-    return tree.map_structure(np.array, obs)

@@ -1,0 +1,46 @@
+"""The memory of a rollout that is collected on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.types import PyTree
+
+Index = tuple[Any, ...]
+"""Which rows of which environments: what indexes the first axes of the arrays."""
+
+
+class RolloutBuffer:
+    """Arrays of one rollout, [T, B, ...], into which rows are written as they come.
+
+    They are allocated for each rollout, and each place is written once. Arrays that serve a second time would have to wait until
+    nobody reads them any more, and that cannot be known here: JAX takes an aligned array of NumPy's on a CPU as it is, without a
+    copy, and may compute with it after the call has returned; and a rollout is its caller's, who may keep it.
+    """
+
+    def __init__(self, num_rows: int, num_envs: int) -> None:
+        self._shape = (num_rows, num_envs)
+        self._arrays: dict[str, PyTree] = {}
+
+    def write(self, name: str, index: Index, tree: PyTree, more_rows: int = 0) -> None:
+        """Put arrays [B, ...] of some environments where ``index`` says. The first of a name says what there will be.
+
+        Args:
+          more_rows: how many rows are kept beyond those of the rollout.
+        """
+        if name not in self._arrays:
+            num_rows, num_envs = self._shape
+            shape = (num_rows + more_rows, num_envs)
+            self._arrays[name] = jax.tree.map(lambda x: np.empty((*shape, *x.shape[1:]), x.dtype), tree)
+
+        def put(array: np.ndarray, x: Any) -> None:
+            array[index] = x
+
+        jax.tree.map(put, self._arrays[name], tree)
+
+    def read(self, name: str, index: Index = ()) -> Any:
+        """What was written there: views, which nothing writes into any more."""
+        return jax.tree.map(lambda x: x[index], self._arrays[name])
