@@ -98,12 +98,12 @@ def put_back(algorithm: Algorithm, before: AgentState, after: AgentState) -> Age
     return before._replace(learner=join_rows(rows, rest))
 
 
-def split_rows(algorithm: Algorithm, learner: Any) -> tuple[PyTree, PyTree]:
+def split_rows(algorithm: Algorithm, learner: Any, lead: int = 0) -> tuple[PyTree, PyTree]:
     """The arrays within the rule's ``buffers``, which iterations write into, and all else of a learner: its tree twice,
-    each time with None for the leaves of the other."""
+    each time with None for the leaves of the other. ``lead``: how many axes there are in front, of seeds."""
     buffers = {f".{name}" for name in algorithm.buffers}
     leaves, tree = jax.tree_util.tree_flatten_with_path(learner)
-    is_row = [str(path[0]) in buffers and np.ndim(x) > 0 for path, x in leaves]
+    is_row = [str(path[0]) in buffers and np.ndim(x) > lead for path, x in leaves]
     rows = [x if row else None for row, (_, x) in zip(is_row, leaves, strict=True)]
     rest = [None if row else x for row, (_, x) in zip(is_row, leaves, strict=True)]
     return tree.unflatten(rows), tree.unflatten(rest)

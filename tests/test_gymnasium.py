@@ -426,6 +426,5 @@ def test_a_resumed_run_begins_new_episodes(tmp_path: Any) -> None:
     jaxrl.run(agent, 256, out=tmp_path / "run", **settings)
     states, history = jaxrl.resume(tmp_path / "run", total_steps=512, quiet=True)
     whole, _ = jaxrl.run(agent, 512, **settings)
-    assert int(states[0].iteration) == int(whole[0].iteration)
-    assert int(states[0].learner.version) == int(whole[0].learner.version)
+    assert states.iteration == whole.iteration and states.learner.version == whole.learner.version
     assert np.nanmax(history["charts/episodic_return"]) >= 8

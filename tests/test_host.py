@@ -237,30 +237,66 @@ def test_environment_parameters_are_refused_where_there_are_none() -> None:
 class Pair:
     """A pool of two, each with half of the environments."""
 
-    def __init__(self, agent: Agent, seed: int) -> None:
+    def __init__(self, agent: Agent, seeds: Any) -> None:
         half = agent.num_envs // 2
-        self.parts = [HostSampler(agent, seed, first_id, half) for first_id in (0, half)]
+        self.parts = [HostSampler(agent, seeds, first_id, half) for first_id in (0, half)]
 
     def collect(self, policy: Any, key: Any) -> Any:
         rollouts, metrics = zip(*(part.collect(policy, key) for part in self.parts), strict=True)
-        return concat_rollouts(rollouts), merge(*metrics)
+        rollouts = [jax.tree.map(lambda x: x[0], rollout) for rollout in rollouts]
+        return jax.tree.map(lambda x: x[None], concat_rollouts(rollouts)), merge(*metrics)
 
     def close(self) -> None:
         for part in self.parts:
             part.close()
 
 
+def driven(agent: Agent, seeds: Any, iterations: int, sampler: Any = HostSampler) -> Any:
+    driver = HostDriver(agent, seeds, sampler)
+    states, metrics, _ = driver.iterate(driver.init(), iterations)
+    driver.close()
+    return states, metrics
+
+
 def test_a_pool_is_only_another_sampler() -> None:
     """One that collects in parts gives the states, metrics and warm-up of one that holds all environments."""
     agent = small_dqn("envpool:CartPole-v1")
-    results = []
-    for sampler in (HostSampler, Pair):
-        driver = HostDriver(agent, [3], sampler)
-        results.append(driver.iterate(driver.init(), 5))
-        driver.close()
-    (one, alone, _), (two, paired, _) = results
-    assert_close(one, two)
-    assert_close(alone, paired)
+    assert_close(driven(agent, [3], 5), driven(agent, [3], 5, Pair))
+
+
+@pytest.mark.parametrize("rule", ["ppo", "dqn"])
+def test_seeds_side_by_side_are_those_alone(rule: str) -> None:
+    """Their environments, actions and what they learn, in one pool; whatever the others are."""
+    agent = small(rule, "envpool:CartPole-v1")
+    both, alone = driven(agent, [3, 5], 5), driven(agent, [5], 5)
+    assert_close(jax.tree.map(lambda x: x[1:], both), alone)
+    params = [np.asarray(x) for x in jax.tree.leaves(both[0].learner.params)]
+    assert any((x[0] != x[1]).any() for x in params)
+
+
+def test_environments_of_several_seeds_are_one_batch() -> None:
+    """Seed by seed, those of each as where it is alone; they end, are cut and are closed as one's."""
+    env, closed = clock(Resettable, max_episode_steps=3), []
+
+    class Watched(Resettable):
+        def __init__(self, num_envs: int, seed: int) -> None:
+            super().__init__(num_envs, seed)
+            self.time += seed
+
+        def reset(self) -> Any:
+            return self.time
+
+        def close(self) -> None:
+            closed.append(len(self.time))
+
+    envs = Stepper(env._replace(open=Watched), 2, [3, 5])
+    envs.reset()
+    assert envs.input.obs[:, 0].tolist() == [3, 3, 5, 5]
+    rows = [envs.step(np.zeros(4, int)) for _ in range(4)]
+    assert [row.truncated.tolist() for row in rows] == [[False] * 4] * 2 + [[True] * 4] + [[False] * 4]
+    assert envs.input.obs[:, 0].tolist() == [0] * 4 and envs.input.is_first.all()
+    envs.close()
+    assert closed == [2, 2]
 
 
 def test_a_part_of_the_environments_needs_first_id() -> None:
@@ -318,16 +354,19 @@ def test_a_seed_with_replay_is_frozen_as_in_the_fused_program() -> None:
     fused, host = (small_dqn(env) for env in (probes.truncation(5), hosted(probes.truncation(5))))
 
     def wild(state: Any) -> Any:
-        hyperparams = state.learner.hyperparams._replace(learning_rate=np.float32(np.inf))
+        hyperparams = state.learner.hyperparams._replace(
+            learning_rate=np.full_like(state.learner.hyperparams.learning_rate, np.inf)
+        )
         return state._replace(learner=state.learner._replace(hyperparams=hyperparams))
 
     driver = HostDriver(host, [3])
-    start = wild(*driver.init())
-    rest = jax.device_get(split_rows(host.algorithm, start.learner)[1])
-    (state,), _, alive = driver.iterate([start], 2)
+    start = wild(driver.init())
+    rest = jax.device_get(split_rows(host.algorithm, start.learner, lead=1)[1])
+    states, _, alive = driver.iterate(start, 2)
     driver.close()
     assert not alive[0]
-    assert_bit_equal(split_rows(host.algorithm, state.learner)[1], rest)
+    assert_bit_equal(split_rows(host.algorithm, states.learner, lead=1)[1], rest)
+    state = jax.tree.map(lambda x: x[0], states)
 
     def two(state: Any) -> Any:
         return run_iterations(freezing(fused), (state, np.True_), 2)[0]
@@ -335,17 +374,6 @@ def test_a_seed_with_replay_is_frozen_as_in_the_fused_program() -> None:
     after, goes_on = jax.jit(two, compiler_options=COMPILE_FAST)(wild(fused.init(jax.random.key(3))))
     assert not goes_on
     assert_bit_equal(state.learner, after.learner)
-
-
-def test_seeds_that_are_given_the_same_rows_get_their_own() -> None:
-    """As where ``on_chunk`` gives what one seed learnt to another."""
-    agent = small_dqn(hosted(probes.truncation(5)))
-    driver = HostDriver(agent, [3, 5])
-    state = driver.init()[0]
-    one, other = (split_rows(agent.algorithm, placed.learner)[0] for placed in driver.place([state, state]))
-    driver.close()
-    assert not set(places(one)) & set(places(other))
-    assert_bit_equal(one, other)
 
 
 # ------------------------------------------------------------------------------------------------------------------- evaluation

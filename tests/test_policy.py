@@ -222,7 +222,7 @@ def test_policies_of_host_environments_load(tmp_path: Path) -> None:
     states, _ = run(agent, 120, seeds=[7, 8], out=tmp_path, eval_episodes=2, quiet=True, tensorboard=False)
     for which in ("best", "last"):
         policy = jaxrl.load_policy(tmp_path, seed=8, which=which)
-        assert policy.policy.params.keys() == states[1].learner.params.keys()
+        assert policy.policy.params.keys() == states.learner.params.keys()
 
 
 # -------------------------------------------------------------------------------------------------------------------- init_from

@@ -131,10 +131,10 @@ def run(
       quiet: show nothing. Where stdout goes away (a pipe without a reader, a closed terminal), the run goes on without a display.
 
     Returns:
-      ``(states, history)``. States have the leading axis [num_seeds] (for a host environment: a list). History maps
-      ``iteration, rows, seconds, sps`` to [num_rows] and ``env_steps`` (valid rows so far), ``diverged`` and each
-      metric's log key to [num_rows, num_seeds], NaN where nothing was counted: no episode ended, or no evaluation was due. There
-      is a row per chunk, and before them, if there are evaluations, one of the policies that training begins with.
+      ``(states, history)``. States have the leading axis [num_seeds]. History maps ``iteration, rows, seconds, sps`` to
+      [num_rows] and ``env_steps`` (valid rows so far), ``diverged`` and each metric's log key to [num_rows, num_seeds], NaN where
+      nothing was counted: no episode ended, or no evaluation was due. There is a row per chunk, and before them, if there are
+      evaluations, one of the policies that training begins with.
       ``seconds`` count from the start; ``sps`` are env steps per second of training, over all seeds, without compilation and
       evaluation.
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.types import Agent, AgentState, HostEnv, PyTree
+from jaxrl.types import Agent, AgentState, HostEnv
 
 
-def without_buffers(states: PyTree, buffers: Sequence[str]) -> PyTree:
-    """States (of all seeds, or a list with one per seed) with ``()`` for these fields of the learner."""
-    return map_states(lambda s: s._replace(learner=s.learner._replace(**dict.fromkeys(buffers, ()))), states)
+def without_buffers(states: AgentState, buffers: Sequence[str]) -> AgentState:
+    """States with ``()`` for these fields of the learner."""
+    return states._replace(learner=states.learner._replace(**dict.fromkeys(buffers, ())))
 
 
-def with_buffers(states: PyTree, fresh: PyTree, buffers: Sequence[str]) -> PyTree:
+def with_buffers(states: AgentState, fresh: AgentState, buffers: Sequence[str]) -> AgentState:
     """``states`` with these fields of the learner from ``fresh``."""
-    return map_states(
-        lambda s, f: s._replace(learner=s.learner._replace(**{name: getattr(f.learner, name) for name in buffers})), states, fresh
-    )
+    return states._replace(learner=states.learner._replace(**{name: getattr(fresh.learner, name) for name in buffers}))
 
 
 def seal(agent: Agent, state: AgentState) -> AgentState:
@@ -41,19 +40,26 @@ def check_seal(agent: Agent, *, save_replay: bool) -> None:
         )
 
 
-def with_total_steps(states: PyTree, total_steps: Any) -> PyTree:
+def with_total_steps(states: AgentState, total_steps: Any) -> AgentState:
     """``states`` of a run of ``total_steps`` rows, one number or [num_seeds]."""
-
-    def one(state: AgentState) -> AgentState:
-        now = state.learner.hyperparams.total_steps
-        length = jax.device_put(np.broadcast_to(np.asarray(total_steps, now.dtype), now.shape).copy(), now.sharding)
-        return state._replace(learner=state.learner._replace(hyperparams=state.learner.hyperparams._replace(total_steps=length)))
-
-    return map_states(one, states)
+    now = states.learner.hyperparams.total_steps
+    length = jax.device_put(np.broadcast_to(np.asarray(total_steps, now.dtype), now.shape).copy(), now.sharding)
+    return states._replace(learner=states.learner._replace(hyperparams=states.learner.hyperparams._replace(total_steps=length)))
 
 
-def map_states(function: Callable[..., AgentState], *states: PyTree) -> PyTree:
-    """Over one AgentState with a seed axis, or lists of them."""
-    if isinstance(states[0], list):
-        return [function(*each) for each in zip(*states, strict=True)]
-    return function(*states)
+def listed(states: AgentState) -> list[AgentState]:
+    """Shapes of all seeds' states as a list with one per seed, as runs on the host saved them once."""
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), states)
+    return [one] * jax.tree.leaves(states)[0].shape[0]
+
+
+def stacked(states: Sequence[AgentState]) -> AgentState:
+    """A list with one per seed as one, [num_seeds, ...]; uses it up, so that little memory is needed twice."""
+
+    def stack(*leaves: jax.Array) -> jax.Array:
+        whole = jax.block_until_ready(jnp.stack(leaves))
+        for leaf in leaves:
+            leaf.delete()
+        return whole
+
+    return jax.tree.map(stack, *states)

@@ -99,8 +99,8 @@ def warm_start(states: PyTree, source: Source, learnt: Sequence[str]) -> tuple[P
     """States of all seeds with the learnt arrays of ``source`` where name, shape and dtype agree, and a report.
 
     Args:
-      states: new ones, every leaf [num_seeds, ...], or a list with one per seed. Seed i, by its place, takes the arrays of the
-        source's seed i; where that has fewer, they serve in turn.
+      states: new ones, every leaf [num_seeds, ...]. Seed i, by its place, takes the arrays of the source's seed i; where that has
+        fewer, they serve in turn.
       learnt: which fields of the learner; see ``Algorithm.learnt``.
 
     Raises:
@@ -110,25 +110,24 @@ def warm_start(states: PyTree, source: Source, learnt: Sequence[str]) -> tuple[P
     leaves, structure = jax.tree_util.tree_flatten_with_path(states)
     taken, left, new, members = 0, [], [], 0
     for path, leaf in leaves:
-        seed, where = _split_seed(jax.tree_util.keystr(path))
+        where = jax.tree_util.keystr(path)
         field = re.match(r"\.learner\.(\w+)", where)
         if field and field[1] in learnt:
             there = found.get(where)
             if not any(path.startswith(field[0]) for path in found):
                 there = found.get(f".learner.params{where.removeprefix(field[0])}")
-            wanted = LeafSpec(where, leaf.shape[1:] if seed is None else leaf.shape, str(leaf.dtype))
+            wanted = LeafSpec(where, leaf.shape[1:], str(leaf.dtype))
             given = None if there is None else LeafSpec(where, there.shape[1:], str(there.dtype))
             if there is not None and given == wanted:
                 taken, members = taken + 1, len(there)
-                rows = np.arange(len(leaf)) if seed is None else seed
-                leaf = jax.device_put(there[rows % members], leaf.sharding)
+                leaf = jax.device_put(there[np.arange(len(leaf)) % members], leaf.sharding)
             else:
                 left.append(f"{where} {wanted} ({f'there {given}' if given else 'not there'})")
         new.append(leaf)
     if not taken:
         raise ValueError(f"init_from={name}: nothing in it fits this agent. Here new: {'; '.join(left[:SHOWN])}")
     report = f"init_from={name}: took {taken} of {taken + len(left)} arrays"
-    num_seeds = len(states) if isinstance(states, list) else len(leaves[0][1])
+    num_seeds = len(leaves[0][1])
     if num_seeds != members:
         report += f" ({members} member{'s' * (members > 1)} for {num_seeds} seed{'s' * (num_seeds > 1)}: seed i, from 0, takes "
         report += f"member i % {members})"
@@ -139,7 +138,7 @@ def warm_start(states: PyTree, source: Source, learnt: Sequence[str]) -> tuple[P
 
 
 def by_path(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Path without the seed -> [num_seeds, ...]: states of host environments come as a list, one per seed."""
+    """Path without the seed -> [num_seeds, ...]: states of host environments once came as a list, one per seed."""
     grouped: dict[str, list[Any]] = {}
     listed = False
     for path, array in arrays.items():

@@ -14,27 +14,27 @@ Index = tuple[Any, ...]
 
 
 class RolloutBuffer:
-    """Arrays of one rollout, [T, B, ...], into which rows are written as they come.
+    """Arrays of one rollout, [*lead, T, B, ...], into which rows are written as they come.
 
     They are allocated for each rollout, and each place is written once. Arrays that serve a second time would have to wait until
     nobody reads them any more, and that cannot be known here: JAX takes an aligned array of NumPy's on a CPU as it is, without a
     copy, and may compute with it after the call has returned; and a rollout is its caller's, who may keep it.
     """
 
-    def __init__(self, num_rows: int, num_envs: int) -> None:
-        self._shape = (num_rows, num_envs)
+    def __init__(self, lead: tuple[int, ...], num_rows: int, num_envs: int) -> None:
+        self._lead, self._shape = lead, (num_rows, num_envs)
         self._arrays: dict[str, PyTree] = {}
 
     def write(self, name: str, index: Index, tree: PyTree, more_rows: int = 0) -> None:
-        """Put arrays [B, ...] of some environments where ``index`` says. The first of a name says what there will be.
+        """Put arrays [*lead, B, ...] of some environments where ``index`` says. The first of a name says what there will be.
 
         Args:
           more_rows: how many rows are kept beyond those of the rollout.
         """
         if name not in self._arrays:
             num_rows, num_envs = self._shape
-            shape = (num_rows + more_rows, num_envs)
-            self._arrays[name] = jax.tree.map(lambda x: np.empty((*shape, *x.shape[1:]), x.dtype), tree)
+            shape, axes = (*self._lead, num_rows + more_rows, num_envs), len(self._lead) + 1
+            self._arrays[name] = jax.tree.map(lambda x: np.empty((*shape, *x.shape[axes:]), x.dtype), tree)
 
         def put(array: np.ndarray, x: Any) -> None:
             array[index] = x

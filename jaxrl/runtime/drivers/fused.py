@@ -21,6 +21,7 @@ from jaxrl.agent import state_shapes
 from jaxrl.parallel import on_axis, partition_specs
 from jaxrl.replay.size import stored_bytes
 from jaxrl.runtime.checkpoint.states import seal
+from jaxrl.runtime.drivers.seeds import alone, per_seed
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.training import evaluate, evaluation_key, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
@@ -88,7 +89,7 @@ class FusedDriver:
         Args:
           hyperparams: the ones to change, one value for all seeds or [num_seeds].
         """
-        args = (self._seeds, self._per_seed(hyperparams))
+        args = (self._seeds, per_seed(hyperparams, len(self._seeds)))
         if "init" not in self.programs:
             start = time.perf_counter()
             # Each device makes all environments of its seeds, as one alone does, and keeps its own.
@@ -109,7 +110,7 @@ class FusedDriver:
 
     def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
         """Shapes and shardings of what ``init`` gives."""
-        return self._sharded(jax.eval_shape(jax.vmap(self._init_one), self._seeds, self._per_seed(hyperparams)))
+        return self._sharded(jax.eval_shape(jax.vmap(self._init_one), self._seeds, per_seed(hyperparams, len(self._seeds))))
 
     def adopt(self, states: AgentState, iteration: int) -> AgentState:
         """Restored states are whole: nothing to do."""
@@ -155,9 +156,6 @@ class FusedDriver:
     def _iterate_one(self, state: AgentState, iterations: Array, alive: Array) -> tuple[AgentState, Metrics, Array]:
         (state, alive), metrics = run_iterations(freezing(self.stepping), (state, alive), iterations)
         return state, metrics, alive
-
-    def _per_seed(self, hyperparams: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
-        return {name: np.broadcast_to(np.float32(x), self._seeds.shape) for name, x in (hyperparams or {}).items()}
 
     @cached_property
     def _specs(self) -> Any:
@@ -217,7 +215,7 @@ class FusedDriver:
         """A function of one seed for all of them, over devices."""
         per_seed = [self._specs if isinstance(arg, AgentState) else PER_SEED for arg in args]
         specs = tuple(spec if axis == 0 else P() for spec, axis in zip(per_seed, axes, strict=True))
-        mapped = _alone if len(self._seeds) == self._mesh.shape[SEEDS] else jax.vmap
+        mapped = alone if len(self._seeds) == self._mesh.shape[SEEDS] else jax.vmap
         return jax.shard_map(mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=gives, check_vma=False)
 
 
@@ -236,13 +234,3 @@ def no_collections() -> Iterator[None]:
 
 def _is_spec(x: Any) -> bool:
     return isinstance(x, P)
-
-
-def _alone(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Callable[..., Any]:
-    """``vmap`` over an axis of size one, without it: batched matmuls of one are a tenth slower than plain ones."""
-
-    def mapped(*args: Any) -> Any:
-        one = [arg if axis is None else jax.tree.map(lambda x: x[0], arg) for arg, axis in zip(args, in_axes, strict=True)]
-        return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*one))
-
-    return mapped

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.agent import check_key
-from jaxrl.metrics import identity, merge, only_if
+from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
+from jaxrl.runtime.drivers.seeds import over_seeds, per_seed
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.training import (
@@ -23,46 +24,50 @@ from jaxrl.training import (
     Evaluation,
     check_episodes,
     evaluation_key,
-    is_finite,
+    freezing,
     join_rows,
-    losses,
     policy_of,
-    put_back,
     split_rows,
 )
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Metrics, Policy, Rollout
 
 
 class InPlace:
-    """A function (learner, rollout) of a rule, jitted. It writes into the learner's replay and uses it up, where it would have to
-    copy all of it; the rest of the learner stays as it is for whoever acts with it, or goes back to it."""
+    """A function (learner, what it learns from) of a rule, jitted. It writes into the learner's replay and uses it up, where it
+    would have to copy all of it; the rest of the learner stays as it is for whoever acts with it, or goes back to it."""
 
-    def __init__(self, algorithm: Algorithm, function: Callable[[Any, Rollout], Any]) -> None:
-        self.split = partial(split_rows, algorithm)
-        self.jitted = jax.jit(lambda rows, rest, rollout: function(join_rows(rows, rest), rollout), donate_argnums=0)
+    def __init__(self, algorithm: Algorithm, function: Callable[[Any, Any], Any], num_seeds: int | None = None) -> None:
+        function = over_seeds(num_seeds)(function)
+        self.split = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1)
+        self.jitted = jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0)
 
-    def __call__(self, learner: Any, rollout: Rollout) -> Any:
-        return self.jitted(*self.split(learner), rollout)
+    def __call__(self, learner: Any, given: Any) -> Any:
+        return self.jitted(*self.split(learner), given)
 
 
 class HostLearner:
-    """One agent learning from a sampler's rollouts: initial state with its warm-up, then iteration after iteration."""
+    """Learns from a sampler's rollouts: initial state with its warm-up, then iteration after iteration.
 
-    def __init__(self, agent: Agent, sampler: Sampler) -> None:
+    Of one seed, or of ``num_seeds`` side by side: then states, metrics and rollouts have a leading axis for them.
+    """
+
+    def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
         self.agent, self.sampler = agent, sampler
-        algorithm = agent.algorithm
-        self.policy = jax.jit(algorithm.policy)
-        self.update = InPlace(algorithm, algorithm.update)
-        self.observe = InPlace(algorithm, algorithm.observe) if algorithm.observe else None
-        self.iteration_key = jax.jit(jax.random.fold_in)
+        algorithm, over = agent.algorithm, over_seeds(num_seeds)
+        self.start = agent.init if num_seeds is None else jax.jit(over(agent.init))
+        self.policy = jax.jit(over(algorithm.policy))
+        self.update = InPlace(algorithm, algorithm.update, num_seeds)
+        self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
+        self.learn = InPlace(algorithm, self._learn, num_seeds)
+        self.iteration_key = jax.jit(over(jax.random.fold_in))
 
     def init(self, key: Key, hyperparams: Any = None) -> AgentState:
         """A fresh state, warmed up."""
-        state = self.agent.init(key, hyperparams)
+        state = self.start(key, hyperparams)
         for _ in range(self.agent.algorithm.warmup_iterations):
             rollout, _ = self._collect(state)
             assert self.observe is not None
-            rows = state.warmup_rows + np.sum(rollout.valid, dtype=np.int32)
+            rows = state.warmup_rows + np.sum(rollout.valid, axis=(-2, -1), dtype=np.int32)
             learner = self.observe(state.learner, rollout)
             state = state._replace(learner=learner, iteration=state.iteration + 1, warmup_rows=rows)
         return state
@@ -74,6 +79,22 @@ class HostLearner:
         learner, losses = self.update(state.learner, rollout)
         return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
 
+    def step_alive(self, state: AgentState, alive: Array) -> tuple[AgentState, Array, Metrics]:
+        """``step`` where ``alive``, and whether that goes on: see ``training.freezing``."""
+        rollout, episodes = self._collect(state)
+        return self.learn(state.learner, (state._replace(learner=()), rollout, episodes, alive))
+
+    def _learn(self, learner: Any, given: tuple[AgentState, Rollout, Metrics, Array]) -> tuple[AgentState, Array, Metrics]:
+        others, rollout, episodes, alive = given
+
+        def step(state: AgentState) -> tuple[AgentState, Metrics]:
+            learner, losses = self.agent.algorithm.update(state.learner, rollout)
+            return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
+
+        stepping: Any = freezing(self.agent._replace(step=step))
+        (state, alive), metrics = stepping.step((others._replace(learner=learner), alive))
+        return state, alive, metrics
+
     def _collect(self, state: AgentState) -> tuple[Rollout, Metrics]:
         return self.sampler.collect(self.policy(state.learner), self.iteration_key(state.key, state.iteration))
 
@@ -82,97 +103,81 @@ class HostLearner:
 
 
 class HostDriver:
-    """Runs an agent on host environments for ``jaxrl.run``: seeds one after the other, each with a sampler of its own."""
+    """Runs an agent on host environments for ``jaxrl.run``: all seeds side by side, which act by one call and learn by one."""
 
     def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler) -> None:
         self.agent, self.seeds, self.sampler = agent, list(seeds), sampler
-        self.learners: list[HostLearner] = []
-        self.is_finite = jax.jit(is_finite)
+        self.learner: HostLearner | None = None
+        self.merge = jax.jit(merge)
 
-    def init(self, hyperparams: Any = None) -> list[AgentState]:
-        """New states, and environments that stand where they begin."""
+    def init(self, hyperparams: Any = None) -> AgentState:
+        """New states, [num_seeds, ...], and environments that stand where they begin."""
+        num_seeds = len(self.seeds)
         if self.agent.algorithm.buffers:
-            check_replay_fits(self.agent, len(self.seeds) * replay_bytes(self.agent), len(self.seeds), jax.devices()[:1])
-        self._open(self.seeds)
-        pairs = zip(self.learners, self.seeds, strict=True)
-        return [learner.init(jax.random.key(seed), hyperparams) for learner, seed in pairs]
+            check_replay_fits(self.agent, num_seeds * replay_bytes(self.agent), num_seeds, jax.devices()[:1])
+        return self._open(self.seeds).init(self._keys(), per_seed(hyperparams, num_seeds))
 
-    def shapes(self, hyperparams: Any = None) -> list[AgentState]:
+    def shapes(self, hyperparams: Any = None) -> AgentState:
         """What ``init`` gives, as shapes."""
-        return [jax.eval_shape(partial(self.agent.init, hyperparams=hyperparams), jax.random.key(seed)) for seed in self.seeds]
+        return jax.eval_shape(jax.vmap(self.agent.init), self._keys(), per_seed(hyperparams, len(self.seeds)))
 
-    def adopt(self, states: list[AgentState], iteration: int) -> list[AgentState]:
+    def adopt(self, states: AgentState, iteration: int) -> AgentState:
         """Open environments with other seeds than at the start: their episodes cannot be restored, and must not be repeated."""
         self._open([int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31) for seed in self.seeds])
         return self.seal(states)
 
-    def seal(self, states: list[AgentState]) -> list[AgentState]:
+    def seal(self, states: AgentState) -> AgentState:
         """Replay that knows of the seam before its next rows."""
-        sealed = jax.jit(partial(seal, self.agent), donate_argnums=0)
-        return [sealed(state) for state in states]
+        return jax.jit(over_seeds(len(self.seeds))(partial(seal, self.agent)), donate_argnums=0)(states)
 
-    def place(self, states: list[AgentState]) -> list[AgentState]:
-        """On the one device; a number, which no checkpoint holds, becomes an array. Seeds that were given the same stored rows
-        get their own: each writes into them."""
-        taken: set[int] = set()
+    def place(self, states: AgentState) -> AgentState:
+        """On the one device; a number, which no checkpoint holds, becomes an array."""
+        return jax.device_put(states)
 
-        def own(x: Array) -> Array:
-            if (place := x.unsafe_buffer_pointer()) in taken:
-                x = jnp.copy(x)
-            taken.add(place)
-            return x
+    def policies(self, states: AgentState) -> Policy:
+        """Of all seeds, [num_seeds, ...], in NumPy."""
+        assert self.learner is not None
+        return jax.tree.map(np.array, self.learner.policy(states.learner))
 
-        def placed(state: AgentState) -> AgentState:
-            rows, rest = split_rows(self.agent.algorithm, state.learner)
-            return state._replace(learner=join_rows(jax.tree.map(own, rows), rest))
-
-        return [placed(state) for state in jax.device_put(states)]
-
-    def policies(self, states: list[AgentState]) -> Policy:
-        """Of all seeds, [num_seeds, ...]."""
-        return stack([self.agent.algorithm.policy(state.learner) for state in states])
-
-    def iterate(
-        self, states: list[AgentState], iterations: int, alive: Any = True
-    ) -> tuple[list[AgentState], Metrics, np.ndarray]:
+    def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, np.ndarray]:
         """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``.
 
         The rows that ``states`` store are used up.
         """
-        after, collected, alive = [], [], np.array(np.broadcast_to(alive, len(states)))
-        for i, (learner, state) in enumerate(zip(self.learners, states, strict=True)):
-            total: Metrics | None = None
-            for _ in range(iterations if alive[i] else 0):
-                new, metrics = learner.step(state)
-                if not (goes_on := bool(self.is_finite(new, metrics))):
-                    metrics = only_if(False, metrics) | losses(metrics)
-                total = merge(total or identity(metrics), metrics)
-                if not goes_on:
-                    alive[i], state = False, put_back(self.agent.algorithm, state, new)
-                    break
-                state = new
-            after.append(state)
-            collected.append(total)
-        nothing = identity(next(metrics for metrics in collected if metrics))
-        return after, stack([metrics or nothing for metrics in collected]), alive
+        learner, total = self.learner, None
+        assert learner is not None
+        going: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
+        for _ in range(iterations):
+            states, going, metrics = learner.step_alive(states, going)
+            total = metrics if total is None else self.merge(total, metrics)
+            if not np.asarray(going).any():
+                break
+        assert total is not None
+        return states, total, np.asarray(going)
 
     def evaluate(
-        self, states: list[AgentState], iteration: int, num_episodes: int, *, explore: bool = False
+        self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
-        keys = [evaluation_key(seed, iteration) for seed in self.seeds]
-        pairs = zip(states, keys, strict=True)
-        played = stack([evaluate_host(self.agent, *pair, num_episodes, explore=explore) for pair in pairs])
+        policies, results = self.policies(states), []
+        for i, seed in enumerate(self.seeds):
+            policy, key = jax.tree.map(lambda x, i=i: x[i], policies), evaluation_key(seed, iteration)
+            results.append(evaluate_host(self.agent, policy, key, num_episodes, explore=explore))
+        played = stack(results)
         return played.episodic_return, played.episodic_length
 
-    def _open(self, seeds: Sequence[int]) -> None:
+    def _keys(self) -> Key:
+        return jax.vmap(jax.random.key)(np.asarray(self.seeds, np.uint32))
+
+    def _open(self, seeds: Sequence[int]) -> HostLearner:
         self.close()  # a replay buffer that was not saved is filled by init, before adopt
-        self.learners = [HostLearner(self.agent, self.sampler(self.agent, seed)) for seed in seeds]
+        self.learner = HostLearner(self.agent, self.sampler(self.agent, seeds), len(seeds))
+        return self.learner
 
     def close(self) -> None:
-        for learner in self.learners:
-            learner.close()
-        self.learners = []
+        if self.learner is not None:
+            self.learner.close()
+        self.learner = None
 
 
 def evaluate_host(

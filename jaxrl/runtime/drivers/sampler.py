@@ -11,15 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.rollout import Row, episode_metrics, to_rollout
-from jaxrl.runtime.drivers.buffer import RolloutBuffer
+from jaxrl.runtime.drivers.buffer import Index, RolloutBuffer
+from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.drivers.stepping import Stepper
-from jaxrl.types import Agent, HostEnv, Key, Metrics, Policy, PyTree, Rollout
+from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 
 class Sampler(Protocol):
-    """Collects rollouts for one seed's learner, the warm-up's included, in environments of its own.
+    """Collects rollouts for the learners of a run's seeds, the warm-up's included, in environments of its own.
 
-    Where those stand is no part of a run's state: a run that goes on makes another sampler, with another seed.
+    What it takes and gives has the leading axis [num_seeds]. Where the environments stand is no part of a run's state: a run that
+    goes on makes another sampler, with other seeds.
     """
 
     def collect(self, policy: Policy, key: Key, /) -> tuple[Rollout, Metrics]:
@@ -29,8 +31,8 @@ class Sampler(Protocol):
         """Release the environments. Nothing is called afterwards."""
 
 
-SamplerFn = Callable[[Agent, int], Sampler]
-"""Starts to sample for an agent, with a seed: its environments are seeded, and begin."""
+SamplerFn = Callable[[Agent, Sequence[int]], Sampler]
+"""Starts to sample for an agent, with seeds: their environments are seeded, and begin."""
 
 
 INPUTS, ROWS = "inputs", "rows"
@@ -38,38 +40,57 @@ INPUTS, ROWS = "inputs", "rows"
 
 
 class HostSampler:
-    """Samples in this process, with NumPy between the calls of ``act``."""
+    """Samples in this process, with NumPy between the calls of ``act``, which acts for all seeds at once."""
 
-    def __init__(self, agent: Agent, seed: int, first_id: int = 0, num_envs: int | None = None) -> None:
-        """``num_envs`` environments (default: the agent's), of which the first is number ``first_id`` of the seed's."""
+    def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int = 0, num_envs: int | None = None) -> None:
+        """
+        Args:
+          seeds: of a run's learners; of a single one, all that is taken and given has no axis for seeds.
+          first_id: ``num_envs`` environments (default: the agent's) of each seed, of which the first is its number ``first_id``.
+        """
+        single = isinstance(seeds, int | np.integer)
+        self.lead: tuple[int, ...] = () if single else (len(seeds),)  # type: ignore[arg-type]
+        over = over_seeds(*self.lead or (None,))
         self.num_envs = agent.num_envs if num_envs is None else num_envs
         self.num_rows = agent.rollout_length
-        self.envs = Stepper(host_env(agent), self.num_envs, seed, first_id)
+        self.envs = Stepper(host_env(agent), self.num_envs, seeds, first_id)
         self.env_id = first_id + jnp.arange(self.num_envs, dtype=jnp.int32)
-        act = partial(agent.algorithm.act, explore=True)
-        self.act = jax.jit(lambda policy, carry, now, env_id, keys, t: act(policy, carry, now, env_id, keys[t]))
-        self.carry = agent.algorithm.initial_carry(self.num_envs)
-        self.metrics = jax.jit(episode_metrics)
+        self.act = jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None)))
+        self.row_keys = jax.jit(over(partial(_row_keys, num_rows=self.num_rows)))
+        self.metrics = jax.jit(over(episode_metrics))
+        carry = agent.algorithm.initial_carry(self.num_envs)
+        self.carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (*self.lead, *x.shape)), carry)
         self.envs.reset()
+        self.now = self._of_seeds(self.envs.input)
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        buffer, first_carry = RolloutBuffer(self.num_rows, self.num_envs), self.carry
-        keys = _row_keys(key, self.num_rows)
-        buffer.write(INPUTS, (0,), self.envs.input, more_rows=1)
+        buffer, first_carry = RolloutBuffer(self.lead, self.num_rows, self.num_envs), self.carry
+        keys = self.row_keys(key)
+        buffer.write(INPUTS, self._row(0), self.now, more_rows=1)
         for t in range(self.num_rows):
-            now = buffer.read(INPUTS, (t,))
+            now = buffer.read(INPUTS, self._row(t))
             self.carry, action, extras = self.act(policy, self.carry, now, self.env_id, keys, np.int32(t))
-            outcome = self.envs.step(np.asarray(action), keep=_as_it_is)
-            buffer.write(ROWS, (t,), (action, extras, outcome))
-            buffer.write(INPUTS, (t + 1,), self.envs.input)
+            action = np.asarray(action)
+            outcome = self.envs.step(action.reshape(-1, *action.shape[len(self.lead) + 1 :]), keep=_as_it_is)
+            buffer.write(ROWS, self._row(t), (action, extras, self._of_seeds(outcome)))
+            buffer.write(INPUTS, self._row(t + 1), self._of_seeds(self.envs.input))
+        self.now = buffer.read(INPUTS, self._row(self.num_rows))
         inputs = buffer.read(INPUTS)
         rows = Row(inputs, *buffer.read(ROWS))
-        self.envs.input = buffer.read(INPUTS, (self.num_rows,))
-        version: Any = np.full(self.env_id.shape, policy.version, np.int32)
-        return to_rollout(rows, inputs, first_carry, self.env_id, version), self.metrics(rows.outcome)
+        env_id: Any = np.broadcast_to(self.env_id, (*self.lead, self.num_envs))
+        version: Any = np.broadcast_to(np.asarray(policy.version, np.int32)[..., None], env_id.shape)
+        return to_rollout(rows, inputs, first_carry, env_id, version), self.metrics(rows.outcome)
 
     def close(self) -> None:
         self.envs.close()
+
+    def _row(self, t: int) -> Index:
+        """Where row t of all environments is."""
+        return (*(slice(None) for _ in self.lead), t)
+
+    def _of_seeds(self, batch: PyTree) -> Any:
+        """What the environments of all seeds give in one batch, with the axis of seeds."""
+        return jax.tree.map(lambda x: np.asarray(x).reshape(*self.lead, self.num_envs, *x.shape[1:]), batch)
 
 
 def host_env(agent: Agent) -> HostEnv:
@@ -79,10 +100,16 @@ def host_env(agent: Agent) -> HostEnv:
     return agent.env
 
 
-@partial(jax.jit, static_argnums=1)
 def _row_keys(key: Key, num_rows: int) -> Key:
     """The keys with which rows act: the first of each row's three in ``rollout.collect``."""
     return jax.random.split(key, (num_rows, 3))[:, 0]
+
+
+def _act(
+    algorithm: Algorithm, policy: Policy, carry: PyTree, now: StepInput, env_id: Array, keys: Key, t: Array
+) -> tuple[PyTree, Array, PyTree]:
+    """Acts on row t with its key."""
+    return algorithm.act(policy, carry, now, env_id, keys[t], explore=True)
 
 
 def _as_it_is(tree: PyTree) -> PyTree:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,8 @@ import tree
 
 from jaxrl.masks import MASK_KEY, nothing_allowed
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
-from jaxrl.types import HostEnv, HostEnvs, PyTree
+from jaxrl.runtime.drivers.pools import open_envs
+from jaxrl.types import HostEnv, PyTree
 
 
 def _copy(arrays: PyTree) -> PyTree:
@@ -25,10 +25,18 @@ class Stepper:
     ``max_episode_steps``, whether or not the environments know that limit.
     """
 
-    def __init__(self, env: HostEnv, num_envs: int, seed: int, first_id: int = 0, *, evaluation: bool = False) -> None:
-        """``evaluation``: open the form that is scored. Only first episodes count there, so none is begun anew at the limit."""
-        self._env, self._num_envs, self._evaluation = env, num_envs, evaluation
-        self._envs, self._first_id = _open(env, num_envs, seed, first_id, evaluation), first_id
+    def __init__(
+        self, env: HostEnv, num_envs: int, seed: int | Sequence[int], first_id: int = 0, *, evaluation: bool = False
+    ) -> None:
+        """
+        Args:
+          seed: of the environments; of several seeds there are ``num_envs`` environments each, one seed's after the other's.
+          evaluation: open the form that is scored. Only first episodes count there, so none is begun anew at the limit.
+        """
+        seeds = [seed] if isinstance(seed, int | np.integer) else seed
+        self._env, self._evaluation = env, evaluation
+        self._first_id, self._num_envs, num_envs = first_id, num_envs, num_envs * len(seeds)
+        self._envs = open_envs(env, self._num_envs, seeds, first_id, evaluation=evaluation)
         self.done = np.zeros(num_envs, bool)
         self._cut = self.done
         """Which episodes ended at a limit that the environments do not know of, so that they must be told to reset."""
@@ -36,7 +44,7 @@ class Stepper:
 
     def reset(self) -> None:
         """Begin all episodes: ``input`` is then that of their first rows."""
-        self.input = first_input(_copy(self._envs.reset()), self._env.action_space, self._num_envs)
+        self.input = first_input(_copy(self._envs.reset()), self._env.action_space, len(self.done))
         self._check_mask()
 
     def step(self, action: np.ndarray, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
@@ -68,7 +76,7 @@ class Stepper:
         """Refuse a mask that leaves no action to an episode that goes on: a compiled policy cannot, and would break it."""
         nothing: Any = nothing_allowed(self.input.obs, self._env.action_space)
         if nothing is not None and (nothing & ~self.done).any():
-            where = self._first_id + np.flatnonzero(nothing & ~self.done)
+            where = self._first_id + np.unique(np.flatnonzero(nothing & ~self.done) % self._num_envs)
             raise ValueError(
                 f"{self._env.name}: {MASK_KEY} forbids every action in environments {', '.join(map(str, where[:8]))}"
                 f"{', …' if where.size > 8 else ''}: allow one in each dimension, or end the episode there"
@@ -84,16 +92,3 @@ class Stepper:
             )
         mask: Any = self._cut
         return tree.map_structure(lambda new, old: np.where(per_row(mask, old), new, old), reset_where(mask), obs)
-
-
-def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: bool) -> HostEnvs:
-    """An ``open`` that takes no ``first_id`` serves where that is 0."""
-    start = env.open_eval if evaluation and env.open_eval else env.open
-    if not first_id:
-        return start(num_envs, seed)
-    if "first_id" not in inspect.signature(start).parameters:
-        raise TypeError(
-            f"{env.name}: environments {first_id} to {first_id + num_envs - 1} cannot be opened apart from the others: let open "
-            "take (num_envs, seed, first_id=0), and draw the i-th from (seed, first_id + i)"
-        )
-    return start(num_envs, seed, first_id=first_id)

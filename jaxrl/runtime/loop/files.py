@@ -21,6 +21,7 @@ from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, latest_step
 from jaxrl.runtime.checkpoint.restore import read_info, read_state
 from jaxrl.runtime.checkpoint.saver import Saver
+from jaxrl.runtime.checkpoint.states import listed, stacked
 from jaxrl.runtime.checkpoint.transfer import describe_source, recorded_source
 from jaxrl.runtime.loop.plan import with_length_of
 from jaxrl.runtime.records.folder import (
@@ -136,7 +137,11 @@ class RunFiles:
                 f"{self.folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
                 f"resumes with records that begin at its checkpoint, and keeps what {PROGRESS} and {BEST}/ hold"
             )
-        states = read_state(folder, found, self.saver.slimmed(target))
+        target = self.saver.slimmed(target)
+        if found.structure and found.structure[0].path.startswith("[0]"):
+            states = stacked(read_state(folder, found, listed(target)))
+        else:
+            states = read_state(folder, found, target)
         self.saver.saved, self._records = found.step, records
         self.saver.compare_best(records, found.step)
         return states, found.step, records

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl.config import check_count, check_hyperparam, check_number, whole
 from jaxrl.training import num_iterations
-from jaxrl.types import Agent, HostEnv
+from jaxrl.types import Agent
 
 NUM_CHUNKS, NUM_EVALUATIONS = 50, 20
 """About as many of each in a run, unless it is told otherwise."""
@@ -57,8 +57,6 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
             raise ValueError(
                 f"hyperparams[{name!r}] has shape {array.shape}: it must be one number, or one per seed ({num_seeds},)"
             )
-        if array.ndim and isinstance(agent.env, HostEnv):
-            raise ValueError(f"hyperparams[{name!r}] differs between seeds: on a host environment one value must serve all seeds")
         checked[name] = array if array.ndim else float(array)
     return checked
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl.metrics import merge, widened
-from jaxrl.runtime.checkpoint.states import map_states, with_buffers, with_total_steps
+from jaxrl.runtime.checkpoint.states import with_buffers, with_total_steps
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.loop.files import RunFiles
@@ -86,8 +86,7 @@ class Session:
         source = None if init_from is None else read_source(init_from, init_which)
         states = self.driver.init(hyperparams)
         if self.plan.warmup_iterations:
-            rows = map_states(lambda state: state.warmup_rows, states)
-            self.env_steps = np.asarray(self.fetch(rows), np.int64)
+            self.env_steps = np.asarray(self.fetch(states.warmup_rows), np.int64)
         if source is not None:
             states, report = warm_start(states, source, self.driver.agent.algorithm.learnt)
             self.progress.note(report)
@@ -275,10 +274,8 @@ class Session:
         return getattr(self.driver, "compile_seconds", 0.0)
 
 
-def changed(before: PyTree, after: PyTree, *, lead: int = 1) -> Any:
+def changed(before: PyTree, after: PyTree) -> Any:
     """bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
-    if isinstance(before, list):
-        return np.array([changed(one, other, lead=0) for one, other in zip(before, after, strict=True)])
     learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
     differ = [np.asarray(x) != np.asarray(y) for x, y in zip(*learnt, strict=True)]
-    return np.logical_or.reduce([x.any(axis=tuple(range(lead, x.ndim))) for x in differ])
+    return np.logical_or.reduce([x.any(axis=tuple(range(1, x.ndim))) for x in differ])
