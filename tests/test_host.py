@@ -354,9 +354,8 @@ def test_a_seed_with_replay_is_frozen_as_in_the_fused_program() -> None:
     fused, host = (small_dqn(env) for env in (probes.truncation(5), hosted(probes.truncation(5))))
 
     def wild(state: Any) -> Any:
-        hyperparams = state.learner.hyperparams._replace(
-            learning_rate=np.full_like(state.learner.hyperparams.learning_rate, np.inf)
-        )
+        hyperparams = state.learner.hyperparams
+        hyperparams = hyperparams._replace(learning_rate=np.full_like(hyperparams.learning_rate, np.inf))
         return state._replace(learner=state.learner._replace(hyperparams=hyperparams))
 
     driver = HostDriver(host, [3])

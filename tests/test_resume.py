@@ -21,6 +21,8 @@ from jaxrl.algorithms.dqn import transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.checkpoint import saver as saving
 from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
+from jaxrl.runtime.checkpoint.restore import read_info
+from jaxrl.runtime.checkpoint.store import PendingSave
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.loop.session import Chunk
@@ -287,6 +289,24 @@ def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, ca
     assert jax.tree.structure(resumed) == jax.tree.structure(fresh)
     held = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert held
+
+
+def test_a_run_of_before_whose_states_are_a_list_goes_on(tmp_path: Path) -> None:
+    """Runs on the host once saved one state per seed."""
+    agent = small_dqn(hosted(probes.truncation(5)))
+    settings: dict[str, Any] = {"eval_every": 0, "checkpoint_every": 0}
+    states, _ = train(agent, tmp_path / "now", 80, **settings)
+    shutil.copytree(tmp_path / "now", tmp_path / "before")
+    folder = tmp_path / "before" / "checkpoints"
+    found = read_info(folder)
+    shutil.rmtree(folder)
+    one_by_one = [jax.tree.map(lambda x, i=i: x[i], states) for i in range(2)]
+    about = {"spec": found.spec, "run": found.run, "request": found.request}
+    PendingSave(folder, one_by_one, found.step, **about).finish()
+    assert read_info(folder).structure[0].path.startswith("[0]")
+    longer = [train(agent, tmp_path / name, 96, **settings)[0] for name in ("now", "before")]
+    assert_bit_equal(*longer)
+    assert longer[0].iteration.tolist() == [12, 12]
 
 
 def follow(obs: np.ndarray, after: np.ndarray) -> np.ndarray:
