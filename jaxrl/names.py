@@ -24,6 +24,10 @@ _ELSEWHERE = {
     "learning_rate": "lr critic_lr q_lr qf_lr step_size stepsize",
     "gamma": "discount discount_factor discounting discount_rate",
     "gae_lambda": "lam lambda lambda_ gae gae_lam gae_lmbda lmbda gae_coef gae_gamma",
+    "vtrace_lambda": "vtrace_lam lambda_vtrace",
+    "rho_bar": "clip_rho_threshold vtrace_clip_rho_threshold clip_rho rho_clip rho_threshold max_rho vtrace_rho_clip"
+    " clip_pg_rho_threshold vtrace_clip_pg_rho_threshold",
+    "c_bar": "clip_c_threshold vtrace_clip_c_threshold clip_c c_clip c_threshold max_c vtrace_c_clip",
     "clip_eps": "clip_coef clip_range clip_param clip_ratio clip_epsilon clipping_epsilon ratio_clip eps_clip clip cliprange",
     "ent_coef": "ent_coeff entropy_coef entropy_coeff entropy_cost entropy_weight entropy_bonus entropy_beta ent_weight"
     " entropy_loss_coeff entropy_regularization c2 beta",
@@ -103,8 +107,12 @@ _ELSEWHERE = {
 }
 """Name here -> names elsewhere."""
 
-_OTHERWISE = {"learning_rate": "pi_lr policy_lr actor_lr alpha"}
-"""The same, where nothing above is among what is allowed: rules with one learning rate have no name of their own for these."""
+_OTHERWISE = {
+    "learning_rate": "pi_lr policy_lr actor_lr alpha",
+    "vtrace_lambda": "gae_lambda lam lambda lambda_ lmbda",
+    "q_lambda": "gae_lambda lam lambda lambda_ lmbda",
+}
+"""The same, where nothing above is among what is allowed: of rules with one learning rate, or with a λ of another kind."""
 
 _NOTES = {
     "num_minibatches": "how many parts, not their size: num_envs * rollout_length / num_minibatches rows each",
@@ -112,6 +120,7 @@ _NOTES = {
     "hindsight_share": "a share of the drawn rows: k sampled goals for each desired one are k / (k + 1)",
     "importance_exponent": "where it begins; with anneal it rises to 1 at total_steps",
     "target_update_interval": "it counts updates, not environment steps",
+    "rho_bar": "one clip for the temporal difference and for the gradient",
     "stop_kl": "the approx_kl of a minibatch that ends an iteration's gradient steps, without a factor of 1.5",
     "hold_noise": "rows that act with one draw of noise, whose deviation does not depend on the state",
     "exploration_steps": "rows over which epsilon falls, not a share of the run",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -130,8 +131,21 @@ def learnt_rows(learner: Any, rollout: Rollout) -> Rollout:
     return as_learnt(learner.statistics, rollout)
 
 
+def one_gradient(ready: Prepared[Any], loss: LossOfRollout) -> Agent:
+    """The ``Agent`` of a rule that acts as this module does, and learns from each rollout by one gradient of ``loss``."""
+    algorithm = ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, loss))
+    return ready.bind(algorithm, batch=learnt_rows)
+
+
 def policy_gradient_loss(
-    output: ActorCriticOutput, rollout: Rollout, weight: Array, target: Array, where: Array, hp: Any, axis_name: str | None
+    output: ActorCriticOutput,
+    rollout: Rollout,
+    weight: Array,
+    target: Array,
+    where: Array,
+    hp: Any,
+    axis_name: str | None,
+    **others: Array,
 ) -> tuple[Array, dict[str, Array]]:
     """−E[weight · log π(a | s)] + vf_coef · ½ E[(target − V(s))²] − ent_coef · E[H(π(· | s))] over some rows of all devices.
 
@@ -141,11 +155,13 @@ def policy_gradient_loss(
       output: of the model over the inputs of ``as_learnt``'s rollout, [T + 1, B].
       weight: f32[T, B], and ``target``, ``where`` bool[T, B], which rows.
       hp: hyperparameters ``vf_coef`` and ``ent_coef``.
+      others: f32[T, B] each, of which the means are logged by these names as well.
     """
     policy, value = jax.tree.map(lambda x: x[:-1], (output.policy, output.value))
     policy_loss = -weight * policy.log_prob(rollout.action)
     value_loss, entropy = 0.5 * (value - target) ** 2, policy.entropy()
     logged = {"losses/policy_loss": policy_loss, "losses/value_loss": value_loss, "losses/entropy": entropy}
+    logged |= {f"losses/{name}": x for name, x in others.items()}
     total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
     loss, metrics = valid_means(total, logged, where, axis_name)
     metrics["losses/explained_variance"] = explained_variance(target, target - value, where, axis_name)

@@ -60,10 +60,8 @@ def episodes(rollout: Rollout) -> list[tuple[int, int, int]]:
     return found
 
 
-def losses(
-    discrete: bool, params: Any, rollout: Rollout, weight: np.ndarray, target: np.ndarray, where: np.ndarray, hp: Any
-) -> dict[str, float]:
-    """−E[w·log π] + vf_coef·½ E[(G − V)²] − ent_coef·E[H] over the rows of a mask, in double precision."""
+def log_probs(discrete: bool, params: Any, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
+    """log π of the actions, and the policy's entropy, f64[T, B]."""
     out = np.asarray(rollout.inputs.obs[:-1], np.float64) @ params["w"]
     if discrete:
         log_p = out - np.log(np.exp(out).sum(-1, keepdims=True))
@@ -72,6 +70,14 @@ def losses(
     else:
         frozen = scipy.stats.norm(out, np.exp(np.broadcast_to(params["log_std"], out.shape)))
         log_prob, entropy = frozen.logpdf(rollout.action).sum(-1), frozen.entropy().sum(-1)
+    return log_prob, entropy
+
+
+def losses(
+    discrete: bool, params: Any, rollout: Rollout, weight: np.ndarray, target: np.ndarray, where: np.ndarray, hp: Any
+) -> dict[str, float]:
+    """−E[w·log π] + vf_coef·½ E[(G − V)²] − ent_coef·E[H] over the rows of a mask, in double precision."""
+    log_prob, entropy = log_probs(discrete, params, rollout)
     error = (target - values(params, rollout)[:-1])[where]
     policy_loss, value_loss = -(weight * log_prob)[where].mean(), 0.5 * (error**2).mean()
     return {

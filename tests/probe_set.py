@@ -54,14 +54,16 @@ class Learnt(NamedTuple):
     """The least return of an episode in training."""
 
 
-def learner_of(rule: str, env: Env, iterations: int, seen: Any = SEEN, **settings: Any) -> Callable[..., Learnt]:
-    """(key, env_params) -> what an agent of 16 environments has learnt after so many iterations."""
+def learner_of(
+    rule: str, env: Env, iterations: int, seen: Any = SEEN, train: Any = run_iterations, **settings: Any
+) -> Callable[..., Learnt]:
+    """(key, env_params) -> what an agent of 16 environments has learnt after so many iterations, which ``train`` runs."""
     sizes = {"num_envs": 16, "rollout_length": 4, "gamma": GAMMA, "learning_rate": 0.02, "max_grad_norm": 10.0}
     agent = small(rule, env, **{**sizes, **settings})
     model = SMALL_ACTOR_CRITIC(env.observation_space, env.action_space)
 
     def run(key: Any, env_params: Any) -> Learnt:
-        state, metrics = run_iterations(agent, agent.init(key, None, env_params), iterations)
+        state, metrics = train(agent, agent.init(key, None, env_params), iterations)
         size = len(jax.tree.leaves(seen)[0])
         inputs = first_input(seen, env.action_space, size)
         policy = agent.algorithm.policy(state.learner)

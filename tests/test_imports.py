@@ -291,6 +291,7 @@ def code_lines(rule: str) -> list[str]:
         ("pqn", 230),
         ("r2d2", 300),
         ("a2c", 120),
+        ("impala", 130),
         ("reinforce", 140),
         ("sac", 300),
         ("td3", 110),

@@ -26,7 +26,7 @@ KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
 RAW = Statistics((), ())
-by_gradient = pytest.mark.parametrize("rule", ["a2c", "reinforce"])
+by_gradient = pytest.mark.parametrize("rule", ["a2c", "impala", "reinforce"])
 
 
 # --------------------------------------------------------------------------------------------------------- rows to learn from
@@ -124,7 +124,7 @@ def test_a_gradient_of_another_agent_is_refused(rule: str) -> None:
 @by_gradient
 def test_devices_have_the_gradient_of_all_environments(rule: str) -> None:
     """Which have different numbers of valid rows, and of finished ones."""
-    settings = {"num_envs": 2, "rollout_length": 7, "normalize_advantages": True}
+    settings = {"num_envs": 2, "rollout_length": 7} | ({} if rule == "impala" else {"normalize_advantages": True})
     env_params = probes.Cut(jnp.array([2, 3]))
     alone, agent = (small(rule, clock(), axis_name=axis, **settings) for axis in (None, "d"))
     state = jit(alone.init)(KEY(), None, env_params)

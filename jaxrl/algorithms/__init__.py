@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a t
     from jaxrl.algorithms.a2c import make_a2c as make_a2c
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
+    from jaxrl.algorithms.impala import make_impala as make_impala
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.pqn import make_pqn as make_pqn
     from jaxrl.algorithms.r2d2 import make_r2d2 as make_r2d2
@@ -134,6 +135,17 @@ ALGORITHMS = {
             memory=True,
             paper=Paper("Mnih et al.", 2016, "arXiv:1602.01783"),
             module="jaxrl.algorithms.a2c",
+            network="actor_critic",
+        ),
+        Entry(
+            "impala",
+            "IMPALA",
+            "actor-critic by V-trace, from rollouts of older policies too",
+            actions=("Discrete", "MultiDiscrete", "Box"),
+            family="on-policy",
+            memory=True,
+            paper=Paper("Espeholt et al.", 2018, "arXiv:1802.01561"),
+            module="jaxrl.algorithms.impala",
             network="actor_critic",
         ),
         Entry(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ import jax
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.minibatch import standardized
-from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, learnt_rows, observe, policy_gradient_loss, prepare_actor_critic
+from jaxrl.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
 from jaxrl.optimize import LossFn, Optimizer, Schedule
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.returns import discounts, gae
@@ -95,9 +94,13 @@ def make_a2c(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
-    given |= {"intrinsic": intrinsic, "axis_name": axis_name}
+    given = {
+        "model": model,
+        "optimizer": optimizer,
+        "schedules": schedules,
+        "extra_losses": extra_losses,
+        "intrinsic": intrinsic,
+        "axis_name": axis_name,
+    }
     ready = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, settings, given)
-    return ready.bind(
-        ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, a2c_loss)), batch=learnt_rows
-    )
+    return one_gradient(ready, a2c_loss)

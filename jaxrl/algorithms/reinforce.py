@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.minibatch import standardized
-from jaxrl.on_policy import OnPolicyConfig, act, gradients, init, learnt_rows, observe, policy_gradient_loss, prepare_actor_critic
+from jaxrl.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
 from jaxrl.optimize import LossFn, Optimizer, Schedule, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.returns import discounts, finished, lambda_returns
@@ -104,11 +103,15 @@ def make_reinforce(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit, hyperparameters out of range or without effect.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
-    given |= {"intrinsic": intrinsic, "axis_name": axis_name}
+    given = {
+        "model": model,
+        "optimizer": optimizer,
+        "schedules": schedules,
+        "extra_losses": extra_losses,
+        "intrinsic": intrinsic,
+        "axis_name": axis_name,
+    }
     ready = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, given)
     if not ready.rule.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
         raise ValueError("vf_coef has no effect with baseline=False: leave it out")
-    return ready.bind(
-        ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, reinforce_loss)), batch=learnt_rows
-    )
+    return one_gradient(ready, reinforce_loss)

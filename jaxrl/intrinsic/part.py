@@ -69,9 +69,10 @@ def with_state(learner: Any, intrinsic: PyTree) -> ExploringLearner:
     return ExploringLearner(**{name: getattr(learner, name) for name in SHARED}, intrinsic=intrinsic, rest=rest)
 
 
-def with_intrinsic(rollout: Rollout, advantage: Array) -> Array:
-    """The advantages f32[T, B] with those of the intrinsic reward, where the rule was given one."""
-    return advantage + rollout.extras[ADVANTAGE] if ADVANTAGE in rollout.extras else advantage
+def with_intrinsic(rollout: Rollout, advantage: Array, ratio: Array | float = 1.0) -> Array:
+    """The advantages f32[T, B] with those of the intrinsic reward, where the rule was given one; ``ratio``, f32[T, B], is what
+    these count where another policy acted."""
+    return advantage + ratio * rollout.extras[ADVANTAGE] if ADVANTAGE in rollout.extras else advantage
 
 
 def exploring(algorithm: Algorithm, part: Intrinsic, num_envs: int, axis_name: str | None) -> Algorithm:

@@ -1,0 +1,116 @@
+"""IMPALA (Espeholt et al. 2018): an actor-critic that corrects by V-trace for rollouts in which an older policy acted; memoryless
+or recurrent, discrete or continuous.
+
+Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in ``jaxrl.on_policy``, V-trace is in
+``jaxrl.returns``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
+from jaxrl.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
+from jaxrl.optimize import LossFn, Optimizer, Schedule
+from jaxrl.parts import ModelArguments, ModelFn
+from jaxrl.returns import discounts, vtrace
+from jaxrl.types import Agent, Array, Env, HostEnv, Model, PyTree, Rollout
+
+
+@dataclass(frozen=True)
+class IMPALAConfig(OnPolicyConfig):
+    """IMPALA's structure."""
+
+    num_envs: Count = 16
+    rollout_length: Count = 8
+    """Rows that each environment contributes to a gradient, and the most rewards in a return; the paper's unroll length."""
+
+
+class IMPALAHyperparams(NamedTuple):
+    """IMPALA's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+
+    learning_rate: LearningRate = 3e-3
+    gamma: Unit = 0.99
+    """Discount per step."""
+    vtrace_lambda: Unit = 1.0
+    """λ of V-trace's returns, which weighs shorter ones more the lower it is; 1 is the paper's."""
+    rho_bar: Positive = 1.0
+    """ρ̄, the highest weight of a row's temporal difference and of its gradient; below infinity the values are those of a policy
+    between the one that acted and this one."""
+    c_bar: Positive = 1.0
+    """c̄, the highest factor of a row in what later rows tell it; lower ones lower the variance. At most ρ̄ in the paper."""
+    ent_coef: NonNegative = 0.01
+    """Weight of the entropy bonus."""
+    vf_coef: NonNegative = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: Positive = 0.5
+    """Clip the gradient to this global norm."""
+    total_steps: TotalSteps = 0.0
+
+
+def impala_loss(
+    model: Model, config: IMPALAConfig, hp: IMPALAHyperparams, params: PyTree, rollout: Rollout, axis_name: str | None
+) -> tuple[Array, dict[str, Array]]:
+    """−E[ρ·log π(a | s)·(r + γ·v' − V(s))] + vf_coef·½ E[(v − V(s))²] − ent_coef·E[H] (Espeholt et al. 2018, section 4.2), as
+    means over the valid rows of all devices.
+
+    v are the V-trace targets, v' that of the next row and ρ = min(ρ̄, π/μ), where μ is the policy that acted: all constants, of
+    the policy and the values that the same parameters give.
+    """
+    output = model.unroll(params, rollout.carry, rollout.inputs)[1]
+    policy, values = jax.lax.stop_gradient((jax.tree.map(lambda x: x[:-1], output.policy), output.value))
+    log_rho = jnp.where(rollout.valid, policy.log_prob(rollout.action) - rollout.extras["log_prob"], 0.0)
+    rows = (rollout.reward, *discounts(rollout, hp.gamma, hp.vtrace_lambda), values[:-1], values[1:], log_rho, rollout.valid)
+    target, advantage = vtrace(*rows, hp.rho_bar, hp.c_bar)
+    rho = jnp.minimum(jnp.exp(log_rho), hp.rho_bar)
+    weight = with_intrinsic(rollout, advantage, rho)
+    return policy_gradient_loss(output, rollout, weight, target, rollout.valid, hp, axis_name, rho=rho, approx_kl=-log_rho)
+
+
+def make_impala(
+    env: str | Env | HostEnv,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    extra_losses: Sequence[LossFn] | LossFn = (),
+    intrinsic: Intrinsic | IntrinsicFn | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """IMPALA's learner (Espeholt et al. 2018): an actor-critic by V-trace with one gradient per rollout, in which an older policy
+    may have acted, for Discrete, MultiDiscrete and Box actions.
+
+    Args:
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "lstm"}``; or a Model whose outputs are
+        ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
+        or convolutions where the observation is an image.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. RMSProp, as the paper has
+        it, is ``jaxrl.optimize.clipped_rmsprop``.
+      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
+      extra_losses: functions of (params, rollout as ``as_learnt`` gives it) -> (loss to add, scalars to log), or one.
+      intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
+      axis_name: the device axis that ``step`` will run under.
+      settings: fields of ``IMPALAConfig`` and ``IMPALAHyperparams``.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit, hyperparameters out of range.
+    """
+    given = {
+        "model": model,
+        "optimizer": optimizer,
+        "schedules": schedules,
+        "extra_losses": extra_losses,
+        "intrinsic": intrinsic,
+        "axis_name": axis_name,
+    }
+    ready = prepare_actor_critic(make_impala, env, IMPALAConfig, IMPALAHyperparams, settings, given)
+    return one_gradient(ready, impala_loss)
