@@ -117,6 +117,11 @@ class HostEnvs(Protocol):
 
     Where ``step`` does not end episodes at ``HostEnv.max_episode_steps`` by itself, there is one more method:
     ``reset_where(mask bool[B]) -> obs[B]`` starts new episodes in some environments; the other rows of ``obs`` are not looked at.
+
+    Environments that step in the background have two more, which together do what ``step`` does. ``send(action, env_id=None)``
+    begins a row of all environments, or of those that a ``recv`` gave together, and returns at once.
+    ``recv() -> (env_id i32[n], HostStep[n])`` waits for rows that were sent and gives some of them, in any order; ``env_id``
+    counts from 0 in this batch. No ``step`` and no ``reset`` may come between the two.
     """
 
     def reset(self) -> PyTree:

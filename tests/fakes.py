@@ -62,7 +62,7 @@ def press_ctrl_c() -> None:
 
 def faked(monkeypatch: pytest.MonkeyPatch, during: dict[int, Callable[[], None]]) -> FakeDriver:
     driver = FakeDriver(2, during)
-    monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds: (driver, jax.devices()[:1], None))
+    monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds, **options: (driver, jax.devices()[:1], None))
     # Its states have no learner whose length could be set.
     monkeypatch.setattr(session_module, "with_total_steps", lambda states, total_steps: states)
     return driver

@@ -60,8 +60,8 @@ def finished(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Finished
     folder = tmp_path_factory.mktemp("runs") / "new" / "run"
     drivers = []
 
-    def open_driver(agent: Agent, seeds: list[int]) -> Any:
-        opened = original(agent, seeds)
+    def open_driver(agent: Agent, seeds: list[int], **options: Any) -> Any:
+        opened = original(agent, seeds, **options)
         drivers.append(opened[0])
         return opened
 

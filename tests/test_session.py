@@ -36,7 +36,9 @@ def test_rows_beyond_32_bits_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
             }
             return {"done": states["done"] + iterations}, metrics, alive
 
-    monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds: (Counting(len(seeds), {}), jax.devices()[:1], None))
+    monkeypatch.setattr(
+        run_module, "open_driver", lambda agent, seeds, **options: (Counting(len(seeds), {}), jax.devices()[:1], None)
+    )
     _, history = run(agent, 10_000 * 2**20, seeds=2, chunk_iterations=10_000, eval_every=0, quiet=True)
     assert set(calls) == {16} and len(calls) == 625
     assert history["env_steps"].tolist() == [[10_000 * 2**20 - 625] * 2]
@@ -96,7 +98,9 @@ def test_nothing_is_computed_once_all_seeds_have_diverged(monkeypatch: pytest.Mo
             states, metrics, alive = super().iterate(states, iterations, alive)
             return states, metrics, np.zeros_like(alive)
 
-    monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds: (Diverging(len(seeds), {}), jax.devices()[:1], None))
+    monkeypatch.setattr(
+        run_module, "open_driver", lambda agent, seeds, **options: (Diverging(len(seeds), {}), jax.devices()[:1], None)
+    )
     _, history = run(agent, 64 * 2**20, seeds=2, chunk_iterations=32, eval_every=0, quiet=True)
     assert calls == [16] and history["diverged"].tolist() == [[True, True]]
 

@@ -59,7 +59,7 @@ def family(name: str) -> str:
 
 
 def make(name: str, options: dict[str, Any]) -> HostEnv:
-    """An envpool environment; nothing starts before ``open(num_envs, seed, first_id=0)``.
+    """An envpool environment; nothing starts before ``open(num_envs, seed, first_id=0, batch_size=num_envs)``.
 
     Args:
       options: envpool's own (``max_episode_steps``, ``frame_skip``, ``num_threads``, ``from_pixels``, ...). Atari's
@@ -68,7 +68,8 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     Returns:
       A HostEnv whose spaces, observations and info (``TOLD``) have 32-bit types; ``max_episode_steps`` is envpool's own limit.
       The i-th environment opened is seeded by a hash of (seed, first_id + i), so streams do not depend on ``num_envs`` and do not
-      overlap between seeds (envpool's ``seed=`` gives environment i the stream seed + i).
+      overlap between seeds (envpool's ``seed=`` gives environment i the stream seed + i). With a ``batch_size`` that is smaller,
+      and divides ``num_envs``, ``recv`` gives so many rows, of the environments that are done first; ``step`` is not for them.
     """
     label = f"envpool:{name}"
     envpool = _import_envpool(label)
@@ -84,14 +85,26 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     limit, kind = int(spec.config.max_episode_steps), family(name).partition(".")[0]
     told = {name: narrow(array.dtype) for name in TOLD if (array := spec.state_array_spec.get(f"info:{name}"))}
 
-    def open(num_envs: int, seed: int, first_id: int = 0, *, options: Mapping[str, Any] = options) -> HostEnvs:
+    def open(
+        num_envs: int,
+        seed: int,
+        first_id: int = 0,
+        *,
+        batch_size: int | None = None,
+        options: Mapping[str, Any] = options,
+    ) -> HostEnvs:
         num_envs = check_count("num_envs", num_envs)
+        batch_size = num_envs if batch_size is None else check_count("batch_size", batch_size)
+        if num_envs % batch_size:
+            raise ValueError(f"{label}: batch_size={batch_size} must divide num_envs={num_envs}")
+        sizes = {"num_envs": num_envs, "batch_size": batch_size}
         with quiet():
             try:
-                pool = envpool.make_gymnasium(name, num_envs=num_envs, env_seed=env_seeds(seed, num_envs, first_id), **options)
+                pool = envpool.make_gymnasium(name, env_seed=env_seeds(seed, num_envs, first_id), **sizes, **options)
             except RuntimeError as error:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
-        return _Running(label, pool, num_envs, _dtypes(observation_space), told, action_space, action_spec.dtype)
+        dtypes = _dtypes(observation_space)
+        return _Running(label, pool, num_envs, dtypes, told, action_space, action_spec.dtype, batch_size)
 
     drawn = kind in DRAWN and (kind != "mujoco" or _load_egl())
     scored = {option: value for option, value in options.items() if option not in LEARNING}
@@ -120,29 +133,53 @@ class _Running:
         told: Mapping[str, np.dtype],
         action_space: spaces.Space,
         action_dtype: Any,
+        batch_size: int,
     ) -> None:
-        self._label, self._pool, self._num_envs = label, pool, num_envs
+        self._label, self._pool, self._num_envs, self._batch_size = label, pool, num_envs, batch_size
+        self._sent = 0
+        """Rows that are under way."""
         self._dtypes, self._told, self._action_space, self._action_dtype = dtypes, told, action_space, action_dtype
         self._done: np.ndarray | None = None
 
     def reset(self) -> PyTree:
+        pool, parts = self._running(), []
         with quiet():  # envpool builds its own spaces when it is first asked for an observation
-            obs, _ = self._running().reset()
-        self._done = np.zeros(self._num_envs, bool)
-        return _cast(obs, self._dtypes)
+            pool.async_reset()
+            for _ in range(self._num_envs // self._batch_size):
+                obs, info = pool.recv(reset=True)
+                parts.append((_cast(obs, self._dtypes), info["env_id"]))
+        self._done, self._sent = np.zeros(self._num_envs, bool), 0
+        order = np.argsort(np.concatenate([env_id for _, env_id in parts]))
+        return tree.map_structure(lambda *x: np.concatenate(x)[order], *(obs for obs, _ in parts))
 
     def step(self, action: Any) -> HostStep:
+        self.send(action)
+        return self.recv()[1]
+
+    def send(self, action: Any, env_id: np.ndarray | None = None) -> None:
+        """Begin a row of all environments, or of these."""
         pool = self._running()
         if self._done is None:
             raise RuntimeError(f"{self._label}: call reset() before the first step()")
-        checked = check_actions(self._label, self._action_space, action, self._num_envs)  # envpool would take anything
-        # In this mode rows come back in the order of the environments, in arrays that envpool does not touch again.
-        obs, reward, terminated, truncated, info = pool.step(np.ascontiguousarray(checked, dtype=self._action_dtype))
+        num_envs = self._num_envs if env_id is None else len(env_id)
+        checked = check_actions(self._label, self._action_space, action, num_envs)  # envpool would take anything
+        pool.send(np.ascontiguousarray(checked, dtype=self._action_dtype), env_id)
+        self._sent += num_envs
+
+    def recv(self) -> tuple[np.ndarray, HostStep]:
+        """The rows of all environments in their order; of those that are done first, where ``open`` was given a ``batch_size``.
+        They are in arrays that envpool does not touch again."""
+        if self._sent < self._batch_size:  # envpool would wait for ever
+            raise RuntimeError(f"{self._label}: recv() gives {self._batch_size} rows, and {self._sent} were sent: send() more")
+        obs, reward, terminated, truncated, info = self._running().recv()
+        self._sent -= self._batch_size
+        env_id = np.asarray(info["env_id"], np.int32)
+        assert self._done is not None
         # dm_control and MetaWorld put the reward of the new state on reset rows, where nothing was earned.
-        reset_row, self._done = self._done, terminated | truncated
-        reward = np.where(reset_row, np.float32(0), reward.astype(np.float32, copy=False))
+        reward = np.where(self._done[env_id], np.float32(0), reward.astype(np.float32, copy=False))
+        self._done[env_id] = terminated | truncated
         told = {name: np.asarray(info[name], dtype) for name, dtype in self._told.items()}
-        return HostStep(_cast(obs, self._dtypes), reward, terminated, truncated, told)
+        return env_id, HostStep(_cast(obs, self._dtypes), reward, terminated, truncated, told)
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
         """New episodes in some environments: highway, gfootball and toy_text do not keep the limit that they declare."""

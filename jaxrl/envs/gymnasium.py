@@ -128,7 +128,7 @@ def _open(
     num_envs, seed = check_count("num_envs", num_envs), check_count("seed", seed, at_least=0)
     if not num_workers:
         return task.open(num_envs, seed, first_id)
-    check: Callable[[Any], np.ndarray] = partial(check_actions, task.label, task.action_space, num_envs=num_envs)
+    check: Callable[[Any, int], np.ndarray] = partial(check_actions, task.label, task.action_space)
     return Processes(
         task.label,
         task.open,

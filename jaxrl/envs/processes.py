@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NamedTuple
@@ -63,7 +63,7 @@ class Processes:
         *,
         num_workers: int,
         timeout: float,
-        check: Callable[[Any], np.ndarray] = np.asarray,
+        check: Callable[[Any, int], np.ndarray] = lambda action, num_envs: np.asarray(action),
         folders: Iterable[str] = (),
     ) -> None:
         """Args:
@@ -71,11 +71,13 @@ class Processes:
         open: opens a part; picklable, or defined in the script that runs.
         num_workers: processes; no more than there are environments.
         timeout: seconds in which a step, or a start, must end.
-        check: refuses actions that the environments do not take, and gives an array [num_envs, ...].
+        check: (action, num_envs) -> array [num_envs, ...]; refuses actions that the environments do not take.
         folders: where workers look for modules last.
         """
         self._label, self._timeout, self._check = label, timeout, check
         self._workers: list[Worker] = []
+        self._sent: dict[Any, tuple[Worker, float]] = {}
+        """By their connections: processes that step in the background, and when they will be late; in the order of sending."""
         lifeline, ours = os.pipe()
         self._release = weakref.finalize(self, _end, self._workers, ours, os.getpid())
         try:
@@ -93,8 +95,35 @@ class Processes:
         return self._call("reset")
 
     def step(self, action: Any) -> HostStep:
-        result: HostStep = self._call("step", self._check(action))
+        result: HostStep = self._call("step", self._check(action, self._num_envs()))
         return result
+
+    def send(self, action: Any, env_id: np.ndarray | None = None) -> None:
+        """Begin a row of all environments, or of one process's, which are those that ``recv`` gives together."""
+        num_envs = self._num_envs()
+        workers = self._workers if env_id is None else [each for each in self._workers if self._rows(each).start == env_id[0]]
+        action = self._check(action, num_envs if env_id is None else len(env_id))
+        start = 0 if env_id is None else int(env_id[0])
+        with self._killing():
+            for worker in workers:
+                rows = self._rows(worker)
+                _ask(worker, "step", action[rows.start - start : rows.stop - start])
+                self._sent[worker.connection] = (worker, time.monotonic() + self._timeout)
+
+    def recv(self) -> tuple[np.ndarray, HostStep]:
+        """The rows of one process: of those that are done the one to which was sent first."""
+        self._num_envs()
+        if not self._sent:
+            raise RuntimeError(f"{self._label}: send() actions before recv()")
+        with self._killing():
+            oldest, late = next(iter(self._sent.values()))
+            ready = wait([*self._sent], max(0.0, late - time.monotonic()))
+            if not ready or (oldest.connection not in ready and time.monotonic() > late):
+                raise self._late("step", [oldest])
+            worker, _ = next(sent for connection, sent in self._sent.items() if connection in ready)
+            del self._sent[worker.connection]
+            rows = self._rows(worker)
+            return np.arange(rows.start, rows.stop, dtype=np.int32), self._answer(worker, "step")
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
         return self._call("reset_where", mask)
@@ -126,18 +155,31 @@ class Processes:
 
     def _call(self, method: str, *batches: np.ndarray) -> Any:
         """What the environments answer, put together."""
+        self._num_envs()
+        with self._killing():
+            for worker in self._workers:
+                _ask(worker, method, *(batch[self._rows(worker)] for batch in batches))
+            parts = self._replies(method)
+        return tree.map_structure(lambda *x: np.concatenate(x), *parts) if parts[1:] else parts[0]
+
+    def _num_envs(self) -> int:
         if not self._workers:
             raise RuntimeError(f"{self._label}: these environments are closed; open() gives new ones")
+        return self._workers[-1].last + 1 - self._workers[0].first
+
+    def _rows(self, worker: Worker) -> slice:
+        """Of a batch, those of its environments."""
+        first = self._workers[0].first
+        return slice(worker.first - first, worker.last + 1 - first)
+
+    @contextlib.contextmanager
+    def _killing(self) -> Iterator[None]:
+        """Whatever goes wrong ends all processes; Ctrl-C too: rows that were asked for must not be taken for the next."""
         try:
-            for worker in self._workers:
-                rows = slice(worker.first - self._workers[0].first, worker.last + 1 - self._workers[0].first)
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    worker.connection.send((method, tuple(batch[rows] for batch in batches)))
-            parts = self._replies(method)
-        except BaseException:  # Ctrl-C too: rows that were asked for must not be taken for the next
+            yield
+        except BaseException:
             self._kill()
             raise
-        return tree.map_structure(lambda *x: np.concatenate(x), *parts) if parts[1:] else parts[0]
 
     def _replies(self, method: str) -> list[Any]:
         """In the workers' order, as they come."""
@@ -146,27 +188,38 @@ class Processes:
         while pending:
             ready = wait([*pending], max(0.0, late - time.monotonic()))
             if not ready:
-                stuck = ", ".join(map(str, pending.values()))
-                raise TimeoutError(
-                    f"{self._label}: {method} of {stuck} did not end in {self._timeout:g} s, and was ended with its process: it "
-                    "hangs, or needs a larger worker_timeout"
-                )
-            connection: Any
+                raise self._late(method, pending.values())
             for connection in ready:
                 worker = pending.pop(connection)
-                try:
-                    good, value = connection.recv()
-                except (EOFError, OSError):
-                    raise ChildProcessError(f"{self._label}: {_how_it_ended(worker, method)}") from None
-                if not good:
-                    raise EnvironmentFailed(value[0]) from RemoteTraceback(value[1])
-                replies[worker.first] = value
+                replies[worker.first] = self._answer(worker, method)
         return [replies[worker.first] for worker in self._workers]
+
+    def _answer(self, worker: Worker, method: str) -> Any:
+        """Of a process that has one."""
+        try:
+            good, value = worker.connection.recv()
+        except (EOFError, OSError):
+            raise ChildProcessError(f"{self._label}: {_how_it_ended(worker, method)}") from None
+        if not good:
+            raise EnvironmentFailed(value[0]) from RemoteTraceback(value[1])
+        return value
+
+    def _late(self, method: str, workers: Iterable[Worker]) -> TimeoutError:
+        stuck = ", ".join(map(str, workers))
+        return TimeoutError(
+            f"{self._label}: {method} of {stuck} did not end in {self._timeout:g} s, and was ended with its process: it hangs, "
+            "or needs a larger worker_timeout"
+        )
 
     def _kill(self) -> None:
         for worker in self._workers:
             _signal(worker)
         self._release()
+
+
+def _ask(worker: Worker, method: str, *batches: np.ndarray) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # told by whoever waits for the reply
+        worker.connection.send((method, batches))
 
 
 def _how_it_ended(worker: Worker, method: str) -> str:

@@ -23,6 +23,7 @@ from jaxrl.runtime.checkpoint.transfer import check_which
 from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.layout import open_fused
+from jaxrl.runtime.drivers.samplers import SAMPLERS, check_sampler
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
@@ -46,6 +47,9 @@ KEPT = (
     "save_replay",
 )
 """Arguments of ``run`` that its ``config.json`` holds under ``run``, besides ``total_steps``."""
+
+ON_HOST: dict[str, Any] = {"sampler": "sync"}
+"""Arguments for environments on the host, which it holds where they are not these, so that runs of before go on."""
 
 
 class RunInterrupted(Interrupted):
@@ -74,6 +78,7 @@ def run(
     on_chunk: OnChunk | None = None,
     init_from: Any = None,
     init_which: str = "best",
+    sampler: str = "sync",
     checkpoint_every: float = 60.0,
     keep_checkpoints: int = 3,
     save_replay: bool = True,
@@ -122,6 +127,10 @@ def run(
         A run that was killed before its first checkpoint begins from there again, as ``config.json`` says.
       init_which: of the run in that folder, the "best" policies, as ``load_policy`` and ``jaxrl eval`` take them, or its "last"
         checkpoint. Policies have no target parameters: those of the new run are then its parameters.
+      sampler: of environments on the host, who steps when. "sync": all at once, then the policy acts in all. "alternating": one
+        half steps while the policy acts in the other, for environments that step in the background (envpool's, Gymnasium's with
+        ``num_workers``); rollouts are the same. "async": the policy acts in the half that is ready first, and its rows are put
+        where they belong; two runs differ.
       checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.
       keep_checkpoints: how many to keep.
       save_replay: False leaves the replay buffer out of checkpoints. A resumed run then fills a new one by a warm-up, and is
@@ -151,6 +160,7 @@ def run(
     seeds = check_seeds(seeds)
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
+    on_host = {name: x for name, x in {"sampler": check_sampler(agent, sampler)}.items() if x != ON_HOST[name]}
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
     if out is not None:
         check_seal(agent, save_replay=save_replay)
@@ -169,12 +179,12 @@ def run(
             exact_steps=exact_steps,
             before=before,
         )
-        request = {**plan.describe(), "seeds": seeds, "hyperparams": values, "save_replay": save_replay}
+        request = {**plan.describe(), "seeds": seeds, "hyperparams": values, "save_replay": save_replay, **on_host}
         if folder and before:
             folder.check_same(agent.spec, with_length_of(request, before))
 
         enable_compilation_cache()
-        driver, devices, advice = open_driver(agent, seeds)
+        driver, devices, advice = open_driver(agent, seeds, **on_host)
         title, each = _title(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
         progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=quiet)))
         files = None
@@ -259,15 +269,15 @@ def resume(
     request, agent = config["run"], build_again(config["agent"], trust=trust, to_learn=True, **parts)
     if missing := [name for name in ("total_steps", *KEPT) if name not in request]:
         raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: put it back from a copy")
-    settings = {name: request[name] for name in KEPT}
+    settings = {name: request[name] for name in KEPT} | {name: request[name] for name in ON_HOST if name in request}
     output = {name: value for name, value in config.get("output", {}).items() if name in Output._fields}
     length = request["total_steps"] if total_steps is None else total_steps
     return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
 
 
-def open_driver(agent: Agent, seeds: list[int]) -> tuple[Driver, list[jax.Device], str | None]:
+def open_driver(agent: Agent, seeds: list[int], sampler: str = "sync") -> tuple[Driver, list[jax.Device], str | None]:
     """The driver for the agent's kind of environment, its devices, and advice about them."""
     if isinstance(agent.env, HostEnv):
-        return HostDriver(agent, seeds), jax.local_devices()[:1], None
+        return HostDriver(agent, seeds, SAMPLERS[sampler]), jax.local_devices()[:1], None
     driver, layout = open_fused(agent, seeds)
     return driver, layout.devices, layout.advice

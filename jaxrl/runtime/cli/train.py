@@ -84,6 +84,9 @@ class RunOptions:
     """Begin with the parameters of another run, as far as they fit."""
     init_which: Literal["best", "last"] = "best"
     """Of that run: the policies of its best evaluation, or its last checkpoint."""
+    sampler: Literal["sync", "alternating", "async"] = "sync"
+    """Of environments on the host: step all at once; step one half while the policy acts in the other; or act in the half that
+    is ready first."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
     keep_checkpoints: Count = 3

@@ -12,29 +12,82 @@ import tree
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 
-def open_envs(env: HostEnv, num_envs: int, seeds: Sequence[int], first_id: int = 0, *, evaluation: bool = False) -> HostEnvs:
-    """``num_envs`` environments of each seed, one seed's after the other's, which are what they are where it is alone."""
+def can_send(envs: HostEnvs) -> bool:
+    """Whether environments step in the background: see ``jaxrl.types.HostEnvs``."""
+    return getattr(envs, "in_background", hasattr(envs, "send") and hasattr(envs, "recv"))
+
+
+class Pending:
+    """A row of all environments of a batch, between the actions and what comes of them."""
+
+    def __init__(self, envs: HostEnvs) -> None:
+        self._envs: Any = envs
+        self._sends = can_send(envs)
+        self._action: np.ndarray | None = None
+
+    def send(self, action: np.ndarray) -> None:
+        """Begin the row, where that returns before it is done."""
+        self._action = action
+        if self._sends:
+            self._envs.send(action)
+
+    def recv(self) -> HostStep:
+        """The row, in the order of the environments."""
+        action, self._action = self._action, None
+        assert action is not None
+        if not self._sends:
+            row: HostStep = self._envs.step(action)
+            return row
+        parts, left = [], len(action)
+        while left:
+            parts.append(self._envs.recv())
+            left -= len(parts[-1][0])
+        env_id = np.concatenate([part[0] for part in parts])
+        whole = parts[0][1] if len(parts) == 1 else _join([part[1] for part in parts])
+        if (env_id[1:] > env_id[:-1]).all():
+            return whole
+        order = np.argsort(env_id)
+        return tree.map_structure(lambda x: x[order], whole)
+
+
+def open_envs(
+    env: HostEnv,
+    num_envs: int,
+    seeds: Sequence[int],
+    first_id: int = 0,
+    *,
+    evaluation: bool = False,
+    batch_size: int | None = None,
+) -> HostEnvs:
+    """``num_envs`` environments of each seed, one seed's after the other's, which are what they are where it is alone.
+
+    Args:
+      evaluation: open the form that is scored.
+      batch_size: how many rows ``recv`` shall give, where ``open`` leaves a choice.
+    """
     parts: list[HostEnvs] = []
     try:
         for seed in seeds:
-            parts.append(_open(env, num_envs, seed, first_id, evaluation))
+            parts.append(_open(env, num_envs, seed, first_id, evaluation, batch_size))
     except BaseException:
         _close(parts)
         raise
     return Pools(parts, num_envs) if parts[1:] else parts[0]
 
 
-def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: bool) -> HostEnvs:
+def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: bool, batch_size: int | None) -> HostEnvs:
     """An ``open`` that takes no ``first_id`` serves where that is 0."""
-    start = env.open_eval if evaluation and env.open_eval else env.open
+    start: Any = env.open_eval if evaluation and env.open_eval else env.open
+    takes = inspect.signature(start).parameters if first_id or batch_size else {}
+    options = {"batch_size": batch_size} if "batch_size" in takes else {}
     if not first_id:
-        return start(num_envs, seed)
-    if "first_id" not in inspect.signature(start).parameters:
+        return start(num_envs, seed, **options)
+    if "first_id" not in takes:
         raise TypeError(
             f"{env.name}: environments {first_id} to {first_id + num_envs - 1} cannot be opened apart from the others: let open "
             "take (num_envs, seed, first_id=0), and draw the i-th from (seed, first_id + i)"
         )
-    return start(num_envs, seed, first_id=first_id)
+    return start(num_envs, seed, first_id=first_id, **options)
 
 
 class Pools:
@@ -42,14 +95,26 @@ class Pools:
 
     def __init__(self, pools: Sequence[HostEnvs], num_envs: int) -> None:
         self._pools, self._num_envs = list(pools), num_envs
+        self._rows = [Pending(pool) for pool in pools]
+        self.in_background = all(map(can_send, pools))
         if all(hasattr(pool, "reset_where") for pool in pools):
             self.reset_where = self._reset_where
 
     def reset(self) -> PyTree:
         return _join([pool.reset() for pool in self._pools])
 
+    def send(self, action: np.ndarray) -> None:
+        """Begin a row in all pools that can."""
+        for row, part in zip(self._rows, self._split(action), strict=True):
+            row.send(part)
+
+    def recv(self) -> tuple[np.ndarray, HostStep]:
+        """The row of all of them."""
+        return np.arange(len(self._pools) * self._num_envs), _join([row.recv() for row in self._rows])
+
     def step(self, action: np.ndarray) -> HostStep:
-        return _join([pool.step(part) for pool, part in zip(self._pools, self._split(action), strict=True)])
+        self.send(action)
+        return self.recv()[1]
 
     def close(self) -> None:
         _close(self._pools)

@@ -35,62 +35,130 @@ SamplerFn = Callable[[Agent, Sequence[int]], Sampler]
 """Starts to sample for an agent, with seeds: their environments are seeded, and begin."""
 
 
-INPUTS, ROWS = "inputs", "rows"
-"""In the memory of a rollout: what the policy saw, with one row more; and what each row came to."""
+INPUTS, ACTED, CAME = "inputs", "acted", "came"
+"""In the memory of a rollout: what the policy saw, with one row more; what it did, with extras; and what came of it."""
 
 
-class HostSampler:
-    """Samples in this process, with NumPy between the calls of ``act``, which acts for all seeds at once."""
+class Group:
+    """Environments that step together: the same ones of each seed's, [*lead, B] in ``part`` of a rollout's."""
 
-    def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int = 0, num_envs: int | None = None) -> None:
-        """
-        Args:
-          seeds: of a run's learners; of a single one, all that is taken and given has no axis for seeds.
-          first_id: ``num_envs`` environments (default: the agent's) of each seed, of which the first is its number ``first_id``.
-        """
-        single = isinstance(seeds, int | np.integer)
-        self.lead: tuple[int, ...] = () if single else (len(seeds),)  # type: ignore[arg-type]
-        over = over_seeds(*self.lead or (None,))
-        self.num_envs = agent.num_envs if num_envs is None else num_envs
-        self.num_rows = agent.rollout_length
-        self.envs = Stepper(host_env(agent), self.num_envs, seeds, first_id)
-        self.env_id = first_id + jnp.arange(self.num_envs, dtype=jnp.int32)
-        self.act = jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None)))
-        self.row_keys = jax.jit(over(partial(_row_keys, num_rows=self.num_rows)))
-        self.metrics = jax.jit(over(episode_metrics))
+    def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int, part: slice) -> None:
+        self.part, self.num_envs = part, part.stop - part.start
+        self.lead: tuple[int, ...] = np.shape(seeds)[:1]
+        self.envs = Stepper(host_env(agent), self.num_envs, seeds, first_id + part.start)
+        self.env_id = first_id + part.start + jnp.arange(self.num_envs, dtype=jnp.int32)
         carry = agent.algorithm.initial_carry(self.num_envs)
         self.carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (*self.lead, *x.shape)), carry)
+
+    def reset(self) -> None:
+        """Begin: ``now`` is what the policy sees next."""
         self.envs.reset()
         self.now = self._of_seeds(self.envs.input)
 
-    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        buffer, first_carry = RolloutBuffer(self.lead, self.num_rows, self.num_envs), self.carry
-        keys = self.row_keys(key)
-        buffer.write(INPUTS, self._row(0), self.now, more_rows=1)
-        for t in range(self.num_rows):
-            now = buffer.read(INPUTS, self._row(t))
-            self.carry, action, extras = self.act(policy, self.carry, now, self.env_id, keys, np.int32(t))
-            action = np.asarray(action)
-            outcome = self.envs.step(action.reshape(-1, *action.shape[len(self.lead) + 1 :]), keep=_as_it_is)
-            buffer.write(ROWS, self._row(t), (action, extras, self._of_seeds(outcome)))
-            buffer.write(INPUTS, self._row(t + 1), self._of_seeds(self.envs.input))
-        self.now = buffer.read(INPUTS, self._row(self.num_rows))
-        inputs = buffer.read(INPUTS)
-        rows = Row(inputs, *buffer.read(ROWS))
-        env_id: Any = np.broadcast_to(self.env_id, (*self.lead, self.num_envs))
-        version: Any = np.broadcast_to(np.asarray(policy.version, np.int32)[..., None], env_id.shape)
-        return to_rollout(rows, inputs, first_carry, env_id, version), self.metrics(rows.outcome)
+    def begin(self, act: Callable[..., Any], buffer: RolloutBuffer, t: int, policy: Policy, keys: Key) -> None:
+        """Act in row t, and let the environments step."""
+        now = buffer.read(INPUTS, self.row(t))
+        self.carry, action, extras = act(policy, self.carry, now, self.env_id, keys, np.int32(t))
+        action = np.asarray(action)
+        self.envs.send(action.reshape(-1, *action.shape[len(self.lead) + 1 :]))
+        buffer.write(ACTED, self.row(t), (action, extras))
 
-    def close(self) -> None:
-        self.envs.close()
+    def finish(self, buffer: RolloutBuffer, t: int) -> None:
+        """What came of row t. It is written down before the environments step again, so nothing of theirs has to be copied."""
+        outcome = self.envs.recv(keep=lambda given: given)
+        buffer.write(CAME, self.row(t), self._of_seeds(outcome))
+        buffer.write(INPUTS, self.row(t + 1), self._of_seeds(self.envs.input))
 
-    def _row(self, t: int) -> Index:
-        """Where row t of all environments is."""
-        return (*(slice(None) for _ in self.lead), t)
+    def row(self, t: int) -> Index:
+        """Where row t is in a rollout's memory."""
+        return (*(slice(None) for _ in self.lead), t, self.part)
 
     def _of_seeds(self, batch: PyTree) -> Any:
         """What the environments of all seeds give in one batch, with the axis of seeds."""
         return jax.tree.map(lambda x: np.asarray(x).reshape(*self.lead, self.num_envs, *x.shape[1:]), batch)
+
+
+class HostSampler:
+    """Samples in this process, with NumPy between the calls of ``act``, which acts for all seeds at once.
+
+    All environments step together, or two halves of them in turn: then the policy acts in one while the other steps. The rollouts
+    are the same.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        seed: int | Sequence[int],
+        first_id: int = 0,
+        num_envs: int | None = None,
+        *,
+        num_groups: int = 1,
+    ) -> None:
+        """
+        Args:
+          seed: of one learner, or of several: then all that is taken and given has a leading axis for them.
+          first_id: ``num_envs`` environments (default: the agent's) of each seed, of which the first is its number ``first_id``.
+          num_groups: 2 for halves; ``num_envs`` is even then.
+
+        Raises:
+          TypeError: halves of environments that do not step in the background.
+        """
+        self.lead: tuple[int, ...] = np.shape(seed)[:1]
+        over = over_seeds(*self.lead or (None,))
+        self.num_envs = agent.num_envs if num_envs is None else num_envs
+        self.num_rows = agent.rollout_length
+        self.env_id = first_id + jnp.arange(self.num_envs, dtype=jnp.int32)
+        self.act = jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None)))
+        self.row_keys = jax.jit(over(partial(row_keys, num_rows=self.num_rows)))
+        self.metrics = jax.jit(over(episode_metrics))
+        self.groups: list[Group] = []
+        size = self.num_envs // num_groups
+        try:
+            for start in range(0, self.num_envs, size):
+                self.groups.append(Group(agent, seed, first_id, slice(start, start + size)))
+                if num_groups > 1 and not self.groups[0].envs.in_background:
+                    raise not_in_background(agent, "alternating")
+            for group in self.groups:
+                group.reset()
+        except BaseException:
+            self.close()
+            raise
+
+    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
+        buffer, keys = RolloutBuffer(self.lead, self.num_rows, self.num_envs), self.row_keys(key)
+        first_carry = self._carry()
+        for group in self.groups:
+            buffer.write(INPUTS, group.row(0), group.now, more_rows=1)
+        for t in range(self.num_rows):
+            for group in self.groups:
+                if t:
+                    group.finish(buffer, t - 1)
+                group.begin(self.act, buffer, t, policy, keys)
+        for group in self.groups:
+            group.finish(buffer, self.num_rows - 1)
+            group.now = buffer.read(INPUTS, group.row(self.num_rows))
+        env_id: Any = np.broadcast_to(self.env_id, (*self.lead, self.num_envs))
+        version: Any = np.broadcast_to(np.asarray(policy.version, np.int32)[..., None], env_id.shape)
+        inputs, (action, extras), outcome = buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME)
+        rows = Row(inputs, action, extras, outcome)
+        return to_rollout(rows, inputs, first_carry, env_id, version), self.metrics(rows.outcome)
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.envs.close()
+
+    def _carry(self) -> PyTree:
+        """Of all environments."""
+        first, *others = (group.carry for group in self.groups)
+        return jax.tree.map(lambda *x: np.concatenate(x, len(self.lead)), first, *others) if others else first
+
+
+def not_in_background(agent: Agent, sampler: str) -> TypeError:
+    """The error for environments that have no ``send`` and ``recv``."""
+    return TypeError(
+        f"sampler={sampler!r} needs environments that step in the background, and {agent.env.name} does not: use sampler='sync', "
+        "or batches with send and recv (see jaxrl.types.HostEnvs), as envpool's are, and gymnasium's with num_workers=2 or more"
+    )
 
 
 def host_env(agent: Agent) -> HostEnv:
@@ -100,7 +168,7 @@ def host_env(agent: Agent) -> HostEnv:
     return agent.env
 
 
-def _row_keys(key: Key, num_rows: int) -> Key:
+def row_keys(key: Key, num_rows: int) -> Key:
     """The keys with which rows act: the first of each row's three in ``rollout.collect``."""
     return jax.random.split(key, (num_rows, 3))[:, 0]
 
@@ -110,11 +178,6 @@ def _act(
 ) -> tuple[PyTree, Array, PyTree]:
     """Acts on row t with its key."""
     return algorithm.act(policy, carry, now, env_id, keys[t], explore=True)
-
-
-def _as_it_is(tree: PyTree) -> PyTree:
-    """Of what is written into a rollout before the environments take their next step."""
-    return tree
 
 
 def stack(trees: Sequence[PyTree]) -> Any:

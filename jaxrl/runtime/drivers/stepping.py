@@ -10,7 +10,7 @@ import tree
 
 from jaxrl.masks import MASK_KEY, nothing_allowed
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
-from jaxrl.runtime.drivers.pools import open_envs
+from jaxrl.runtime.drivers.pools import Pending, can_send, open_envs
 from jaxrl.types import HostEnv, PyTree
 
 
@@ -35,17 +35,24 @@ class Stepper:
         """
         seeds = [seed] if isinstance(seed, int | np.integer) else seed
         self._env, self._evaluation = env, evaluation
-        self._first_id, self._num_envs, num_envs = first_id, num_envs, num_envs * len(seeds)
-        self._envs = open_envs(env, self._num_envs, seeds, first_id, evaluation=evaluation)
+        self._envs = open_envs(env, num_envs, seeds, first_id, evaluation=evaluation)
+        self._env_id = np.tile(first_id + np.arange(num_envs), len(seeds))
+        num_envs = len(self._env_id)
+        self._row = Pending(self._envs)
         self.done = np.zeros(num_envs, bool)
         self._cut = self.done
         """Which episodes ended at a limit that the environments do not know of, so that they must be told to reset."""
         self.episode = no_episode(num_envs)
 
+    @property
+    def in_background(self) -> bool:
+        """Whether the environments step between ``send`` and ``recv``."""
+        return can_send(self._envs)
+
     def reset(self) -> None:
         """Begin all episodes: ``input`` is then that of their first rows."""
         self.input = first_input(_copy(self._envs.reset()), self._env.action_space, len(self.done))
-        self._check_mask()
+        check_mask(self._env, self.input.obs, self.done, self._env_id)
 
     def step(self, action: np.ndarray, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
         """Execute one row; ``input``, ``done`` and ``episode`` are then those after it.
@@ -53,7 +60,17 @@ class Stepper:
         Args:
           keep: what becomes of the arrays that the environments give, which may hold the next row after the next step.
         """
-        reached = self._envs.step(action)
+        self.send(action)
+        return self.recv(keep)
+
+    def send(self, action: np.ndarray) -> None:
+        """Begin a row, which ``recv`` ends; meanwhile the environments step, where they do so in the background."""
+        self._action = action
+        self._row.send(action)
+
+    def recv(self, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
+        """The row that was begun, as ``step`` gives it."""
+        reached, action = self._row.recv(), self._action
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
         if self._cut.any():
             reached = reached._replace(obs=self._begin_anew(reached.obs))
@@ -61,7 +78,7 @@ class Stepper:
         if not self._evaluation:
             self._cut = np.logical_and(row.truncated, np.logical_not(reached.truncated))
         self.done, self.episode = np.asarray(row.done), row.episode
-        self._check_mask()
+        check_mask(self._env, self.input.obs, self.done, self._env_id)
         return row
 
     def render(self) -> np.ndarray:
@@ -71,16 +88,6 @@ class Stepper:
 
     def close(self) -> None:
         self._envs.close()
-
-    def _check_mask(self) -> None:
-        """Refuse a mask that leaves no action to an episode that goes on: a compiled policy cannot, and would break it."""
-        nothing: Any = nothing_allowed(self.input.obs, self._env.action_space)
-        if nothing is not None and (nothing & ~self.done).any():
-            where = self._first_id + np.unique(np.flatnonzero(nothing & ~self.done) % self._num_envs)
-            raise ValueError(
-                f"{self._env.name}: {MASK_KEY} forbids every action in environments {', '.join(map(str, where[:8]))}"
-                f"{', …' if where.size > 8 else ''}: allow one in each dimension, or end the episode there"
-            )
 
     def _begin_anew(self, obs: PyTree) -> PyTree:
         """Reset the environments that do not know that their episodes were cut: ``obs`` with their first observations."""
@@ -92,3 +99,14 @@ class Stepper:
             )
         mask: Any = self._cut
         return tree.map_structure(lambda new, old: np.where(per_row(mask, old), new, old), reset_where(mask), obs)
+
+
+def check_mask(env: HostEnv, obs: PyTree, done: np.ndarray, env_id: np.ndarray) -> None:
+    """Refuse a mask that leaves no action to an episode that goes on: a compiled policy cannot, and would break it."""
+    nothing: Any = nothing_allowed(obs, env.action_space)
+    if nothing is not None and (nothing & ~done).any():
+        where = np.unique(env_id[nothing & ~done])
+        raise ValueError(
+            f"{env.name}: {MASK_KEY} forbids every action in environments {', '.join(map(str, where[:8]))}"
+            f"{', …' if where.size > 8 else ''}: allow one in each dimension, or end the episode there"
+        )

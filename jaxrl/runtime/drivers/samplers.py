@@ -1,0 +1,36 @@
+"""The samplers of ``jaxrl.run``, by name."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jaxrl.names import unknown
+from jaxrl.runtime.drivers.asynchronous import AsyncSampler
+from jaxrl.runtime.drivers.sampler import HostSampler, SamplerFn
+from jaxrl.types import Agent, HostEnv
+
+SAMPLERS: dict[str, SamplerFn] = {
+    "sync": HostSampler,
+    "alternating": partial(HostSampler, num_groups=2),
+    "async": AsyncSampler,
+}
+
+
+def check_sampler(agent: Agent, name: str) -> str:
+    """Refuse a sampler that is unknown, or that cannot serve the agent.
+
+    Raises:
+      ValueError: there is no such sampler; the environments are in JAX, or cannot be halved.
+    """
+    if name not in SAMPLERS:
+        raise unknown("sampler", name, list(SAMPLERS))
+    if name == "sync":
+        return name
+    if not isinstance(agent.env, HostEnv):
+        raise ValueError(
+            f"sampler={name!r} is for environments on the host, and {agent.env.name} runs in JAX, in one program with what "
+            "learns: leave sampler out"
+        )
+    if agent.num_envs % 2:
+        raise ValueError(f"sampler={name!r} steps halves of num_envs={agent.num_envs}: use an even number")
+    return name
