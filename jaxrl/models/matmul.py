@@ -45,10 +45,12 @@ def _change_on_cpu(x: Array, kernel: Array, dx: Array, dkernel: Array, dbias: Ar
     if outputs == 1 and x.size <= FEW_NUMBERS:
         return _plain_change(x, kernel, dx, dkernel, dbias)
     rows, drows = x.reshape(size, inputs), dx.reshape(size, inputs)
-    if outputs > 1 and outputs * (size + inputs) < size * inputs:
+    if outputs == 1:
+        change = dense_layer(drows, kernel, dbias) + _one_output(rows, dkernel)
+    elif outputs * (size + inputs) < size * inputs:
         change = _by_outputs(rows, kernel, drows, dkernel, dbias)
     else:
-        apart = dbias if outputs > 1 and size >= MANY_ROWS * outputs else None
+        apart = dbias if size >= MANY_ROWS * outputs else None
         change = dense_layer(drows, kernel, None) + _by_columns(rows, dkernel, dbias if apart is None else None)
         change = change if apart is None else change + apart
     return change.reshape(*x.shape[:-1], outputs)
@@ -58,6 +60,12 @@ def _by_outputs(rows: Array, kernel: Array, drows: Array, dkernel: Array, dbias:
     """All from one copy of dyᵀ, and the kernel's gradient, dyᵀ·x, copied into its place."""
     columns = _product_of_rows(kernel.T, drows) + _product_of_rows(jax.lax.optimization_barrier(dkernel.T), rows)
     return jax.lax.optimization_barrier(columns if dbias is None else columns + dbias[:, None]).T
+
+
+def _one_output(rows: Array, dkernel: Array) -> Array:
+    """As one of two outputs, the other of which is 0: a product, and not a slow sum."""
+    two = jax.lax.optimization_barrier(jnp.pad(dkernel.T, ((0, 1), (0, 0))))
+    return _product_of_rows(two, rows)[0][:, None]
 
 
 def _product_of_rows(left: Array, right: Array) -> Array:
