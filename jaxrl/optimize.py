@@ -106,6 +106,11 @@ def learning_rate_metric(optimizer: OptimizerFn, hyperparams: Any, params: PyTre
     return {"charts/learning_rate": hyperparams.learning_rate}
 
 
+MOST_PACKED = 2**16
+"""Parameters. Two critics of 256 units have 2**17: SAC is 1.05 times as fast with their leaves apart. PPO on Breakout with an MLP has
+60,000, and would be 0.84 times as fast."""
+
+
 class Packing(NamedTuple):
     """How parameters travel through the updates of an iteration."""
 
@@ -117,9 +122,10 @@ def packing(optimizer: OptimizerFn, params: PyTree) -> Packing:
     """One flat vector for this module's optimisers, which treat all elements alike; the tree itself for one of your own.
 
     A small network spends more time on starting a kernel per leaf and operation than on computing, so the vector makes its
-    updates faster, and it is one collective instead of one per leaf. ``opt_state`` is that of what is packed.
+    updates faster, and it is one collective instead of one per leaf. A large one would spend more on copying its gradient
+    together. ``opt_state`` is that of what is packed.
     """
-    if optimizer not in (clipped_adam, clipped_rmsprop):
+    if optimizer not in (clipped_adam, clipped_rmsprop) or sum(x.size for x in jax.tree.leaves(params)) > MOST_PACKED:
         return Packing(lambda tree: tree, lambda tree: tree)
     return Packing(lambda tree: ravel_pytree(tree)[0], ravel_pytree(params)[1])
 
