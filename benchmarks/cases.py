@@ -84,7 +84,7 @@ PPO = {
     "max_grad_norm": 0.5,
 }
 
-# The same, with one environment and one update per step. Both sides move the target network at every update.
+# The same, with one update per step of all environments. Both sides move the target network at every update.
 DQN = {
     "num_envs": 1,
     "batch_size": 128,
@@ -116,8 +116,9 @@ def _ppo(name: str, title: str, num_envs: int, total_steps: int, *, group: str =
     return Case(name, title, group, "ppo", PPO | {"num_envs": num_envs}, total_steps, **more)
 
 
-def _dqn(name: str, title: str, buffer_size: int, **more: Any) -> Case:
-    return Case(name, title, "dqn", "dqn", DQN | {"buffer_size": buffer_size}, 20_000, bound_total_steps=1_000_000, **more)
+def _dqn(name: str, title: str, buffer_size: int, num_envs: int = 1, total_steps: int = 20_000, **more: Any) -> Case:
+    settings = DQN | {"buffer_size": buffer_size, "num_envs": num_envs}
+    return Case(name, title, "dqn", "dqn", settings, total_steps, bound_total_steps=1_000_000, **more)
 
 
 def _sac(name: str, title: str, hidden_sizes: tuple[int, ...], **more: Any) -> Case:
@@ -135,6 +136,7 @@ CASES = (
     _dqn("dqn-10k", "DQN, buffer 10k", 10_000),
     _dqn("dqn-100k", "DQN, buffer 100k", 100_000, repeats_compilation=False),
     _dqn("dqn-1m", "DQN, buffer 1M", 1_000_000, peer_total_steps=2_000, repeats_compilation=False),
+    _dqn("dqn-8-seeds", "DQN, 10 envs, 8 seeds", 10_000, 10, 50_000, num_seeds=8, repeats_compilation=False),
     _ppo(
         "ppo-gru",
         "PPO with a GRU, CartPole without velocities, 16 envs",

@@ -64,6 +64,7 @@ CLAIMS = (
         at_least=False,
     ),
     *_compiles("DQN, buffer 10k", "dqn-10k", 1.25),
+    _faster("DQN, 10 environments, 8 seeds", "dqn-8-seeds", 2.5),
     _faster("SAC, 2×256", "sac-256", 1.25),
     _faster("SAC, 2×256", "sac-256", 1.3, "sbx"),
     Claim(
@@ -82,6 +83,7 @@ RETURNS = (
     ("PPO on Breakout, MLP", "breakout-mlp", "rejax"),
     ("DQN, buffer 10k", "dqn-10k", "rejax"),
     ("DQN, buffer 100k", "dqn-100k", "rejax"),
+    ("DQN, 10 environments, 8 seeds", "dqn-8-seeds", "rejax"),
     ("SAC, 2×256", "sac-256", "rejax"),
     ("SAC, 2×256", "sac-256", "sbx"),
     ("SAC, 2×64", "sac-64", "rejax"),

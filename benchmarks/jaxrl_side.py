@@ -37,7 +37,8 @@ def make_agent(case: Case) -> Agent:
     if case.algorithm == "ppo":
         model = partial(actor_critic, **network)
         return jaxrl.make_ppo(case.env, model=model, clip_value_loss=True, anneal=False, **case.settings)
-    one_update_per_step = {"rollout_length": 1, "replay_ratio": case.settings["batch_size"], "n_step": 1, "anneal": False}
+    ratio = case.settings["batch_size"] / case.settings["num_envs"]
+    one_update_per_step = {"rollout_length": 1, "replay_ratio": ratio, "n_step": 1, "anneal": False}
     if case.algorithm == "sac":
         rates = dict.fromkeys(("actor_learning_rate", "temperature_learning_rate"), case.settings["learning_rate"])
         return jaxrl.make_sac(case.env, model=network, **one_update_per_step, **rates, **case.settings)

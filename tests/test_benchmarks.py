@@ -68,7 +68,7 @@ def test_kernels_prints_a_table(monkeypatch, capsys):
 
     monkeypatch.setattr(kernels, "count", count)
     assert main(["kernels", "--only", "dqn"]) == 0
-    assert asked == ["dqn-10k", "dqn-100k", "dqn-1m"]
+    assert asked == ["dqn-10k", "dqn-100k", "dqn-1m", "dqn-8-seeds"]
     assert cells(capsys.readouterr().out, "DQN, buffer 1M")[1:] == ["50", "250.5", "407"]
 
 
