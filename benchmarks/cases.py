@@ -168,7 +168,7 @@ def scaled(case: Case, scale: float) -> Case:
     """The same case with shorter runs, for a quick look at whether everything works."""
     if scale == 1:
         return case
-    shortest = 2 * case.settings["num_envs"] * case.settings.get("rollout_length", case.settings.get("learning_starts", 1))
+    shortest = 2 * max(case.steps_per_iteration, case.settings.get("learning_starts", 1))
     lengths = ("total_steps", "peer_total_steps", "bound_total_steps")
     given = {name: steps for name in lengths if (steps := getattr(case, name)) is not None}
     return case._replace(**{name: max(shortest, int(scale * steps)) for name, steps in given.items()})

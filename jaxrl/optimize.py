@@ -106,11 +106,6 @@ def learning_rate_metric(optimizer: OptimizerFn, hyperparams: Any, params: PyTre
     return {"charts/learning_rate": hyperparams.learning_rate}
 
 
-MOST_PACKED = 2**16
-"""Parameters. Two critics of 256 units have 2**17: SAC is 1.05 times as fast with their leaves apart. PPO on Breakout with an MLP has
-60,000, and would be 0.84 times as fast."""
-
-
 class Packing(NamedTuple):
     """How parameters travel through the updates of an iteration."""
 
@@ -118,14 +113,17 @@ class Packing(NamedTuple):
     unpack: Callable[[PyTree], PyTree]
 
 
-def packing(optimizer: OptimizerFn, params: PyTree) -> Packing:
+def packing(optimizer: OptimizerFn, params: PyTree, *, at_most: int | None = None) -> Packing:
     """One flat vector for this module's optimisers, which treat all elements alike; the tree itself for one of your own.
 
     A small network spends more time on starting a kernel per leaf and operation than on computing, so the vector makes its
-    updates faster, and it is one collective instead of one per leaf. A large one would spend more on copying its gradient
-    together. ``opt_state`` is that of what is packed.
+    updates faster, and it is one collective instead of one per leaf. ``opt_state`` is that of what is packed.
+
+    Args:
+      at_most: parameters to pack; of more, the tree itself.
     """
-    if optimizer not in (clipped_adam, clipped_rmsprop) or sum(x.size for x in jax.tree.leaves(params)) > MOST_PACKED:
+    large = at_most is not None and sum(x.size for x in jax.tree.leaves(params)) > at_most
+    if large or optimizer not in (clipped_adam, clipped_rmsprop):
         return Packing(lambda tree: tree, lambda tree: tree)
     return Packing(lambda tree: ravel_pytree(tree)[0], ravel_pytree(params)[1])
 

@@ -139,6 +139,19 @@ MINATAR = {
 ASTERIX = MINATAR | {"model": {"activation": "relu"}, "learning_rate": 2.5e-3}
 """By the network for boards: an MLP stays at 12."""
 
+HALFCHEETAH = {
+    "num_envs": 8,
+    "rollout_length": 256,
+    "num_epochs": 10,
+    "num_minibatches": 32,
+    "learning_rate": 3e-4,
+    "anneal": True,
+    "ent_coef": 0.0,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+"""As others train PPO on MuJoCo: 2,048 rows per iteration, 10 epochs of 32 minibatches. CleanRL reports 1,442 ± 46 with them."""
+
 MOUNTAINCAR = {"hold_noise": 16, "normalize_observations": True}
 
 CPU = "2 cores of an AMD EPYC"
@@ -148,6 +161,16 @@ PRESETS = {
     for preset in (
         Preset("ppo-cartpole", "ppo", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 25, CPU), 495),
         Preset("ppo-pendulum", "ppo", "Pendulum-v1", PENDULUM, 2_000_000, 8, Score(-156.8, -163.2, -149.6, 183, CPU), -180),
+        Preset(
+            "ppo-halfcheetah",
+            "ppo",
+            "envpool:HalfCheetah-v4",
+            HALFCHEETAH,
+            1_000_000,
+            3,
+            Score(1750.2, 1709.2, 1787.8, 532, CPU),
+            1442,
+        ),
         Preset("ppo-acrobot", "ppo", "Acrobot-v1", {}, 500_000, 8, Score(-77.6, -80.8, -74.5, 13, CPU), -86),
         Preset(
             "ppo-mountaincar",

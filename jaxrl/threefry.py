@@ -88,6 +88,19 @@ def fold_in(key: Key, data: Array | int) -> Key:
     return plain(jax.random.fold_in(unrolled(key), data))
 
 
+def integers_below(key: Key, shape: tuple[int, ...], bound: Array) -> Array:
+    """i32[*shape], each of 0 to ``bound`` − 1: the upper half of 32 random bits times ``bound`` (Lemire 2019).
+
+    ``randint`` takes twice the bits and three divisions for each, which is half of what a draw from replay costs. Here some
+    integers are likelier than others, by ``bound`` / 2**32 of their probability: 0.02 % for a million of them.
+    """
+    bits, bound = jax.random.bits(key, shape, jnp.uint32), jnp.asarray(bound).astype(jnp.uint32)
+    (high, low), (bound_high, bound_low) = ((x >> 16, x & 0xFFFF) for x in (bits, bound))
+    middle = high * bound_low + (low * bound_low >> 16)
+    upper = high * bound_high + (middle >> 16) + (low * bound_high + (middle & 0xFFFF) >> 16)
+    return upper.astype(jnp.int32)
+
+
 def _as(keys: Key, kind: str, impl: Any) -> Key:
     if str(jax.random.key_impl(keys)) != kind:
         return keys

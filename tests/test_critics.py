@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.critics import Networks, action_values, draw_updates, least
+from jaxrl.critics import MOST_PACKED, Networks, action_values, draw_updates, least, networks
 from jaxrl.envs.check import COMPILE_FAST
 from tests import probes
 from tests.agents import small, to_numpy
@@ -51,6 +51,25 @@ def test_the_least_is_of_the_chosen() -> None:
     values = jnp.array([[3.0, -1.0], [1.0, 5.0], [2.0, 0.0]])
     np.testing.assert_array_equal(least(values, jnp.array([True, False, True])), [2, -1])
     np.testing.assert_array_equal(least(values[..., None], jnp.array([False, True, False])), [[1], [5]])
+
+
+def test_large_networks_learn_as_small_ones_do_with_their_leaves_apart() -> None:
+    """The same steps of clipped Adam, whether the gradient is one vector or not."""
+    _, rule, learner, _ = drawn()
+    few = {"a": jnp.linspace(-1.0, 1.0, 7), "b": jnp.ones((2, 3))}
+    many = few | {"c": jnp.zeros(MOST_PACKED)}  # without a slope
+
+    def loss(params: Any) -> Any:
+        return (params["a"] ** 4).sum() + (params["b"] * jnp.arange(6.0).reshape(2, 3)).sum(), {}
+
+    packed, apart = networks(rule, Networks(few, many), learner.hyperparams)
+    states = [net.optimise.init(net.pack(params)) for net, params in ((packed, few), (apart, many))]
+    assert jax.tree.leaves(states[0])[1].shape == (13,) and len(jax.tree.leaves(states[1])) == 1 + 2 * 3
+    for _ in range(3):
+        few, states[0], metrics = packed.descend(loss, few, states[0], None)
+        many, states[1], same = apart.descend(loss, many, states[1], None)
+        np.testing.assert_allclose(metrics["losses/grad_norm"], same["losses/grad_norm"], rtol=1e-6)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), few, {name: many[name] for name in few})
 
 
 def test_an_ensemble_is_its_critics_one_by_one() -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.threefry import fold_in, plain, unrolled
+from jaxrl.threefry import fold_in, integers_below, plain, unrolled
 
 DRAWS: dict[str, Callable[[Any], Any]] = {
     "fold_in": lambda key: jax.random.key_data(jax.random.fold_in(key, 5)),
@@ -67,3 +67,11 @@ def test_a_draw_has_no_loop() -> None:
 
     key = jax.random.key(0)
     assert " while(" in text(key) and " while(" not in text(unrolled(key))
+
+
+@pytest.mark.parametrize("bound", [1, 2, 7, 2**16 - 1, 2**16, 2**16 + 1, 10**6, 2**31 - 1])
+def test_integers_below_are_the_upper_half_of_the_product(bound):
+    bits = np.asarray(jax.random.bits(jax.random.key(3), (500,), np.uint32)).astype(np.uint64)
+    drawn = integers_below(unrolled(jax.random.key(3)), (500,), jnp.int32(bound))
+    assert drawn.dtype == np.int32
+    np.testing.assert_array_equal(drawn, (bits * np.uint64(bound)) >> np.uint64(32))

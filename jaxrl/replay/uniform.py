@@ -19,7 +19,7 @@ from jaxrl.config import check_count
 from jaxrl.replay import Draw, Replay, Rows
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.records import Records, check_rows, layout_of, pack
-from jaxrl.threefry import unrolled
+from jaxrl.threefry import integers_below, unrolled
 from jaxrl.types import Array, Key, PyTree
 
 CANDIDATES = 4
@@ -125,7 +125,7 @@ def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int) -> Draw:
     envs = state.valid.shape[1]
     # The newest rows have too few successors yet, and the oldest too few predecessors.
     drawable = state.size - ring.after - ring.before
-    index = jax.random.randint(unrolled(key), (CANDIDATES, batch_size), 0, jnp.maximum(drawable, 1) * envs)
+    index = integers_below(unrolled(key), (CANDIDATES, batch_size), jnp.maximum(drawable, 1) * envs)
     age, env = index // envs + ring.after, index % envs
     row = (state.position - 1 - age) % ring.length
     valid = gather_rows(state.valid, row, env) & (drawable > 0)
