@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.presets import PRESETS, Preset
+from jaxrl.presets import CHAIN, PRESETS, Preset
 
 
 class Experiment(NamedTuple):
@@ -70,6 +70,7 @@ EXPERIMENTS = {
         control(PRESETS["ppo-memorychain"], "memoryless", "model", 0.5),
         control(PRESETS["ppo-cartpole-hidden"], "memoryless", "model", 250),
         control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),
+        Experiment("dqn-memorychain-memoryless", "make_dqn", CHAIN, {}, 60_000, 8, 0.5, at_most=True),
         Experiment("dqn-cartpole-long", "make_dqn", "CartPole-v1", {}, 500_000, 8, 475),
     )
 }
