@@ -75,8 +75,12 @@ def make_parser() -> argparse.ArgumentParser:
     replay.add_argument("--repeats", type=positive, default=5, help="rounds in which both take turns (default: 5)")
     replay.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
 
+    sampling = commands.add_parser("sampling", help="rollouts of envpool with a random policy, beside raw steps")
+    sampling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
+    sampling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+
     table = commands.add_parser("table", help="print the tables again from the results, and write them where they stand")
-    for command in (speed, scores, overhead, replay, table):
+    for command in (speed, scores, overhead, replay, sampling, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -95,6 +99,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "scores": run_scores,
             "overhead": run_overhead,
             "replay": run_replay,
+            "sampling": run_sampling,
             "table": show,
         }
         return commands[given.command](given)
@@ -163,6 +168,14 @@ def run_replay(given: argparse.Namespace) -> int:
     result = replay.measure(given.repeats, given.scale, given.out)
     print(replay.replay_report(result))
     return int(min(replay.ratios(result)) < 1)
+
+
+def run_sampling(given: argparse.Namespace) -> int:
+    from benchmarks import sampling
+
+    result = sampling.measure(given.repeats, given.scale, given.out)
+    print(sampling.sampling_report(result))
+    return int(sampling.missed(result))
 
 
 def show(given: argparse.Namespace) -> int:

@@ -1,0 +1,140 @@
+"""Collecting on the host with a random policy, beside the same environments stepped raw."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from gymnasium import spaces
+
+import jaxrl
+from benchmarks import machine
+from benchmarks.jaxrl_side import make_random_agent
+from benchmarks.markdown import table
+from jaxrl.runtime.drivers.samplers import SAMPLERS
+from jaxrl.runtime.records.origin import installed_versions
+from jaxrl.types import HostEnv
+
+NUM_ENVS = 64
+DRAWN = 64
+"""Batches of actions for the raw environments, drawn before anything is timed, which they go through in turn."""
+
+
+class Case(NamedTuple):
+    env: str
+    """As envpool names it."""
+    asked: float
+    """Share of the raw environments' steps per second that a sampler has to reach."""
+    rollout_length: int
+    rows: int
+    """In a timed section."""
+
+
+CASES = (Case("CartPole-v1", 0.85, 128, 4096), Case("Pong-v5", 0.90, 32, 128), Case("HalfCheetah-v4", 0.95, 128, 512))
+
+Rows = Callable[[], Any]
+"""Collects one rollout, or steps as many rows."""
+
+
+@contextlib.contextmanager
+def raw(case: Case) -> Iterator[Rows]:
+    """envpool's own ``step``, as its documentation shows it, with actions that are there already."""
+    import envpool
+
+    pool = envpool.make_gymnasium(case.env, num_envs=NUM_ENVS, seed=0)
+    pool.reset()
+    space, rng = jaxrl.make_env(f"envpool:{case.env}").action_space, np.random.default_rng(0)
+    if isinstance(space, spaces.Discrete):
+        actions: Any = rng.integers(0, int(space.n), (DRAWN, NUM_ENVS)).astype(np.int32)
+    else:
+        assert isinstance(space, spaces.Box)
+        actions = rng.uniform(space.low, space.high, (DRAWN, NUM_ENVS, *space.shape))
+
+    def rows() -> None:
+        for t in range(case.rollout_length):
+            pool.step(actions[t % DRAWN])
+
+    yield rows
+
+
+@contextlib.contextmanager
+def sampled(case: Case, sampler: str) -> Iterator[Rows]:
+    """Rollouts of one of jaxrl's samplers, with everything that a learner gets."""
+    agent = make_random_agent(f"envpool:{case.env}", NUM_ENVS, case.rollout_length)
+    assert isinstance(agent.env, HostEnv)
+    with contextlib.closing(SAMPLERS[sampler](agent, [0])) as collecting:
+        policy = jax.tree.map(lambda x: x[None], agent.algorithm.policy(agent.init(jax.random.key(0)).learner))
+        keys = jax.random.split(jax.random.key(1), 1)
+        yield lambda: jax.block_until_ready(collecting.collect(policy, keys))
+
+
+def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
+    """Environment steps per second: all sides of a case take turns. Writes ``sampling.json``."""
+    cases = []
+    for case in CASES:
+        times = max(1, round(scale * case.rows / case.rollout_length))
+        with contextlib.ExitStack() as stack:
+            sides = {"raw": stack.enter_context(raw(case))}
+            sides |= {name: stack.enter_context(sampled(case, name)) for name in SAMPLERS}
+            rates: dict[str, list[float]] = {name: [] for name in sides}
+            for turn in range(repeats + 1):
+                for name, rows in sides.items():
+                    start = time.perf_counter()
+                    for _ in range(times):
+                        rows()
+                    if turn:  # the first compiles
+                        steps = times * case.rollout_length * NUM_ENVS
+                        rates[name].append(steps / (time.perf_counter() - start))
+        cases.append({"env": case.env, "asked": case.asked, "rollout_length": case.rollout_length, "steps_per_second": rates})
+    result = {
+        "command": machine.command(),
+        "date": machine.now(),
+        "hardware": machine.hardware(),
+        "load": machine.load(),
+        "versions": {**installed_versions(), "envpool": version("envpool")},
+        "num_envs": NUM_ENVS,
+        "cases": cases,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "sampling.json").write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def shares(case: Mapping[str, Any]) -> dict[str, float]:
+    """Of the raw environments' rate, for each sampler: the median of rounds."""
+    rates = case["steps_per_second"]
+    return {
+        name: median(ours / raw for ours, raw in zip(rates[name], rates["raw"], strict=True)) for name in rates if name != "raw"
+    }
+
+
+def missed(result: Mapping[str, Any]) -> bool:
+    """Whether no sampler reaches what is asked, in some case."""
+    return any(max(shares(case).values()) < case["asked"] for case in result["cases"])
+
+
+def sampling_report(result: Mapping[str, Any]) -> str:
+    """The result as Markdown."""
+    rows = []
+    for case in result["cases"]:
+        reached = shares(case)
+        met = "yes" if max(reached.values()) >= case["asked"] else "NO"
+        rate = f"{median(case['steps_per_second']['raw']):,.0f}"
+        rows.append([case["env"], rate, *(f"{share:.0%}" for share in reached.values()), f"≥ {case['asked']:.0%}", met])
+    names = list(shares(result["cases"][0]))
+    lines = [
+        f"## Sampling: {result['num_envs']} environments of envpool and a random policy",
+        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores, "
+        f"jax {result['versions']['jax']}, envpool {result['versions']['envpool']}",
+        table(["", "raw, env steps/s", *names, "asked of the best", "met"], rows),
+        "Medians of rounds in which all sides take turns; raw are envpool's own steps, with actions drawn before.",
+    ]
+    return "\n\n".join(lines)
