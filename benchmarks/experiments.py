@@ -44,6 +44,7 @@ class Experiment(NamedTuple):
 
 def of_preset(preset: Preset) -> Experiment:
     """What a preset claims, measured."""
+    assert preset.threshold is not None, preset.name
     return Experiment(
         preset.name,
         ALGORITHMS[preset.algorithm].builder,
@@ -66,7 +67,7 @@ def control(preset: Preset, name: str, without: str, threshold: float) -> Experi
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        *map(of_preset, PRESETS.values()),
+        *(of_preset(preset) for preset in PRESETS.values() if preset.threshold is not None),
         control(PRESETS["ppo-memorychain"], "memoryless", "model", 0.5),
         control(PRESETS["ppo-cartpole-hidden"], "memoryless", "model", 250),
         control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),

@@ -1,4 +1,4 @@
-"""Settings that were measured: what to train, how, for how long, and the score that came out."""
+"""Settings to train with: what, how and for how long; most with the score that came out, the others as they were published."""
 
 from __future__ import annotations
 
@@ -46,10 +46,18 @@ class Preset(NamedTuple):
     total_steps: int
     """Per seed."""
     num_seeds: int
-    score: Score
-    threshold: float
-    """What a measurement must reach: the mean over seeds, or ``passing_seeds`` of them."""
+    score: Score | None = None
+    """None: not measured here."""
+    threshold: float | None = None
+    """What a measurement must reach: the mean over seeds, or ``passing_seeds`` of them. None: nothing is known."""
     passing_seeds: int | None = None
+    published: str = ""
+    """Whose settings they are, where they were not measured."""
+
+    @property
+    def result(self) -> str:
+        """The score, in words."""
+        return "not measured" if self.score is None else str(self.score)
 
     @property
     def source(self) -> str:
@@ -169,6 +177,76 @@ MOUNTAINCAR = {"hold_noise": 16, "normalize_observations": True}
 
 CPU = "2 cores of an AMD EPYC"
 
+PPO_ATARI = {
+    "num_envs": 8,
+    "rollout_length": 128,
+    "num_epochs": 4,
+    "num_minibatches": 4,
+    "learning_rate": 2.5e-4,
+    "clip_eps": 0.1,
+    "clip_value_loss": True,
+}
+DQN_ATARI = {
+    "num_envs": 8,  # for speed; one in the original
+    "rollout_length": 4,
+    "batch_size": 32,
+    "replay_ratio": 8,
+    "buffer_size": 100_000,  # 2.8 GB; the original has a million
+    "learning_starts": 80_000,
+    "target_update_interval": 250,  # updates: one in 4 steps
+    "n_step": 1,
+    "double": False,
+    "learning_rate": 1e-4,
+    "adam_eps": 1e-8,
+    "epsilon_end": 0.01,
+    "exploration_steps": 1_000_000,
+    "anneal": False,
+}
+IMPALA_ATARI = {"model": {"encoder": "impala"}, "num_envs": 32, "rollout_length": 20, "learning_rate": 6e-4}
+"""The paper's but for the optimiser: Adam, the norm of whose gradient is that of a mean."""
+PPO_MUJOCO = {
+    "num_envs": 1,
+    "rollout_length": 2048,
+    "num_minibatches": 32,
+    "learning_rate": 3e-4,
+    "ent_coef": 0.0,
+    "clip_value_loss": True,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+OFF_POLICY_MUJOCO = {"buffer_size": 1_000_000, "anneal": False}
+"""Of the original's one environment this has the default number, and as many updates per step."""
+SAC_MUJOCO = {**OFF_POLICY_MUJOCO, "learning_starts": 5_000, "actor_learning_rate": 3e-4}
+TD3_MUJOCO = {**OFF_POLICY_MUJOCO, "learning_starts": 25_000, "learning_rate": 3e-4, "actor_learning_rate": 3e-4}
+
+Published = dict[str, tuple[dict[str, Any], str]]
+"""Algorithm -> settings, and whose they are."""
+CLEANRL = "CleanRL (Huang et al. 2022), its"
+ATARI: Published = {
+    "ppo": (PPO_ATARI, f"{CLEANRL} ppo_atari_envpool.py"),
+    "dqn": (DQN_ATARI, f"{CLEANRL} dqn_atari.py with a smaller buffer and more environments"),
+    "impala": (IMPALA_ATARI, "Espeholt et al. 2018, table G.1, with Adam"),
+}
+MUJOCO: Published = {
+    "ppo": (PPO_MUJOCO, f"{CLEANRL} ppo_continuous_action.py"),
+    "sac": (SAC_MUJOCO, f"{CLEANRL} sac_continuous_action.py with more environments"),
+    "td3": (TD3_MUJOCO, f"{CLEANRL} td3_continuous_action.py with more environments"),
+}
+
+
+def _published(domain: str, env: str, names: tuple[str, ...], rules: Published, total_steps: int) -> list[Preset]:
+    """Presets of each rule and environment that were not measured here.
+
+    Args:
+      env: the id, with {} for the name.
+    """
+    return [
+        Preset(f"{rule}-{domain}-{name.lower()}", rule, env.format(name), settings, total_steps, 1, published=source)
+        for rule, (settings, source) in rules.items()
+        for name in names
+    ]
+
+
 PRESETS = {
     preset.name: preset
     for preset in (
@@ -242,6 +320,8 @@ PRESETS = {
             900,
         ),
         Preset("sac-cartpole", "sac", "CartPole-v1", SAC_CARTPOLE, 100_000, 8, Score(491.4, 474.4, 500.0, 118, CPU), 475, 7),
+        *_published("atari", "envpool:{}-v5?episodic_life=True&reward_clip=True", ("Pong", "Breakout"), ATARI, 10_000_000),
+        *_published("mujoco", "envpool:{}-v4", ("Hopper", "Walker2d"), MUJOCO, 1_000_000),
     )
 }
 

@@ -11,13 +11,16 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl.envs.wrappers import WRAPPERS, usage
 from jaxrl.presets import PRESETS, Score, interval_text
+from jaxrl.rollout import example_rollout
 from jaxrl.runtime.cli import envs as envs_command
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, parse
@@ -191,9 +194,14 @@ def test_small_returns_have_two_decimals(score: tuple[float, float, float], expe
     assert interval_text(*score) == str(Score(*score, 1, "")) == expected
 
 
-@pytest.mark.parametrize("name", PRESETS)
+MEASURED = [name for name, preset in PRESETS.items() if preset.score]
+PUBLISHED = [name for name in PRESETS if name not in MEASURED]
+
+
+@pytest.mark.parametrize("name", MEASURED)
 def test_presets_are_what_was_measured(name: str) -> None:
     preset = PRESETS[name]
+    assert preset.score and preset.threshold is not None
     measured = json.loads((REPOSITORY / preset.source).read_text())
     expected = interval_text(measured["mean"], *measured["interval"])
     assert (str(preset.score), preset.score.train_seconds) == (expected, round(measured["train_seconds"])), (
@@ -205,12 +213,33 @@ def test_presets_are_what_was_measured(name: str) -> None:
     assert measured["spec"]["env"] == preset.env == EXPERIMENTS[name].env
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their command is whole, and builds an agent that trains: on shapes alone."""
+    preset = PRESETS[name]
+    first, said, command = output(capsys, "presets", name).splitlines()
+    assert said == f"# not measured here; settings of {preset.published}" and preset.published and "1 seed of" in first
+    assert f"{name} (not measured)" in " ".join(output(capsys, "algos", preset.algorithm).split())
+    assert name not in EXPERIMENTS and not (REPOSITORY / preset.source).exists()
+    options, settings = parse(preset.algorithm, shlex.split(command)[3:])
+    assert parse(preset.algorithm, ["--preset", name]) == (dataclasses.replace(options, preset=name), settings)
+    assert {setting: settings[setting] for setting in preset.settings} == preset.settings
+    agent = ALGORITHMS[preset.algorithm].load().make(preset.env, **settings)
+
+    def once(key: Any) -> Any:
+        learner, rule = agent.init(key).learner, agent.algorithm
+        rollout = example_rollout(rule, agent.env, rule.policy(learner), agent.num_envs, agent.rollout_length)
+        return rule.update(learner, rollout)[0].version
+
+    assert jax.eval_shape(once, jax.eval_shape(lambda: jax.random.key(0))).shape == ()
+
+
+@pytest.mark.parametrize("name", MEASURED)
 def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Flag by flag and by --preset: the same, and every setting of the measurement, so that no default has moved since."""
     preset = PRESETS[name]
     *comments, command = output(capsys, "presets", name).splitlines()
-    assert len(comments) == 3 and all(line.startswith("# ") for line in comments) and str(preset.score) in comments[1]
+    assert len(comments) == 3 and all(line.startswith("# ") for line in comments) and preset.result in comments[1]
     jaxrl_, train, algorithm, *flags = shlex.split(command)
     assert (jaxrl_, train, algorithm) == ("jaxrl", "train", preset.algorithm)
     options, settings = parse(algorithm, flags)
@@ -261,7 +290,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     out = output(capsys, "presets")
     for name, preset in PRESETS.items():
         row = next(line for line in out.splitlines() if line.startswith(f"{name} "))
-        assert str(preset.score) in row and preset.env in row and f"{preset.total_steps / 1e6:g}M" in row
+        assert preset.result in row and preset.env in row and f"{preset.total_steps / 1e6:g}M" in row
 
 
 # ------------------------------------------------------------------------------------------------------------------------ screen

@@ -28,14 +28,14 @@ class IMPALAConfig(OnPolicyConfig):
     """IMPALA's structure."""
 
     num_envs: Count = 16
-    rollout_length: Count = 8
+    rollout_length: Count = 5
     """Rows that each environment contributes to a gradient, and the most rewards in a return; the paper's unroll length."""
 
 
 class IMPALAHyperparams(NamedTuple):
     """IMPALA's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
 
-    learning_rate: LearningRate = 3e-3
+    learning_rate: LearningRate = 2e-3
     gamma: Unit = 0.99
     """Discount per step."""
     vtrace_lambda: Unit = 1.0

@@ -12,7 +12,7 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.names import unknown
-from jaxrl.presets import PRESETS
+from jaxrl.presets import PRESETS, Preset
 from jaxrl.runtime.cli.flags import shown_as
 from jaxrl.runtime.cli.train import field_docs
 from jaxrl.runtime.cli.user_code import import_rule
@@ -59,6 +59,10 @@ def list_algorithms() -> None:
     print(f"\n{len(ALGORITHMS)} algorithms. jaxrl algos NAME shows the settings of one.")
 
 
+def in_a_list(preset: Preset) -> str:
+    return preset.name if preset.score else f"{preset.name} (not measured)"
+
+
 def show_algorithm(name: str, entry: Entry) -> None:
     rule, paper = entry.load(), entry.paper
     home = "jaxrl" if entry.module.startswith("jaxrl.") else entry.module
@@ -72,7 +76,7 @@ def show_algorithm(name: str, entry: Entry) -> None:
             ("file", file_of(entry)),
             ("Python", f"{home}.{entry.builder}{_signature(rule.make)}"),
             ("command", f"jaxrl train {name} --env ENV"),
-            ("presets", ", ".join(preset.name for preset in PRESETS.values() if preset.algorithm == name) or "none"),
+            ("presets", ", ".join(map(in_a_list, [x for x in PRESETS.values() if x.algorithm == name])) or "none"),
         ],
     )
     for heading, source in (

@@ -30,7 +30,7 @@ COMMANDS = {
     "record": "draw a policy at work, as a GIF or MP4",
     "envs": "list environments, their spaces and time limits",
     "algos": "list algorithms, or all settings of one",
-    "presets": "list settings that were measured, with their scores",
+    "presets": "list settings to train with, and their scores",
     "doctor": "find what is missing or broken on this machine, and what mends it",
 }
 """Each is a file beside this one, with ``main(args) -> exit code``."""

@@ -1,4 +1,4 @@
-"""``jaxrl presets``: settings that were measured, and the command that trains with them."""
+"""``jaxrl presets``: settings with their scores, and the command that trains with them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from jaxrl.runtime.cli.flags import shown_as
 from jaxrl.runtime.screen.tables import show_table
 
 HELP = """\
-List settings that were measured, with the scores that they reached; or print
-the whole command of one.
+List settings with the scores that they reached; or print the whole command of
+one. Where it says "not measured", settings are as they were published, and
+nobody has trained with them here.
 
 jaxrl train ALGORITHM --preset NAME takes environment, seeds, steps and
 settings of a preset as defaults; other flags win over them.
@@ -54,8 +55,8 @@ def list_presets() -> None:
             preset.env,
             f"{preset.total_steps / 1e6:g}M",
             str(preset.num_seeds),
-            str(preset.score),
-            f"{preset.score.train_seconds} s",
+            preset.result,
+            f"{preset.score.train_seconds} s" if preset.score else "–",
         )
         for preset in PRESETS.values()
     ]
@@ -64,8 +65,11 @@ def list_presets() -> None:
 
 
 def print_preset(preset: Preset) -> None:
-    score, title = preset.score, ALGORITHMS[preset.algorithm].title
-    print(f"# {preset.name}: {title} on {preset.env}, {preset.num_seeds} seeds of {preset.total_steps:,} steps")
-    print(f"# score {score} (mean greedy return at the end, 95 % interval over seeds)")
-    print(f"# trained in {score.train_seconds} s on {score.hardware}; {preset.source}")
+    score, title, seeds = preset.score, ALGORITHMS[preset.algorithm].title, "seeds" if preset.num_seeds > 1 else "seed"
+    print(f"# {preset.name}: {title} on {preset.env}, {preset.num_seeds} {seeds} of {preset.total_steps:,} steps")
+    if score is None:
+        print(f"# not measured here; settings of {preset.published}")
+    else:
+        print(f"# score {score} (mean greedy return at the end, 95 % interval over seeds)")
+        print(f"# trained in {score.train_seconds} s on {score.hardware}; {preset.source}")
     print(preset.command())

@@ -100,7 +100,7 @@ class RunOptions:
     quiet: Flag = False
     """Show nothing but errors."""
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Take environment, seeds, steps and settings from a measured preset (jaxrl presets); other flags win over it."""
+    """Take environment, seeds, steps and settings from a preset (jaxrl presets); other flags win over it."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -121,6 +121,9 @@ def main(args: Sequence[str]) -> int:
 
 def train(algorithm: str, args: Sequence[str]) -> int:
     options, settings = parse(algorithm, args)
+    preset = find_preset(options.preset, algorithm) if options.preset else None
+    if preset and not preset.score and not options.quiet:
+        print(f"preset {preset.name} was not measured here: its settings are those of {preset.published}")
     seeds = parse_seeds(options.seeds)
     from jaxrl.runtime.system.devices import request_devices_for
 
