@@ -61,6 +61,9 @@ from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState
 C = TypeVar("C", bound=RolloutConfig)
 L = TypeVar("L", bound=LearnerState)
 
+GATHERED_BYTES = 2**20
+"""Of observations, gathered from replay at once: so much stays in a cache, and what many seeds gather is little beside replay."""
+
 
 class Learner(NamedTuple):
     """The state of a rule that keeps nothing of its own; the others have these fields first."""
@@ -125,6 +128,18 @@ class Rule(Generic[C]):
             batch_size //= jax.lax.axis_size(self.axis_name)
         return key, batch_size
 
+    @property
+    def num_parts(self) -> int:
+        """In how many parts, of as many updates each, an iteration gathers what it drew: as few as keep the observations of a
+        part's rows, and of what they reached, within ``GATHERED_BYTES``; or one for each update."""
+        config: Any = self.config
+        obs = jax.tree.leaves(example_input(self.observation_space, self.action_space).obs)
+        update = 2 * config.batch_size * sum(x.nbytes for x in obs)
+        number = config.updates_per_iteration
+        return next(
+            k for k in range(1, number + 1) if number % k == 0 and (number // k * update <= GATHERED_BYTES or k == number)
+        )
+
     def per_update(self, drawn: PyTree) -> PyTree:
         """What was drawn as batches to scan over, [updates_per_iteration, batch_size, ...]."""
         config: Any = self.config
@@ -143,15 +158,27 @@ class Rule(Generic[C]):
         config: Any = self.config
         numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
         if not self.replay.prioritised:
-            # All updates' rows are gathered before the scan: a buffer that a loop reads would be copied into it.
-            batches = self.per_update(batch(learner.replay, self.draw(learner)))
 
             def without_priorities(carry: PyTree, now: Any) -> Any:
                 carry, (metrics, _) = one(carry, now)
                 return carry, metrics
 
-            carry, metrics = jax.lax.scan(without_priorities, start, (numbers, batches, *others))
-            return carry, learner.replay, metrics
+            def part(carry: Any, now: Any) -> Any:
+                (learnt, state), (drawn, numbers, *others) = carry, now
+                # Rows are gathered before the updates, in few large steps.
+                rows = batch(state, jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), drawn))
+                batches = jax.tree.map(lambda x: x.reshape((*drawn.row.shape, *x.shape[1:])), rows)
+                learnt, metrics = jax.lax.scan(without_priorities, learnt, (numbers, batches, *others))
+                return (learnt, state), metrics
+
+            carry, updates = (start, learner.replay), (self.per_update(self.draw(learner)), numbers, *others)
+            if (parts := self.num_parts) == 1:
+                (carry, state), metrics = part(carry, updates)
+            else:  # the loop carries the buffer, or it would be copied into it
+                updates = jax.tree.map(lambda x: x.reshape((parts, -1, *x.shape[1:])), updates)
+                (carry, state), metrics = jax.lax.scan(part, carry, updates)
+                metrics = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), metrics)
+            return carry, state, metrics
 
         key, batch_size = self._draws(learner)
 

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import jaxrl
+from jaxrl import rule
+from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.replay.size import replay_bytes
+from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.system import memory
 from tests import probes
 from tests.agents import small_dqn, small_ppo
@@ -22,6 +27,48 @@ def test_the_estimate_is_what_the_arrays_take(settings: dict[str, Any]) -> None:
     state = jax.jit(agent.init)(jax.random.key(0))
     assert replay_bytes(agent) == sum(x.nbytes for x in jax.tree.leaves(state.learner.replay)) > 4_000
     assert replay_bytes(small_ppo(probes.truncation())) == 0
+
+
+def large_observations(size: int = 400) -> jaxrl.Env:
+    """An endless episode whose observations are numbers that a reset drew: as large as a board of MinAtar."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        obs = jax.random.uniform(key, (size,))
+        return obs, obs
+
+    def step(key: jax.Array, obs: Any, action: Any, params: Any) -> Any:
+        return obs, jaxrl.TimeStep(obs, obs[0], jnp.bool_(False), jnp.bool_(False), {})
+
+    return jaxrl.Env(reset, step, spaces.Box(0.0, 1.0, (size,), np.float32), spaces.Discrete(2), (), "tests:large_observations")
+
+
+def test_sixteen_seeds_take_little_more_than_their_rows() -> None:
+    """Training copies no buffer, and what an iteration draws of it is small beside it."""
+    capacity, seeds = 100_000, 16
+    agent = small_dqn(large_observations(), buffer_size=capacity, rollout_length=32, replay_ratio=32, batch_size=64)
+    rows = seeds * capacity * (400 * 4 + 4 + 4 + 2)  # observation, action, reward, and two flags
+    driver = FusedDriver(agent, range(seeds), jax.devices()[:1])
+    driver._compiler_options = COMPILE_FAST
+    memory = driver.compile_iterate(driver.shapes()).memory_analysis()
+    assert memory.alias_size_in_bytes > rows
+    taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes - memory.alias_size_in_bytes
+    assert rows < taken < 1.05 * rows
+
+
+def test_rows_are_gathered_in_parts_where_observations_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update's 8 rows and what those reached are 25,600 bytes. In parts or not, the same is learnt."""
+    ends = []
+    for limit, parts in ((2**20, 1), (2**16, 8), (1, 16)):
+        monkeypatch.setattr(rule, "GATHERED_BYTES", limit)
+        agent = small_dqn(large_observations(), batch_size=8, rollout_length=8, replay_ratio=4, buffer_size=400)
+        learn: Any = agent.algorithm.learn
+        assert learn.args[0].num_parts == parts
+        if not ends:
+            state = jax.jit(agent.init, compiler_options=COMPILE_FAST)(jax.random.key(0))
+        ends.append(jax.jit(agent.algorithm.learn, compiler_options=COMPILE_FAST)(state.learner))
+    for end in ends[1:]:
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), np.asarray(y)), ends[0][0].params, end[0].params)
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y), ends[0][1], end[1])
 
 
 def linux(folder: Path, monkeypatch: Any, available: int, swap: int = 0, group: tuple[int, int, int] | None = None) -> None:
