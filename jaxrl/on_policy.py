@@ -131,9 +131,10 @@ def learnt_rows(learner: Any, rollout: Rollout) -> Rollout:
     return as_learnt(learner.statistics, rollout)
 
 
-def one_gradient(ready: Prepared[Any], loss: LossOfRollout) -> Agent:
+def one_gradient(ready: Prepared[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
     """The ``Agent`` of a rule that acts as this module does, and learns from each rollout by one gradient of ``loss``."""
-    algorithm = ready.rule.algorithm(init=init, act=act, observe=observe, gradients=partial(gradients, loss))
+    functions: dict[str, Any] = {"init": init, "act": act, "observe": observe, "gradients": partial(gradients, loss)}
+    algorithm = ready.rule.algorithm(**functions, tolerates_lag=tolerates_lag)
     return ready.bind(algorithm, batch=learnt_rows)
 
 

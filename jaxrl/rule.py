@@ -213,12 +213,19 @@ class Rule(Generic[C]):
         rate = learning_rate_metric(self.optimizer, policy.hyperparams, policy.params)
         return gradient, scalars({**metrics, **rate})
 
-    def algorithm(self, *, learnt: tuple[str, ...] = ("params", "statistics"), **functions: Callable[..., Any]) -> Algorithm:
+    def algorithm(
+        self,
+        *,
+        learnt: tuple[str, ...] = ("params", "statistics"),
+        tolerates_lag: bool = False,
+        **functions: Callable[..., Any],
+    ) -> Algorithm:
         """The ``Algorithm`` of functions that take the rule first, by the names that it has for them.
 
         Where none is given, ``init`` is ``init_learner``, and ``policy``, and with replay ``observe`` and ``seal``, are those of
         this module. A rule that gives ``learn`` updates by ``observe``, then ``learn``. One that gives ``gradients`` updates by
-        ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. For ``learnt`` see ``Algorithm``.
+        ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. For ``learnt`` and
+        ``tolerates_lag``, which holds with replay, see ``Algorithm``.
         """
         shared: dict[str, Callable[..., Any]] = {"init": Rule.init_learner, "policy": policy}
         if self.replay is not None:
@@ -236,6 +243,7 @@ class Rule(Generic[C]):
             warmup_iterations=self.warmup_iterations,
             learnt=learnt,
             buffers=("replay",) if self.replay is not None else (),
+            tolerates_lag=tolerates_lag or self.replay is not None,
         )
         if self.intrinsic is not None:
             algorithm = exploring(algorithm, self.intrinsic, self.config.num_envs, self.axis_name)

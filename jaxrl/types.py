@@ -344,6 +344,9 @@ class Algorithm(NamedTuple):
     """Fields of the LearnerState that store rows: ``save_replay=False`` leaves them out of checkpoints, where a seed is frozen
     their arrays alone are not put back, and where environments run on the host those arrays are given up to each ``update`` and
     ``observe``, which write into them: a ``Policy`` must not hold them."""
+    tolerates_lag: bool = False
+    """Whether ``update`` is right for a rollout of parameters that are a few updates old: because rows come from replay, or
+    because the rule corrects for the probability with which actions were drawn."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------- agents

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from jaxrl.rollout import advance, init_actor
 from jaxrl.types import Algorithm, Env, HostEnv, HostStep
@@ -51,3 +52,42 @@ def hosted(env: Env) -> HostEnv:
         name=f"hosted:{env.name}",
         max_episode_steps=env.max_episode_steps,
     )
+
+
+class Clock:
+    """Observations are the time since the reset, in one array for ever; rewards are 1; no episode ends, but at ``limit``."""
+
+    limit: int | None = None
+
+    def __init__(self, num_envs: int, seed: int) -> None:
+        self.time = np.zeros((num_envs, 1), np.float32)
+        self.done = np.zeros(num_envs, bool)
+
+    def reset(self) -> Any:
+        self.time[:] = 0
+        return self.time
+
+    def step(self, action: Any) -> HostStep:
+        self.time += 1
+        self.time[self.done] = 0
+        no, reward = np.zeros(len(self.time), bool), np.where(self.done, 0, 1).astype(np.float32)
+        self.done = no if self.limit is None else self.time[:, 0] >= self.limit
+        return HostStep(self.time, reward, no, self.done)
+
+    def close(self) -> None:
+        pass
+
+
+class Resettable(Clock):
+    def reset_where(self, mask: Any) -> Any:
+        self.time[mask] = 0
+        return self.time
+
+
+class Limited(Clock):
+    limit = 3
+
+
+def clock(kind: Any = Clock, max_episode_steps: int | None = None) -> HostEnv:
+    space = spaces.Box(0, np.inf, (1,))
+    return HostEnv(kind, space, spaces.Discrete(2), name="clock", max_episode_steps=max_episode_steps)

@@ -14,61 +14,18 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl import make_env
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.metrics import merge
-from jaxrl.rollout import concat_rollouts
 from jaxrl.runtime.cli.film import _host_player
-from jaxrl.runtime.drivers.asynchronous import AsyncSampler
 from jaxrl.runtime.drivers.host import HostDriver, HostLearner, evaluate_host
 from jaxrl.runtime.drivers.sampler import HostSampler
-from jaxrl.runtime.drivers.samplers import SAMPLERS
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.play.evaluation import evaluate
 from jaxrl.training import freezing, run_iterations, split_rows
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
 from tests import probes
-from tests.agents import RECURRENT, assert_bit_equal, assert_close, small, small_dqn, small_ppo, suited
-from tests.hosted import hosted
+from tests.agents import RECURRENT, assert_bit_equal, small, small_dqn, small_ppo, suited
+from tests.hosted import Clock, Limited, Resettable, clock, hosted
 
 NUM_ENVS = 4
-
-
-class Clock:
-    """Observations are the time since the reset, in one array for ever; rewards are 1; no episode ends, but at ``limit``."""
-
-    limit: int | None = None
-
-    def __init__(self, num_envs: int, seed: int) -> None:
-        self.time = np.zeros((num_envs, 1), np.float32)
-        self.done = np.zeros(num_envs, bool)
-
-    def reset(self) -> Any:
-        self.time[:] = 0
-        return self.time
-
-    def step(self, action: Any) -> HostStep:
-        self.time += 1
-        self.time[self.done] = 0
-        no, reward = np.zeros(len(self.time), bool), np.where(self.done, 0, 1).astype(np.float32)
-        self.done = no if self.limit is None else self.time[:, 0] >= self.limit
-        return HostStep(self.time, reward, no, self.done)
-
-    def close(self) -> None:
-        pass
-
-
-class Resettable(Clock):
-    def reset_where(self, mask: Any) -> Any:
-        self.time[mask] = 0
-        return self.time
-
-
-class Limited(Clock):
-    limit = 3
-
-
-def clock(kind: Any = Clock, max_episode_steps: int | None = None) -> HostEnv:
-    space = spaces.Box(0, np.inf, (1,))
-    return HostEnv(kind, space, spaces.Discrete(2), name="clock", max_episode_steps=max_episode_steps)
 
 
 def pure_clock(max_episode_steps: int) -> Env:
@@ -231,193 +188,6 @@ def test_environment_parameters_are_refused_where_there_are_none() -> None:
     agent = small_ppo(clock())
     with pytest.raises(ValueError, match="env_params are for pure environments; clock runs on the host"):
         agent.init(jax.random.key(0), env_params={"gravity": 5.0})
-
-
-# --------------------------------------------------------------------------------------------------------------------- samplers
-
-
-class Pair:
-    """A pool of two, each with half of the environments."""
-
-    def __init__(self, agent: Agent, seeds: Any) -> None:
-        half = agent.num_envs // 2
-        self.parts = [HostSampler(agent, seeds, first_id, half) for first_id in (0, half)]
-
-    def collect(self, policy: Any, key: Any) -> Any:
-        rollouts, metrics = zip(*(part.collect(policy, key) for part in self.parts), strict=True)
-        rollouts = [jax.tree.map(lambda x: x[0], rollout) for rollout in rollouts]
-        return jax.tree.map(lambda x: x[None], concat_rollouts(rollouts)), merge(*metrics)
-
-    def close(self) -> None:
-        for part in self.parts:
-            part.close()
-
-
-def driven(agent: Agent, seeds: Any, iterations: int, sampler: Any = HostSampler) -> Any:
-    driver = HostDriver(agent, seeds, sampler)
-    states, metrics, _ = driver.iterate(driver.init(), iterations)
-    driver.close()
-    return states, metrics
-
-
-def test_a_pool_is_only_another_sampler() -> None:
-    """One that collects in parts gives the states, metrics and warm-up of one that holds all environments."""
-    agent = small_dqn("envpool:CartPole-v1")
-    assert_close(driven(agent, [3], 5), driven(agent, [3], 5, Pair))
-
-
-@pytest.mark.parametrize("rule", ["ppo", "dqn"])
-def test_seeds_side_by_side_are_those_alone(rule: str) -> None:
-    """Their environments, actions and what they learn, in one pool; whatever the others are."""
-    agent = small(rule, "envpool:CartPole-v1")
-    both, alone = driven(agent, [3, 5], 5), driven(agent, [5], 5)
-    assert_close(jax.tree.map(lambda x: x[1:], both), alone)
-    params = [np.asarray(x) for x in jax.tree.leaves(both[0].learner.params)]
-    assert any((x[0] != x[1]).any() for x in params)
-
-
-def test_environments_of_several_seeds_are_one_batch() -> None:
-    """Seed by seed, those of each as where it is alone; they end, are cut and are closed as one's."""
-    env, closed = clock(Resettable, max_episode_steps=3), []
-
-    class Watched(Resettable):
-        def __init__(self, num_envs: int, seed: int) -> None:
-            super().__init__(num_envs, seed)
-            self.time += seed
-
-        def reset(self) -> Any:
-            return self.time
-
-        def close(self) -> None:
-            closed.append(len(self.time))
-
-    envs = Stepper(env._replace(open=Watched), 2, [3, 5])
-    envs.reset()
-    assert envs.input.obs[:, 0].tolist() == [3, 3, 5, 5]
-    rows = [envs.step(np.zeros(4, int)) for _ in range(4)]
-    assert [row.truncated.tolist() for row in rows] == [[False] * 4] * 2 + [[True] * 4] + [[False] * 4]
-    assert envs.input.obs[:, 0].tolist() == [0] * 4 and envs.input.is_first.all()
-    envs.close()
-    assert closed == [2, 2]
-
-
-class Background(Clock):
-    """Steps in the background, and gives rows of the later half first; observations differ between environments."""
-
-    def __init__(self, num_envs: int, seed: int, first_id: int = 0) -> None:
-        super().__init__(num_envs, seed)
-        self.first, self.sent = first_id, list[int]()
-
-    def reset(self) -> Any:
-        self.time[:, 0] = 100 * (self.first + np.arange(len(self.time)))
-        return self.time
-
-    def send(self, action: Any, env_id: Any = None) -> None:
-        self.sent = [*self.sent, *(reversed(range(len(self.time))) if env_id is None else env_id)]
-
-    def recv(self) -> Any:
-        half = len(self.time) // 2
-        these, self.sent = np.array(self.sent[:half]), self.sent[half:]
-        self.time[these] += 1
-        no = np.zeros(half, bool)
-        return these, HostStep(self.time[these], np.ones(half, np.float32), no, no)
-
-
-def test_rows_in_any_order_are_put_in_their_place() -> None:
-    """Which the sampler of one whole and of two halves does alike."""
-    agent = small_ppo(clock(Background))
-    policy, key = agent.algorithm.policy(agent.init(jax.random.key(0)).learner), jax.random.key(1)
-    whole, halves = (HostSampler(agent, 0, num_groups=n).collect(policy, key)[0] for n in (1, 2))
-    np.testing.assert_array_equal(whole.inputs.obs[:, :, 0], 100 * np.arange(NUM_ENVS) + np.arange(9)[:, None])
-    np.testing.assert_array_equal(halves.inputs.obs, whole.inputs.obs)
-
-
-def collected_by(name: str, agent: Agent, seed: Any = 3, rollouts: int = 1) -> Any:
-    """The first rollouts of a sampler, by one policy for each seed."""
-    keys = jax.vmap(jax.random.key)(np.atleast_1d(seed))
-    policy, key = jax.vmap(lambda key: agent.algorithm.policy(agent.init(key).learner))(keys), keys
-    if not np.ndim(seed):
-        policy, key = jax.tree.map(lambda x: x[0], policy), keys[0]
-    sampler = SAMPLERS[name](agent, seed)
-    collected = [sampler.collect(policy, key)[0] for _ in range(rollouts)]
-    sampler.close()
-    return collected
-
-
-@pytest.mark.parametrize("env", ["envpool:CartPole-v1", "gymnasium:CartPole-v1?num_workers=2"])
-def test_all_samplers_give_the_same_rollout(env: str) -> None:
-    """By the same parameters: the halves bit for bit; who goes ahead in the next rollout acts with other keys there."""
-    agent = small_ppo(env, model=RECURRENT)
-    (first, second), halves, (ready,) = (
-        collected_by(name, agent, rollouts=n) for name, n in (("sync", 2), ("alternating", 2), ("async", 1))
-    )
-    assert_bit_equal(halves, [first, second])
-    assert_close(ready, first)
-
-
-def test_seeds_are_collected_as_alone_whoever_samples() -> None:
-    agent = small_ppo("envpool:CartPole-v1")
-    (alone,) = collected_by("sync", agent, 5)
-    for name in ("alternating", "async"):
-        (both,) = collected_by(name, agent, [3, 5])
-        assert_close(jax.tree.map(lambda x: x[1], both), alone)
-
-
-def test_rows_of_fast_environments_begin_the_next_rollout() -> None:
-    """No row is lost or doubled, whoever is ready when; the parameters that a rollout began with are its version."""
-    agent = small_ppo("envpool:CartPole-v1", num_envs=6, rollout_length=5)
-    policy = agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
-    sampler = AsyncSampler(agent, 0)
-    rollouts = [sampler.collect(policy._replace(version=np.int32(n)), jax.random.key(n))[0] for n in range(20)]
-    sampler.close()
-    for n, (before, after) in enumerate(itertools.pairwise(rollouts), 1):
-        assert_bit_equal(jax.tree.map(lambda x: x[-1], before.inputs), jax.tree.map(lambda x: x[0], after.inputs))
-        assert set(after.version.tolist()) <= {n - 2, n - 1, n} and (after.version >= before.version).all()
-    done, valid = (np.concatenate([x(r) for r in rollouts]) for x in (lambda r: r.terminated | r.truncated, lambda r: r.valid))
-    np.testing.assert_array_equal(~valid[1:], done[:-1])
-    assert done.any()
-
-
-@pytest.mark.parametrize("name", ["alternating", "async"])
-def test_who_steps_in_the_background_says_so(name: str) -> None:
-    agent = small_ppo("gymnasium:CartPole-v1")
-    with pytest.raises(TypeError, match=rf"^sampler='{name}' needs environments that step in the background, and gymnasium:Cart"):
-        SAMPLERS[name](agent, [0])
-    with pytest.raises(ValueError, match=rf"^sampler='{name}' steps halves of num_envs=3: use an even number"):
-        jaxrl.run(small_ppo("envpool:CartPole-v1", num_envs=3, num_minibatches=1), 64, sampler=name, quiet=True)
-    with pytest.raises(ValueError, match=rf"^sampler='{name}' is for environments on the host, and .* runs in JAX"):
-        jaxrl.run(small_ppo(probes.truncation()), 64, sampler=name, quiet=True)
-
-
-def test_a_sampler_that_is_unknown() -> None:
-    with pytest.raises(ValueError, match=r"^unknown sampler 'alternate'\. Did you mean 'alternating'"):
-        jaxrl.run(small_ppo("envpool:CartPole-v1"), 64, sampler="alternate", quiet=True)
-
-
-def test_a_limit_that_only_jaxrl_knows_is_refused_where_rows_come_as_they_are_ready() -> None:
-    agent = small_ppo(clock(Background, max_episode_steps=3))
-    sampler = AsyncSampler(agent, 0)
-    with pytest.raises(RuntimeError, match=r"^clock: an episode went on past max_episode_steps=3, and sampler='async' cannot"):
-        sampler.collect(agent.algorithm.policy(agent.init(jax.random.key(0)).learner), jax.random.key(0))
-
-
-def test_a_run_says_by_whom_it_is_sampled(tmp_path: Any) -> None:
-    """And goes on so; the states are those of the plain loop."""
-    agent, settings = small_ppo("envpool:CartPole-v1"), {"quiet": True, "tensorboard": False, "eval_every": 0}
-    states, _ = jaxrl.run(agent, 64, sampler="alternating", out=tmp_path / "run", **settings)  # type: ignore[arg-type]
-    plain, _ = jaxrl.run(agent, 64, **settings)  # type: ignore[arg-type]
-    assert_bit_equal(states, plain)
-    with pytest.raises(FileExistsError, match=r'run\.sampler is "alternating" there and null here'):
-        jaxrl.run(agent, 64, out=tmp_path / "run", **settings)  # type: ignore[arg-type]
-    states, _ = jaxrl.resume(tmp_path / "run", total_steps=96, quiet=True)
-    assert states.iteration.tolist() == [3]
-
-
-def test_a_part_of_the_environments_needs_first_id() -> None:
-    agent = small_ppo(clock())
-    HostSampler(agent, 0)
-    with pytest.raises(TypeError, match=r"^clock: environments 2 to 3 cannot be opened apart from the others: let open take"):
-        HostSampler(agent, 0, 2, 2)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- replay

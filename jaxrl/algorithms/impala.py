@@ -113,4 +113,4 @@ def make_impala(
         "axis_name": axis_name,
     }
     ready = prepare_actor_critic(make_impala, env, IMPALAConfig, IMPALAHyperparams, settings, given)
-    return one_gradient(ready, impala_loss)
+    return one_gradient(ready, impala_loss, tolerates_lag=True)

@@ -205,7 +205,8 @@ def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, 
 
 def make_algorithm(rule: Rule[PPOConfig]) -> Algorithm:
     """PPO's learning rule, bound to spaces and to no environment."""
-    return rule.algorithm(init=init, act=act, observe=observe, update=update)
+    # The ratio is to the probabilities with which the rollout's actions were drawn, however old.
+    return rule.algorithm(init=init, act=act, observe=observe, update=update, tolerates_lag=True)
 
 
 def make_ppo(

@@ -23,7 +23,7 @@ from jaxrl.runtime.checkpoint.transfer import check_which
 from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.layout import open_fused
-from jaxrl.runtime.drivers.samplers import SAMPLERS, check_sampler
+from jaxrl.runtime.drivers.samplers import SAMPLERS, check_overlap, check_sampler
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
@@ -48,7 +48,7 @@ KEPT = (
 )
 """Arguments of ``run`` that its ``config.json`` holds under ``run``, besides ``total_steps``."""
 
-ON_HOST: dict[str, Any] = {"sampler": "sync"}
+ON_HOST: dict[str, Any] = {"sampler": "sync", "overlap": False}
 """Arguments for environments on the host, which it holds where they are not these, so that runs of before go on."""
 
 
@@ -79,6 +79,7 @@ def run(
     init_from: Any = None,
     init_which: str = "best",
     sampler: str = "sync",
+    overlap: bool = False,
     checkpoint_every: float = 60.0,
     keep_checkpoints: int = 3,
     save_replay: bool = True,
@@ -131,6 +132,8 @@ def run(
         half steps while the policy acts in the other, for environments that step in the background (envpool's, Gymnasium's with
         ``num_workers``); rollouts are the same. "async": the policy acts in the half that is ready first, and its rows are put
         where they belong; two runs differ.
+      overlap: on host environments, collect each rollout while the one before is learnt from, by the parameters before that; for
+        rules with replay, and those that correct for it, as PPO and IMPALA do. ``charts/policy_lag`` says how old they were.
       checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.
       keep_checkpoints: how many to keep.
       save_replay: False leaves the replay buffer out of checkpoints. A resumed run then fills a new one by a warm-up, and is
@@ -160,7 +163,8 @@ def run(
     seeds = check_seeds(seeds)
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
-    on_host = {name: x for name, x in {"sampler": check_sampler(agent, sampler)}.items() if x != ON_HOST[name]}
+    on_host: dict[str, Any] = {"sampler": check_sampler(agent, sampler), "overlap": check_overlap(agent, overlap)}
+    on_host = {name: value for name, value in on_host.items() if value != ON_HOST[name]}
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
     if out is not None:
         check_seal(agent, save_replay=save_replay)
@@ -275,9 +279,11 @@ def resume(
     return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
 
 
-def open_driver(agent: Agent, seeds: list[int], sampler: str = "sync") -> tuple[Driver, list[jax.Device], str | None]:
+def open_driver(
+    agent: Agent, seeds: list[int], sampler: str = "sync", overlap: bool = False
+) -> tuple[Driver, list[jax.Device], str | None]:
     """The driver for the agent's kind of environment, its devices, and advice about them."""
     if isinstance(agent.env, HostEnv):
-        return HostDriver(agent, seeds, SAMPLERS[sampler]), jax.local_devices()[:1], None
+        return HostDriver(agent, seeds, SAMPLERS[sampler], overlap=overlap), jax.local_devices()[:1], None
     driver, layout = open_fused(agent, seeds)
     return driver, layout.devices, layout.advice

@@ -87,6 +87,8 @@ class RunOptions:
     sampler: Literal["sync", "alternating", "async"] = "sync"
     """Of environments on the host: step all at once; step one half while the policy acts in the other; or act in the half that
     is ready first."""
+    overlap: Flag = False
+    """On host environments, collect each rollout while the one before is learnt from."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
     keep_checkpoints: Count = 3

@@ -14,6 +14,7 @@ import tree
 from jaxrl.rollout import Row, episode_metrics, to_rollout
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
+from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.pools import can_send, open_envs
 from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, host_env, not_in_background, row_keys, stack
 from jaxrl.runtime.drivers.stepping import check_mask
@@ -42,10 +43,10 @@ class AsyncSampler:
         self.act = jax.jit(partial(_act, agent.algorithm))
         self.row_keys = jax.jit(partial(row_keys, num_rows=self.num_rows))
         self.metrics = jax.jit(episode_metrics)
-        self.lanes: list[Lane] = []
+        self.watch, self.lanes = Stopwatch(), list[Lane]()
         try:
             for one in np.atleast_1d(seed):
-                self.lanes.append(Lane(agent, int(one)))
+                self.lanes.append(Lane(agent, int(one), self.watch))
             for lane in self.lanes:
                 lane.reset()
         except BaseException:
@@ -73,7 +74,8 @@ class AsyncSampler:
 class Lane:
     """The environments of one seed, each at a row of its own."""
 
-    def __init__(self, agent: Agent, seed: int) -> None:
+    def __init__(self, agent: Agent, seed: int, watch: Stopwatch) -> None:
+        self.watch = watch
         self.env, self.num_envs, self.num_rows = host_env(agent), agent.num_envs, agent.rollout_length
         self.envs: Any = open_envs(self.env, self.num_envs, [seed], batch_size=self.num_envs // 2)
         if not can_send(self.envs):
@@ -101,14 +103,18 @@ class Lane:
         """Act in the environments that are ready, and wait until some are again."""
         env_id, now = self.ready
         ahead, row = (x.astype(np.int32) for x in np.divmod(self.at[env_id], self.num_rows))
-        self.carry, before, action, extras = act(self.carry, now, env_id, keys, row, ahead)
-        self.action[env_id] = action
-        self.envs.send(np.asarray(action), None if len(env_id) == self.num_envs else env_id)
+        with self.watch("inference"):
+            self.carry, before, action, extras = act(self.carry, now, env_id, keys, row, ahead)
+            self.action[env_id] = action = np.asarray(action)
+        with self.watch("environments"):
+            self.envs.send(action, None if len(env_id) == self.num_envs else env_id)
         self._write(ACTED, self.at[env_id], env_id, (action, extras))
         if (first := row == 0).any():
             start = jax.tree.map(lambda x: np.asarray(x)[first], (np.full(len(row), version, np.int32), before))
             self._write(START, self.at[env_id][first], env_id[first], start)
-        self._receive(*self.envs.recv())
+        with self.watch("environments"):
+            ready, reached = self.envs.recv()
+        self._receive(ready, reached)
 
     def take(self) -> tuple[Rollout, Outcome]:
         """The rollout that is full."""

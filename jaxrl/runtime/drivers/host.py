@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,7 @@ from jaxrl.agent import check_key
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal
+from jaxrl.runtime.drivers.diagnostics import Stopwatch, policy_lag, timed
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.drivers.seeds import over_seeds, per_seed
 from jaxrl.runtime.drivers.stepping import Stepper
@@ -30,6 +33,9 @@ from jaxrl.training import (
     split_rows,
 )
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Metrics, Policy, Rollout
+
+Collected = tuple[Rollout, Metrics]
+"""What a sampler gives."""
 
 
 class InPlace:
@@ -65,7 +71,7 @@ class HostLearner:
         """A fresh state, warmed up."""
         state = self.start(key, hyperparams)
         for _ in range(self.agent.algorithm.warmup_iterations):
-            rollout, _ = self._collect(state)
+            rollout, _ = self.collecting(state)()
             assert self.observe is not None
             rows = state.warmup_rows + np.sum(rollout.valid, axis=(-2, -1), dtype=np.int32)
             learner = self.observe(state.learner, rollout)
@@ -75,28 +81,31 @@ class HostLearner:
     def step(self, state: AgentState) -> tuple[AgentState, Metrics]:
         """What ``Agent.step`` is on a pure environment: collect one rollout, learn from it. The rows that ``state`` stores are
         used up."""
-        rollout, episodes = self._collect(state)
+        rollout, episodes = self.collecting(state)()
         learner, losses = self.update(state.learner, rollout)
         return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
 
-    def step_alive(self, state: AgentState, alive: Array) -> tuple[AgentState, Array, Metrics]:
-        """``step`` where ``alive``, and whether that goes on: see ``training.freezing``."""
-        rollout, episodes = self._collect(state)
-        return self.learn(state.learner, (state._replace(learner=()), rollout, episodes, alive))
+    def learn_alive(self, state: AgentState, collected: Collected, alive: Array) -> tuple[AgentState, Array, Metrics]:
+        """Learn from a rollout where ``alive``: the states, whether they go on, and metrics; see ``training.freezing``."""
+        return self.learn(state.learner, (state._replace(learner=()), *collected, alive))
+
+    def collecting(self, state: AgentState, ahead: int = 0) -> Callable[[], Collected]:
+        """What collects the rollout of an iteration, this one or one that is ``ahead``, by the parameters of ``state``; it needs
+        nothing of the state any more, whose rows an update may use up meanwhile."""
+        policy, key = self.policy(state.learner), self.iteration_key(state.key, state.iteration + ahead)
+        return partial(self.sampler.collect, policy, key)
 
     def _learn(self, learner: Any, given: tuple[AgentState, Rollout, Metrics, Array]) -> tuple[AgentState, Array, Metrics]:
         others, rollout, episodes, alive = given
 
         def step(state: AgentState) -> tuple[AgentState, Metrics]:
             learner, losses = self.agent.algorithm.update(state.learner, rollout)
-            return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
+            lag = policy_lag(state.learner.version, rollout.version)
+            return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses | lag
 
         stepping: Any = freezing(self.agent._replace(step=step))
         (state, alive), metrics = stepping.step((others._replace(learner=learner), alive))
         return state, alive, metrics
-
-    def _collect(self, state: AgentState) -> tuple[Rollout, Metrics]:
-        return self.sampler.collect(self.policy(state.learner), self.iteration_key(state.key, state.iteration))
 
     def close(self) -> None:
         self.sampler.close()
@@ -105,10 +114,14 @@ class HostLearner:
 class HostDriver:
     """Runs an agent on host environments for ``jaxrl.run``: all seeds side by side, which act by one call and learn by one."""
 
-    def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler) -> None:
+    def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, overlap: bool = False) -> None:
+        """``overlap``: collect each rollout while the one before is learnt from, by the parameters before that."""
         self.agent, self.seeds, self.sampler = agent, list(seeds), sampler
         self.learner: HostLearner | None = None
         self.merge = jax.jit(merge)
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-sampler") if overlap else None
+        self.pending: Future[Collected] | None = None
+        """The rollout of the next iteration."""
 
     def init(self, hyperparams: Any = None) -> AgentState:
         """New states, [num_seeds, ...], and environments that stand where they begin."""
@@ -147,13 +160,29 @@ class HostDriver:
         learner, total = self.learner, None
         assert learner is not None
         going: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
-        for _ in range(iterations):
-            states, going, metrics = learner.step_alive(states, going)
-            total = metrics if total is None else self.merge(total, metrics)
-            if not np.asarray(going).any():
-                break
+        watch = getattr(learner.sampler, "watch", None) or Stopwatch()
+        begin, before, done = time.perf_counter(), dict(watch.seconds), 0
+        while done < iterations and going.any():
+            collected = self._collected(learner, states, watch)
+            with watch("learning"):
+                states, going, metrics = learner.learn_alive(states, collected, going)
+                total = metrics if total is None else self.merge(total, metrics)
+                going, done = np.asarray(going), done + 1
         assert total is not None
-        return states, total, np.asarray(going)
+        spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
+        total = jax.device_get(total)
+        return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, done), going
+
+    def _collected(self, learner: HostLearner, states: AgentState, watch: Stopwatch) -> Collected:
+        """The rollout of this iteration. Where collecting and learning overlap, the next one is begun, by the same parameters as
+        this one is learnt from with: which they are depends on nothing but the number of the iteration."""
+        if self.thread is None:
+            return learner.collecting(states)()
+        pending = self.pending or self.thread.submit(learner.collecting(states))
+        with watch("waiting"):
+            collected = pending.result()
+        self.pending = self.thread.submit(learner.collecting(states, ahead=1))
+        return collected
 
     def evaluate(
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
@@ -175,6 +204,9 @@ class HostDriver:
         return self.learner
 
     def close(self) -> None:
+        if self.pending is not None:  # the environments must stand still before they are released
+            self.pending.exception()
+            self.pending = None
         if self.learner is not None:
             self.learner.close()
         self.learner = None

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrl.rollout import Row, episode_metrics, to_rollout
 from jaxrl.runtime.drivers.buffer import Index, RolloutBuffer
+from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Metrics, Policy, PyTree, Rollout, StepInput
@@ -30,6 +31,8 @@ class Sampler(Protocol):
     def close(self) -> None:
         """Release the environments. Nothing is called afterwards."""
 
+    # One that knows what it spends its time on has a `watch`, a Stopwatch.
+
 
 SamplerFn = Callable[[Agent, Sequence[int]], Sampler]
 """Starts to sample for an agent, with seeds: their environments are seeded, and begin."""
@@ -42,7 +45,8 @@ INPUTS, ACTED, CAME = "inputs", "acted", "came"
 class Group:
     """Environments that step together: the same ones of each seed's, [*lead, B] in ``part`` of a rollout's."""
 
-    def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int, part: slice) -> None:
+    def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int, part: slice, watch: Stopwatch) -> None:
+        self.watch = watch
         self.part, self.num_envs = part, part.stop - part.start
         self.lead: tuple[int, ...] = np.shape(seeds)[:1]
         self.envs = Stepper(host_env(agent), self.num_envs, seeds, first_id + part.start)
@@ -57,15 +61,18 @@ class Group:
 
     def begin(self, act: Callable[..., Any], buffer: RolloutBuffer, t: int, policy: Policy, keys: Key) -> None:
         """Act in row t, and let the environments step."""
-        now = buffer.read(INPUTS, self.row(t))
-        self.carry, action, extras = act(policy, self.carry, now, self.env_id, keys, np.int32(t))
-        action = np.asarray(action)
-        self.envs.send(action.reshape(-1, *action.shape[len(self.lead) + 1 :]))
+        with self.watch("inference"):
+            now = buffer.read(INPUTS, self.row(t))
+            self.carry, action, extras = act(policy, self.carry, now, self.env_id, keys, np.int32(t))
+            action = np.asarray(action)
+        with self.watch("environments"):
+            self.envs.send(action.reshape(-1, *action.shape[len(self.lead) + 1 :]))
         buffer.write(ACTED, self.row(t), (action, extras))
 
     def finish(self, buffer: RolloutBuffer, t: int) -> None:
         """What came of row t. It is written down before the environments step again, so nothing of theirs has to be copied."""
-        outcome = self.envs.recv(keep=lambda given: given)
+        with self.watch("environments"):
+            outcome = self.envs.recv(keep=lambda given: given)
         buffer.write(CAME, self.row(t), self._of_seeds(outcome))
         buffer.write(INPUTS, self.row(t + 1), self._of_seeds(self.envs.input))
 
@@ -111,11 +118,11 @@ class HostSampler:
         self.act = jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None)))
         self.row_keys = jax.jit(over(partial(row_keys, num_rows=self.num_rows)))
         self.metrics = jax.jit(over(episode_metrics))
-        self.groups: list[Group] = []
+        self.watch, self.groups = Stopwatch(), list[Group]()
         size = self.num_envs // num_groups
         try:
             for start in range(0, self.num_envs, size):
-                self.groups.append(Group(agent, seed, first_id, slice(start, start + size)))
+                self.groups.append(Group(agent, seed, first_id, slice(start, start + size), self.watch))
                 if num_groups > 1 and not self.groups[0].envs.in_background:
                     raise not_in_background(agent, "alternating")
             for group in self.groups:

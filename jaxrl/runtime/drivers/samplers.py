@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from jaxrl.config import check_switches
 from jaxrl.names import unknown
 from jaxrl.runtime.drivers.asynchronous import AsyncSampler
 from jaxrl.runtime.drivers.sampler import HostSampler, SamplerFn
+from jaxrl.spec import algorithm_name
 from jaxrl.types import Agent, HostEnv
 
 SAMPLERS: dict[str, SamplerFn] = {
@@ -34,3 +36,23 @@ def check_sampler(agent: Agent, name: str) -> str:
     if agent.num_envs % 2:
         raise ValueError(f"sampler={name!r} steps halves of num_envs={agent.num_envs}: use an even number")
     return name
+
+
+def check_overlap(agent: Agent, overlap: bool) -> bool:
+    """Refuse to collect while learning where that is done in one program, or where the rule takes rollouts for its policy's own.
+
+    Raises:
+      TypeError: ``overlap`` is no switch.
+      ValueError: it is on, and the agent cannot do it.
+    """
+    check_switches(overlap=overlap)
+    if not overlap:
+        return False
+    if not isinstance(agent.env, HostEnv):
+        raise ValueError(f"overlap=True is for environments on the host, and {agent.env.name} runs in JAX: leave overlap out")
+    if not agent.algorithm.tolerates_lag:
+        raise ValueError(
+            f"overlap=True collects by parameters that are an update old, and {algorithm_name(agent.spec)} learns as if they "
+            "were its own: leave overlap out, or use a rule with replay, or one that corrects for them, as PPO and IMPALA do"
+        )
+    return True
