@@ -201,7 +201,7 @@ def test_a_run_says_by_whom_it_is_sampled(tmp_path: Any) -> None:
     """And goes on so; the states are those of the plain loop."""
     agent, settings = small_ppo("envpool:CartPole-v1"), {"quiet": True, "tensorboard": False, "eval_every": 0}
     states, history = jaxrl.run(agent, 64, sampler="alternating", out=tmp_path / "run", **settings)  # type: ignore[arg-type]
-    losses = jax.eval_shape(agent.algorithm.update, *jax.eval_shape(example, agent, jax.random.key(0)))[1]
+    losses = jax.eval_shape(agent.algorithm.update, *jax.eval_shape(functools.partial(example, agent), jax.random.key(0)))[1]
     episodes = {name for name in history if name.startswith(("charts/episodic", "charts/valid"))}
     assert {name for name in history if "/" in name and "evaluation" not in name} == {*losses, *episodes, *LOGGED}
     shares = sum(history[f"time/{part}"] for part in PARTS)
