@@ -79,8 +79,11 @@ def make_parser() -> argparse.ArgumentParser:
     sampling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     sampling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
 
+    memory = commands.add_parser("memory", help="what many seeds of DQN with large buffers take, beside the rows in them")
+    memory.add_argument("--scale", type=fraction, default=1.0, help="smaller buffers, to see whether everything works")
+
     table = commands.add_parser("table", help="print the tables again from the results, and write them where they stand")
-    for command in (speed, scores, overhead, replay, sampling, table):
+    for command in (speed, scores, overhead, replay, sampling, memory, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -99,6 +102,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "scores": run_scores,
             "overhead": run_overhead,
             "replay": run_replay,
+            "memory": run_memory,
             "sampling": run_sampling,
             "table": show,
         }
@@ -176,6 +180,15 @@ def run_sampling(given: argparse.Namespace) -> int:
     result = sampling.measure(given.repeats, given.scale, given.out)
     print(sampling.sampling_report(result))
     return int(sampling.missed(result))
+
+
+def run_memory(given: argparse.Namespace) -> int:
+    from benchmarks import memory
+
+    result = memory.measure(given.scale, given.out)
+    print(memory.memory_report(result))
+    write_table(given.out)
+    return int(bool(memory.missed(result)))
 
 
 def show(given: argparse.Namespace) -> int:

@@ -181,6 +181,10 @@ def render(folder: Path) -> str:
         from benchmarks.overhead import overhead_report
 
         parts.append(overhead_report(json.loads(path.read_text(encoding="utf-8"))))
+    if (path := folder / "memory.json").exists():
+        from benchmarks.memory import memory_report
+
+        parts.append(memory_report(json.loads(path.read_text(encoding="utf-8"))))
     if not parts:
         raise FileNotFoundError(
             f"no results in {folder}: run 'python -m benchmarks speed' or 'python -m benchmarks scores' first"
