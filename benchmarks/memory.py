@@ -29,7 +29,7 @@ FORGET_PEAK = Path("/proc/self/clear_refs")
 
 def measure(scale: float, out: Path) -> dict[str, Any]:
     """What the program of training takes, as XLA says and as Linux does. Writes ``memory.json``."""
-    result = {
+    result: dict[str, Any] = {
         "command": machine.command(),
         "date": machine.now(),
         "hardware": machine.hardware(),
