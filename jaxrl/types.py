@@ -122,6 +122,8 @@ class HostEnvs(Protocol):
     begins a row of all environments, or of those that a ``recv`` gave together, and returns at once.
     ``recv() -> (env_id i32[n], HostStep[n])`` waits for rows that were sent and gives some of them, in any order; ``env_id``
     counts from 0 in this batch. No ``step`` and no ``reset`` may come between the two.
+
+    Environments that a compiled program can step have ``compiled() -> CompiledEnvs``.
     """
 
     def reset(self) -> PyTree:
@@ -135,6 +137,17 @@ class HostEnvs(Protocol):
     def close(self) -> None:
         """Release what the environments hold. Nothing is called afterwards."""
         ...
+
+
+class CompiledEnvs(NamedTuple):
+    """A running batch of host environments as operations of a program of JAX's, on a CPU; no ``vmap`` goes over them."""
+
+    handle: Array
+    """Of the batch, before its next row. What each function gives is given to the next: that keeps them in order."""
+    send: Callable[[Array, Array], Array]
+    """(handle, action [B, ...]) -> handle: begins a row of all environments. Actions are not looked at."""
+    recv: Callable[[Array], tuple[Array, HostStep]]
+    """handle -> (handle, the row), in the order of the environments."""
 
 
 class OpenFn(Protocol):

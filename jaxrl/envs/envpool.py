@@ -18,7 +18,7 @@ from jaxrl.config import check_count
 from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
 from jaxrl.envs.gymnax_figures import REAL_TIME
 from jaxrl.envs.host import LEARNING, MOST_ACTIONS, TOLD, check_actions, env_seeds, narrow, quiet
-from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
+from jaxrl.types import CompiledEnvs, HostEnv, HostEnvs, HostStep, PyTree
 
 OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}
 """Settings of envpool that ``open`` and this module decide."""
@@ -194,6 +194,12 @@ class _Running:
             return rows
 
         return tree.map_structure(spread, _cast(fresh, self._dtypes))
+
+    def compiled(self) -> CompiledEnvs:
+        """The same environments for a compiled program; see ``jaxrl.types.CompiledEnvs``."""
+        from jaxrl.envs.envpool_xla import compiled_envs
+
+        return compiled_envs(self._running(), self._dtypes, self._told, self._action_dtype)
 
     def render(self) -> np.ndarray:
         """Pictures of all environments, where ``open_render`` opened them.

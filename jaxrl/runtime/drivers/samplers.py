@@ -7,6 +7,7 @@ from functools import partial
 from jaxrl.config import check_switches
 from jaxrl.names import unknown
 from jaxrl.runtime.drivers.asynchronous import AsyncSampler
+from jaxrl.runtime.drivers.compiled import CompiledSampler
 from jaxrl.runtime.drivers.sampler import HostSampler, SamplerFn
 from jaxrl.spec import algorithm_name
 from jaxrl.types import Agent, HostEnv
@@ -15,6 +16,7 @@ SAMPLERS: dict[str, SamplerFn] = {
     "sync": HostSampler,
     "alternating": partial(HostSampler, num_groups=2),
     "async": AsyncSampler,
+    "xla": CompiledSampler,
 }
 
 
@@ -33,7 +35,7 @@ def check_sampler(agent: Agent, name: str) -> str:
             f"sampler={name!r} is for environments on the host, and {agent.env.name} runs in JAX, in one program with what "
             "learns: leave sampler out"
         )
-    if agent.num_envs % 2:
+    if name != "xla" and agent.num_envs % 2:
         raise ValueError(f"sampler={name!r} steps halves of num_envs={agent.num_envs}: use an even number")
     return name
 
