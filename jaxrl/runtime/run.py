@@ -131,7 +131,8 @@ def run(
       sampler: of environments on the host, who steps when. "sync": all at once, then the policy acts in all. "alternating": one
         half steps while the policy acts in the other, for environments that step in the background (envpool's, Gymnasium's with
         ``num_workers``); rollouts are the same. "async": the policy acts in the half that is ready first, and its rows are put
-        where they belong; two runs differ.
+        where they belong; two runs differ. "xla": a compiled program acts and steps row after row, without Python in between,
+        for envpool's on a CPU; rollouts are those of "sync" but for rounding.
       overlap: on host environments, collect each rollout while the one before is learnt from, by the parameters before that; for
         rules with replay, and those that correct for it, as PPO and IMPALA do. ``charts/policy_lag`` says how old they were.
       checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.

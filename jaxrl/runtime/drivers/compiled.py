@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,12 +15,26 @@ from gymnasium import spaces
 from jaxrl.envs.host import SLACK, check_actions
 from jaxrl.masks import nothing_allowed
 from jaxrl.rollout import Row, episode_metrics, to_rollout
-from jaxrl.rows import Outcome, finish_row, first_input, no_episode
+from jaxrl.rows import finish_row, first_input, no_episode
+from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.pools import open_envs
 from jaxrl.runtime.drivers.sampler import host_env, row_keys, stack
 from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.drivers.stepping import check_mask
-from jaxrl.types import Agent, Array, CompiledEnvs, EpisodeStatistics, HostEnv, HostStep, Key, Metrics, Policy, PyTree, Rollout, StepInput
+from jaxrl.types import (
+    Agent,
+    Array,
+    CompiledEnvs,
+    EpisodeStatistics,
+    HostEnv,
+    HostStep,
+    Key,
+    Metrics,
+    Policy,
+    PyTree,
+    Rollout,
+    StepInput,
+)
 
 
 class Standing(NamedTuple):
@@ -56,7 +70,7 @@ class CompiledSampler:
           ValueError: JAX computes on another device than the CPU.
         """
         self.env, self.single = host_env(agent), not np.shape(seed)
-        self.envs: list[Any] = []
+        self.watch, self.envs = Stopwatch(), list[Any]()
         try:
             for one in np.atleast_1d(seed):
                 self.envs.append(open_envs(self.env, agent.num_envs, [int(one)]))
@@ -81,7 +95,8 @@ class CompiledSampler:
         given = (policy, key)
         if self.single:
             given = jax.tree.map(lambda x: jnp.asarray(x)[None], given)
-        self.standing, rollout, metrics, faults = self.program(*given, self.standing)
+        with self.watch("environments"):  # which the program does not tell from acting
+            self.standing, rollout, metrics, faults = jax.block_until_ready(self.program(*given, self.standing))
         if any(map(bool, faults)):
             self._refuse(rollout, faults)
         return jax.tree.map(lambda x: x[0], (rollout, metrics)) if self.single else (rollout, metrics)
@@ -99,8 +114,8 @@ class CompiledSampler:
                 now = jax.tree.map(lambda x, at=(of_seed, t): x[at], rows.inputs)
                 check_mask(env, now.obs, ~rows.valid[of_seed, t], rows.env_id[of_seed])
         raise RuntimeError(
-            f"{env.name}: an episode went on past max_episode_steps={env.max_episode_steps}, and sampler='xla' cannot end it: use "
-            "sampler='sync', or set truncated there in step"
+            f"{env.name}: an episode went on past max_episode_steps={env.max_episode_steps}, and sampler='xla' cannot end it: "
+            "use sampler='sync', or set truncated there in step"
         )
 
 
@@ -113,8 +128,8 @@ def _compiled(env: HostEnv, envs: Any) -> CompiledEnvs:
         )
     if jax.default_backend() != "cpu":
         raise ValueError(
-            f"sampler='xla' steps environments from within a program on the CPU, and JAX computes on {jax.default_backend()}: use "
-            "sampler='alternating', or JAX_PLATFORMS=cpu"
+            f"sampler='xla' steps environments from within a program on the CPU, and JAX computes on {jax.default_backend()}: "
+            "use sampler='alternating', or JAX_PLATFORMS=cpu"
         )
     made: CompiledEnvs = compiled()
     return made
@@ -161,9 +176,7 @@ def _collect(
     return standing, rollout, over(episode_metrics)(outcome), jax.tree.map(jnp.any, faults)
 
 
-def _step(
-    compiled: Sequence[CompiledEnvs], handles: Sequence[Array], action: Array
-) -> tuple[tuple[Array, ...], HostStep]:
+def _step(compiled: Sequence[CompiledEnvs], handles: Sequence[Array], action: Array) -> tuple[tuple[Array, ...], HostStep]:
     """All seeds' environments: they have begun before the first is waited for."""
     sent = [part.send(handle, action[i]) for i, (part, handle) in enumerate(zip(compiled, handles, strict=True))]
     received = [part.recv(handle) for part, handle in zip(compiled, sent, strict=True)]
