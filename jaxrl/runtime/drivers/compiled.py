@@ -150,25 +150,31 @@ def _collect(
     def put(inputs: StepInput, now: StepInput, t: Array | int) -> StepInput:
         return jax.tree.map(lambda all_, x: jax.lax.dynamic_update_index_in_dim(all_, x, t, 1), inputs, now)
 
-    def row(carried: tuple[Standing, StepInput], given: tuple[Array, Key]) -> tuple[tuple[Standing, StepInput], Any]:
-        (now, inputs), (t, key) = carried, given
-        carry, action, extras = act(policy, now.carry, now.input, env_id, key)
+    def at(inputs: StepInput, t: Array | int) -> StepInput:
+        return jax.tree.map(lambda all_: jax.lax.dynamic_index_in_dim(all_, t, 1, keepdims=False), inputs)
+
+    def row(standing: Standing, given: tuple[Array, Key]) -> tuple[Standing, Any]:
+        """``standing.input`` are those of all rows, [num_seeds, T + 1, B]."""
+        t, key = given
+        now = at(standing.input, t)
+        carry, action, extras = act(policy, standing.carry, now, env_id, key)
         allowed, wrong = _allowed(env.action_space, action)
-        handles, reached = _step(compiled, now.handles, allowed)
-        after, outcome = finish_row(now.done, now.episode, action, reached, env.max_episode_steps)
-        forbidden = nothing_allowed(now.input.obs, env.action_space)
+        handles, reached = _step(compiled, standing.handles, allowed)
+        after, outcome = finish_row(standing.done, standing.episode, action, reached, env.max_episode_steps)
+        forbidden = nothing_allowed(now.obs, env.action_space)
         faults = Faults(
             wrong,
             (outcome.truncated & ~reached.truncated).any(),
-            jnp.zeros((), bool) if forbidden is None else (forbidden & ~now.done).any(),
+            jnp.zeros((), bool) if forbidden is None else (forbidden & ~standing.done).any(),
         )
-        standing = Standing(handles, after, carry, outcome.done, outcome.episode)
-        return (standing, put(inputs, after, t + 1)), ((action, extras, outcome), faults)
+        inputs = put(standing.input, after, t + 1)
+        return Standing(handles, inputs, carry, outcome.done, outcome.episode), ((action, extras, outcome), faults)
 
     inputs = jax.tree.map(lambda x: jnp.zeros((x.shape[0], num_rows + 1, *x.shape[1:]), x.dtype), start.input)
     keys = jnp.swapaxes(over(partial(row_keys, num_rows=num_rows))(key), 0, 1)
-    begin = (jax.tree.map(jnp.asarray, start), put(inputs, start.input, 0))
-    (standing, inputs), (came, faults) = jax.lax.scan(row, begin, (jnp.arange(num_rows), keys))
+    begin = jax.tree.map(jnp.asarray, start)._replace(input=put(inputs, start.input, 0))
+    end, (came, faults) = jax.lax.scan(row, begin, (jnp.arange(num_rows), keys))
+    inputs, standing = end.input, end._replace(input=at(end.input, num_rows))
     action, extras, outcome = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), came)
     version = jnp.broadcast_to(policy.version[:, None], (len(compiled), agent.num_envs))
     ids = jnp.broadcast_to(env_id, version.shape)
