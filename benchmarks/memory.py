@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +22,10 @@ CASES: dict[str, dict[str, Any]] = {"CartPole-v1": {}, "Breakout-MinAtar": {"mod
 """By environment, what differs from DQN's defaults."""
 ALLOWED = 1.3
 """Times the rows themselves."""
-FORGET_PEAK = Path("/proc/self/clear_refs")
-"""Where Linux is told to."""
 
 
 def measure(scale: float, out: Path) -> dict[str, Any]:
-    """What the program of training takes, as XLA says and as Linux does. Writes ``memory.json``."""
+    """What the program of training takes, as XLA says. Writes ``memory.json``."""
     result: dict[str, Any] = {
         "command": machine.command(),
         "date": machine.now(),
@@ -49,9 +46,6 @@ def measure_case(env: str, settings: Mapping[str, Any], capacity: int) -> dict[s
     driver.iterate(driver.init(), 1)  # compiles
     program = driver.programs["iterate"].memory_analysis()
     whole = program.argument_size_in_bytes + program.output_size_in_bytes - program.alias_size_in_bytes
-    gc.collect()
-    before = resident("VmRSS", forget=True)
-    jax.block_until_ready(driver.iterate(driver.init(), 2))
     return {
         "env": env,
         "settings": dict(settings),
@@ -59,7 +53,6 @@ def measure_case(env: str, settings: Mapping[str, Any], capacity: int) -> dict[s
         "rows": SEEDS * capacity * row_bytes(agent),
         "replay": SEEDS * replay_bytes(agent),
         "program": whole + program.temp_size_in_bytes,
-        "process": None if before is None else resident("VmHWM") - before,
     }
 
 
@@ -67,16 +60,6 @@ def row_bytes(agent: Any) -> int:
     """An observation, an action, a reward and two flags."""
     space = agent.env.observation_space
     return int(np.prod(space.shape)) * space.dtype.itemsize + 4 + 4 + 2
-
-
-def resident(what: str, *, forget: bool = False) -> Any:
-    """Bytes of this process in memory, now (VmRSS) or at most since its peak was forgotten (VmHWM); None on other systems."""
-    if not FORGET_PEAK.exists():
-        return None
-    if forget:
-        FORGET_PEAK.write_text("5")
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
-    return int(line.split()[1]) * 1024
 
 
 def missed(result: Mapping[str, Any]) -> list[str]:
@@ -88,16 +71,14 @@ def memory_report(result: Mapping[str, Any]) -> str:
     """The result as Markdown."""
     rows = []
     for case in result["cases"]:
-        taken = [case[what] for what in ("replay", "program", "process")]
-        shares = ["–" if x is None else f"{x / 2**20:,.0f} ({x / case['rows']:.2f})" for x in taken]
+        shares = [f"{x / 2**20:,.0f} ({x / case['rows']:.2f})" for x in (case["replay"], case["program"])]
         rows.append([case["env"], str(case["row_bytes"]), f"{case['rows'] / 2**20:,.0f}", *shares])
-    header = ["DQN on", "bytes of a row", "all rows, MiB", "replay", "program", "process"]
+    header = ["DQN on", "bytes of a row", "all rows, MiB", "replay", "program"]
     lines = [
         f"## Memory: {result['seeds']} seeds in one program, {result['capacity']:,} rows each",
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
         table(header, rows),
         "In MiB, and in brackets times the rows. *a row*: observation, action, reward and two flags. *replay*: its arrays. "
-        "*program*: all arrays of training's program, as XLA plans them. *process*: what initialising and training add to the "
-        "process at most.",
+        "*program*: all arrays of training's program, as XLA plans them.",
     ]
     return "\n\n".join(lines)

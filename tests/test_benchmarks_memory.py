@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import memory
@@ -22,17 +21,7 @@ def test_a_tiny_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: An
     (case,) = result["cases"]
     assert (case["row_bytes"], case["rows"]) == (26, 2 * 10_000 * 26)
     assert case["replay"] == 2 * (8 * 1_256 * 33 + 8) < case["program"]
-    assert case["process"] is None or case["process"] > 0
     assert code == int(case["program"] > 1.3 * case["rows"]) == len(memory.missed(result))
     shown = capsys.readouterr().out
     assert f"| CartPole-v1 |             26 |             0 | {'1 (1.28)':>8} |" in shown
     assert "## Memory: 2 seeds in one program, 10,000 rows each" in (tmp_path / "TABLES.md").read_text()
-
-
-def test_the_peak_of_this_process() -> None:
-    if memory.resident("VmRSS") is None:
-        pytest.skip("no Linux")
-    before = memory.resident("VmRSS", forget=True)
-    block = np.ones(2**25, np.uint8)
-    held = memory.resident("VmHWM") - before
-    assert 0.9 * block.size < held < 2 * block.size
