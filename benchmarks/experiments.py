@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.presets import CHAIN, PRESETS, Preset
+from jaxrl.presets import CHAIN, HIDDEN, PRESETS, Preset
 
 
 class Experiment(NamedTuple):
@@ -72,6 +72,7 @@ EXPERIMENTS = {
         control(PRESETS["ppo-cartpole-hidden"], "memoryless", "model", 250),
         control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),
         Experiment("dqn-memorychain-memoryless", "make_dqn", CHAIN, {}, 60_000, 8, 0.5, at_most=True),
+        Experiment("dqn-cartpole-hidden-memoryless", "make_dqn", HIDDEN, {}, 150_000, 8, 250, at_most=True),
         Experiment("dqn-cartpole-long", "make_dqn", "CartPole-v1", {}, 500_000, 8, 475),
     )
 }

@@ -134,6 +134,15 @@ BIT_FLIP = {
     "epsilon_end": 0.05,
 }
 
+R2D2_HIDDEN = {
+    "batch_size": 16,
+    "n_step": 5,
+    "burn_in": 8,
+    "priority_exponent": 0.6,
+    "learning_rate": 3e-3,
+    "exploration_steps": 10_000,
+    "epsilon_end": 0.1,
+}
 R2D2_CHAIN = {
     "model": CHAIN_SETTINGS["model"],
     "replay_ratio": 48,
@@ -295,6 +304,7 @@ PRESETS = {
         Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
         Preset("pqn-cartpole", "pqn", "CartPole-v1", {}, 500_000, 8, Score(500.0, 500.0, 500.0, 10, CPU), 490),
         Preset("r2d2-memorychain", "r2d2", CHAIN, R2D2_CHAIN, 60_000, 8, Score(1.0, 1.0, 1.0, 169, CPU), 0.9),
+        Preset("r2d2-cartpole-hidden", "r2d2", HIDDEN, R2D2_HIDDEN, 150_000, 8, Score(475.4, 444.4, 498.9, 424, CPU), 450),
         Preset("sac-pendulum", "sac", "Pendulum-v1", SMALL, 20_000, 8, Score(-151.6, -157.6, -145.9, 160, CPU), -160),
         Preset("td3-pendulum", "td3", "Pendulum-v1", TD3_PENDULUM, 20_000, 8, Score(-152.6, -157.5, -147.6, 176, CPU), -160),
         Preset("ddpg-pendulum", "ddpg", "Pendulum-v1", SMALL, 20_000, 8, Score(-150.8, -156.1, -145.0, 145, CPU), -200),
