@@ -20,7 +20,9 @@ from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.records.origin import installed_versions
 
 CAPACITY, BATCH, COPIES = 100_000, 128, (1, 16)
-ITERATIONS = 2_000
+ITERATIONS, FEWEST = 2_000, 20
+"""In a timed section: at most, and where they are slow."""
+SECTION_SECONDS = 2.0
 EXPONENT = 0.6
 ROW = ReplayRow(jnp.zeros(4), jnp.int32(0), jnp.float32(0), jnp.array(False), jnp.array(True))
 """A row of CartPole."""
@@ -91,23 +93,39 @@ def program(side: Side, copies: int, iterations: int) -> tuple[Any, Callable[[An
     return jax.jit(begin)(), jax.jit(looped, donate_argnums=0)
 
 
+class Timed:
+    """The loop of one side, in sections of about ``SECTION_SECONDS``, or of ``most`` iterations if those take less."""
+
+    def __init__(self, side: Side, copies: int, most: int) -> None:
+        self.keys = jax.random.split(jax.random.key(0), copies) if copies > 1 else jax.random.key(0)
+        self._compile(side, copies, min(FEWEST, most))
+        if (fit := int(SECTION_SECONDS / self.section())) > self.iterations:
+            self._compile(side, copies, min(fit, most))
+
+    def _compile(self, side: Side, copies: int, iterations: int) -> None:
+        self.iterations = iterations
+        self.state, self.loop = program(side, copies, iterations)
+        self.section()
+
+    def section(self) -> float:
+        """Seconds per iteration."""
+        start = time.perf_counter()
+        self.state, _ = jax.block_until_ready(self.loop(self.state, self.keys))
+        return (time.perf_counter() - start) / self.iterations
+
+
 def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
     """Seconds per iteration of all copies: both libraries take turns. Writes ``replay.json``."""
     iterations, capacity = max(2, round(ITERATIONS * scale)), max(BATCH, round(CAPACITY * scale))
     cases = []
     for prioritised in (False, True):
         for copies in COPIES:
-            keys = jax.random.split(jax.random.key(0), copies) if copies > 1 else jax.random.key(0)
             made = {"jaxrl": ours(capacity, prioritised=prioritised), "flashbax": flashbax(capacity, prioritised=prioritised)}
-            programs = {name: program(side, copies, iterations) for name, side in made.items()}
-            states = {name: state for name, (state, _) in programs.items()}
-            seconds: dict[str, list[float]] = {name: [] for name in programs}
-            for turn in range(repeats + 1):
-                for name, (_, loop) in programs.items():
-                    start = time.perf_counter()
-                    states[name], _ = jax.block_until_ready(loop(states[name], keys))
-                    if turn:  # the first compiles
-                        seconds[name].append((time.perf_counter() - start) / iterations)
+            sides = {name: Timed(side, copies, iterations) for name, side in made.items()}
+            seconds: dict[str, list[float]] = {name: [] for name in sides}
+            for _ in range(repeats):
+                for name, side in sides.items():
+                    seconds[name].append(side.section())
             cases.append({"prioritised": prioritised, "copies": copies, "seconds": seconds})
     result = {
         "command": machine.command(),

@@ -44,3 +44,10 @@ def test_without_flashbax_it_says_what_to_install(monkeypatch: Any, capsys: Any)
     monkeypatch.setitem(sys.modules, "flashbax", None)
     assert main(["replay"]) == 2
     assert 'flashbax is missing: pip install "jaxrl[peers]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds, iterations", [(0.0, replay.FEWEST), (1e6, 40)])
+def test_sections_are_as_long_as_they_may_take(monkeypatch: Any, seconds: float, iterations: int) -> None:
+    monkeypatch.setattr(replay, "SECTION_SECONDS", seconds)
+    timed = replay.Timed(replay.ours(200, prioritised=False), 1, 40)
+    assert timed.iterations == iterations and timed.section() > 0
