@@ -299,6 +299,7 @@ PRESETS = {
         Preset("ppo-memorychain", "ppo", CHAIN, CHAIN_SETTINGS, 500_000, 8, Score(1.0, 1.0, 1.0, 676, CPU), 0.9),
         Preset("ppo-cartpole-hidden", "ppo", HIDDEN, HIDDEN_SETTINGS, 500_000, 8, Score(500.0, 500.0, 500.0, 561, CPU), 450),
         Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 5, CPU), 475),
+        Preset("impala-cartpole", "impala", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 4, CPU), 475),
         Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(499.4, 498.8, 499.9, 7, CPU), 475),
         Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(499.3, 498.1, 500.0, 17, CPU), 475, 15),
         Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
