@@ -17,7 +17,7 @@ from gymnasium import spaces
 from jaxrl.config import check_count
 from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
 from jaxrl.envs.gymnax_figures import REAL_TIME
-from jaxrl.envs.host import LEARNING, MOST_ACTIONS, TOLD, check_actions, env_seeds, narrow, quiet
+from jaxrl.envs.host import LEARNING, MOST_ACTIONS, TOLD, cast, check_actions, env_seeds, narrow, quiet
 from jaxrl.types import CompiledEnvs, HostEnv, HostEnvs, HostStep, PyTree
 
 OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}
@@ -147,7 +147,7 @@ class _Running:
             pool.async_reset()
             for _ in range(self._num_envs // self._batch_size):
                 obs, info = pool.recv(reset=True)
-                parts.append((_cast(obs, self._dtypes), info["env_id"]))
+                parts.append((cast(obs, self._dtypes), info["env_id"]))
         self._done, self._sent = np.zeros(self._num_envs, bool), 0
         order = np.argsort(np.concatenate([env_id for _, env_id in parts]))
         return tree.map_structure(lambda *x: np.concatenate(x)[order], *(obs for obs, _ in parts))
@@ -179,7 +179,7 @@ class _Running:
         reward = np.where(self._done[env_id], np.float32(0), reward.astype(np.float32, copy=False))
         self._done[env_id] = terminated | truncated
         told = {name: np.asarray(info[name], dtype) for name, dtype in self._told.items()}
-        return env_id, HostStep(_cast(obs, self._dtypes), reward, terminated, truncated, told)
+        return env_id, HostStep(cast(obs, self._dtypes), reward, terminated, truncated, told)
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
         """New episodes in some environments: highway, gfootball and toy_text do not keep the limit that they declare."""
@@ -193,7 +193,7 @@ class _Running:
             rows[which] = x
             return rows
 
-        return tree.map_structure(spread, _cast(fresh, self._dtypes))
+        return tree.map_structure(spread, cast(fresh, self._dtypes))
 
     def compiled(self) -> CompiledEnvs:
         """The same environments for a compiled program; see ``jaxrl.types.CompiledEnvs``."""
@@ -289,9 +289,3 @@ def _dtypes(space: spaces.Space) -> PyTree:
     if isinstance(space, spaces.Dict):
         return {name: _dtypes(part) for name, part in space.items()}
     return narrow(space.dtype)
-
-
-def _cast(obs: Any, dtypes: PyTree) -> PyTree:
-    if isinstance(dtypes, dict):
-        return {name: _cast(obs[name], part) for name, part in dtypes.items()}
-    return np.asarray(obs, dtypes)

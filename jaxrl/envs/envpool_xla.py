@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.envs.host import cast
 from jaxrl.types import Array, CompiledEnvs, HostStep, PyTree
 
 
@@ -29,14 +30,8 @@ def compiled_envs(pool: Any, dtypes: PyTree, told: Mapping[str, np.dtype], actio
     def recv(handle: Array) -> tuple[Array, HostStep]:
         with jax.enable_x64(True):
             handle, (obs, reward, terminated, truncated, info) = recv_(handle)
-            obs, reward = _cast(obs, dtypes), reward.astype(jnp.float32)
+            obs, reward = cast(obs, dtypes), reward.astype(jnp.float32)
             told_ = {name: info[name].astype(dtype) for name, dtype in told.items()}
         return handle, HostStep(obs, reward, terminated, truncated, told_)
 
     return CompiledEnvs(jnp.asarray(handle), send, recv)
-
-
-def _cast(obs: Any, dtypes: PyTree) -> PyTree:
-    if isinstance(dtypes, dict):
-        return {name: _cast(obs[name], part) for name, part in dtypes.items()}
-    return obs.astype(dtypes)

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.config import check_count
+from jaxrl.types import PyTree
 
 LEARNING = {"reward_clip", "episodic_life"}
 """Options that serve learning, and that no score may know of: evaluation opens the environments without them."""
@@ -38,6 +39,13 @@ def narrow(dtype: Any) -> np.dtype:
     return _NARROW.get(dtype, dtype)
 
 
+def cast(obs: Any, dtypes: PyTree) -> PyTree:
+    """An observation in these types; arrays of NumPy's, or of a program's."""
+    if isinstance(dtypes, dict):
+        return {name: cast(obs[name], part) for name, part in dtypes.items()}
+    return obs.astype(dtypes, copy=False)
+
+
 def env_seeds(seed: int, num_envs: int, first_id: int = 0) -> list[int]:
     """int31 seeds for ``num_envs`` environments: a hash of (seed, i) for environment i, from ``first_id`` on."""
     seed, first_id = check_count("seed", seed, at_least=0), check_count("first_id", first_id, at_least=0)
@@ -60,18 +68,29 @@ def check_actions(label: str, space: spaces.Space, action: Any, num_envs: int) -
             raise TypeError(f"{label}: action has dtype {array.dtype}, and must be of real numbers")
         if not np.isfinite(array).all():
             raise ValueError(f"{label}: action holds NaN or infinity in environments {rows_text(~np.isfinite(array))}")
-        slack = SLACK * np.maximum(1, np.abs(array))
-        wrong = (array < space.low - slack) | (array > space.high + slack)
-    else:
-        if array.dtype.kind not in "iu":
-            raise TypeError(f"{label}: action has dtype {array.dtype}, and must be of integers")
-        low = np.asarray(space.start)  # type: ignore[attr-defined]
-        high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1  # type: ignore[attr-defined]
-        wrong = (array < low) | (array > high)
-    if wrong.any():
-        bounds = [_bound(x) for x in ((space.low, space.high) if isinstance(space, spaces.Box) else (low, high))]
+    elif array.dtype.kind not in "iu":
+        raise TypeError(f"{label}: action has dtype {array.dtype}, and must be of integers")
+    if (wrong := outside(space, array)).any():
+        bounds = [_bound(x) for x in action_bounds(space)]
         raise ValueError(f"{label}: action is outside [{bounds[0]}, {bounds[1]}] in environments {rows_text(wrong)}")
     return array
+
+
+def outside(space: spaces.Space, action: Any) -> Any:
+    """Where an array of actions [..., *space.shape], NumPy's or JAX's, holds what is not in ``space``."""
+    xp, (low, high) = action.__array_namespace__(), action_bounds(space)
+    if not isinstance(space, spaces.Box):
+        return (action < low) | (action > high)
+    slack = SLACK * xp.maximum(xp.abs(action), xp.ones_like(action))
+    return ~(xp.isfinite(action) & (action >= low - slack) & (action <= high + slack))
+
+
+def action_bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest action of a Box, or of choices."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    low = np.asarray(space.start)
+    return low, low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
 
 
 def _bound(values: np.ndarray) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.host import SLACK, check_actions
+from jaxrl.envs.host import action_bounds, check_actions, outside
 from jaxrl.masks import nothing_allowed
 from jaxrl.rollout import Row, episode_metrics, to_rollout
 from jaxrl.rows import finish_row, first_input, no_episode
@@ -75,19 +74,17 @@ class CompiledSampler:
             for one in np.atleast_1d(seed):
                 self.envs.append(open_envs(self.env, agent.num_envs, [int(one)]))
             compiled = [_compiled(self.env, envs) for envs in self.envs]
-            obs = stack([envs.reset() for envs in self.envs])
+            first = stack([first_input(envs.reset(), self.env.action_space, agent.num_envs) for envs in self.envs])
         except BaseException:
             self.close()
             raise
-        lead = (len(self.envs), agent.num_envs)
-        first = first_input(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), obs), self.env.action_space, math.prod(lead))
-        carry = agent.algorithm.initial_carry(agent.num_envs)
+        num_seeds, carry = len(self.envs), agent.algorithm.initial_carry(agent.num_envs)
         self.standing = Standing(
             tuple(part.handle for part in compiled),
-            jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), first),
-            jax.tree.map(lambda x: jnp.broadcast_to(x, (lead[0], *x.shape)), carry),
-            np.zeros(lead, bool),  # type: ignore[arg-type]
-            jax.tree.map(lambda x: x.reshape(lead), no_episode(math.prod(lead))),
+            first,
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (num_seeds, *x.shape)), carry),
+            np.zeros((num_seeds, agent.num_envs), bool),  # type: ignore[arg-type]
+            stack([no_episode(agent.num_envs)] * num_seeds),
         )
         self.program = jax.jit(partial(_collect, agent, self.env, compiled))
 
@@ -191,12 +188,6 @@ def _step(compiled: Sequence[CompiledEnvs], handles: Sequence[Array], action: Ar
 
 def _allowed(space: spaces.Space, action: Array) -> tuple[Array, Array]:
     """``(action, whether one was not in the space)``: those that were not are replaced, since envpool's C++ takes anything."""
-    if isinstance(space, spaces.Box):
-        low, high = jnp.asarray(space.low), jnp.asarray(space.high)
-        slack = SLACK * jnp.maximum(1, jnp.abs(action))
-        fine = jnp.isfinite(action) & (action >= low - slack) & (action <= high + slack)
-    else:
-        low = jnp.asarray(space.start, action.dtype)  # type: ignore[attr-defined]
-        count = space.n if isinstance(space, spaces.Discrete) else space.nvec  # type: ignore[attr-defined]
-        fine = (action >= low) & (action < low + jnp.asarray(count, action.dtype))
-    return jnp.where(fine, action, jnp.where(jnp.isfinite(low), low, 0).astype(action.dtype)), ~fine.all()
+    wrong, least = outside(space, action), action_bounds(space)[0]
+    some = np.where(np.isfinite(least), least, 0).astype(action.dtype)
+    return jnp.where(wrong, some, action), wrong.any()
