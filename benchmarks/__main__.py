@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import comparison
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
@@ -198,10 +199,13 @@ def show(given: argparse.Namespace) -> int:
 
 
 def write_table(out: Path) -> None:
-    """``TABLES.md`` beside the results, and the README's table where these are the repository's."""
+    """``TABLES.md`` beside the results; the README's table and the figure of switches where these are the repository's."""
     (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
     if out == RESULTS:
         README.write_text(in_readme(README.read_text(encoding="utf-8"), read_speed(out)), encoding="utf-8")
+        compared = comparison.read_compared(out / "scores")
+        if not comparison.is_of(comparison.FIGURE, compared):  # another matplotlib would draw it a little differently
+            comparison.draw(compared, comparison.FIGURE)
 
 
 if __name__ == "__main__":

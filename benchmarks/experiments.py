@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from benchmarks.switches import CARTPOLE_RETURNS, SWITCHES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.presets import CHAIN, HIDDEN, PRESETS, Preset
 
@@ -64,6 +65,11 @@ def control(preset: Preset, name: str, without: str, threshold: float) -> Experi
     return measured._replace(threshold=threshold, at_most=True)
 
 
+def on_cartpole(name: str, settings: dict[str, Any], builder: str = "make_dqn") -> Experiment:
+    """A variant of DQN at the length at which they are compared."""
+    return Experiment(name, builder, "CartPole-v1", settings, 500_000, 8, 475)
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
@@ -73,6 +79,8 @@ EXPERIMENTS = {
         control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),
         Experiment("dqn-memorychain-memoryless", "make_dqn", CHAIN, {}, 60_000, 8, 0.5, at_most=True),
         Experiment("dqn-cartpole-hidden-memoryless", "make_dqn", HIDDEN, {}, 150_000, 8, 250, at_most=True),
-        Experiment("dqn-cartpole-long", "make_dqn", "CartPole-v1", {}, 500_000, 8, 475),
+        on_cartpole("dqn-cartpole-long", {}),
+        *(on_cartpole(f"dqn-cartpole-{name}", variant.settings) for name, variant in SWITCHES.items()),
+        on_cartpole("rainbow-cartpole", CARTPOLE_RETURNS, "make_rainbow"),
     )
 }

@@ -2,8 +2,9 @@
 
 In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train ppo --help`` says, ``<!-- results: PPO -->`` a
 table of measured scores, ``<!-- curves: PPO -->`` the command and the curve of each, ``<!-- speed: ppo -->`` the measured speed,
-``<!-- algorithms: table -->`` a list from the registry, and ``[code: ppo.py | some text]`` the line of that file which holds the
-text. LaTeX becomes MathML. The navigation gets the page of each algorithm, and one with its source.
+``<!-- switches: CartPole-v1 -->`` scores of DQN's variants, ``<!-- algorithms: table -->`` a list from the registry, and
+``[code: ppo.py | some text]`` the line of that file which holds the text. LaTeX becomes MathML. The navigation gets the page of
+each algorithm, and one with its source.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from benchmarks.comparison import comparison_table, read_compared
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.summary import page_table, read_speed
 from jaxrl.algorithms import ALGORITHMS, Entry
@@ -34,7 +36,7 @@ WIDTH = "100"
 
 HELP = re.compile(r"<!-- help: ?([a-z0-9 ]*)-->")
 LISTS = re.compile(r"<!-- algorithms: (\w+) -->")
-MEASURED = re.compile(r"<!-- (results|curves|speed): (.+?) -->")
+MEASURED = re.compile(r"<!-- (results|curves|speed|switches): (.+?) -->")
 LOGGED = re.compile(r"^## What is logged\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"\[code: (\w+)\.py \| (.+?)\]")
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
@@ -246,7 +248,12 @@ def speed(algorithm: str) -> str:
     return page_table(read_speed(SCORES.parent), algorithm)
 
 
-MEASURES: dict[str, Callable[[str], str]] = {"results": results, "curves": curves, "speed": speed}
+def switches(env: str) -> str:
+    """DQN's switches beside each other, from ``benchmarks/results/scores``."""
+    return comparison_table(read_compared(SCORES), env)
+
+
+MEASURES: dict[str, Callable[[str], str]] = {"results": results, "curves": curves, "speed": speed, "switches": switches}
 
 
 def code_link(stem: str, text: str) -> str:

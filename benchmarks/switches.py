@@ -1,0 +1,51 @@
+"""DQN's switches, one at a time: what is added to its defaults, and what is taken from them. Data only."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+CROSS_ENTROPY = {"learning_rate": 1e-3, "adam_eps": 1.5e-4}
+QUANTILES = {"learning_rate": 1e-3, "adam_eps": 1e-3}
+"""Step sizes for losses of heads that are not squared errors."""
+CARTPOLE_RETURNS = {"v_min": 0.0, "v_max": 100.0}
+"""Discounted by 0.99, at most 100."""
+
+
+class Variant(NamedTuple):
+    """DQN with one thing changed."""
+
+    label: str
+    settings: dict[str, Any]
+    """What differs from ``make_dqn``'s defaults."""
+
+
+SWITCHES = {
+    "dueling": Variant("+ dueling", {"dueling": True}),
+    "munchausen": Variant("+ Munchausen", {"munchausen": 0.9}),
+    "prioritized": Variant("+ prioritised replay", {"prioritized": True}),
+    "apex": Variant("+ an ε per environment", {"epsilon_start": 0.4, "epsilon_end": 0.4, "epsilon_exponent": 7.0}),
+    "noisy": Variant("+ noisy layers", {"noisy": True, "epsilon_start": 0.0, "epsilon_end": 0.0}),
+    "c51": Variant("+ C51", {"head": "c51", **CARTPOLE_RETURNS, **CROSS_ENTROPY}),
+    "qr": Variant("+ QR", {"head": "qr", **QUANTILES}),
+    "iqn": Variant("+ IQN", {"head": "iqn", **QUANTILES}),
+    "one-step": Variant("− n-step returns", {"n_step": 1}),
+    "single": Variant("− double", {"double": False}),
+    "mnih": Variant("− both", {"n_step": 1, "double": False}),
+}
+"""Each name ends that of its score, ``dqn-cartpole-NAME``."""
+
+PANELS: dict[str, dict[str, str]] = {
+    "CartPole-v1": {
+        "dqn-cartpole-long": "DQN: double, n = 5",
+        **{f"dqn-cartpole-{name}": variant.label for name, variant in SWITCHES.items()},
+        "rainbow-cartpole": "Rainbow",
+        "pqn-cartpole": "PQN",
+    },
+    **{
+        f"{game}-MinAtar": {
+            f"pqn-minatar-{game.lower()}": "PQN",
+        }
+        for game in ("Breakout", "SpaceInvaders")
+    },
+}
+"""The figure that compares them: environment -> name of a score -> label."""
