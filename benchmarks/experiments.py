@@ -28,12 +28,17 @@ class Experiment(NamedTuple):
     """Greedy episodes per seed."""
     at_most: bool = False
     """A control: the mean must not exceed the threshold."""
+    last_episodes: int = 0
+    """Where it is not 0, scores are training returns, of so many last episodes or a few more; greedy ones are kept beside."""
+    run: dict[str, Any] = {}  # noqa: RUF012
+    """Keywords of ``jaxrl.run``."""
 
     @property
     def asked(self) -> str:
         """What must pass, in words."""
         who = "mean" if self.passing_seeds is None else f"{self.passing_seeds} of {self.num_seeds} seeds"
-        return f"{who} {'≤' if self.at_most else '≥'} {self.threshold:g}"
+        what = f"{who} {'≤' if self.at_most else '≥'} {self.threshold:g}"
+        return f"{what} in the last {self.last_episodes} episodes of training" if self.last_episodes else what
 
     def passes(self, scores: list[float]) -> bool:
         if self.at_most:
@@ -70,6 +75,20 @@ def on_cartpole(name: str, settings: dict[str, Any], builder: str = "make_dqn") 
     return Experiment(name, builder, "CartPole-v1", settings, 500_000, 8, 475)
 
 
+PONG = {
+    "model": {"encoder": "mnih2013"},
+    "num_envs": 8,
+    "rollout_length": 128,
+    "num_epochs": 4,
+    "num_minibatches": 8,
+    "learning_rate": 1e-3,
+    "anneal": True,
+}
+"""As PPO is trained on Atari, but in larger steps, as there are but a fifth as many."""
+SMALL_PONG = "envpool:Pong-v5?img_height=42&img_width=42"
+"""A quarter of the pixels, which is what a CPU can learn from in an hour."""
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
@@ -82,5 +101,8 @@ EXPERIMENTS = {
         on_cartpole("dqn-cartpole-long", {}),
         *(on_cartpole(f"dqn-cartpole-{name}", variant.settings) for name, variant in SWITCHES.items()),
         on_cartpole("rainbow-cartpole", CARTPOLE_RETURNS, "make_rainbow"),
+        Experiment(
+            "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
+        ),
     )
 }

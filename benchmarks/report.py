@@ -161,7 +161,10 @@ def score_report(results: Sequence[Mapping[str, Any]]) -> str:
             ]
         )
     header = ["experiment", "steps", "seeds", "mean [95 %]", "least", "asked", "passed", "training, s"]
-    legend = "A score is the mean of 128 greedy episodes at the end of training; the interval is a bootstrap over seeds."
+    legend = (
+        "A score is the mean of 128 greedy episodes at the end of training, or what *asked* says; the interval is a bootstrap "
+        "over seeds."
+    )
     return "## Scores\n\n" + table(header, rows) + "\n\n" + legend
 
 

@@ -6,7 +6,7 @@ import json
 import platform
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,6 +26,8 @@ from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
 CURVES = ("env_steps", TRAINING_RETURN)
+CAME_LATER = ("at_most", "last_episodes", "run")
+"""Fields of experiments that results of before do not have."""
 
 
 def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool = False, quiet: bool = False) -> dict[str, Any]:
@@ -55,7 +57,10 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
     verdict = "passed" if result["passed"] else "NOT passed"
     title = f"{result['agent']} · {experiment.env} · {experiment.num_seeds} seeds"
     score = interval_text(result["mean"], *result["interval"])
-    subtitle = f"greedy return at the end: {score}; asked: {experiment.asked}, {verdict}"
+    kind = (
+        f"return of the last {result['episodes']} training episodes" if experiment.last_episodes else "greedy return at the end"
+    )
+    subtitle = f"{kind}: {score}; asked: {experiment.asked}, {verdict}"
     learning_curve({name: history[name] for name in CURVES}, path.with_suffix(".png"), title=title, subtitle=subtitle)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
@@ -66,7 +71,7 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
 
 def describe(experiment: Experiment) -> dict[str, Any]:
     """The experiment as it comes back from JSON; equal settings are equal here."""
-    fields = {name: x for name, x in experiment._asdict().items() if name != "at_most" or x}  # which came later
+    fields = {name: x for name, x in experiment._asdict().items() if name not in CAME_LATER or x}
     return json.loads(json.dumps(fields))
 
 
@@ -96,8 +101,11 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tup
         eval_episodes=experiment.episodes,
         tensorboard=False,
         quiet=quiet,
+        **experiment.run,
     )
-    scores = history[EVALUATION_RETURN][-1]
+    greedy, trained = history[EVALUATION_RETURN][-1], training_returns(history, experiment.last_episodes)
+    scores = trained.mean if experiment.last_episodes else greedy
+    more = {"greedy": greedy.tolist(), "episodes": min(trained.episodes)} if experiment.last_episodes else {}
     result = {
         "name": experiment.name,
         "agent": algorithm_name(agent.spec),
@@ -107,6 +115,7 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tup
         "mean": float(scores.mean()),
         "interval": bootstrap_interval(scores),
         "scores": scores.tolist(),
+        **more,
         "seeds": list(range(experiment.num_seeds)),
         "total_steps": int(history["rows"][-1]),
         "train_seconds": train_seconds(history),
@@ -118,6 +127,32 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tup
         "history": without_nan(plain({name: history[name].round(3) for name in CURVES})),
     }
     return result, history
+
+
+class Trained(NamedTuple):
+    """Training returns at the end of a run."""
+
+    mean: np.ndarray
+    """Of each seed."""
+    episodes: list[int]
+    """How many of each seed it is of."""
+
+
+def training_returns(history: dict[str, np.ndarray], num_episodes: int) -> Trained:
+    """Means over the last chunks that hold ``num_episodes`` together, of all episodes that ended there.
+
+    Each end is followed by the row of a reset, which is no step: so many episodes ended in a chunk as it has rows that are none
+    (but for those that end with it, whose resets the next chunk has).
+    """
+    resets = np.diff(history["rows"][:, None] - history["env_steps"], axis=0, prepend=0)
+    means, counts = [], []
+    for returns, ended in zip(history[TRAINING_RETURN].T, resets.T, strict=True):
+        ended = np.where(np.isnan(returns), 0, np.maximum(ended, 1))
+        enough = np.flatnonzero(ended[::-1].cumsum() >= num_episodes)
+        last = slice(-1 - enough[0] if enough.size else 0, None)
+        means.append(np.average(np.nan_to_num(returns[last]), weights=ended[last]) if ended[last].any() else np.nan)
+        counts.append(int(ended[last].sum()))
+    return Trained(np.array(means), counts)
 
 
 def train_seconds(history: dict[str, np.ndarray]) -> float:

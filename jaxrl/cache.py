@@ -16,6 +16,7 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 CACHED_BYTES = 1 << 21
 """Of what the products of a part give. Those two cores have second-level caches of 2 MiB together; parts of half this size, or of
 twice, are slower by less than what the cut brings."""
+PRODUCTS = ("dot_general", "concatenate", "conv_general_dilated")
 LEAST_ROWS = 256
 """Fewer are not looked at: tracing takes longer than what a cut could save."""
 
@@ -36,13 +37,13 @@ def is_a_part(function: Callable[..., Any], *args: Any, rows: int) -> bool:
 
 
 def bytes_of_products(function: Callable[..., Any], *args: Any) -> int:
-    """What the matrix products of a function give, and what is put together for them."""
+    """What the matrix products and convolutions of a function give, and what is put together for them."""
 
     def count(jaxpr: Jaxpr) -> int:
-        made: list[Any] = [
-            x.aval for eqn in jaxpr.eqns if eqn.primitive.name in ("dot_general", "concatenate") for x in eqn.outvars
-        ]
-        inner = [x for eqn in jaxpr.eqns for x in jaxprs_in_params(eqn.params)]
-        return sum(x.size * x.dtype.itemsize for x in made) + sum(map(count, inner))
+        made: list[Any] = [x.aval for eqn in jaxpr.eqns if eqn.primitive.name in PRODUCTS for x in eqn.outvars]
+        inner = [[count(x) for x in jaxprs_in_params(eqn.params)] for eqn in jaxpr.eqns]
+        one_of = [eqn.primitive.name == "cond" for eqn in jaxpr.eqns]  # as a choice by platform is
+        inside = [max(counts) if chosen else sum(counts) for counts, chosen in zip(inner, one_of, strict=True)]
+        return sum(x.size * x.dtype.itemsize for x in made) + sum(inside)
 
     return count(jax.make_jaxpr(function)(*args).jaxpr)

@@ -532,6 +532,20 @@ def test_the_settings_of_experiments_fit(name):
     assert agent.spec["settings"]["total_steps"] == 0  # the run sets its own
 
 
+def test_a_score_may_be_of_the_last_episodes_of_training():
+    """Rows that are no steps are resets: of 3 episodes, none, 2 and 4 of one seed, and of none, none, 1 and 2 of the other."""
+    rows, resets = np.array([0, 10, 20, 30, 40]), np.array([[0, 0], [3, 0], [3, 0], [5, 1], [9, 3]])
+    nan = np.nan
+    returns = np.array([[nan, nan], [1.0, nan], [nan, nan], [2.0, 6.0], [5.0, 3.0]])
+    history = {"rows": rows, "env_steps": rows[:, None] - resets, "charts/episodic_return": returns}
+    mean, episodes = scores.training_returns(history, 5)
+    np.testing.assert_allclose(mean, [(4 * 5 + 2 * 2) / 6, (2 * 3 + 6) / 3])
+    assert episodes == [6, 3]  # the other seed has no more
+    pong = EXPERIMENTS["ppo-pong"]
+    assert pong.asked == "mean ≥ -10 in the last 100 episodes of training" and scores.describe(pong)["last_episodes"] == 100
+    assert not {"last_episodes", "run"} & scores.describe(EXPERIMENTS["ppo-cartpole"]).keys()
+
+
 def test_intervals():
     assert scores.bootstrap_interval(np.full(4, 500.0)) == [500.0, 500.0]
     values = np.random.default_rng(1).normal(100, 10, 200)

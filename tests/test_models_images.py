@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from jaxrl.agent import state_shapes
 from jaxrl.models import ImpalaCNN, MinAtarCNN, NatureCNN, OrthogonalKernel, actor_critic, board_convolution, q_network
+from jaxrl.models.images import IMAGE_NETWORKS
 from jaxrl.spaces import example_input, first_input
 from tests.agents import small_ppo
 from tests.test_models import check_orthogonal, jit
@@ -108,6 +109,8 @@ def test_sizes_of_the_published_networks() -> None:
     """Nature's of Pong; IMPALA's of Procgen, as Cobbe et al. 2020 train it; and MinAtar's DQN."""
     assert count(shapes(q_network, FRAMES)) == 1_687_206
     assert count(shapes(actor_critic, PICTURE, spaces.Discrete(15), encoder="impala")) == 626_256
+    small = shapes(q_network, FRAMES, encoder="mnih2013")["torso"]  # 16 of 8×8 by 4, 32 of 4×4 by 2, 256 units
+    assert count(small) == (8 * 8 * 4 * 16 + 16) + (4 * 4 * 16 * 32 + 32) + (9 * 9 * 32 * 256 + 256)
     assert count(shapes(q_network, BOARD)) == (9 * 4 * 16 + 16) + (1024 * 128 + 128) + (128 * 6 + 6)
     wide = shapes(q_network, PICTURE, encoder="impala", channel_multiplier=4)["torso"]["impala"]
     assert wide["conv_0"]["kernel"].shape == (3, 3, 3, 64) and wide["residual_2_1_1"]["kernel"].shape == (3, 3, 128, 128)
@@ -126,7 +129,7 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 
 def nature(x: np.ndarray, params: Any) -> np.ndarray:
-    for i, stride in enumerate((4, 2, 1)):
+    for i, stride in enumerate((4, 2, 1)[: len(params)]):
         x = relu(convolved(x, params[f"conv_{i}"], stride))
     return x
 
@@ -149,8 +152,13 @@ def minatar(x: np.ndarray, params: Any) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "module, reference, shape",
-    [(NatureCNN(), nature, (40, 36, 2)), (ImpalaCNN(), impala, (9, 8, 2)), (MinAtarCNN(), minatar, (5, 4, 3))],
-    ids=["nature", "impala", "minatar"],
+    [
+        (NatureCNN(), nature, (40, 36, 2)),
+        (IMAGE_NETWORKS["mnih2013"](), nature, (27, 20, 2)),
+        (ImpalaCNN(), impala, (9, 8, 2)),
+        (MinAtarCNN(), minatar, (5, 4, 3)),
+    ],
+    ids=["nature", "mnih2013", "impala", "minatar"],
 )
 def test_networks_are_those_of_their_papers(module: Any, reference: Any, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(1).normal(size=(2, 3, *shape)).astype(np.float32)

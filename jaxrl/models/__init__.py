@@ -95,10 +95,11 @@ def actor_critic(
     Args:
       observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them, each entry encoded by its kind.
       action_space: Discrete, MultiDiscrete or Box.
-      encoder: the network for images (Boxes of three axes, or grey ones of two): "nature" (Mnih et al. 2015), "impala" (Espeholt
-        et al. 2018), "minatar" (Young & Tian 2019), or "flat" for none. "auto": "nature" from 36×36 pixels on, "minatar" below.
+      encoder: the network for images (Boxes of three axes, or grey ones of two): "nature" (Mnih et al. 2015), "mnih2013" (the
+        same authors' first), "impala" (Espeholt et al. 2018), "minatar" (Young & Tian 2019), or "flat" for none. "auto": "nature"
+        from 36×36 pixels on, "minatar" below.
       hidden_sizes: units of each layer behind the encodings; before the core, if there is one. Default: (64, 64), or what the
-        paper of the encoder has: (512,), (256,) and (128,).
+        paper of the encoder has: (512,), (256,), (256,) and (128,).
       activation: "tanh", "relu", "elu" or "silu", of convolutions too; default "relu" where there is an image, "tanh" elsewhere.
       layer_norm: normalise the hidden layers before their activation (Ba et al. 2016).
       shared: policy and value have one torso, and one core. Default: where there is an image or a core.

@@ -11,9 +11,10 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.config import check_count, check_switches
+from jaxrl.models.convolution import CONVOLUTIONS
 from jaxrl.models.cores import CORES
 from jaxrl.models.encoders import cannot_encode
-from jaxrl.models.images import CONVOLUTIONS, DENSE, IMAGE_NETWORKS, LAYOUTS, SMALLEST, image_shape
+from jaxrl.models.images import DENSE, IMAGE_NETWORKS, LAYOUTS, SMALLEST, image_shape
 from jaxrl.models.initialisers import ACTIVATIONS, DTYPES
 from jaxrl.models.torso import Entry, Network, leaves
 
