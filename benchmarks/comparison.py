@@ -13,6 +13,8 @@ from jaxrl.presets import interval_text, shown
 
 FIGURE = Path("docs/images/switches.png")
 TITLE = "DQN's switches"
+MOST_SETTINGS = 5
+"""Of a row of the table; what has more is a preset, or as one."""
 CAPTION = "greedy return at the end of training: mean, 95 % bootstrap interval, and each seed"
 
 Compared = dict[str, dict[str, dict[str, Any]]]
@@ -42,10 +44,10 @@ def comparison_table(compared: Compared, env: str) -> str:
         raise ValueError(f"no scores of {env} were compared: python -m benchmarks scores")
     rows = []
     for label, result in compared[env].items():
-        mean, changed = result["mean"], result["experiment"]["settings"]
-        worst = shown(min(result["scores"]), mean)
-        settings = ", ".join(f"`{name}={value!r}`" for name, value in changed.items()) or "–"
-        rows.append([label, interval_text(mean, *result["interval"]), worst, f"`{result['name']}`", settings])
+        settings = result["experiment"]["settings"]
+        changed = ", ".join(f"`{name}={value!r}`" for name, value in settings.items()) if len(settings) <= MOST_SETTINGS else "–"
+        worst = shown(min(result["scores"]), result["mean"])
+        rows.append([label, interval_text(result["mean"], *result["interval"]), worst, f"`{result['name']}`", changed or "–"])
     return table(["", "mean return [95 %]", "worst seed", "score", "settings"], rows)
 
 

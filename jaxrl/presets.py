@@ -316,6 +316,7 @@ PRESETS = {
         Preset("impala-cartpole", "impala", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 4, CPU), 475),
         Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(499.4, 498.8, 499.9, 7, CPU), 475),
         Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(499.3, 498.1, 500.0, 17, CPU), 475, 15),
+        Preset("dqn-acrobot", "dqn", "Acrobot-v1", {}, 200_000, 8, Score(-78.2, -80.0, -76.4, 49, CPU), -90),
         Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
         Preset("pqn-cartpole", "pqn", "CartPole-v1", {}, 500_000, 8, Score(500.0, 500.0, 500.0, 10, CPU), 490),
         Preset(
