@@ -61,8 +61,9 @@ from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState
 C = TypeVar("C", bound=RolloutConfig)
 L = TypeVar("L", bound=LearnerState)
 
-GATHERED_BYTES = 2**20
-"""Of observations, gathered from replay at once: so much stays in a cache, and what many seeds gather is little beside replay."""
+GATHERED_BYTES = 2**15
+"""Of observations, gathered from replay at once: so much stays in a cache, and what many seeds gather is little beside replay.
+Sixteen of CartPole with 100,000 rows each take 1.29 times their rows with it, and 1.71 with eight times as much."""
 
 
 class Learner(NamedTuple):

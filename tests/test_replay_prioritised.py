@@ -347,3 +347,18 @@ def test_neither_ring_nor_tree_is_ever_copied(num_seeds: int | None) -> None:
         assert re.search(rf"\[(?:\d+,)?{shape}[\],]", text)
         assert not re.findall(rf"\[(?:\d+,)?{shape}[^=]*copy(?:-start)?\(", text)
     assert compiled.memory_analysis().temp_size_in_bytes < 4 * CAPACITY  # bytes: less than the leaves
+
+
+def test_rows_one_by_one_copy_no_tree() -> None:
+    """In a compiled scan that adds a row, draws, and updates at once, as a loop without gradient steps between does."""
+    p = prioritised_replay()(CAPACITY, 1, 1, before=0, after=1)
+
+    def once(state: PrioritisedState, key: jax.Array) -> tuple[PrioritisedState, jax.Array]:
+        state = p.add(state, jax.tree.map(lambda x: x[None, None], EXAMPLE), jnp.arange(1))
+        draw = p.draw(state, key, 8)
+        return p.update(state, draw, p.take(state, draw, 1).number.astype(jnp.float32)), draw.weight
+
+    state, keys = jax.eval_shape(p.init, EXAMPLE), jax.random.split(KEY(), 3)
+    text = jax.jit(lambda state: jax.lax.scan(once, state, keys), donate_argnums=0).lower(state).compile().as_text()
+    assert re.search(rf"\[1,{NODES},{FANOUT}\]", text)
+    assert not re.findall(rf"\[1,{NODES},{FANOUT}\][^=]*copy(?:-start)?\(", text)

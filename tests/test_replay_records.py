@@ -18,6 +18,8 @@ ROW = {
     "u8": np.zeros(5, np.uint8),
     "i8": np.zeros((), np.int8),
     "flag": np.zeros((), np.bool_),
+    "flags": [np.zeros((), np.bool_)] * 33,
+    "mask": np.zeros(3, np.bool_),
     "half": np.zeros(2, jnp.bfloat16),
     "picture": np.zeros((8, 8, 3), np.uint8),
     "nothing": np.zeros((0, 4), np.float32),
@@ -52,7 +54,7 @@ def test_rows_come_out_as_they_went_in(shape: tuple[int, ...]) -> None:
 
 def test_small_leaves_share_one_array_and_large_ones_do_not() -> None:
     records = pack(layout_of(ROW), drawn((7,)))
-    assert records.words.shape == (7, 6 + 1 + 5 + 1 + 1)
+    assert records.words.shape == (7, 6 + 1 + 5 + 1 + 3 + 2)  # 34 flags take two words
     assert [x.shape for x in records.large] == [(7, 2), (7, 8, 8, 3)]  # a half has no word of its own
     assert max(x.nbytes // 7 for x in records.large) > SMALL_BYTES
 

@@ -7,9 +7,14 @@ import jax.numpy as jnp
 
 from jaxrl.types import Array
 
+SMALL_BYTES = 2**15
+"""Of a ring, up to which sixteen side by side are not split over threads either."""
+
 
 def gather_rows(ring: Array, row: Array, env: Array) -> Array:
     """``ring[row, env]``; indices of one shape, all inside the ring."""
+    if ring.size * ring.dtype.itemsize <= SMALL_BYTES:
+        return _plainly(ring, row, env)
     return jax.lax.platform_dependent(ring, row, env, cpu=_in_one_thread, default=_plainly)
 
 

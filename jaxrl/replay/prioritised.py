@@ -98,18 +98,17 @@ def add(ring: Ring, state: PrioritisedState, rows: Rows, env_id: Array) -> Prior
     lanes, size = stored.valid.shape[1], stored.size
     lane, step = jnp.arange(lanes, dtype=jnp.int32)[:, None], jnp.arange(ring.rows_per_add, dtype=jnp.int32)
 
-    def rows_of_age(age: Array) -> Array:
-        return (stored.position - 1 - age) % ring.length
-
-    # What no window holds whole any more: with these rows gone, all that is older is.
-    old = rows_of_age(size - ring.before + step)
-    leaves = _put(state.levels[0], lane, old, 0.0)
+    # What no window holds whole any more, with these rows gone: all that is older is. Around the ring it may be what is next.
+    old = (size - ring.before + step) % ring.length
     # What has all its successors now; of a round that is not complete, nothing has.
-    age = ring.after + step
-    new, whole, complete = rows_of_age(age), age < size - ring.before, stored.position < ring.length
-    leaf = jnp.where(stored.valid[new].T & whole, state.highest.max(), 0.0)
-    leaves = _put(leaves, lane, jnp.where(complete, new, leaves.shape[1] * FANOUT), leaf)
-    nodes = jnp.concatenate([_nodes(ring, old[-1]), _nodes(ring, new[-1])])
+    age, complete = jnp.concatenate([old, ring.after + step]), stored.position < ring.length
+    row = (stored.position - 1 - age) % ring.length
+    new = complete & (age >= ring.after) & (age < jnp.minimum(ring.after + ring.rows_per_add, size - ring.before))
+    leaf = jnp.where(stored.valid[row].T & new, state.highest.max(), 0.0)
+    # In one write: XLA would fuse the second of two with each of its readers, for which it copies the whole level.
+    entry = jnp.where(complete | (jnp.arange(row.size) < old.size), row, state.levels[0].shape[1] * FANOUT)
+    leaves = _put(state.levels[0], lane, entry, leaf)
+    nodes = jnp.concatenate([_nodes(ring, first) for first in row[step.size - 1 :: step.size]])
     return PrioritisedState(stored, _sum_up((leaves, *state.levels[1:]), *jnp.broadcast_arrays(lane, nodes)), state.highest)
 
 
@@ -145,12 +144,11 @@ def draw(ring: Ring, exponents: Exponents, state: PrioritisedState, key: Key, ba
         if FANOUT**depth > batch_size:  # nodes narrower than the strata, for which a float32 has few digits left
             point = uniforms[depth]
         if depth < len(over_lanes):
-            child, point = _choose(level[lane], point)
+            child, _, point = _choose(level[lane], point)
             lane = lane * FANOUT + child
         else:
-            child, point = _choose(gather_rows(level, lane, row), point)
+            child, leaf, point = _choose(gather_rows(level, lane, row), point)
             row = row * FANOUT + child
-    leaf = _leaves(state, lane, row)
     found = leaf > 0
     # To the power of a negative number the least leaf has the largest weight; the sum and N are the same for all.
     least = jnp.min(jnp.where(found, leaf, jnp.inf))
@@ -167,21 +165,24 @@ def _over_lanes(total: Array) -> list[Array]:
     return levels
 
 
-def _choose(children: Array, point: Array) -> tuple[Array, Array]:
-    """The child of f32[N, FANOUT] within which each ``point``, in [0, 1] of their sum, lies; and where in the child, in [0, 1].
+def _choose(children: Array, point: Array) -> tuple[Array, Array, Array]:
+    """The child of f32[N, FANOUT] within which each ``point``, in [0, 1] of their sum, lies; its value; where in it, in [0, 1].
 
     Never one of 0, however the sums are rounded; the first where all are.
     """
-    upper, index, some = jnp.cumsum(children, -1), jnp.arange(FANOUT, dtype=jnp.int32), children > 0
+    # What cumsum gives, by a product: the window that XLA makes of that takes several times as long.
+    upper = jnp.matmul(children, jnp.triu(jnp.ones((FANOUT, FANOUT))), precision="highest")
+    index, some = jnp.arange(FANOUT, dtype=jnp.int32), children > 0
     aim = point[:, None] * upper[:, -1:]
     first = jnp.min(jnp.where(some & (upper > aim), index, FANOUT), -1)
     chosen = jnp.minimum(first, jnp.max(jnp.where(some, index, 0), -1))
-    inside = jnp.where(index == chosen[:, None], (aim - upper + children) / jnp.where(some, children, 1.0), 0.0).sum(-1)
-    return chosen, jnp.clip(inside, 0.0, 1.0)
+    value, before = _of(children, chosen), _of(upper - children, chosen)
+    inside = (aim[:, 0] - before) / jnp.where(value > 0, value, 1.0)
+    return chosen, value, jnp.clip(inside, 0.0, 1.0)
 
 
-def _leaves(state: PrioritisedState, lane: Array, row: Array) -> Array:
-    return gather_rows(state.levels[0].reshape(state.levels[0].shape[0], -1), lane, row)
+def _of(children: Array, child: Array) -> Array:
+    return jnp.where(jnp.arange(FANOUT, dtype=jnp.int32) == child[:, None], children, 0.0).sum(-1)
 
 
 def take(ring: Ring, state: PrioritisedState, draw: Draw, offset: int | Array) -> Any:
@@ -195,7 +196,8 @@ def update(exponents: Exponents, state: PrioritisedState, draw: Draw, priorities
             "reduce it, say by the mean of |TD error|"
         )
     leaf = (jnp.clip(priorities.astype(jnp.float32), 0.0, LARGEST) + SMALLEST) ** exponents.priority
-    known = draw.valid & (_leaves(state, draw.env, draw.row) > 0) & ~jnp.isnan(leaf)
+    now = _of(gather_rows(state.levels[0], draw.env, draw.row // FANOUT), draw.row % FANOUT)
+    known = draw.valid & (now > 0) & ~jnp.isnan(leaf)
     # First 0, then the largest: of rows that were drawn twice the order of plain writes would decide.
     entry = jnp.where(known, draw.row, state.levels[0].shape[1] * FANOUT)
     leaves = _put(state.levels[0], draw.env, entry, 0.0)

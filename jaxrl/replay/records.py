@@ -1,4 +1,4 @@
-"""Rows as records: the small leaves of a row side by side in one array of words.
+"""Rows as records: the small leaves of a row side by side in one array of words, its flags as bits of one.
 
 A drawn row lies anywhere in memory. As a record it costs one or two cache lines and one gather; as a tree of arrays it costs one
 of each per leaf, and once the buffer outgrows the cache those misses are a good part of an update's time.
@@ -38,6 +38,13 @@ class Layout:
 
         return tuple(small(shape, dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
+    @property
+    def flags(self) -> dict[int, int]:
+        """Leaf -> its bit, of those that are one truth value each."""
+        types = zip(self.shapes, self.dtypes, strict=True)
+        single = [i for i, (shape, dtype) in enumerate(types) if (shape, dtype.kind) == ((), "b")]
+        return {leaf: bit for bit, leaf in enumerate(single)}
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=["words", "large"], meta_fields=["layout"])
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Records:
     """Rows [..., leaf's shape], any leading axes."""
 
     words: Array
-    """u32[..., W]: the small leaves, one word per element."""
+    """u32[..., W]: the small leaves, one word per element; last, the flags, 32 to a word."""
     large: list[Array]
     """The others, [..., leaf's shape]."""
     layout: Layout
@@ -56,15 +63,17 @@ class Records:
     def unpack(self) -> PyTree:
         """The rows as the tree that ``pack`` was given."""
         leaves, offset, large = [], 0, iter(self.large)
-        layout = self.layout
-        for shape, dtype, small in zip(layout.shapes, layout.dtypes, layout.in_record, strict=True):
-            if not small:
+        layout, flags = self.layout, self.layout.flags
+        first_flags = self.words.shape[-1] - _words_of(flags)
+        for i, (shape, dtype, small) in enumerate(zip(layout.shapes, layout.dtypes, layout.in_record, strict=True)):
+            if i in flags:
+                leaves.append((self.words[..., first_flags + flags[i] // 32] >> flags[i] % 32) % 2 == 1)
+            elif small:
+                words = self.words[..., offset : offset + math.prod(shape)]
+                leaves.append(_from_words(words, dtype).reshape(self.words.shape[:-1] + shape))
+                offset += math.prod(shape)
+            else:
                 leaves.append(next(large))
-                continue
-            size = math.prod(shape)
-            words = self.words[..., offset : offset + size]
-            leaves.append(_from_words(words, dtype).reshape(self.words.shape[:-1] + shape))
-            offset += size
         return jax.tree.unflatten(layout.structure, leaves)
 
 
@@ -90,15 +99,23 @@ def check_rows(layout: Layout, rows: PyTree, leading: tuple[int, ...]) -> None:
 
 def pack(layout: Layout, rows: PyTree) -> Records:
     """Rows [..., leaf's shape] as records."""
-    words, large, leading = [], [], ()
-    for x, shape, small in zip(jax.tree.leaves(rows), layout.shapes, layout.in_record, strict=True):
+    words, large, leading, flags = [], [], (), layout.flags
+    bits: list[Any] = [jnp.uint32(0)] * _words_of(flags)
+    for i, (x, shape, small) in enumerate(zip(jax.tree.leaves(rows), layout.shapes, layout.in_record, strict=True)):
         leading = x.shape[: x.ndim - len(shape)]
-        if small:
+        if i in flags:
+            bits[flags[i] // 32] |= x.astype(jnp.uint32) << flags[i] % 32
+        elif small:
             words.append(_to_words(x.reshape((*leading, math.prod(shape)))))
         else:
             large.append(x)
+    words += [word[..., None] for word in bits]
     joined = jnp.concatenate(words, -1) if words else jnp.zeros((*leading, 0), jnp.uint32)
     return Records(joined, large, layout)
+
+
+def _words_of(flags: dict[int, int]) -> int:
+    return -(-len(flags) // 32)
 
 
 def _to_words(x: Array) -> Array:
