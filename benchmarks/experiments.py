@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from benchmarks.switches import CARTPOLE_RETURNS, SWITCHES
+from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.presets import CHAIN, HIDDEN, PRESETS, Preset
 
@@ -101,6 +101,11 @@ EXPERIMENTS = {
         on_cartpole("dqn-cartpole-long", {}),
         *(on_cartpole(f"dqn-cartpole-{name}", variant.settings) for name, variant in SWITCHES.items()),
         on_cartpole("rainbow-cartpole", CARTPOLE_RETURNS, "make_rainbow"),
+        *(
+            Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, 4, published)
+            for game, published in MINATAR_GAMES.items()
+            for name, (builder, settings) in MINATAR.items()
+        ),
         Experiment(
             "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
         ),

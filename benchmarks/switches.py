@@ -8,6 +8,26 @@ CROSS_ENTROPY = {"learning_rate": 1e-3, "adam_eps": 1.5e-4}
 """A step size for the loss of C51; QR and IQN have that of squared errors."""
 CARTPOLE_RETURNS = {"v_min": 0.0, "v_max": 100.0}
 """Discounted by 0.99, at most 100."""
+MINATAR_RETURNS = {"v_min": 0.0, "v_max": 20.0}
+"""At most those of a reward in five steps."""
+
+MINATAR_GAMES = {"Breakout": 10, "SpaceInvaders": 45}
+"""What DQN reaches after 5M frames: Young & Tian 2019, in training."""
+MINATAR_ROWS: dict[str, Any] = {
+    "model": {"encoder": "flat"},  # learns several times as many steps in a second as convolutions
+    "rollout_length": 16,
+    "batch_size": 32,
+    "replay_ratio": 8,  # one update in 4 steps
+    "learning_starts": 5_000,
+    "target_update_interval": 250,
+    "learning_rate": 5e-4,
+    "adam_eps": 1.5e-4,
+}
+MINATAR = {
+    "dqn": ("make_dqn", {**MINATAR_ROWS, "epsilon_end": 0.05, "exploration_steps": 100_000}),
+    "rainbow": ("make_rainbow", {**MINATAR_ROWS, **MINATAR_RETURNS}),
+}
+"""Builder and settings of a score, ``NAME-minatar-GAME``."""
 
 
 class Variant(NamedTuple):
@@ -42,9 +62,11 @@ PANELS: dict[str, dict[str, str]] = {
     },
     **{
         f"{game}-MinAtar": {
+            f"dqn-minatar-{game.lower()}": "DQN: double, n = 5",
+            f"rainbow-minatar-{game.lower()}": "Rainbow",
             f"pqn-minatar-{game.lower()}": "PQN",
         }
-        for game in ("Breakout", "SpaceInvaders")
+        for game in MINATAR_GAMES
     },
 }
 """The figure that compares them: environment -> name of a score -> label."""

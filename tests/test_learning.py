@@ -4,12 +4,13 @@ import pytest
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.scores import run_experiment
-from benchmarks.switches import SWITCHES
+from benchmarks.switches import MINATAR, MINATAR_GAMES, SWITCHES
 
 MOST_ROWS = 20_000_000
 """Of all seeds together: minutes. What takes longer is measured by the command alone, and `make test-all` says so."""
 COMPARED = {f"dqn-cartpole-{name}" for name in SWITCHES}
-"""A quarter of an hour: measured by the command alone too."""
+COMPARED |= {f"{name}-minatar-{game.lower()}" for name in MINATAR for game in MINATAR_GAMES}
+"""An hour and more: measured by the command alone too."""
 
 
 @pytest.mark.learning
