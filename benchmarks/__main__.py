@@ -80,11 +80,15 @@ def make_parser() -> argparse.ArgumentParser:
     sampling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     sampling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
 
+    learners = commands.add_parser("learners", help="training on Pong beside a plain loop, and beside what the cores allow")
+    learners.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
+    learners.add_argument("--scale", type=fraction, default=1.0, help="fewer iterations at once, to see whether everything works")
+
     memory = commands.add_parser("memory", help="what many seeds of DQN with large buffers take, beside the rows in them")
     memory.add_argument("--scale", type=fraction, default=1.0, help="smaller buffers, to see whether everything works")
 
     table = commands.add_parser("table", help="print the tables again from the results, and write them where they stand")
-    for command in (speed, scores, overhead, replay, sampling, memory, table):
+    for command in (speed, scores, overhead, replay, sampling, learners, memory, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -105,6 +109,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "replay": run_replay,
             "memory": run_memory,
             "sampling": run_sampling,
+            "learners": run_learners,
             "table": show,
         }
         return commands[given.command](given)
@@ -181,6 +186,14 @@ def run_sampling(given: argparse.Namespace) -> int:
     result = sampling.measure(given.repeats, given.scale, given.out)
     print(sampling.sampling_report(result))
     return int(sampling.missed(result))
+
+
+def run_learners(given: argparse.Namespace) -> int:
+    from benchmarks import learners
+
+    result = learners.measure(given.repeats, given.scale, given.out)
+    print(learners.learners_report(result))
+    return int(learners.missed(result))
 
 
 def run_memory(given: argparse.Namespace) -> int:

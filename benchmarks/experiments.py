@@ -75,6 +75,12 @@ def on_cartpole(name: str, settings: dict[str, Any], builder: str = "make_dqn") 
     return Experiment(name, builder, "CartPole-v1", settings, 500_000, 8, 475)
 
 
+def in_envpool(rule: str, total_steps: int = 500_000, num_seeds: int = 4) -> Experiment:
+    """A rule's defaults on CartPole in C++."""
+    env, run = "envpool:CartPole-v1", {"sampler": "xla"}
+    return Experiment(f"{rule}-cartpole-envpool", f"make_{rule}", env, {}, total_steps, num_seeds, 475, run=run)
+
+
 PONG = {
     "model": {"encoder": "mnih2013"},
     "num_envs": 8,
@@ -106,6 +112,10 @@ EXPERIMENTS = {
             for game, published in MINATAR_GAMES.items()
             for name, (builder, settings) in MINATAR.items()
         ),
+        *(in_envpool(rule) for rule in ("ppo", "impala")),
+        in_envpool("a2c", num_seeds=16),
+        in_envpool("dqn", 100_000),
+        Experiment("ppo-acrobot-gymnasium", "make_ppo", "gymnasium:Acrobot-v1", {}, 500_000, 4, -100),
         Experiment(
             "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
         ),

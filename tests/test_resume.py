@@ -278,6 +278,24 @@ def test_environments_on_the_host_begin_new_episodes(tmp_path: Path) -> None:
     assert np.nanmax(history["charts/episodic_return"]) == 5
 
 
+def test_environments_that_are_opened_anew_have_other_seeds_and_the_learner_goes_on() -> None:
+    """An episode would be played twice with the same; what was learnt is as it was saved."""
+    env, opened = hosted(probes.truncation(5)), list[int]()
+
+    def open_envs(num_envs: int, seed: int) -> Any:
+        opened.append(seed)
+        return env.open(num_envs, seed)
+
+    driver = HostDriver(small_ppo(env._replace(open=open_envs)), [0, 1])
+    saved = jax.tree.map(jax.numpy.copy, driver.init())
+    states = [driver.adopt(jax.tree.map(jax.numpy.copy, saved), iteration) for iteration in (8, 8, 9)]
+    driver.close()
+    for one in states:
+        assert_bit_equal(one, saved)
+    start, eighth, again, ninth = (opened[i : i + 2] for i in range(0, 8, 2))
+    assert start == [0, 1] and eighth == again and len({*start, *eighth, *ninth}) == 6
+
+
 def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = cartpole("dqn")
     settings: dict[str, Any] = {"save_replay": False, "quiet": False}
