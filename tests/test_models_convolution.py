@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models.convolution import Conv, convolution
+from jaxrl.models.convolution import PART, Conv, convolution
 from jaxrl.models.initialisers import compute_type
 from tests.test_models import jit
 
@@ -72,6 +72,19 @@ def test_the_layer_is_flaxs(shape: tuple[int, ...], size: int, stride: int, padd
     assert_close(*each)
     alone = jit(lambda params, x: values_and_gradients(ours, params, x))(jax.tree.map(lambda p: p[1], params), xs[1])
     assert_close(alone, jax.tree.map(lambda leaf: leaf[1], each[1]))
+
+
+def test_many_images_are_cut_part_by_part() -> None:
+    """In the gradient of a program for a CPU, which keeps no slices; also over seeds."""
+    x, kernel = drawn(2, PART, 5, 5, 2), drawn(2, 3, 3, 2, 4, seed=1) / 3
+
+    def run(method: str, x: Any, kernel: Any) -> Any:
+        loss = lambda x, kernel: jnp.sin(convolution(x, kernel, 1, method)).sum()  # noqa: E731
+        return jit(jax.grad(loss, argnums=(0, 1)))(x, kernel[0]), jit(jax.vmap(jax.grad(loss, argnums=1), (None, 0)))(x, kernel)
+
+    (alone, of_seeds), (plain, plain_of_seeds) = (run(method, x, kernel) for method in ("auto", "convolution"))
+    assert_close(alone, plain)
+    assert_close(of_seeds, plain_of_seeds)
 
 
 def test_half_precision_is_flaxs() -> None:

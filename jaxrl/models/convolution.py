@@ -49,8 +49,23 @@ def _change(stride: int, primals: tuple[Array, Array], tangents: tuple[Any, Any]
     changes = jnp.zeros_like(out)
     for left, right in ((dx, kernel), (x, dkernel)):
         if not (isinstance(left, SymbolicZero) or isinstance(right, SymbolicZero)):
-            changes += _by_slices(left, right, stride)
+            changes += _part_by_part(left, right, stride)
     return out, changes
+
+
+PART = 32
+"""Images whose slices a cache holds, more or less."""
+
+
+def _part_by_part(x: Array, kernel: Array, stride: int) -> Array:
+    """``_by_slices`` of a batch too large for the cache, whose slices are not kept for the gradient, either, but cut again."""
+    flat = x.reshape((-1, *x.shape[-3:]))
+    parts, left = divmod(flat.shape[0], PART)
+    if parts < 2 or left:
+        return _by_slices(x, kernel, stride)
+    cut = jax.checkpoint(lambda part: _by_slices(part, kernel, stride))
+    out = jax.lax.map(cut, flat.reshape((parts, PART, *flat.shape[1:])))
+    return out.reshape((*x.shape[:-3], *out.shape[2:]))
 
 
 @functools.cache
