@@ -55,12 +55,12 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
     result, history = train_and_evaluate(experiment, folder, quiet)
     out.mkdir(parents=True, exist_ok=True)
     verdict = "passed" if result["passed"] else "NOT passed"
-    title = f"{result['agent']} · {experiment.env} · {experiment.num_seeds} seeds"
+    seeds = f"{experiment.num_seeds} seed{'s' * (experiment.num_seeds > 1)}"
+    title = f"{result['agent']} · {experiment.env} · {seeds}"
     score = interval_text(result["mean"], *result["interval"])
-    kind = (
-        f"return of the last {result['episodes']} training episodes" if experiment.last_episodes else "greedy return at the end"
-    )
-    subtitle = f"{kind}: {score}; asked: {experiment.asked}, {verdict}"
+    last, asked = experiment.last_episodes, experiment.asked.partition(" in the last")[0]
+    kind = f"last {result['episodes']} training episodes" if last else "greedy return at the end"
+    subtitle = f"{kind}: {score}; asked: {asked}, {verdict}"
     learning_curve({name: history[name] for name in CURVES}, path.with_suffix(".png"), title=title, subtitle=subtitle)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
