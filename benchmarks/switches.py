@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 CROSS_ENTROPY = {"learning_rate": 1e-3, "adam_eps": 1.5e-4}
 """A step size for the loss of C51; QR and IQN have that of squared errors."""
+QUANTILES = {"num_quantiles": 8, "huber_threshold": 10.0}
+"""Eight for speed; and a threshold that fits returns of up to 100."""
 CARTPOLE_RETURNS = {"v_min": 0.0, "v_max": 100.0}
 """Discounted by 0.99, at most 100."""
 MINATAR_RETURNS = {"v_min": 0.0, "v_max": 20.0}
@@ -45,8 +47,8 @@ SWITCHES = {
     "apex": Variant("+ an ε per environment", {"epsilon_start": 0.4, "epsilon_end": 0.4, "epsilon_exponent": 7.0}),
     "noisy": Variant("+ noisy layers", {"noisy": True, "epsilon_start": 0.0, "epsilon_end": 0.0}),
     "c51": Variant("+ C51", {"head": "c51", **CARTPOLE_RETURNS, **CROSS_ENTROPY}),
-    "qr": Variant("+ QR", {"head": "qr", "num_quantiles": 8}),
-    "iqn": Variant("+ IQN", {"head": "iqn", "num_quantiles": 8, "replay_ratio": 4}),
+    "qr": Variant("+ QR", {"head": "qr", **QUANTILES}),
+    "iqn": Variant("+ IQN", {"head": "iqn", **QUANTILES, "replay_ratio": 4}),
     "one-step": Variant("− n-step returns", {"n_step": 1}),
     "single": Variant("− double", {"double": False}),
     "mnih": Variant("− both", {"n_step": 1, "double": False}),

@@ -75,9 +75,9 @@ def c51_loss(support: Array | np.ndarray, outputs: Array, batch: Transitions, be
     return loss, jnp.maximum(loss + xlogy(target, target).sum(-1), 0.0)
 
 
-def tilted_huber(values: Array, target: Array, fractions: Array) -> tuple[Array, Array]:
-    """|τ − 1(y < θ)|·H(y − θ) of each quantile θ, at its fraction τ, and each target y, H being Huber's loss with a threshold
-    of 1 (Dabney et al. 2018a, eq. 10); and |y − θ|. f32[..., K, M] each.
+def tilted_huber(values: Array, target: Array, fractions: Array, threshold: float = 1.0) -> tuple[Array, Array]:
+    """|τ − 1(y < θ)|·H(y − θ) of each quantile θ, at its fraction τ, and each target y, H being Huber's loss, quadratic up to
+    ``threshold`` (Dabney et al. 2018a, eq. 9 and 10); and |y − θ|. f32[..., K, M] each.
 
     Args:
       values: f32[..., K].
@@ -86,7 +86,7 @@ def tilted_huber(values: Array, target: Array, fractions: Array) -> tuple[Array,
     """
     error = target[..., None, :] - values[..., :, None]
     size = jnp.abs(error)
-    huber = jnp.where(size < 1.0, 0.5 * error**2, size - 0.5)
+    huber = jnp.where(size < threshold, 0.5 * error**2, threshold * (size - 0.5 * threshold))
     return jnp.abs(fractions[..., None] - (error < 0)) * huber, size
 
 
@@ -95,10 +95,11 @@ def midpoints(count: int) -> Array:
     return (jnp.arange(count) + 0.5) / count
 
 
-def quantile_loss(outputs: QuantileOutput, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
+def quantile_loss(outputs: QuantileOutput, batch: Transitions, beyond: Array, threshold: float = 1.0) -> tuple[Array, Array]:
     """Σ over quantiles of the mean over targets (Dabney et al. 2018a, algorithm 1; 2018b, eq. 3); the mean |y − θ| of
     all pairs."""
-    tilted, size = tilted_huber(taken(outputs.values, batch.action), bootstrapped(batch, beyond), outputs.fractions)
+    values, target = taken(outputs.values, batch.action), bootstrapped(batch, beyond)
+    tilted, size = tilted_huber(values, target, outputs.fractions, threshold)
     return tilted.mean(-1).sum(-1), size.mean((-2, -1))
 
 
@@ -121,7 +122,7 @@ def qr(config: HeadConfig) -> Head:
     """Quantiles of the return at the midpoints of ``num_quantiles`` equal parts of (0, 1) (Dabney et al. 2018a)."""
 
     def loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
-        return quantile_loss(QuantileOutput(outputs, midpoints(outputs.shape[-1])), batch, beyond)
+        return quantile_loss(QuantileOutput(outputs, midpoints(outputs.shape[-1])), batch, beyond, config.huber_threshold)
 
     values = lambda outputs, obs: masked(outputs.mean(-1), obs)  # noqa: E731
     return Head(values, lambda outputs: outputs, loss, {"num_outputs": config.num_quantiles})
@@ -130,11 +131,15 @@ def qr(config: HeadConfig) -> Head:
 def iqn(config: HeadConfig) -> Head:
     """Quantiles of the return at ``num_quantiles`` fractions that each row draws anew (Dabney et al. 2018b)."""
     values = lambda outputs, obs: masked(outputs.values.mean(-1), obs)  # noqa: E731
-    return Head(values, lambda outputs: outputs.values, quantile_loss, {"num_fractions": config.num_quantiles})
+    loss = partial(quantile_loss, threshold=config.huber_threshold)
+    return Head(values, lambda outputs: outputs.values, loss, {"num_fractions": config.num_quantiles})
 
 
 HEADS: dict[str, Callable[[Any], Head]] = {"scalar": scalar, "c51": c51, "qr": qr, "iqn": iqn}
-OF_HEADS = {"num_atoms": ("c51",), "v_min": ("c51",), "v_max": ("c51",), "num_quantiles": ("qr", "iqn")}
+OF_HEADS = {
+    **dict.fromkeys(["num_atoms", "v_min", "v_max"], ("c51",)),
+    **dict.fromkeys(["num_quantiles", "huber_threshold"], ("qr", "iqn")),
+}
 """The heads that look at a setting."""
 
 
@@ -156,6 +161,9 @@ class HeadConfig(PrioritizedConfig):
     """The largest of them."""
     num_quantiles: Count = added(32)
     """Quantiles of qr, and fractions of iqn."""
+    huber_threshold: Positive = added(1.0)
+    """κ of qr and iqn: their loss is quadratic for errors up to it. With 1, where returns are far larger, nearly all errors count
+    alike."""
     dueling: bool = added(False)
     """A stream for the state's value and one for advantages (Wang et al. 2016)."""
     noisy: bool = added(False)

@@ -72,6 +72,7 @@ _ELSEWHERE = {
     "critic_layer_norm": "use_layer_norm critic_use_layer_norm",
     "critic_dropout": "dropout dropout_rate critic_dropout_rate",
     "num_quantiles": "n_quantiles",
+    "huber_threshold": "kappa huber_param huber_loss_parameter",
     "dropped_quantiles": "top_quantiles_to_drop_per_net top_quantiles_to_drop",
     "policy_delay": "policy_frequency policy_freq policy_update_freq actor_update_interval actor_delay",
     "temperature": "alpha init_alpha init_temperature initial_temperature",

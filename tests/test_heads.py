@@ -31,7 +31,8 @@ K = 5
 """Atoms, quantiles."""
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
-SIZES = {"c51": {"num_atoms": K, "v_min": -2.0, "v_max": 2.5}, "qr": {"num_quantiles": K}, "iqn": {"num_quantiles": K}}
+SIZES = {"c51": {"num_atoms": K, "v_min": -2.0, "v_max": 2.5}, "qr": {"num_quantiles": K, "huber_threshold": 0.3}}
+SIZES["iqn"] = {"num_quantiles": K}
 FRACTIONS = np.random.default_rng(9).uniform(size=(N, K)).astype(np.float32)
 
 
@@ -79,7 +80,9 @@ def shared_by_hand(probabilities: np.ndarray, returns: np.ndarray) -> np.ndarray
     return m
 
 
-def row_loss(head: str, y: np.ndarray, beyond: np.ndarray, reward: float, discount: float, fractions: np.ndarray) -> float:
+def row_loss(
+    head: str, y: np.ndarray, beyond: np.ndarray, reward: float, discount: float, fractions: np.ndarray, threshold: float
+) -> float:
     """Of what the network says of the action, and the target network of what is beyond."""
     if head == "scalar":
         return float(0.5 * (y - reward - discount * beyond) ** 2)
@@ -89,7 +92,8 @@ def row_loss(head: str, y: np.ndarray, beyond: np.ndarray, reward: float, discou
     for theta, tau in zip(y, fractions, strict=True):
         for z in reward + discount * beyond:
             u = z - theta
-            total += abs(tau - (u < 0)) * (0.5 * u**2 if abs(u) < 1 else abs(u) - 0.5) / K
+            huber = 0.5 * u**2 if abs(u) < threshold else threshold * (abs(u) - 0.5 * threshold)
+            total += abs(tau - (u < 0)) * huber / K
     return total
 
 
@@ -113,7 +117,9 @@ def by_hand(head: str, config: DQNConfig, params: dict[str, Any], w: Any, target
         else:
             beyond = mixable[i, np.argmax(q_values(head, chooser)[i])]
         fractions = FRACTIONS[i] if head == "iqn" else (np.arange(K) + 0.5) / K
-        total += float(batch.weight[i]) * row_loss(head, mine[i, batch.action[i]], beyond, reward, discount, fractions)
+        total += float(batch.weight[i]) * row_loss(
+            head, mine[i, batch.action[i]], beyond, reward, discount, fractions, config.huber_threshold
+        )
     return total / batch.valid.sum()
 
 
@@ -304,6 +310,7 @@ def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
         ({"num_atoms": 11}, "num_atoms=11 has no effect without head='c51'"),
         ({"head": "qr", "v_max": 100}, "v_max=100 has no effect without head='c51'"),
         ({"head": "c51", "num_quantiles": 8}, "num_quantiles=8 has no effect without head='qr' or 'iqn'"),
+        ({"huber_threshold": 2.0}, "huber_threshold=2 has no effect without head='qr' or 'iqn'"),
         ({"head": "c51", "v_min": 5, "v_max": 5}, "v_min=5 must be below v_max=5"),
         ({"head": "c51", "num_atoms": 1}, "num_atoms=1 must be an integer >= 2"),
         ({"head": "c51", "v_max": float("inf")}, "v_max=inf is not allowed: it must be a finite number"),
