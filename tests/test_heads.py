@@ -296,7 +296,7 @@ def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
     theta = np.asarray(model.apply(params, (), inputs)[1])[np.arange(N), allowed]
     loss, _ = jit(lambda p, b: dqn_loss(model, config, p, p, b, None))(params, batch)
     fractions = (np.arange(K) + 0.5) / K
-    expected = np.mean([row_loss("qr", z, z, 1.0, 0.9, fractions) for z in theta])
+    expected = np.mean([row_loss("qr", z, z, 1.0, 0.9, fractions, config.huber_threshold) for z in theta])
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 

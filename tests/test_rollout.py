@@ -351,8 +351,8 @@ def test_the_cond_test_would_notice() -> None:
 
 @pytest.mark.parametrize("build, reads, products", [(small_ppo, 0, 4), (partial(small_dqn, buffer_size=80_000), 4, 3)])
 def test_whole_agents_keep_the_cond(build: Callable[..., Any], reads: int, products: int) -> None:
-    """Under vmap over states, the reset branches, each read of a large replay buffer by platform and within its choice for the CPU, and
-    each product of a layer that is differentiated, by platform as well: what it keeps, and what it adds to the gradient.
+    """Under vmap over states, the reset branches, each read of a large replay buffer by platform and within its choice for the
+    CPU, and each product of a layer that is differentiated, by platform as well: what it keeps, and what it adds to the gradient.
 
     Another cond would have become a select of the whole state.
     """
