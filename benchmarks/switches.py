@@ -49,7 +49,7 @@ SWITCHES = {
     "c51": Variant("+ C51", {"head": "c51", **CARTPOLE_RETURNS, **CROSS_ENTROPY}),
     "qr": Variant("+ QR", {"head": "qr", **QUANTILES}),
     "iqn": Variant("+ IQN", {"head": "iqn", **QUANTILES, "replay_ratio": 4}),
-    "one-step": Variant("− n-step returns", {"n_step": 1}),
+    "one-step": Variant("− n-step returns", {"n_step": 1, "learning_rate": 3e-3}),
     "single": Variant("− double", {"double": False}),
     "mnih": Variant("− both", {"n_step": 1, "double": False}),
 }
