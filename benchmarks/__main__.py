@@ -177,6 +177,7 @@ def run_replay(given: argparse.Namespace) -> int:
 
     result = replay.measure(given.repeats, given.scale, given.out)
     print(replay.replay_report(result))
+    write_table(given.out)
     return int(min(replay.ratios(result)) < 1)
 
 
@@ -185,6 +186,7 @@ def run_sampling(given: argparse.Namespace) -> int:
 
     result = sampling.measure(given.repeats, given.scale, given.out)
     print(sampling.sampling_report(result))
+    write_table(given.out)
     return int(sampling.missed(result))
 
 
@@ -193,6 +195,7 @@ def run_learners(given: argparse.Namespace) -> int:
 
     result = learners.measure(given.repeats, given.scale, given.out)
     print(learners.learners_report(result))
+    write_table(given.out)
     return int(learners.missed(result))
 
 

@@ -34,11 +34,15 @@ class Experiment(NamedTuple):
     """Keywords of ``jaxrl.run``."""
 
     @property
-    def asked(self) -> str:
-        """What must pass, in words."""
+    def limit(self) -> str:
+        """What scores must be, in words."""
         who = "mean" if self.passing_seeds is None else f"{self.passing_seeds} of {self.num_seeds} seeds"
-        what = f"{who} {'≤' if self.at_most else '≥'} {self.threshold:g}"
-        return f"{what} in the last {self.last_episodes} episodes of training" if self.last_episodes else what
+        return f"{who} {'≤' if self.at_most else '≥'} {self.threshold:g}"
+
+    @property
+    def asked(self) -> str:
+        """The same, with what a score is where that is no greedy return."""
+        return f"{self.limit} in the last {self.last_episodes} episodes of training" if self.last_episodes else self.limit
 
     def passes(self, scores: list[float]) -> bool:
         if self.at_most:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,12 +24,12 @@ import numpy as np
 import jaxrl
 from benchmarks import machine
 from benchmarks.markdown import table
+from benchmarks.record import write_result
 from jaxrl.presets import PPO_ATARI
 from jaxrl.rows import first_input
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.sampler import stack
 from jaxrl.runtime.drivers.samplers import SAMPLERS
-from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.types import Agent, HostEnv, Rollout, StepInput
 
 ENV = "envpool:Pong-v5"
@@ -166,18 +164,7 @@ def parts(agent: Agent) -> Iterator[dict[str, Side]]:
 def measure(repeats: int, scale: float, out: Path, cases: Sequence[Case] = CASES, env: str = ENV) -> dict[str, Any]:
     """Seconds per iteration: all sides of a case take turns. Writes ``learners.json``."""
     measured = [measure_case(case, repeats, scale, env) for case in cases]
-    result = {
-        "command": machine.command(),
-        "date": machine.now(),
-        "hardware": machine.hardware(),
-        "load": machine.load(),
-        "versions": {**installed_versions(), "envpool": version("envpool")},
-        "env": env,
-        "cases": measured,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "learners.json").write_text(json.dumps(result, indent=1) + "\n")
-    return result
+    return write_result(out, "learners", "envpool", load=machine.load(), env=env, cases=measured)
 
 
 def measure_case(case: Case, repeats: int, scale: float, env: str) -> dict[str, Any]:

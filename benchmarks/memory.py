@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import jax
 import numpy as np
 
 import jaxrl
-from benchmarks import machine
 from benchmarks.markdown import table
+from benchmarks.record import write_result
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.records.origin import installed_versions
 
 SEEDS, CAPACITY = 16, 100_000
 CASES: dict[str, dict[str, Any]] = {"CartPole-v1": {}, "Breakout-MinAtar": {"model": {"encoder": "flat"}}}
@@ -26,18 +24,9 @@ ALLOWED = 1.3
 
 def measure(scale: float, out: Path) -> dict[str, Any]:
     """What the program of training takes, as XLA says. Writes ``memory.json``."""
-    result: dict[str, Any] = {
-        "command": machine.command(),
-        "date": machine.now(),
-        "hardware": machine.hardware(),
-        "versions": installed_versions(),
-        "seeds": SEEDS,
-        "capacity": max(10_000, round(CAPACITY * scale)),
-    }
-    result["cases"] = [measure_case(env, settings, result["capacity"]) for env, settings in CASES.items()]
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "memory.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return result
+    capacity = max(10_000, round(CAPACITY * scale))
+    cases = [measure_case(env, settings, capacity) for env, settings in CASES.items()]
+    return write_result(out, "memory", seeds=SEEDS, capacity=capacity, cases=cases)
 
 
 def measure_case(env: str, settings: Mapping[str, Any], capacity: int) -> dict[str, Any]:

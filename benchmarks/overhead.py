@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import tempfile
 import time
@@ -14,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import machine
 from benchmarks.markdown import table
+from benchmarks.record import write_result
 from jaxrl import make_ppo
 from jaxrl.runtime.checkpoint.saver import Saver
 from jaxrl.runtime.drivers.layout import open_fused
@@ -24,7 +23,6 @@ from jaxrl.runtime.loop.plan import make_plan
 from jaxrl.runtime.loop.session import Session
 from jaxrl.runtime.play.loaded import LoadedPolicy
 from jaxrl.runtime.records.folder import RunFolder
-from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.runtime.screen.progress import make_progress
 from jaxrl.types import Agent
 
@@ -73,18 +71,8 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
         saver.close()
         files.close()
         folder.close()
-    result = {
-        "command": machine.command(),
-        "date": machine.now(),
-        "hardware": machine.hardware(),
-        "versions": installed_versions(),
-        "chunk_seconds": chunk_seconds,
-        "extra_seconds": extra,
-        "policy_seconds": policy_calls(agent),
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "overhead.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return result
+    measured = {"chunk_seconds": chunk_seconds, "extra_seconds": extra, "policy_seconds": policy_calls(agent)}
+    return write_result(out, "overhead", **measured)
 
 
 def policy_calls(agent: Agent, calls: int = 1000, repeats: int = 20) -> dict[str, list[float]]:

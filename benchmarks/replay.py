@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,20 +10,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from benchmarks import machine
 from benchmarks.markdown import table
+from benchmarks.record import write_result
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import ReplayRow
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.runtime.records.origin import installed_versions
 
 CAPACITY, BATCH, COPIES = 100_000, 128, (1, 16)
 ITERATIONS, FEWEST = 2_000, 20
 """In a timed section: at most, and where they are slow."""
 SECTION_SECONDS = 2.0
 EXPONENT = 0.6
-ROW = ReplayRow(jnp.zeros(4), jnp.int32(0), jnp.float32(0), jnp.array(False), jnp.array(True))
+ROW = ReplayRow(np.zeros(4, np.float32), np.int32(0), np.float32(0), np.bool_(False), np.bool_(True))  # type: ignore[arg-type]
 """A row of CartPole."""
 
 
@@ -127,24 +126,7 @@ def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
                 for name, side in sides.items():
                     seconds[name].append(side.section())
             cases.append({"prioritised": prioritised, "copies": copies, "seconds": seconds})
-    result = {
-        "command": machine.command(),
-        "date": machine.now(),
-        "hardware": machine.hardware(),
-        "versions": {**installed_versions(), "flashbax": _version("flashbax")},
-        "capacity": capacity,
-        "batch_size": BATCH,
-        "cases": cases,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "replay.json").write_text(json.dumps(result, indent=1) + "\n")
-    return result
-
-
-def _version(name: str) -> str:
-    from importlib.metadata import version
-
-    return version(name)
+    return write_result(out, "replay", "flashbax", capacity=capacity, batch_size=BATCH, cases=cases)
 
 
 def ratios(result: Mapping[str, Any]) -> list[float]:

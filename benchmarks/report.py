@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -18,6 +19,8 @@ from jaxrl.presets import interval_text, shown
 
 NAMES = {"jaxrl": "jaxrl", "vmapped": "jaxrl, seeds vmapped", "rejax": "Rejax", "sbx": "SBX", "random": "random policy"}
 """Of the sides that are programs of their own; the others are parts of one."""
+OTHERS = ("overhead", "replay", "sampling", "learners", "memory")
+"""Measurements that are a module each, with a function ``NAME_report``."""
 
 
 # ----------------------------------------------------------------------------------------------------------------------- speed
@@ -180,14 +183,10 @@ def render(folder: Path) -> str:
     parts = [speed_report(result) for result in read_speed(folder)]
     if scores := [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "scores").glob("*.json"))]:
         parts.append(score_report(scores))
-    if (path := folder / "overhead.json").exists():
-        from benchmarks.overhead import overhead_report
-
-        parts.append(overhead_report(json.loads(path.read_text(encoding="utf-8"))))
-    if (path := folder / "memory.json").exists():
-        from benchmarks.memory import memory_report
-
-        parts.append(memory_report(json.loads(path.read_text(encoding="utf-8"))))
+    for name in OTHERS:
+        if (path := folder / f"{name}.json").exists():
+            report = getattr(import_module(f"benchmarks.{name}"), f"{name}_report")  # they import jax
+            parts.append(report(json.loads(path.read_text(encoding="utf-8"))))
     if not parts:
         raise FileNotFoundError(
             f"no results in {folder}: run 'python -m benchmarks speed' or 'python -m benchmarks scores' first"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -19,8 +17,8 @@ import jaxrl
 from benchmarks import machine
 from benchmarks.jaxrl_side import make_random_agent
 from benchmarks.markdown import table
+from benchmarks.record import write_result
 from jaxrl.runtime.drivers.samplers import SAMPLERS
-from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.types import HostEnv
 
 NUM_ENVS = 64
@@ -94,18 +92,7 @@ def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
                         steps = times * case.rollout_length * NUM_ENVS
                         rates[name].append(steps / (time.perf_counter() - start))
         cases.append({"env": case.env, "asked": case.asked, "rollout_length": case.rollout_length, "steps_per_second": rates})
-    result = {
-        "command": machine.command(),
-        "date": machine.now(),
-        "hardware": machine.hardware(),
-        "load": machine.load(),
-        "versions": {**installed_versions(), "envpool": version("envpool")},
-        "num_envs": NUM_ENVS,
-        "cases": cases,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "sampling.json").write_text(json.dumps(result, indent=1) + "\n")
-    return result
+    return write_result(out, "sampling", "envpool", load=machine.load(), num_envs=NUM_ENVS, cases=cases)
 
 
 def shares(case: Mapping[str, Any]) -> dict[str, float]:

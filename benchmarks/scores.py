@@ -58,9 +58,8 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
     seeds = f"{experiment.num_seeds} seed{'s' * (experiment.num_seeds > 1)}"
     title = f"{result['agent']} · {experiment.env} · {seeds}"
     score = interval_text(result["mean"], *result["interval"])
-    last, asked = experiment.last_episodes, experiment.asked.partition(" in the last")[0]
-    kind = f"last {result['episodes']} training episodes" if last else "greedy return at the end"
-    subtitle = f"{kind}: {score}; asked: {asked}, {verdict}"
+    kind = f"last {result['episodes']} training episodes" if experiment.last_episodes else "greedy return at the end"
+    subtitle = f"{kind}: {score}; asked: {experiment.limit}, {verdict}"
     learning_curve({name: history[name] for name in CURVES}, path.with_suffix(".png"), title=title, subtitle=subtitle)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,32 @@
+"""What every measurement writes down: how, when and on what it was made, and what came out."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from jaxrl.runtime.records.origin import installed_versions
+
+
+def write_result(out: Path, name: str, *packages: str, **measured: Any) -> dict[str, Any]:
+    """Write ``NAME.json``.
+
+    Args:
+      packages: whose versions count besides those that jaxrl always tells.
+
+    Returns:
+      Its contents.
+    """
+    result = {
+        "command": machine.command(),
+        "date": machine.now(),
+        "hardware": machine.hardware(),
+        "versions": installed_versions() | {package: version(package) for package in packages},
+        **measured,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
