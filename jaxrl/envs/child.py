@@ -1,0 +1,160 @@
+"""Python processes of our own: told what to do through a connection, and never left behind. Imports no jax."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any
+
+from jaxrl.interpreter import python_command
+
+GRACE = 5.0
+"""Seconds in which processes may end by themselves."""
+
+
+class Child:
+    """A process that runs a module and is told what to do through ``connection``.
+
+    It is started afresh and runs no script of the user's again. It leads a process group of its own, so that Ctrl-C does not reach
+    it and all that it starts can be ended with it; and it ends when this process does, by whatever death.
+    """
+
+    def __init__(
+        self, module: str, *, folders: Iterable[str] = (), variables: Mapping[str, str] = {}, log: Path | None = None
+    ) -> None:
+        """
+        Args:
+          module: whose ``__main__`` calls ``attend``.
+          folders: where it looks for modules last.
+          variables: of its environment, besides those of this process's.
+          log: where its output goes, at the end of what is there; None: to where this process's goes.
+
+        Raises:
+          OSError: too many open files, or processes; the message says how many of them are allowed.
+        """
+        self._owner = os.getpid()
+        with contextlib.ExitStack() as opened, _explaining():
+            self.connection, theirs = Pipe()
+            opened.callback(theirs.close)
+            lifeline, self._lifeline = os.pipe()
+            opened.callback(os.close, lifeline)
+            output = None if log is None else opened.enter_context(log.open("ab"))
+            fds = theirs.fileno(), lifeline
+            try:
+                self.process = subprocess.Popen(
+                    python_command(module, *map(str, fds), folders=folders),
+                    pass_fds=fds,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    process_group=0,
+                    env={**os.environ, **variables},
+                )
+            except BaseException:
+                os.close(self._lifeline)
+                self.connection.close()
+                raise
+
+    def send(self, message: Any) -> None:
+        """Tell it something. Whether it is there still, its answer says."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send(message)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it stands still, as after SIGSTOP; False where the system does not tell."""
+        try:
+            return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        except (OSError, IndexError):
+            return False
+
+    def kill(self) -> None:
+        """End it and all that it has started. Until it is waited for, its number is nobody else's."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def how_it_ended(self) -> str:
+        """In words, of one whose connection has ended: it may have closed that and go on."""
+        self.kill()
+        code = self.process.wait()
+        if code == -signal.SIGKILL:
+            return "was killed by SIGKILL (where nobody sent it, the system was out of memory)"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def release(self) -> None:
+        """End it, and close what connects it with this process. In a copy of this process, which holds copies of all objects,
+        nothing happens."""
+        if os.getpid() != self._owner or self.connection.closed:
+            return
+        self.kill()
+        self.process.wait()
+        self.connection.close()
+        os.close(self._lifeline)
+
+
+def end_all(children: Sequence[Child], farewell: Any, grace: float = GRACE) -> None:
+    """Tell all to end by themselves, and end those that have not in ``grace`` seconds."""
+    try:
+        for child in children:
+            with contextlib.suppress(OSError):
+                child.connection.send(farewell)
+        late, pending = time.monotonic() + grace, [child.connection for child in children if not child.connection.closed]
+        while pending and (left := late - time.monotonic()) > 0:
+            connection: Any
+            for connection in wait(pending, left):
+                try:
+                    connection.recv()
+                except (EOFError, OSError):
+                    pending.remove(connection)
+    finally:
+        for child in children:
+            child.release()
+
+
+@contextlib.contextmanager
+def _explaining() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise OSError(error.errno, f"too many open files to start another process: {limit_of_files()}") from error
+        if error.errno == errno.EAGAIN:
+            raise OSError(error.errno, "no further process may be started: use fewer workers, or raise ulimit -u") from error
+        raise
+
+
+def limit_of_files() -> str:
+    """What to do about too many open files."""
+    import resource
+
+    return f"use fewer workers, or raise the limit of {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)"
+
+
+# ---------------------------------------------------------------------------------------------------------- in the other process
+
+
+def attend(serve: Callable[[Connection], None]) -> None:
+    """What the module of a ``Child`` does: serves the one who started it, for as long as that lives."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has started this one
+    connection, lifeline = Connection(int(sys.argv[1])), int(sys.argv[2])
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    serve(connection)
+
+
+def _end_with(lifeline: int) -> None:
+    """End this process, and whatever it has started, once the other end of a pipe is closed, by any death.
+
+    The system wakes one that stands still (SIGSTOP) for that: its process group has lost its parent.
+    """
+    os.read(lifeline, 1)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
