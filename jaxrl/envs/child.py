@@ -24,8 +24,8 @@ GRACE = 5.0
 class Child:
     """A process that runs a module and is told what to do through ``connection``.
 
-    It is started afresh and runs no script of the user's again. It leads a process group of its own, so that Ctrl-C does not reach
-    it and all that it starts can be ended with it; and it ends when this process does, by whatever death.
+    It is started afresh and runs no script of the user's again. It leads a process group of its own, so that Ctrl-C does not
+    reach it and all that it starts can be ended with it; and it ends when this process does, by whatever death.
     """
 
     def __init__(
