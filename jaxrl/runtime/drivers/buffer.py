@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,14 +17,17 @@ Index = tuple[Any, ...]
 class RolloutBuffer:
     """Arrays of one rollout, [*lead, T, B, ...], into which rows are written as they come.
 
-    They are allocated for each rollout, and each place is written once. Arrays that serve a second time would have to wait until
+    Unless they are given, they are allocated for each rollout, and each place is written once. Arrays that serve a second time would have to wait until
     nobody reads them any more, and that cannot be known here: JAX takes an aligned array of NumPy's on a CPU as it is, without a
     copy, and may compute with it after the call has returned; and a rollout is its caller's, who may keep it.
     """
 
-    def __init__(self, lead: tuple[int, ...], num_rows: int, num_envs: int) -> None:
+    def __init__(
+        self, lead: tuple[int, ...], num_rows: int, num_envs: int, arrays: Mapping[str, PyTree] | None = None
+    ) -> None:
+        """``arrays``: memory that is there already, by the names of what is written."""
         self._lead, self._shape = lead, (num_rows, num_envs)
-        self._arrays: dict[str, PyTree] = {}
+        self._arrays: dict[str, PyTree] = dict(arrays or {})
 
     def write(self, name: str, index: Index, tree: PyTree, more_rows: int = 0) -> None:
         """Put arrays [*lead, B, ...] of some environments where ``index`` says. The first of a name says what there will be.
@@ -40,6 +44,14 @@ class RolloutBuffer:
             array[index] = x
 
         jax.tree.map(put, self._arrays[name], tree)
+
+    def blank(self, name: str, index: Index) -> None:
+        """Zeros, in memory that is there."""
+
+        def clear(array: np.ndarray) -> None:
+            array[index] = 0
+
+        jax.tree.map(clear, self._arrays[name])
 
     def read(self, name: str, index: Index = ()) -> Any:
         """What was written there: views, which nothing writes into any more."""

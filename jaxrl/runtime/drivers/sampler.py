@@ -132,23 +132,36 @@ class HostSampler:
             raise
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        buffer, keys = RolloutBuffer(self.lead, self.num_rows, self.num_envs), self.row_keys(key)
-        first_carry = self._carry()
-        for group in self.groups:
-            buffer.write(INPUTS, group.row(0), group.now, more_rows=1)
-        for t in range(self.num_rows):
-            for group in self.groups:
-                if t:
-                    group.finish(buffer, t - 1)
-                group.begin(self.act, buffer, t, policy, keys)
-        for group in self.groups:
-            group.finish(buffer, self.num_rows - 1)
-            group.now = buffer.read(INPUTS, group.row(self.num_rows))
+        buffer = RolloutBuffer(self.lead, self.num_rows, self.num_envs)
+        first_carry = self.fill(buffer, policy, key)
         env_id: Any = np.broadcast_to(self.env_id, (*self.lead, self.num_envs))
         version: Any = np.broadcast_to(np.asarray(policy.version, np.int32)[..., None], env_id.shape)
         inputs, (action, extras), outcome = buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME)
         rows = Row(inputs, action, extras, outcome)
         return to_rollout(rows, inputs, first_carry, env_id, version), self.metrics(rows.outcome)
+
+    def fill(
+        self, buffer: RolloutBuffer, policy: Policy, key: Key, first: int = 0, on_row: Callable[[], object] = lambda: None
+    ) -> PyTree:
+        """Collect into a rollout's memory: the carry before its row ``first``, [*lead, B], with which the environments go on.
+
+        Args:
+          on_row: called after each row.
+        """
+        keys, first_carry = self.row_keys(key), self._carry()
+        for group in self.groups:
+            buffer.write(INPUTS, group.row(first), group.now, more_rows=1)
+        for t in range(first, self.num_rows):
+            for group in self.groups:
+                if t > first:
+                    group.finish(buffer, t - 1)
+                group.begin(self.act, buffer, t, policy, keys)
+            on_row()
+        for group in self.groups:
+            group.finish(buffer, self.num_rows - 1)
+            # A copy, where the memory may serve again.
+            group.now = jax.tree.map(np.array, buffer.read(INPUTS, group.row(self.num_rows)))
+        return first_carry
 
     def close(self) -> None:
         for group in self.groups:

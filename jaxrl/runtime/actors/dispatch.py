@@ -1,0 +1,288 @@
+"""What hands rollouts out to workers, minds them, and replaces those that fail: a thread of the learner's process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.envs.child import end_all
+from jaxrl.envs.memory import SharedMemory
+from jaxrl.envs.processes import RemoteTraceback
+from jaxrl.runtime.actors.member import Member
+from jaxrl.runtime.actors.messages import CLOSE, POLICY, PROGRESS, ROLLOUT, Collect, Done, Failed, Filled, Memory, Ready, Shapes
+from jaxrl.runtime.actors.messages import of_all, part_of
+
+LOOK = 0.25
+"""Seconds between two looks at workers that tell nothing."""
+
+
+class WorkerFailed(RuntimeError):
+    """A worker did not start, or more of them failed than may be replaced."""
+
+
+class Ticket:
+    """A rollout that was asked for."""
+
+    def __init__(self, number: int, key_data: np.ndarray, policy: int, rollout: int, version: np.ndarray, num_workers: int) -> None:
+        self.number, self.key_data, self.policy, self.rollout = number, key_data, policy, rollout
+        self.waiting = set(range(num_workers))
+        self.acted = [version] * num_workers
+        """i32[num_seeds] per worker: the parameters that acted."""
+        self.discarded = 0
+        """Times that a worker left its part unfinished, which was then made again."""
+        self.over = threading.Event()
+
+
+class Blocks:
+    """Blocks of shared memory of one kind, and how many users each has."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.users, self.shapes = kind, list[int](), None
+        self.memory: list[tuple[SharedMemory, Memory]] = []
+        self.views: list[Any] = []
+
+    def take(self) -> int:
+        """One that nobody uses, made if there is none; it is used then."""
+        index = next((i for i, users in enumerate(self.users) if not users), len(self.users))
+        if index == len(self.users):
+            self.users.append(0)
+            if self.shapes is not None:
+                self._allocate()
+        self.users[index] += 1
+        return index
+
+    def shape(self, shapes: Any) -> None:
+        """Say what is in them, once it is known."""
+        if self.shapes is None:
+            self.shapes = shapes
+            for _ in self.users:
+                self._allocate()
+
+    def _allocate(self) -> None:
+        told = Memory(self.kind, len(self.memory), self.shapes)
+        memory = SharedMemory(told.layout.num_bytes)
+        self.memory.append((memory, told))
+        self.views.append(self.arrays(told.index))
+
+    def arrays(self, index: int, when_done: Callable[[], object] | None = None) -> Any:
+        memory, told = self.memory[index]
+        return jax.tree.unflatten(jax.tree.structure(told.shapes), memory.arrays(told.layout, when_done))
+
+    def close(self) -> None:
+        for memory, _ in self.memory:
+            memory.close()
+
+
+class Dispatcher:
+    """Workers, tickets and the memory between them. Whoever asks for rollouts does so from one other thread."""
+
+    def __init__(
+        self, members: Sequence[Member], num_envs: int, *, newest: bool, max_restarts: int, timeout: float, note: Callable[[str], None]
+    ) -> None:
+        """``newest``: a worker takes the newest parameters, and not those that its rollout was asked for with."""
+        self.members, self.num_envs, self.newest = members, num_envs, newest
+        self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
+        self.tickets: dict[int, Ticket] = {}
+        self.asked = 0
+        self.policies, self.rollouts = Blocks(POLICY), Blocks(ROLLOUT)
+        self.current: tuple[int, np.ndarray] | None = None
+        """The newest policy, and its version."""
+        self.using: dict[int, int] = {}
+        """Worker -> the policy that it reads."""
+        self.seconds: dict[str, float] = {}
+        """What workers spent their time on, their mean."""
+        self.restarts = 0
+        self.error: BaseException | None = None
+        self.lock = threading.Lock()
+        self.released: deque[int] = deque()
+        """Rollouts that nobody reads any more; filled from wherever garbage is collected, so without the lock."""
+        progress = Memory(PROGRESS, 0, [jax.ShapeDtypeStruct((len(members),), np.int64)])
+        self.progress = SharedMemory(progress.layout.num_bytes), progress
+        (self.rows,) = self.progress[0].arrays(progress.layout)
+        self.rows[:] = 0
+        self.asleep, self.bell = os.pipe()
+        self.closing = False
+        self.started = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="jaxrl-actors", daemon=True)
+
+    # ------------------------------------------------------------------------------------------------------ of the learner's thread
+
+    def start(self) -> None:
+        """Start all workers, and wait until their environments are open."""
+        self.thread.start()
+        self.started.wait()
+        if self.error is not None:
+            self.close()
+            raise self.error
+
+    def ask(self, policy: Sequence[Any], version: np.ndarray, key_data: np.ndarray) -> Ticket:
+        """Ask for one more rollout."""
+        leaves = [np.asarray(x) for x in policy]
+        with self.lock:
+            self._check()
+            while self.released:
+                self.rollouts.users[self.released.popleft()] -= 1
+            self.policies.shape([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves])
+            index = self.policies.take()
+            for mine, new in zip(self.policies.views[index], leaves, strict=True):
+                np.copyto(mine, new)
+            if self.newest and self.current is not None:
+                self.policies.users[self.current[0]] -= 1
+            self.current = index, version
+            ticket = Ticket(self.asked, key_data, index, self.rollouts.take(), version, len(self.members))
+            self.tickets[ticket.number] = ticket
+            self.asked += 1
+        self._ring()
+        return ticket
+
+    def result(self, ticket: Ticket) -> Filled:
+        """Wait for a rollout. Its memory serves again when nobody holds any of it any more."""
+        ticket.over.wait()
+        with self.lock:
+            if self.error is not None and ticket.waiting:
+                raise self.error
+            filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
+            return filled
+
+    def close(self) -> None:
+        """End all workers."""
+        if self.closing:
+            return
+        self.closing = True
+        self._ring()
+        if self.thread.ident is not None:
+            self.thread.join()
+        os.close(self.asleep)
+        os.close(self.bell)
+        for blocks in (self.policies, self.rollouts):
+            blocks.close()
+        self.progress[0].close()
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.closing:
+            raise RuntimeError("this pool of actors is closed")
+
+    def _ring(self) -> None:
+        os.write(self.bell, b".")
+
+    # ------------------------------------------------------------------------------------------------------------- of its own thread
+
+    def _run(self) -> None:
+        try:
+            for member in self.members:
+                member.start(self.progress)
+            while not self.closing:
+                self._turn()
+        except BaseException as error:
+            self.error = error
+        finally:
+            end_all([member.child for member in self.members if hasattr(member, "child")], CLOSE)
+            self.started.set()
+            for ticket in list(self.tickets.values()):
+                ticket.over.set()
+
+    def _turn(self) -> None:
+        """Wait until something happens, and answer it."""
+        by_connection: dict[Any, Member] = {member.child.connection: member for member in self.members}
+        for ready in wait([*by_connection, self.asleep], LOOK):
+            if ready == self.asleep:
+                os.read(self.asleep, 4096)
+            else:
+                self._hear(by_connection[ready])
+        for member in self.members:
+            if trouble := member.trouble(int(self.rows[member.job.worker]), self.timeout):
+                self._replace(member, trouble)
+        with self.lock:
+            for member in self.members:
+                self._send(member)
+
+    def _hear(self, member: Member) -> None:
+        try:
+            told = member.child.connection.recv()
+        except (EOFError, OSError):
+            self._replace(member, member.child.how_it_ended())
+            return
+        with self.lock:
+            if isinstance(told, Ready):
+                member.ready = True
+                if all(each.ready for each in self.members):
+                    self.started.set()
+            elif isinstance(told, Shapes):
+                self.rollouts.shape(of_all(told.rows, self.num_envs))
+                member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
+            elif isinstance(told, Done):
+                self._finished(member, told)
+        if isinstance(told, Failed):
+            self._replace(member, f"raised {told.message}", told.traceback)
+
+    def _send(self, member: Member) -> None:
+        """Let a worker begin its next rollout, if there is one."""
+        ticket = self.tickets.get(member.next_ticket)
+        if ticket is None or member.busy or not member.ready:
+            return
+        assert self.current is not None
+        index, version = self.current if self.newest else (ticket.policy, ticket.acted[member.job.worker])
+        ticket.acted[member.job.worker] = version
+        self.policies.users[index] += 1
+        self.using[member.job.worker] = index
+        member.give(*self.policies.memory[index])
+        if self.rollouts.shapes is not None:
+            member.give(*self.rollouts.memory[ticket.rollout])
+        member.busy, member.since = True, time.monotonic()
+        member.child.send(Collect(ticket.rollout, index, ticket.key_data))
+
+    def _finished(self, member: Member, done: Done) -> None:
+        ticket = self.tickets[member.next_ticket]
+        self._put_down(member)
+        member.warm = True
+        member.next_ticket += 1
+        mine = part_of(self.rollouts.views[ticket.rollout], member.job.first_id, member.job.first_id + member.job.num_envs)
+        last = jax.tree.map(lambda x: x[:, -1].copy(), mine.inputs)
+        member.job = member.job._replace(after=last)
+        for part, seconds in done.seconds.items():
+            self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(self.members)
+        ticket.waiting.discard(member.job.worker)
+        if not ticket.waiting:
+            del self.tickets[ticket.number]
+            if not self.newest:
+                self.policies.users[ticket.policy] -= 1
+            ticket.over.set()
+
+    def _put_down(self, member: Member) -> None:
+        member.busy = False
+        if (index := self.using.pop(member.job.worker, None)) is not None:
+            self.policies.users[index] -= 1
+
+    def _replace(self, member: Member, why: str, remote: str | None = None) -> None:
+        """Another process in the place of one that failed."""
+        member.child.release()
+        cause = RemoteTraceback(remote) if remote else None
+        if not member.ready and not member.restarts:
+            raise WorkerFailed(f"{member} {why}, before it could start") from cause
+        ticket = self.tickets.get(member.next_ticket) if member.busy else None
+        where = f"at rollout {member.next_ticket}" if ticket else "between two rollouts" if member.ready else "at its start"
+        self.restarts += 1
+        if self.restarts > self.max_restarts:
+            raise WorkerFailed(
+                f"{member} {why} {where}, and max_restarts={self.max_restarts} others were replaced before it: see what it said, "
+                "or allow more"
+            ) from cause
+        with self.lock:
+            self._put_down(member)
+            if ticket:
+                ticket.discarded += 1
+        member.restarts += 1
+        self.note(f"{member} {why} {where}; replaced (restart {self.restarts} of {self.max_restarts})")
+        if remote:
+            self.note(remote.rstrip())
+        member.start(self.progress)

@@ -1,0 +1,80 @@
+"""One place in an actor pool: the process that holds it, and what is known of it here."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxrl.envs.child import Child
+from jaxrl.envs.memory import SharedMemory
+from jaxrl.runtime.actors.messages import Job, Memory
+
+START_TIMEOUT = 120.0
+"""Seconds, at least, in which a worker must import what it needs, open its environments and compile what acts."""
+
+STANDSTILL = 1.0
+"""Seconds after which a worker that was stopped (SIGSTOP) is replaced."""
+
+
+class Member:
+    """A worker of the pool, and those that follow it in its place."""
+
+    def __init__(self, job: Job, log: Path | None, variables: Mapping[str, str]) -> None:
+        self.job, self.log, self.variables = job, log, variables
+        self.restarts = 0
+        self.next_ticket = 0
+        """The number of the first rollout that it has not filled."""
+        self.ready = self.warm = self.busy = False
+        """Whether its environments are open; whether it has filled a rollout; whether it is at one."""
+        self.rows, self.since, self.stopped = 0, 0.0, 0.0
+        """How many rows it told of, since when there have been no more, and since when it stands still (0: it does not)."""
+
+    def __str__(self) -> str:
+        first, last = self.job.first_id, self.job.first_id + self.job.num_envs - 1
+        return f"worker {self.job.worker} (environment{f's {first} to {last}' if last > first else f' {first}'})"
+
+    def start(self, *memory: tuple[SharedMemory, Memory]) -> None:
+        """Start a process in this place, seeded anew where it follows another one."""
+        job = self.job
+        if self.restarts:
+            mixed = [np.random.SeedSequence([seed, job.worker, self.restarts]) for seed in job.seeds]
+            job = job._replace(seeds=[int(each.generate_state(1)[0] >> 1) for each in mixed])
+        self.ready = self.warm = self.busy = False
+        self.since, self.stopped = time.monotonic(), 0.0
+        self.attached: set[tuple[str, int]] = set()
+        self.child = Child("jaxrl.runtime.actors.worker", variables=self.variables, log=self.log)
+        self.child.send(job)
+        for each in memory:
+            self.give(*each)
+
+    def give(self, memory: SharedMemory, told: Memory) -> None:
+        """Let it have a block of memory, once."""
+        if (told.kind, told.index) in self.attached:
+            return
+        self.attached.add((told.kind, told.index))
+        self.child.send(told)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its connection will say that it is gone
+            memory.give(self.child.connection, self.child.process.pid)
+
+    def trouble(self, rows: int, timeout: float) -> str | None:
+        """What is wrong with a process that has not ended, having told of so many ``rows``."""
+        now = time.monotonic()
+        if rows != self.rows or not (self.busy or not self.ready):
+            self.rows, self.since = rows, now
+        self.stopped = (self.stopped or now) if self.child.is_stopped else 0.0
+        if self.stopped and now - self.stopped > STANDSTILL:
+            return "was stopped (SIGSTOP)"
+        allowed = timeout if self.warm else max(timeout, START_TIMEOUT)
+        if now - self.since > allowed:
+            return f"did {'not finish a row' if self.ready else 'not start'} in {allowed:g} s: it hangs, or needs a larger timeout"
+        return None
+
+
+def shares(num_envs: int, num_workers: int) -> Sequence[tuple[int, int]]:
+    """``(first environment, how many)`` of each worker."""
+    parts = np.array_split(np.arange(num_envs), num_workers)
+    return [(int(part[0]), len(part)) for part in parts]

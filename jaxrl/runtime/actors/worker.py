@@ -1,0 +1,132 @@
+"""What a worker process of an ``ActorPool`` runs: it acts and steps, by parameters that it is given, into memory that it is given."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.agent import state_shapes
+from jaxrl.envs.child import attend
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.memory import received
+from jaxrl.runtime.actors.messages import (
+    CLOSE,
+    POLICY,
+    PROGRESS,
+    ROLLOUT,
+    Collect,
+    Done,
+    Failed,
+    Filled,
+    Job,
+    Memory,
+    Ready,
+    Shapes,
+    part_of,
+    policy_like,
+)
+from jaxrl.runtime.drivers.buffer import RolloutBuffer
+from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler
+from jaxrl.runtime.system.devices import enable_compilation_cache
+from jaxrl.spec import build
+from jaxrl.types import PyTree
+
+
+class Actor:
+    """A part of the environments of all seeds, and the agent that acts in them."""
+
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self.connection, self.job = connection, job
+        given = {} if job.env is None else {"env": job.env.fn}
+        self.agent = build(job.spec, trust=job.trust, **given)
+        self.sampler = HostSampler(self.agent, job.seeds, job.first_id, job.num_envs)
+        learner = state_shapes(self.agent).learner
+        self.policies = jax.eval_shape(jax.vmap(self.agent.algorithm.policy), _per_seed(learner, len(job.seeds)))
+        self.memory: dict[tuple[str, int], Any] = {}
+        self.after = job.after
+
+    def attach(self, told: Memory) -> None:
+        """Take memory that follows on the connection."""
+        arrays = received(self.connection, told.layout.num_bytes).arrays(told.layout)
+        self.memory[told.kind, told.index] = jax.tree.unflatten(jax.tree.structure(told.shapes), arrays)
+
+    def collect(self, call: Collect) -> None:
+        """One rollout."""
+        watch = self.sampler.watch
+        before = dict(watch.seconds)
+        policy = policy_like(self.policies, [np.array(x) for x in self.memory[POLICY, call.policy]])
+        key = jax.random.wrap_key_data(jnp.asarray(call.key_data))
+        if (ROLLOUT, call.rollout) in self.memory:
+            self.fill(self.rows(call.rollout), policy, key)
+        else:  # the first rollout of all shows what there will be
+            mine = self.first_rows(policy, key)
+            self.connection.send(Shapes(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), mine)))
+            while (ROLLOUT, call.rollout) not in self.memory:
+                self.attach(self.connection.recv())
+            jax.tree.map(np.copyto, self.rows(call.rollout), mine)
+        self.connection.send(Done({part: seconds - before[part] for part, seconds in watch.seconds.items()}))
+
+    def rows(self, index: int) -> Filled:
+        """This worker's part of a rollout in shared memory."""
+        return part_of(self.memory[ROLLOUT, index], self.job.first_id, self.job.first_id + self.job.num_envs)
+
+    def first_rows(self, policy: PyTree, key: Any) -> Filled:
+        """A rollout in memory of its own."""
+        buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_envs)
+        carry = jax.tree.map(np.asarray, self.sampler.fill(buffer, policy, key, on_row=self.tell))
+        return Filled(buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME), carry)
+
+    def fill(self, rows: Filled, policy: PyTree, key: Any) -> None:
+        """A rollout in shared memory. The first of a worker that follows another one begins with a row that counts for nothing,
+        in which its episodes begin: what the other one did last led to what that row shows."""
+        arrays = {INPUTS: rows.inputs, ACTED: rows.acted, CAME: rows.came}
+        buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_envs, arrays)
+        first = 0
+        if self.after is not None:
+            at, first, self.after, after = (slice(None), 0), 1, None, self.after
+            buffer.write(INPUTS, at, after)
+            for name in (ACTED, CAME):
+                buffer.blank(name, at)
+        carry = self.sampler.fill(buffer, policy, key, first, self.tell)
+        jax.tree.map(np.copyto, rows.carry, jax.tree.map(np.asarray, carry))
+
+    def tell(self) -> None:
+        """That it goes on."""
+        (progress,) = self.memory[PROGRESS, 0]
+        progress[self.job.worker] += 1
+
+
+def _per_seed(shapes: PyTree, num_seeds: int) -> PyTree:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_seeds, *x.shape), x.dtype), shapes)
+
+
+def serve(connection: Connection) -> None:
+    """Do what is told, until ``CLOSE``."""
+    actor: Any = None
+    try:
+        job = connection.recv()
+        if job.pinned:
+            os.sched_setaffinity(0, job.pinned)
+        enable_compilation_cache()
+        actor = Actor(connection, job)
+        connection.send(Ready())
+        while (told := connection.recv()) != CLOSE:
+            (actor.attach if isinstance(told, Memory) else actor.collect)(told)
+    except EOFError:
+        pass  # whoever asked is gone
+    except Exception as error:
+        text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
+        connection.send(Failed(" ".join(text.split()), traceback.format_exc()))
+    finally:
+        if actor is not None:
+            actor.sampler.close()
+
+
+if __name__ == "__main__":
+    attend(serve)
