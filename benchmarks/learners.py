@@ -113,7 +113,7 @@ def plain(agent: Agent) -> Iterator[Side]:
 def trained(agent: Agent, sampler: str, overlap: bool) -> Iterator[Side]:
     """The loop of ``jaxrl.run``. Where the next rollout is collected already it is waited for, so that a section has as many
     rollouts as updates."""
-    driver = HostDriver(agent, [0], SAMPLERS[sampler], overlap=overlap)
+    driver = HostDriver(agent, [0], SAMPLERS[sampler], lag=int(overlap))
     with contextlib.closing(driver):
         states = driver.init()
 
@@ -121,8 +121,8 @@ def trained(agent: Agent, sampler: str, overlap: bool) -> Iterator[Side]:
             nonlocal states
             states, _, _ = driver.iterate(states, iterations)
             jax.block_until_ready(states)
-            if driver.pending is not None:
-                driver.pending.result()
+            for waiting in driver.pending:
+                waiting()
 
         yield side
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms import *  # noqa: F403
     from jaxrl.algorithms.dqn import make_rainbow
     from jaxrl.envs import list_envs, make_env
+    from jaxrl.runtime.actors.scheme import Scheme
     from jaxrl.runtime.checkpoint.restore import restore
     from jaxrl.runtime.checkpoint.rows import load_replay, save_replay
     from jaxrl.runtime.checkpoint.store import save
@@ -35,6 +36,7 @@ _HOMES = {
     "list_envs": "jaxrl.envs",
     "make_env": "jaxrl.envs",
     "load_replay": "jaxrl.runtime.checkpoint.rows",
+    "Scheme": "jaxrl.runtime.actors.scheme",
     "restore": "jaxrl.runtime.checkpoint.restore",
     "save": "jaxrl.runtime.checkpoint.store",
     "save_replay": "jaxrl.runtime.checkpoint.rows",
@@ -66,6 +68,7 @@ __all__ = [
     "Model",
     "Policy",
     "Rollout",
+    "Scheme",
     "StepInput",
     "TimeStep",
     "build",

@@ -111,6 +111,7 @@ ROOMS = (
     "figures",
     "screen",
     "drivers",
+    "actors",
     "play",
     "loop",
     "run",
@@ -138,7 +139,7 @@ def test_no_circles() -> None:
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
-HOST_ENVIRONMENTS = {f"jaxrl.envs.{name}" for name in ("envpool", "gymnasium_rows", "processes", "worker")}
+HOST_ENVIRONMENTS = {f"jaxrl.envs.{name}" for name in ("child", "envpool", "gymnasium_rows", "memory", "processes", "worker")}
 
 
 @pytest.mark.parametrize("name", sorted(set(PURE) - HOST_ENVIRONMENTS))

@@ -236,7 +236,7 @@ def test_collecting_while_learning_is_one_update_late(rule: str) -> None:
     ends = []
     for calls in ([5], [1, 3, 1]):
         Recorded.versions.clear()
-        driver = HostDriver(agent, [3, 5], Recorded, overlap=True)
+        driver = HostDriver(agent, [3, 5], Recorded, lag=1)
         states, metrics = driver.init(), []
         for iterations in calls:
             states, new, _ = driver.iterate(states, iterations)
@@ -250,7 +250,7 @@ def test_collecting_while_learning_is_one_update_late(rule: str) -> None:
         ends.append(states)
     assert_bit_equal(*ends)
     if rule == "ppo":
-        late, plain = HostDriver(agent, [3], overlap=True), HostDriver(agent, [3])
+        late, plain = HostDriver(agent, [3], lag=1), HostDriver(agent, [3])
         assert_bit_equal(*(driver.iterate(driver.init(), 1)[0] for driver in (late, plain)))
         late.close()
 
@@ -272,7 +272,7 @@ def test_what_goes_wrong_while_learning_is_told() -> None:
         def close(self) -> None:
             closed.append(True)
 
-    driver = HostDriver(small_ppo(clock(Broken)), [0], overlap=True)
+    driver = HostDriver(small_ppo(clock(Broken)), [0], lag=1)
     with pytest.raises(OverflowError, match="in the world"):
         driver.iterate(driver.init(), 5)
     driver.close()

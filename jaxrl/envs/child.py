@@ -21,6 +21,10 @@ GRACE = 5.0
 """Seconds in which processes may end by themselves."""
 
 
+class WorkerFailed(RuntimeError):
+    """Worker processes did not start, or more of them failed than may be replaced."""
+
+
 class Child:
     """A process that runs a module and is told what to do through ``connection``.
 

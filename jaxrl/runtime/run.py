@@ -7,9 +7,11 @@ Everything that reads a clock or a file happens between two chunks, and nothing 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +20,8 @@ import numpy as np
 from jaxrl.agent import check_agent, with_length
 from jaxrl.config import check_switches, whole
 from jaxrl.names import says_keywords
+from jaxrl.runtime.actors.drive import open_actors
+from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
 from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which
 from jaxrl.runtime.drivers.driver import Driver
@@ -28,7 +32,7 @@ from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
 from jaxrl.runtime.loop.session import OnChunk, Session
-from jaxrl.runtime.records.folder import RunFolder, read_config
+from jaxrl.runtime.records.folder import WORKERS, RunFolder, read_config
 from jaxrl.runtime.records.record import as_arrays
 from jaxrl.runtime.screen.progress import make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache
@@ -48,7 +52,7 @@ KEPT = (
 )
 """Arguments of ``run`` that its ``config.json`` holds under ``run``, besides ``total_steps``."""
 
-ON_HOST: dict[str, Any] = {"sampler": "sync", "overlap": False}
+ON_HOST: dict[str, Any] = {"sampler": "sync", "overlap": False, "scheme": None}
 """Arguments for environments on the host, which it holds where they are not these, so that runs of before go on."""
 
 
@@ -80,6 +84,8 @@ def run(
     init_which: str = "best",
     sampler: str = "sync",
     overlap: bool = False,
+    scheme: Scheme | str | Mapping[str, Any] | None = None,
+    num_workers: int | None = None,
     checkpoint_every: float = 60.0,
     keep_checkpoints: int = 3,
     save_replay: bool = True,
@@ -135,6 +141,9 @@ def run(
         for envpool's on a CPU; rollouts are those of "sync" but for rounding.
       overlap: on host environments, collect each rollout while the one before is learnt from, by the parameters before that; for
         rules with replay, and those that correct for it, as PPO and IMPALA do. ``charts/policy_lag`` says how old they were.
+      scheme: on host environments, who collects, computes gradients and applies them, in which processes, and who waits for whom:
+        a ``jaxrl.Scheme``, or the name of one: "a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo".
+      num_workers: worker processes of the scheme, or of "a2c" where none is named; they share out ``num_envs``.
       checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.
       keep_checkpoints: how many to keep.
       save_replay: False leaves the replay buffer out of checkpoints. A resumed run then fills a new one by a warm-up, and is
@@ -164,7 +173,10 @@ def run(
     seeds = check_seeds(seeds)
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
+    chosen = resolve_scheme(agent, scheme, num_workers)
     on_host: dict[str, Any] = {"sampler": check_sampler(agent, sampler), "overlap": check_overlap(agent, overlap)}
+    _check_one_way(chosen, **on_host)
+    on_host["scheme"] = chosen and dataclasses.asdict(chosen)
     on_host = {name: value for name, value in on_host.items() if value != ON_HOST[name]}
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
     if out is not None:
@@ -189,7 +201,8 @@ def run(
             folder.check_same(agent.spec, with_length_of(request, before))
 
         enable_compilation_cache()
-        driver, devices, advice = open_driver(agent, seeds, **on_host)
+        logs = folder.path / WORKERS if folder and chosen else None
+        driver, devices, advice = open_driver(agent, seeds, **on_host, log_folder=logs, note=lambda text: progress.note(text))
         title, each = _title(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
         progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=quiet)))
         files = None
@@ -198,15 +211,26 @@ def run(
             resources.enter_context(contextlib.closing(files))
         resources.callback(getattr(driver, "close", lambda: None))
         session = Session(driver, seeds, plan, progress, files, on_chunk)
+        if chosen:
+            progress.note(describe(chosen, agent))
         for line in _notes(agent, total_steps, plan.total_steps, each, advice, out):
             progress.note(line)
         with handled(session.interrupt.handle):
             states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
             summary = session.finish(states, title)
     progress.note(summary)
+    if session.failure is not None:
+        raise session.failure
     if number := session.interrupt.requested:
         raise RunInterrupted(summary, states, as_arrays(session.history), number)
     return states, as_arrays(session.history)
+
+
+def _check_one_way(scheme: Scheme | None, sampler: str, overlap: bool) -> None:
+    """Refuse two answers to who collects when."""
+    if scheme is not None and (overlap or sampler != "sync"):
+        which = "overlap=True" if overlap else f"sampler={sampler!r}"
+        raise ValueError(f"{which} is for environments in this process: leave it out beside a scheme, which has clock= and lag=")
 
 
 def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> None:
@@ -281,10 +305,18 @@ def resume(
 
 
 def open_driver(
-    agent: Agent, seeds: list[int], sampler: str = "sync", overlap: bool = False
+    agent: Agent,
+    seeds: list[int],
+    sampler: str = "sync",
+    overlap: bool = False,
+    scheme: Mapping[str, Any] | None = None,
+    log_folder: Path | None = None,
+    note: Callable[[str], None] = print,
 ) -> tuple[Driver, list[jax.Device], str | None]:
     """The driver for the agent's kind of environment, its devices, and advice about them."""
+    if scheme is not None:
+        return open_actors(agent, seeds, Scheme(**scheme), log_folder, note), jax.local_devices()[:1], None
     if isinstance(agent.env, HostEnv):
-        return HostDriver(agent, seeds, SAMPLERS[sampler], overlap=overlap), jax.local_devices()[:1], None
+        return HostDriver(agent, seeds, SAMPLERS[sampler], lag=int(overlap)), jax.local_devices()[:1], None
     driver, layout = open_fused(agent, seeds)
     return driver, layout.devices, layout.advice

@@ -13,25 +13,36 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.child import end_all
+from jaxrl.envs.child import WorkerFailed, end_all
 from jaxrl.envs.memory import SharedMemory
 from jaxrl.envs.processes import RemoteTraceback
 from jaxrl.runtime.actors.member import Member
-from jaxrl.runtime.actors.messages import CLOSE, POLICY, PROGRESS, ROLLOUT, Collect, Done, Failed, Filled, Memory, Ready, Shapes
-from jaxrl.runtime.actors.messages import of_all, part_of
+from jaxrl.runtime.actors.messages import (
+    CLOSE,
+    POLICY,
+    PROGRESS,
+    ROLLOUT,
+    Collect,
+    Done,
+    Failed,
+    Filled,
+    Memory,
+    Ready,
+    Shapes,
+    of_all,
+    part_of,
+)
 
 LOOK = 0.25
 """Seconds between two looks at workers that tell nothing."""
 
 
-class WorkerFailed(RuntimeError):
-    """A worker did not start, or more of them failed than may be replaced."""
-
-
 class Ticket:
     """A rollout that was asked for."""
 
-    def __init__(self, number: int, key_data: np.ndarray, policy: int, rollout: int, version: np.ndarray, num_workers: int) -> None:
+    def __init__(
+        self, number: int, key_data: np.ndarray, policy: int, rollout: int, version: np.ndarray, num_workers: int
+    ) -> None:
         self.number, self.key_data, self.policy, self.rollout = number, key_data, policy, rollout
         self.waiting = set(range(num_workers))
         self.acted = [version] * num_workers
@@ -70,7 +81,7 @@ class Blocks:
         told = Memory(self.kind, len(self.memory), self.shapes)
         memory = SharedMemory(told.layout.num_bytes)
         self.memory.append((memory, told))
-        self.views.append(self.arrays(told.index))
+        self.views.append(self.arrays(told.number))
 
     def arrays(self, index: int, when_done: Callable[[], object] | None = None) -> Any:
         memory, told = self.memory[index]
@@ -85,7 +96,14 @@ class Dispatcher:
     """Workers, tickets and the memory between them. Whoever asks for rollouts does so from one other thread."""
 
     def __init__(
-        self, members: Sequence[Member], num_envs: int, *, newest: bool, max_restarts: int, timeout: float, note: Callable[[str], None]
+        self,
+        members: Sequence[Member],
+        num_envs: int,
+        *,
+        newest: bool,
+        max_restarts: int,
+        timeout: float,
+        note: Callable[[str], None],
     ) -> None:
         """``newest``: a worker takes the newest parameters, and not those that its rollout was asked for with."""
         self.members, self.num_envs, self.newest = members, num_envs, newest
@@ -113,7 +131,7 @@ class Dispatcher:
         self.started = threading.Event()
         self.thread = threading.Thread(target=self._run, name="jaxrl-actors", daemon=True)
 
-    # ------------------------------------------------------------------------------------------------------ of the learner's thread
+    # ------------------------------------------------------------------------------------------------------ the learner's thread
 
     def start(self) -> None:
         """Start all workers, and wait until their environments are open."""
@@ -152,6 +170,12 @@ class Dispatcher:
             filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
             return filled
 
+    def spent(self) -> dict[str, float]:
+        """Seconds that workers spent since this was asked last, their mean, by ``diagnostics.PARTS``."""
+        with self.lock:
+            spent, self.seconds = self.seconds, {}
+        return spent
+
     def close(self) -> None:
         """End all workers."""
         if self.closing:
@@ -175,7 +199,7 @@ class Dispatcher:
     def _ring(self) -> None:
         os.write(self.bell, b".")
 
-    # ------------------------------------------------------------------------------------------------------------- of its own thread
+    # ------------------------------------------------------------------------------------------------------------ its own thread
 
     def _run(self) -> None:
         try:

@@ -53,9 +53,9 @@ class Member:
 
     def give(self, memory: SharedMemory, told: Memory) -> None:
         """Let it have a block of memory, once."""
-        if (told.kind, told.index) in self.attached:
+        if (told.kind, told.number) in self.attached:
             return
-        self.attached.add((told.kind, told.index))
+        self.attached.add((told.kind, told.number))
         self.child.send(told)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its connection will say that it is gone
             memory.give(self.child.connection, self.child.process.pid)
@@ -70,7 +70,9 @@ class Member:
             return "was stopped (SIGSTOP)"
         allowed = timeout if self.warm else max(timeout, START_TIMEOUT)
         if now - self.since > allowed:
-            return f"did {'not finish a row' if self.ready else 'not start'} in {allowed:g} s: it hangs, or needs a larger timeout"
+            return (
+                f"did {'not finish a row' if self.ready else 'not start'} in {allowed:g} s: it hangs, or needs a larger timeout"
+            )
         return None
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from gymnasium.vector.utils import CloudpickleWrapper
 
 from jaxrl.envs.memory import Layout, layout_of
-from jaxrl.types import PyTree
+from jaxrl.types import HostEnv, PyTree
 
 POLICY, ROLLOUT, PROGRESS = "policy", "rollout", "progress"
 """Kinds of memory."""
@@ -20,26 +19,28 @@ class Job(NamedTuple):
     """All that a worker is built from."""
 
     spec: dict[str, Any]
-    env: CloudpickleWrapper | None
-    """The environment, where the spec cannot name it."""
+    env: Callable[[], HostEnv] | None
+    """Gives the environment, where the spec cannot name it."""
     trust: tuple[str, ...]
     seeds: list[int]
-    """Of its environments: those of the run, until it has been restarted."""
+    """Of the run."""
     worker: int
     first_id: int
     num_envs: int
     """Of each seed: from the ``first_id``-th on."""
     after: PyTree
     """What the worker before it in this place saw last, [num_seeds, num_envs]; None where no rollout of its is learnt from."""
+    num_threads: int
+    """With which environments step, where they have threads of their own."""
     pinned: tuple[int, ...]
     """Cores that it is held to; none: the system chooses."""
 
 
 class Memory(NamedTuple):
-    """A block of shared memory, which follows."""
+    """The ``number``-th block of shared memory of a kind, which follows."""
 
     kind: str
-    index: int
+    number: int
     shapes: PyTree
     """Of the arrays in it."""
 
@@ -104,9 +105,7 @@ def of_all(rows: Filled, num_envs: int) -> Filled:
     """The shapes of one worker's rows as those of all."""
 
     def widened(axis: int, part: PyTree) -> PyTree:
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], num_envs, *x.shape[axis + 1 :]), x.dtype), part
-        )
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], num_envs, *x.shape[axis + 1 :]), x.dtype), part)
 
     return Filled(*map(widened, ENV_AXIS, rows))
 
@@ -134,4 +133,3 @@ def policy_like(shapes: PyTree, leaves: Sequence[Any]) -> PyTree:
             for shape, x in zip(expected, leaves, strict=True)
         ]
     )
-

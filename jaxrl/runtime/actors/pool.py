@@ -1,42 +1,46 @@
-"""``ActorPool``: rollouts by worker processes, through shared memory, by parameters of a known age; a worker that dies is replaced."""
+"""``ActorPool``: rollouts by worker processes, through shared memory; a worker that fails is replaced."""
 
 from __future__ import annotations
 
-import itertools
-import threading
+import os
+import re
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from gymnasium.vector.utils import CloudpickleWrapper
 
-from jaxrl.config import check_count
-from jaxrl.envs.memory import SharedMemory
+from jaxrl.config import Range, check_count, check_number
+from jaxrl.names import unknown
 from jaxrl.rollout import Row, episode_metrics, to_rollout
-from jaxrl.runtime.actors.dispatch import Dispatcher, Member, Ticket
-from jaxrl.runtime.actors.messages import POLICY, Memory, plain_leaves
+from jaxrl.runtime.actors.dispatch import Dispatcher, Ticket
+from jaxrl.runtime.actors.member import Member, shares
+from jaxrl.runtime.actors.messages import Job, plain_leaves
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.sampler import host_env
 from jaxrl.runtime.drivers.seeds import over_seeds
+from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent, Key, Metrics, Policy, Rollout
+
+CLOCKS = ("deterministic", "async")
 
 
 class ActorPool:
     """A ``Sampler`` whose environments, and what acts in them, are in worker processes.
 
-    Each worker builds the agent from its spec and holds a range of the environments of all seeds. Rollouts are written by the
-    workers into memory that this process reads, and parameters the other way; nothing of either is copied through a pipe.
+    Each worker builds the agent from its spec and holds a range of the environments of every seed. Workers write rollouts into
+    memory that this process reads, and read parameters from memory that it writes: no array goes through a pipe.
 
-    Two clocks: "deterministic", where a rollout is made by the parameters that it was asked for with, so that two runs are equal
-    to the bit; and "async", where a worker that begins one takes the newest there are. ``Rollout.version`` says which they were.
+    Of two clocks one says by which parameters a worker begins a rollout: "deterministic", those with which it was asked for, so
+    that two runs are equal to the bit; "async", the newest. ``Rollout.version`` says which they were.
 
-    A worker that crashes, is killed, hangs or stands still is told of, and replaced by one whose environments are seeded by (seed,
-    worker, number of the restart) and which makes the rollout that was not finished again, by the same parameters. Its episodes
-    begin in an invalid first row, as after a truncation, so that replay and recurrent learning see no step that was none.
+    A worker that crashes, is killed, hangs or is stopped is told of, and replaced by one that makes the unfinished rollout again,
+    by the same parameters, in environments seeded by (seed, worker, number of the restart). Its first row is not valid: it shows
+    what the rollout before led to, as after a truncation, so that neither replay nor a recurrent model sees a step that was none.
     """
 
     def __init__(
@@ -48,58 +52,114 @@ class ActorPool:
         clock: str = "deterministic",
         max_restarts: int = 10,
         timeout: float = 60.0,
-        num_threads: int = 1,
         pin: bool = False,
         log_folder: Path | None = None,
         note: Callable[[str], None] = print,
-        trust: Sequence[str] | None = None,
     ) -> None:
         """
         Args:
-          agent: on a host environment, with parts that other processes can import.
+          agent: on a host environment, of parts that another process can import.
           seeds: of the runs that the environments are for.
-          num_workers: processes, which share out ``agent.num_envs``.
+          num_workers: processes, which share out the agent's ``num_envs``.
           clock: "deterministic" or "async".
-          max_restarts: how many workers may be replaced before the pool gives up, in all.
-          timeout: seconds in which a row must end; a worker that needs longer is taken to hang.
-          num_threads: of XLA's in each worker.
+          max_restarts: how many workers may be replaced in all before the pool gives up.
+          timeout: seconds in which a row must end; a worker that takes longer is taken to hang.
           pin: hold each worker to cores of its own.
-          log_folder: where each worker's output goes, ``worker-0.log`` and so on; None: to where this process's goes.
-          note: is told in one line what befell a worker.
-          trust: see ``jaxrl.build``; default: what this process has imported for the agent.
+          log_folder: where each worker's output goes, as ``worker-0.log`` and so on; None: to where this process's goes.
+          note: is told, a line each, what befell workers.
 
         Raises:
+          TypeError: the agent's environment is pure.
           ValueError: more workers than environments, or parts that cannot be imported.
           WorkerFailed: one did not start.
-          OSError: too many open files, or no memory to share.
+          OSError: too many open files, or too little memory.
         """
-        self.env, self.agent, self.num_seeds = host_env(agent), agent, len(seeds)
-        self.watch = Stopwatch()
-        self.metrics = jax.jit(over_seeds(self.num_seeds)(episode_metrics))
-        if clock not in ("deterministic", "async"):
-            raise ValueError(f"clock={clock!r} must be 'deterministic' or 'async'")
-        workers = members(agent, num_workers)
+        env, self.num_seeds = host_env(agent), len(seeds)
+        check_number("timeout", timeout, Range(0, open_low=True))
+        if clock not in CLOCKS:
+            raise unknown("clock", clock, CLOCKS)
+        self.members = _members(agent, [int(seed) for seed in seeds], num_workers, pin, log_folder)
+        self.watch, self.metrics = Stopwatch(), jax.jit(over_seeds(self.num_seeds)(episode_metrics))
         self.dispatcher = Dispatcher(
-            agent,
-            [int(seed) for seed in seeds],
-            workers,
+            self.members,
+            agent.num_envs,
             newest=clock == "async",
             max_restarts=check_count("max_restarts", max_restarts, at_least=0),
             timeout=timeout,
-            num_threads=num_threads,
-            pin=pin,
-            log_folder=log_folder,
-            note=note,
-            trust=trust,
+            note=lambda text: note(f"{env.name}: {text}"),
         )
         self._release = weakref.finalize(self, self.dispatcher.close)
         self.dispatcher.start()
 
-    def begin(self, policy: Policy, key: Key) -> Future[tuple[Rollout, Metrics]]:
-        """Ask for the next rollout; any number may be under way."""
-        ticket = self.dispatcher.ask(plain_leaves(policy), np.asarray(policy.version, np.int32), np.asarray(jax.random.key_data(key)))
-        return Pending(partial(self._taken, ticket))
+    def begin(self, policy: Policy, key: Key) -> Callable[[], tuple[Rollout, Metrics]]:
+        """Ask for the next rollout: what waits for it. Any number may be under way; they come in the order of asking."""
+        version = np.asarray(policy.version, np.int32)
+        ticket = self.dispatcher.ask(plain_leaves(policy), version, np.asarray(jax.random.key_data(key)))
+        return lambda: self._taken(ticket)
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        """Ask for a rollout, and wait for it. Its arrays lie in shared memory for as long as somebody holds them."""
-        return self.begin(policy, key).result()
+        """One rollout. Its arrays lie in memory that serves again when nobody holds them any more."""
+        return self.begin(policy, key)()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._release()
+
+    @property
+    def restarts(self) -> list[int]:
+        """Of each worker."""
+        return [member.restarts for member in self.members]
+
+    def _taken(self, ticket: Ticket) -> tuple[Rollout, Metrics]:
+        rows = self.dispatcher.result(ticket)
+        for part, seconds in self.dispatcher.spent().items():
+            self.watch.seconds[part] += seconds
+        outcome = rows.came
+        parts = zip(ticket.acted, self.members, strict=True)
+        version: Any = np.concatenate([np.repeat(acted[:, None], member.job.num_envs, 1) for acted, member in parts], 1)
+        env_id: Any = np.broadcast_to(np.arange(version.shape[1], dtype=np.int32), version.shape)
+        action, extras = rows.acted
+        made = Row(rows.inputs, action, extras, outcome)
+        return to_rollout(made, rows.inputs, rows.carry, env_id, version), self.metrics(outcome)
+
+
+def _members(agent: Agent, seeds: list[int], num_workers: int, pin: bool, log_folder: Path | None) -> list[Member]:
+    """The places of a pool; nothing is started."""
+    num_workers = check_count("num_workers", num_workers)
+    if num_workers > agent.num_envs:
+        raise ValueError(
+            f"num_workers={num_workers} must be at most num_envs={agent.num_envs}: each has one environment at least"
+        )
+    missing = unimportable_parts(agent.spec)
+    wrapper: Any = CloudpickleWrapper  # of anything
+    env = wrapper(lambda: agent.env) if missing.pop("env", None) else None
+    if not agent.spec or missing:
+        what = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was bound by hand"
+        raise ValueError(f"worker processes cannot import {what}: define it at the top of a module of its own")
+    if log_folder is not None:
+        log_folder.mkdir(parents=True, exist_ok=True)
+    threads = max(1, usable_cores() // num_workers)
+    cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
+    members = []
+    for worker, (first_id, num_envs) in enumerate(shares(agent.num_envs, num_workers)):
+        job = Job(
+            spec=agent.spec,
+            env=env,
+            trust=tuple(modules_outside(agent.spec)),
+            seeds=seeds,
+            worker=worker,
+            first_id=first_id,
+            num_envs=num_envs,
+            after=None,
+            num_threads=threads,
+            pinned=tuple(cores[worker % len(cores) :][:1]) if cores else (),
+        )
+        log = None if log_folder is None else log_folder / f"worker-{worker}.log"
+        members.append(Member(job, log, _variables()))
+    return members
+
+
+def _variables() -> dict[str, str]:
+    """Of a worker's environment: one XLA device with one thread, on the CPU."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
+    return {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags}

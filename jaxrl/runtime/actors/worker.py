@@ -1,4 +1,4 @@
-"""What a worker process of an ``ActorPool`` runs: it acts and steps, by parameters that it is given, into memory that it is given."""
+"""What a worker process of an ``ActorPool`` runs: it acts and steps, by parameters in shared memory, into shared memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.agent import state_shapes
+from jaxrl.envs import make_env
 from jaxrl.envs.child import attend
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.memory import received
@@ -43,8 +44,7 @@ class Actor:
 
     def __init__(self, connection: Connection, job: Job) -> None:
         self.connection, self.job = connection, job
-        given = {} if job.env is None else {"env": job.env.fn}
-        self.agent = build(job.spec, trust=job.trust, **given)
+        self.agent = build(job.spec, trust=job.trust, **_environment(job))
         self.sampler = HostSampler(self.agent, job.seeds, job.first_id, job.num_envs)
         learner = state_shapes(self.agent).learner
         self.policies = jax.eval_shape(jax.vmap(self.agent.algorithm.policy), _per_seed(learner, len(job.seeds)))
@@ -54,7 +54,7 @@ class Actor:
     def attach(self, told: Memory) -> None:
         """Take memory that follows on the connection."""
         arrays = received(self.connection, told.layout.num_bytes).arrays(told.layout)
-        self.memory[told.kind, told.index] = jax.tree.unflatten(jax.tree.structure(told.shapes), arrays)
+        self.memory[told.kind, told.number] = jax.tree.unflatten(jax.tree.structure(told.shapes), arrays)
 
     def collect(self, call: Collect) -> None:
         """One rollout."""
@@ -100,6 +100,16 @@ class Actor:
         """That it goes on."""
         (progress,) = self.memory[PROGRESS, 0]
         progress[self.job.worker] += 1
+
+
+def _environment(job: Job) -> dict[str, Any]:
+    """What replaces the spec's environment: one that it cannot name, or one with fewer threads."""
+    if job.env is not None:
+        return {"env": job.env()}
+    env = job.spec["env"]
+    if isinstance(env, str) and env.startswith("envpool:") and "num_threads" not in env:
+        return {"env": make_env(env, num_threads=job.num_threads)}
+    return {}
 
 
 def _per_seed(shapes: PyTree, num_seeds: int) -> PyTree:

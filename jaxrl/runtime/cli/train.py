@@ -89,6 +89,10 @@ class RunOptions:
     ready first; or step them from within a compiled program, which is the fastest, for envpool's on a CPU."""
     overlap: Flag = False
     """On host environments, collect each rollout while the one before is learnt from."""
+    scheme: Literal["a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"] | None = None
+    """On host environments, who collects, computes gradients and applies them, in which processes, and who waits for whom."""
+    num_workers: Annotated[Count | None, shown_as("INT", "none, or with a scheme one less than cores")] = None
+    """Worker processes that share out the environments."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
     keep_checkpoints: Count = 3

@@ -17,14 +17,12 @@ Index = tuple[Any, ...]
 class RolloutBuffer:
     """Arrays of one rollout, [*lead, T, B, ...], into which rows are written as they come.
 
-    Unless they are given, they are allocated for each rollout, and each place is written once. Arrays that serve a second time would have to wait until
-    nobody reads them any more, and that cannot be known here: JAX takes an aligned array of NumPy's on a CPU as it is, without a
-    copy, and may compute with it after the call has returned; and a rollout is its caller's, who may keep it.
+    Unless they are given, they are allocated for each rollout, and each place is written once. Arrays that serve a second time
+    have to wait until nobody reads them any more, and that is not known here: JAX takes an aligned array of NumPy's on a CPU as
+    it is, without a copy, and may compute with it after the call has returned; and a rollout is its caller's, who may keep it.
     """
 
-    def __init__(
-        self, lead: tuple[int, ...], num_rows: int, num_envs: int, arrays: Mapping[str, PyTree] | None = None
-    ) -> None:
+    def __init__(self, lead: tuple[int, ...], num_rows: int, num_envs: int, arrays: Mapping[str, PyTree] | None = None) -> None:
         """``arrays``: memory that is there already, by the names of what is written."""
         self._lead, self._shape = lead, (num_rows, num_envs)
         self._arrays: dict[str, PyTree] = dict(arrays or {})

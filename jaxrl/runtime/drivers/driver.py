@@ -41,5 +41,6 @@ class Driver(Protocol):
     def policies(self, states: PyTree) -> PyTree:
         """The Policy of every seed, in memory of its own; every leaf is [num_seeds, ...]."""
 
-    # A driver that knows what compilation took has `compile_seconds`; one that shares the environments of a seed out over
-    # devices, `devices_per_seed`; one that holds something to release, `close()`.
+    # One that may do fewer iterations than it is asked for has `failure`, the error that it then was, and `done`. A driver that
+    # knows what compilation took has `compile_seconds`; one that shares the environments of a seed out over devices,
+    # `devices_per_seed`; one that holds something to release, `close()`.

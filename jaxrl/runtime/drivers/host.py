@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.agent import check_key
+from jaxrl.envs.child import WorkerFailed
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal
@@ -93,7 +95,8 @@ class HostLearner:
         """What collects the rollout of an iteration, this one or one that is ``ahead``, by the parameters of ``state``; it needs
         nothing of the state any more, whose rows an update may use up meanwhile."""
         policy, key = self.policy(state.learner), self.iteration_key(state.key, state.iteration + ahead)
-        return partial(self.sampler.collect, policy, key)
+        begin = getattr(self.sampler, "begin", None)
+        return begin(policy, key) if begin else partial(self.sampler.collect, policy, key)
 
     def _learn(self, learner: Any, given: tuple[AgentState, Rollout, Metrics, Array]) -> tuple[AgentState, Array, Metrics]:
         others, rollout, episodes, alive = given
@@ -114,14 +117,24 @@ class HostLearner:
 class HostDriver:
     """Runs an agent on host environments for ``jaxrl.run``: all seeds side by side, which act by one call and learn by one."""
 
-    def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, overlap: bool = False) -> None:
-        """``overlap``: collect each rollout while the one before is learnt from, by the parameters before that."""
-        self.agent, self.seeds, self.sampler = agent, list(seeds), sampler
+    def __init__(
+        self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, lag: int = 0, threaded: bool = True
+    ) -> None:
+        """
+        Args:
+          lag: collect so many rollouts while others are learnt from: the n-th is asked for by the parameters of max(0, n - lag).
+          threaded: in a thread, where there is a lag; a sampler that collects in the background by itself needs none.
+        """
+        self.agent, self.seeds, self.sampler, self.lag = agent, list(seeds), sampler, lag
         self.learner: HostLearner | None = None
         self.merge = jax.jit(merge)
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-sampler") if overlap else None
-        self.pending: Future[Collected] | None = None
-        """The rollout of the next iteration."""
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-sampler") if lag and threaded else None
+        self.pending: deque[Callable[[], Collected]] = deque()
+        """What waits for the rollouts of the next iterations."""
+        self.failure: WorkerFailed | None = None
+        """Why the last ``iterate`` did fewer iterations than it was asked for."""
+        self.done = 0
+        """How many it did."""
 
     def init(self, hyperparams: Any = None) -> AgentState:
         """New states, [num_seeds, ...], and environments that stand where they begin."""
@@ -155,34 +168,46 @@ class HostDriver:
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, np.ndarray]:
         """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``.
 
-        The rows that ``states`` store are used up.
+        The rows that ``states`` store are used up. Where workers fail for good it ends before, and ``failure`` says why.
         """
         learner, total = self.learner, None
         assert learner is not None
         going: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
         watch = getattr(learner.sampler, "watch", None) or Stopwatch()
-        begin, before, done = time.perf_counter(), dict(watch.seconds), 0
-        while done < iterations and going.any():
-            collected = self._collected(learner, states, watch)
+        begin, before, self.done = time.perf_counter(), dict(watch.seconds), 0
+        while self.done < iterations and going.any():
+            try:
+                collected = self._collected(learner, states, watch)
+            except WorkerFailed as error:
+                self.failure = error
+                break
             with watch("learning"):
                 states, going, metrics = learner.learn_alive(states, collected, going)
                 total = metrics if total is None else self.merge(total, metrics)
-                going, done = np.asarray(going), done + 1
-        assert total is not None
+                going, self.done = np.asarray(going), self.done + 1
+            del collected  # its memory may serve again
+        if total is None:
+            return states, {}, going
         spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
         total = jax.device_get(total)
-        return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, done), going
+        return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), going
 
     def _collected(self, learner: HostLearner, states: AgentState, watch: Stopwatch) -> Collected:
-        """The rollout of this iteration. Where collecting and learning overlap, the next one is begun, by the same parameters as
-        this one is learnt from with: which they are depends on nothing but the number of the iteration."""
-        if self.thread is None:
-            return learner.collecting(states)()
-        pending = self.pending or self.thread.submit(learner.collecting(states))
+        """The rollout of this iteration. Those that are to be under way while it is learnt from are begun: by which parameters
+        depends on nothing but the number of the iteration."""
+        while len(self.pending) <= self.lag:
+            collecting = learner.collecting(states, ahead=len(self.pending))
+            self.pending.append(self.thread.submit(collecting).result if self.thread else collecting)
+        collect = self.pending.popleft()
+        if not self.in_background:
+            return collect()
         with watch("waiting"):
-            collected = pending.result()
-        self.pending = self.thread.submit(learner.collecting(states, ahead=1))
-        return collected
+            return collect()
+
+    @property
+    def in_background(self) -> bool:
+        """Whether rollouts are collected by other threads or processes."""
+        return self.thread is not None or hasattr(self.learner and self.learner.sampler, "begin")
 
     def evaluate(
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
@@ -204,9 +229,11 @@ class HostDriver:
         return self.learner
 
     def close(self) -> None:
-        if self.pending is not None:  # the environments must stand still before they are released
-            self.pending.exception()
-            self.pending = None
+        while self.pending:
+            collect = self.pending.popleft()
+            if self.thread is not None:  # the environments must stand still before they are released
+                with contextlib.suppress(Exception):
+                    collect()
         if self.learner is not None:
             self.learner.close()
         self.learner = None

@@ -115,6 +115,8 @@ class Session:
             if self.ended or self.interrupt.requested:
                 break
             states, record = self.chunk(states, stop)
+            if not record:
+                break
             elapsed = time.perf_counter() - begin - (self.compile_seconds - compiled)
             eta = elapsed / (stop - first) * (self.plan.iterations - stop)
             self.progress.update(record, eta, self.compile_seconds)
@@ -125,6 +127,8 @@ class Session:
         """Why there is nothing left to do, if there is not."""
         if self.trained >= self.plan.iterations:
             return "done"
+        if self.failure is not None:
+            return "stopped, since workers failed,"
         if self.diverged.all():
             return "stopped, since all seeds diverged,"
         if self.plan.on_nan == "stop" and self.diverged.any():
@@ -133,6 +137,11 @@ class Session:
         if self.plan.stop_at is not None and mean_over_seeds(last.get(EVALUATION_RETURN, np.nan)) >= self.plan.stop_at:
             return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
         return None
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended training before its time, and is to be raised when everything is saved."""
+        return getattr(self.driver, "failure", None)
 
     @property
     def iteration(self) -> int:
@@ -158,7 +167,10 @@ class Session:
         """Go on to ``stop`` iterations of training, evaluate if it is due, log, and save if it is time."""
         begin, compiled = time.perf_counter(), self.compile_seconds
         before = self.diverged
-        states, metrics = self.iterate(states, stop - self.trained)
+        states, metrics, done = self.iterate(states, stop - self.trained)
+        if not done:  # what ended it is `failure`
+            return states, {}
+        stop = self.trained + done
         seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
         valid = logs.env_steps(metrics, (stop - self.trained) * self.plan.rows_per_iteration)
         self.trained, self.env_steps = stop, self.env_steps + valid
@@ -175,16 +187,19 @@ class Session:
         self.keep(states, record)
         return states, record
 
-    def iterate(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics]:
-        """``iterations`` steps, in calls that can be counted in 32 bits; metrics on the host."""
+    def iterate(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics, int]:
+        """``iterations`` steps, in calls that can be counted in 32 bits, or fewer, where something failed: states, metrics on the
+        host, and how many."""
         parts: list[Metrics] = []
-        while iterations and not (parts and self.diverged.all()):
-            now = min(iterations, self.plan.call_iterations)
+        done = 0
+        while done < iterations and not (parts and self.diverged.all()) and self.failure is None:
+            now = min(iterations - done, self.plan.call_iterations)
             states, metrics, alive = self.driver.iterate(states, now, ~self.diverged)
             metrics, alive = self.fetch((metrics, alive))
-            parts.append(widened(metrics))
-            self.diverged, iterations = ~alive, iterations - now
-        return states, functools.reduce(merge, parts)
+            now = now if self.failure is None else self.driver.done
+            parts += [widened(metrics)] if now else []
+            self.diverged, done = ~alive, done + now
+        return states, functools.reduce(merge, parts) if parts else {}, done if self.failure else iterations
 
     def keep(self, states: PyTree, record: Record) -> None:
         """Log a record, remember policies that are the best so far, and save if it is time."""
@@ -265,7 +280,7 @@ class Session:
             parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
         if files:
             parts.append(f"results in {files.folder.shown}")
-            if not self.ended:
+            if not self.ended or self.failure:
                 parts.append(f"resume with: {files.resume_command}")
         return "; ".join(parts)
 

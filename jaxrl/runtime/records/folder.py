@@ -19,7 +19,7 @@ from jaxrl.runtime.records.written import check_config
 from jaxrl.runtime.system.disk import absolute, parse_json, read_regular, savable, temporary, without_links, write_atomically
 
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
-CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best", "tensorboard"
+CHECKPOINTS, BEST, TENSORBOARD, WORKERS = "checkpoints", "best", "tensorboard", "workers"
 LOCK = ".lock"
 
 
@@ -186,7 +186,9 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
 def contents(folder: Path, first: str) -> list[str]:
     """The names in a folder, without what a process leaves that is killed before it has written its ``first`` file."""
     leftover = temporary(folder / first)
-    return sorted(path.name for path in folder.iterdir() if path.name != LOCK and (path != leftover or path.is_dir()))
+    return sorted(
+        path.name for path in folder.iterdir() if path.name not in (LOCK, WORKERS) and (path != leftover or path.is_dir())
+    )
 
 
 def set_aside(path: Path) -> Path:

@@ -1,0 +1,34 @@
+"""The driver of a scheme: a learner in this process, and workers as the scheme has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from jaxrl.runtime.actors.pool import ActorPool
+from jaxrl.runtime.actors.scheme import Scheme
+from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.types import Agent
+
+
+def open_actors(
+    agent: Agent, seeds: Sequence[int], scheme: Scheme, log_folder: Path | None, note: Callable[[str], None]
+) -> HostDriver:
+    """
+    Args:
+      scheme: as ``resolve_scheme`` gives it.
+      log_folder: where workers' output goes; None: to where this process's goes.
+      note: is told what befalls workers.
+    """
+    pool = partial(
+        ActorPool,
+        num_workers=scheme.num_workers,
+        clock=scheme.clock,
+        max_restarts=scheme.max_restarts,
+        timeout=scheme.timeout,
+        pin=scheme.pin,
+        log_folder=log_folder,
+        note=note,
+    )
+    return HostDriver(agent, seeds, pool, lag=scheme.lag, threaded=False)

@@ -1,0 +1,154 @@
+"""``Scheme``: where rollouts are collected, gradients computed and updates applied, and who waits for whom."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from jaxrl.config import CountOrZero, Positive, checked, setting_types
+from jaxrl.names import nearest, unknown
+from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.spec import algorithm_name
+from jaxrl.types import Agent, HostEnv
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """One cell of the grid of Bou and De Fabritiis (2020), "NAPPO: Modular and scalable reinforcement learning in PyTorch"."""
+
+    num_workers: CountOrZero = 0
+    """Processes that share out the environments; 0: one for each core but the learner's, and no more than there are
+    environments."""
+    inference: Literal["workers", "learner"] = "workers"
+    """Where the policy acts: "workers", each in its own environments; "learner", in batches over all workers, which then only
+    step (GA3C, Babaeizadeh et al. 2017; SEED, Espeholt et al. 2020)."""
+    clock: Literal["deterministic", "async"] = "deterministic"
+    """"deterministic": rollout n is made by the parameters of version max(0, n - lag), and two runs are the same. "async": by the
+    newest that there are when a worker begins; who is ready first is served first."""
+    lag: CountOrZero = 0
+    """How many rollouts are under way while one is learnt from. On the asynchronous clock it bounds the age of parameters."""
+    gradients: Literal["learner", "workers"] = "learner"
+    """Who computes them. Workers do of their own rollouts, for rules with one gradient per rollout: on the deterministic clock
+    the learner applies their mean, on the asynchronous one each as it comes (A3C, Mnih et al. 2016)."""
+    updates: Literal["learner", "all_reduced"] = "learner"
+    """"all_reduced": the learner is several devices, as many as there are workers, each of which learns from one worker's
+    rollouts by gradients that are averaged over all (DD-PPO, Wijmans et al. 2020)."""
+    max_restarts: CountOrZero = 10
+    """How many workers may be replaced, in all, before the run ends."""
+    timeout: Positive = 60.0
+    """Seconds in which a row must end; a worker that takes longer is taken to hang, and replaced."""
+    pin: bool = False
+    """Hold each worker to a core of its own."""
+
+
+SCHEMES: dict[str, Scheme] = {
+    "a2c": Scheme(),
+    "a3c": Scheme(clock="async", gradients="workers"),
+    "ga3c": Scheme(clock="async", inference="learner", lag=1),
+    "impala": Scheme(clock="async", lag=2),
+    "apex": Scheme(clock="async", lag=2),
+    "r2d2": Scheme(clock="async", lag=2),
+    "ddppo": Scheme(updates="all_reduced"),
+}
+
+
+def resolve_scheme(agent: Agent, scheme: Scheme | str | Mapping[str, Any] | None, num_workers: int | None) -> Scheme | None:
+    """What a run was asked for, with its number of workers; None where it collects by itself.
+
+    Args:
+      scheme: itself, its name in ``SCHEMES``, or its fields.
+      num_workers: in place of the scheme's.
+
+    Raises:
+      TypeError, ValueError: it is none, or one that cannot serve this agent; the message says which one is nearest that can.
+    """
+    if scheme is None and num_workers is None:
+        return None
+    chosen = _read(Scheme() if scheme is None else scheme)
+    if num_workers is not None:
+        chosen = dataclasses.replace(chosen, num_workers=checked("num_workers", num_workers, CountOrZero))
+    if not isinstance(agent.env, HostEnv):
+        raise ValueError(
+            f"scheme=… is for environments on the host, and {agent.env.name} runs in JAX, in one program: leave it out"
+        )
+    chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or min(agent.num_envs, max(1, usable_cores() - 1)))
+    if problem := _why_impossible(chosen) or _why_unfit(chosen, agent):
+        raise ValueError(problem)
+    return chosen
+
+
+def _read(scheme: Any) -> Scheme:
+    if isinstance(scheme, str):
+        if scheme not in SCHEMES:
+            raise unknown("scheme", scheme, list(SCHEMES))
+        return SCHEMES[scheme]
+    types = setting_types(Scheme)
+    if isinstance(scheme, Mapping):
+        for name in scheme:
+            if name not in types:
+                raise TypeError(f"scheme has no {name!r}.{nearest(name, sorted(types))} It has {', '.join(types)}")
+    elif isinstance(scheme, Scheme):
+        scheme = dataclasses.asdict(scheme)
+    else:
+        raise TypeError(
+            f"scheme={scheme!r} must be a jaxrl.Scheme, one of {', '.join(SCHEMES)}, or a mapping of a scheme's fields"
+        )
+    return Scheme(**{name: checked(f"scheme.{name}", value, types[name]) for name, value in scheme.items()})
+
+
+def _why_impossible(scheme: Scheme) -> str | None:
+    """Why there is no such cell in the grid, and the nearest that there is."""
+    if scheme.gradients == "workers" and scheme.inference == "learner":
+        return (
+            "gradients='workers' needs rollouts there, and inference='learner' makes them in the learner: nearest are "
+            "inference='workers' (scheme='a3c'), and gradients='learner' (scheme='ga3c')"
+        )
+    if scheme.gradients == "workers" and scheme.updates == "all_reduced":
+        return (
+            "updates='all_reduced' averages the gradients of the learner's devices, and gradients='workers' computes them "
+            "elsewhere: nearest are gradients='learner' (scheme='ddppo'), and updates='learner' (scheme='a3c')"
+        )
+    if scheme.updates == "all_reduced" and (scheme.clock == "async" or scheme.inference == "learner"):
+        return (
+            "updates='all_reduced' waits for the rollouts of all workers, made by the same parameters: nearest is "
+            "clock='deterministic', inference='workers' (scheme='ddppo')"
+        )
+    if scheme.clock == "async" and scheme.gradients == "learner" and not scheme.lag:
+        return (
+            "clock='async' with lag=0 has nothing to do while the learner learns: nearest are lag=1, and clock='deterministic' "
+            "(scheme='a2c')"
+        )
+    return None
+
+
+def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
+    """Why the agent cannot be trained so, and the nearest way that it can."""
+    name, rule = algorithm_name(agent.spec), agent.algorithm
+    if scheme.num_workers > agent.num_envs:
+        return f"num_workers={scheme.num_workers} must be at most num_envs={agent.num_envs}: each has one environment at least"
+    if scheme.gradients == "workers" and rule.gradients is None:
+        nearest_one = "apex" if rule.learn else "ddppo"
+        return (
+            f"gradients='workers' is for rules with one gradient per rollout, and {name} takes several: nearest is "
+            f"scheme={nearest_one!r}, where workers collect"
+        )
+    uneven = agent.num_envs % scheme.num_workers
+    if uneven and (scheme.gradients == "workers" or scheme.updates == "all_reduced"):
+        return f"num_envs={agent.num_envs} must be a multiple of num_workers={scheme.num_workers}: each gradient counts alike"
+    if (scheme.lag or scheme.clock == "async") and scheme.gradients == "learner" and not rule.tolerates_lag:
+        return (
+            f"this scheme collects by parameters that are older than those that learn, and {name} learns as if they were its "
+            "own: nearest is scheme='a2c', which waits; or use a rule with replay, or one that corrects for them, as PPO and "
+            "IMPALA do"
+        )
+    return None
+
+
+def describe(scheme: Scheme, agent: Agent) -> str:
+    """In one line, with who uses which cores."""
+    cores, workers = usable_cores(), scheme.num_workers
+    each = f"{agent.num_envs // workers}" + (f" or {agent.num_envs // workers + 1}" if agent.num_envs % workers else "")
+    acts = "act and step" if scheme.inference == "workers" else "step"
+    over = "" if workers + 1 <= cores else ": more threads than cores"
+    return f"{workers} workers {acts} in {each} environments a seed, a thread each, beside the learner, on {cores} cores{over}"
