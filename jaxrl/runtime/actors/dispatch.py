@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
+from queue import SimpleQueue
 from typing import Any
 
 import jax
@@ -47,6 +48,8 @@ class Ticket:
         self.waiting = set(range(num_workers))
         self.acted = [version] * num_workers
         """i32[num_seeds] per worker: the parameters that acted."""
+        self.losses: list[Any] = [{}] * num_workers
+        """Of each worker's gradient."""
         self.discarded = 0
         """Times that a worker left its part unfinished, which was then made again."""
         self.over = threading.Event()
@@ -60,14 +63,14 @@ class Blocks:
         self.memory: list[tuple[SharedMemory, Memory]] = []
         self.views: list[Any] = []
 
-    def take(self) -> int:
-        """One that nobody uses, made if there is none; it is used then."""
+    def take(self, users: int = 1) -> int:
+        """One that nobody uses, made if there is none; it has so many users then."""
         index = next((i for i, users in enumerate(self.users) if not users), len(self.users))
         if index == len(self.users):
             self.users.append(0)
             if self.shapes is not None:
                 self._allocate()
-        self.users[index] += 1
+        self.users[index] = users
         return index
 
     def shape(self, shapes: Any) -> None:
@@ -101,13 +104,20 @@ class Dispatcher:
         num_envs: int,
         *,
         newest: bool,
+        by_parts: bool = False,
         max_restarts: int,
         timeout: float,
         note: Callable[[str], None],
     ) -> None:
-        """``newest``: a worker takes the newest parameters, and not those that its rollout was asked for with."""
+        """
+        Args:
+          newest: a worker takes the newest parameters, and not those that its rollout was asked for with.
+          by_parts: what workers have done is taken as it comes (``next_part``), and not rollout by rollout.
+        """
         self.members, self.num_envs, self.newest = members, num_envs, newest
         self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
+        self.by_parts = by_parts
+        self.arrivals: SimpleQueue[tuple[Ticket, Member] | None] = SimpleQueue()
         self.tickets: dict[int, Ticket] = {}
         self.asked = 0
         self.policies, self.rollouts = Blocks(POLICY), Blocks(ROLLOUT)
@@ -143,23 +153,36 @@ class Dispatcher:
 
     def ask(self, policy: Sequence[Any], version: np.ndarray, key_data: np.ndarray) -> Ticket:
         """Ask for one more rollout."""
-        leaves = [np.asarray(x) for x in policy]
         with self.lock:
-            self._check()
-            while self.released:
-                self.rollouts.users[self.released.popleft()] -= 1
-            self.policies.shape([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves])
-            index = self.policies.take()
-            for mine, new in zip(self.policies.views[index], leaves, strict=True):
-                np.copyto(mine, new)
-            if self.newest and self.current is not None:
-                self.policies.users[self.current[0]] -= 1
-            self.current = index, version
-            ticket = Ticket(self.asked, key_data, index, self.rollouts.take(), version, len(self.members))
+            index = self._publish(policy, version)
+            rollout = self.rollouts.take(len(self.members) if self.by_parts else 1)
+            ticket = Ticket(self.asked, key_data, index, rollout, version, len(self.members))
             self.tickets[ticket.number] = ticket
             self.asked += 1
         self._ring()
         return ticket
+
+    def publish(self, policy: Sequence[Any], version: np.ndarray) -> None:
+        """Let workers that take the newest parameters have these."""
+        with self.lock:
+            self._publish(policy, version)
+
+    def _publish(self, policy: Sequence[Any], version: np.ndarray) -> int:
+        if self.error is not None:
+            raise self.error
+        if self.closing:
+            raise RuntimeError("this pool of actors is closed")
+        while self.released:
+            self.rollouts.users[self.released.popleft()] -= 1
+        leaves = [np.asarray(x) for x in policy]
+        self.policies.shape([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves])
+        index = self.policies.take()
+        for mine, new in zip(self.policies.views[index], leaves, strict=True):
+            np.copyto(mine, new)
+        if self.newest and self.current is not None:
+            self.policies.users[self.current[0]] -= 1
+        self.current = index, version
+        return index
 
     def result(self, ticket: Ticket) -> Filled:
         """Wait for a rollout. Its memory serves again when nobody holds any of it any more."""
@@ -169,6 +192,16 @@ class Dispatcher:
                 raise self.error
             filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
             return filled
+
+    def next_part(self) -> tuple[Ticket, Member, Filled]:
+        """Wait for what some worker has done, the first that nobody has had yet; for pools that give rollouts part by part."""
+        if (arrived := self.arrivals.get()) is None:
+            assert self.error is not None
+            raise self.error
+        ticket, member = arrived
+        with self.lock:
+            filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
+        return ticket, member, part_of(filled, member.job)
 
     def spent(self) -> dict[str, float]:
         """Seconds that workers spent since this was asked last, their mean, by ``diagnostics.PARTS``."""
@@ -190,12 +223,6 @@ class Dispatcher:
             blocks.close()
         self.progress[0].close()
 
-    def _check(self) -> None:
-        if self.error is not None:
-            raise self.error
-        if self.closing:
-            raise RuntimeError("this pool of actors is closed")
-
     def _ring(self) -> None:
         os.write(self.bell, b".")
 
@@ -212,6 +239,7 @@ class Dispatcher:
         finally:
             end_all([member.child for member in self.members if hasattr(member, "child")], CLOSE)
             self.started.set()
+            self.arrivals.put(None)
             for ticket in list(self.tickets.values()):
                 ticket.over.set()
 
@@ -242,7 +270,7 @@ class Dispatcher:
                 if all(each.ready for each in self.members):
                     self.started.set()
             elif isinstance(told, Shapes):
-                self.rollouts.shape(of_all(told.rows, self.num_envs))
+                self.rollouts.shape(of_all(told.rows, self.num_envs, len(self.members)))
                 member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
             elif isinstance(told, Done):
                 self._finished(member, told)
@@ -270,12 +298,15 @@ class Dispatcher:
         self._put_down(member)
         member.warm = True
         member.next_ticket += 1
-        mine = part_of(self.rollouts.views[ticket.rollout], member.job.first_id, member.job.first_id + member.job.num_envs)
+        mine = part_of(self.rollouts.views[ticket.rollout], member.job)
         last = jax.tree.map(lambda x: x[:, -1].copy(), mine.inputs)
         member.job = member.job._replace(after=last)
         for part, seconds in done.seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(self.members)
+        ticket.losses[member.job.worker] = done.losses
         ticket.waiting.discard(member.job.worker)
+        if self.by_parts:
+            self.arrivals.put((ticket, member))
         if not ticket.waiting:
             del self.tickets[ticket.number]
             if not self.newest:

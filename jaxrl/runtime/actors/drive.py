@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from jaxrl.runtime.actors.gradients import MeanDriver, PartDriver
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.drivers.host import HostDriver
@@ -28,7 +29,11 @@ def open_actors(
         max_restarts=scheme.max_restarts,
         timeout=scheme.timeout,
         pin=scheme.pin,
+        gradients=scheme.gradients == "workers",
         log_folder=log_folder,
         note=note,
     )
-    return HostDriver(agent, seeds, pool, lag=scheme.lag, threaded=False)
+    driver = HostDriver
+    if scheme.gradients == "workers":
+        driver = PartDriver if scheme.clock == "async" else MeanDriver
+    return driver(agent, seeds, pool, lag=scheme.lag, threaded=False)

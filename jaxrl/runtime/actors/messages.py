@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from jaxrl.envs.memory import Layout, layout_of
-from jaxrl.types import HostEnv, PyTree
+from jaxrl.rollout import Row, to_rollout
+from jaxrl.types import HostEnv, Metrics, PyTree, Rollout
 
 POLICY, ROLLOUT, PROGRESS = "policy", "rollout", "progress"
 """Kinds of memory."""
@@ -32,6 +33,8 @@ class Job(NamedTuple):
     """What the worker before it in this place saw last, [num_seeds, num_envs]; None where no rollout of its is learnt from."""
     num_threads: int
     """With which environments step, where they have threads of their own."""
+    gradients: bool
+    """Whether it computes one from each rollout."""
     pinned: tuple[int, ...]
     """Cores that it is held to; none: the system chooses."""
 
@@ -75,6 +78,8 @@ class Done(NamedTuple):
 
     seconds: dict[str, float]
     """Spent on it, by ``diagnostics.PARTS``."""
+    losses: Metrics
+    """Of its gradient, [num_seeds], in NumPy; {} where none was computed."""
 
 
 class Failed(NamedTuple):
@@ -95,28 +100,44 @@ class Filled(NamedTuple):
     came: PyTree
     carry: PyTree
     """[num_seeds, B, ...]"""
+    gradient: PyTree
+    """[num_seeds, num_workers, ...]; () where none is computed."""
 
 
-ENV_AXIS = Filled(2, 2, 2, 1)
-"""The axis that counts environments."""
+SHARED = Filled(2, 2, 2, 1, 1)
+"""The axis that is shared out over workers."""
 
 
-def of_all(rows: Filled, num_envs: int) -> Filled:
-    """The shapes of one worker's rows as those of all."""
+def of_all(rows: Filled, num_envs: int, num_workers: int) -> Filled:
+    """The shapes of one worker's part as those of all."""
 
-    def widened(axis: int, part: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], num_envs, *x.shape[axis + 1 :]), x.dtype), part)
+    def widened(axis: int, size: int, part: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype), part)
 
-    return Filled(*map(widened, ENV_AXIS, rows))
+    return Filled(*map(widened, SHARED, Filled(*[num_envs] * 4, num_workers), rows))
 
 
-def part_of(rows: Filled, first: int, last: int) -> Filled:
-    """The environments from ``first`` up to before ``last``: views."""
+def part_of(rows: Filled, job: Job) -> Filled:
+    """A worker's part: views."""
 
-    def cut(axis: int, part: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: x[(slice(None),) * axis + (slice(first, last),)], part)
+    def cut(axis: int, which: slice, part: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: x[(slice(None),) * axis + (which,)], part)
 
-    return Filled(*map(cut, ENV_AXIS, rows))
+    envs = slice(job.first_id, job.first_id + job.num_envs)
+    return Filled(*map(cut, SHARED, Filled(*[envs] * 4, slice(job.worker, job.worker + 1)), rows))
+
+
+def rollout_of(rows: Filled, version: np.ndarray, first_id: int = 0) -> Rollout:
+    """
+    Args:
+      version: i32[num_seeds] or [num_seeds, B], of the parameters that acted.
+      first_id: the number of the first environment.
+    """
+    action, extras = rows.acted
+    num_seeds, _, num_envs = rows.came.reward.shape
+    env_id: Any = np.broadcast_to(first_id + np.arange(num_envs, dtype=np.int32), (num_seeds, num_envs))
+    versions: Any = np.broadcast_to(version.reshape(num_seeds, -1), env_id.shape)
+    return to_rollout(Row(rows.inputs, action, extras, rows.came), rows.inputs, rows.carry, env_id, versions)
 
 
 def plain_leaves(policy: PyTree) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import weakref
@@ -14,17 +15,18 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from jaxrl.config import Range, check_count, check_number
+from jaxrl.metrics import merge
 from jaxrl.names import unknown
-from jaxrl.rollout import Row, episode_metrics, to_rollout
+from jaxrl.rollout import episode_metrics
 from jaxrl.runtime.actors.dispatch import Dispatcher, Ticket
 from jaxrl.runtime.actors.member import Member, shares
-from jaxrl.runtime.actors.messages import Job, plain_leaves
+from jaxrl.runtime.actors.messages import Job, plain_leaves, rollout_of
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.sampler import host_env
 from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import usable_cores
 from jaxrl.spec import modules_outside, unimportable_parts
-from jaxrl.types import Agent, Key, Metrics, Policy, Rollout
+from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout
 
 CLOCKS = ("deterministic", "async")
 
@@ -53,6 +55,7 @@ class ActorPool:
         max_restarts: int = 10,
         timeout: float = 60.0,
         pin: bool = False,
+        gradients: bool = False,
         log_folder: Path | None = None,
         note: Callable[[str], None] = print,
     ) -> None:
@@ -65,6 +68,8 @@ class ActorPool:
           max_restarts: how many workers may be replaced in all before the pool gives up.
           timeout: seconds in which a row must end; a worker that takes longer is taken to hang.
           pin: hold each worker to cores of its own.
+          gradients: workers compute the gradients of what they collect, too; for rules that have ``Algorithm.gradients``. On the
+            asynchronous clock each worker's part is then taken as it comes, by ``next_part``.
           log_folder: where each worker's output goes, as ``worker-0.log`` and so on; None: to where this process's goes.
           note: is told, a line each, what befell workers.
 
@@ -78,12 +83,14 @@ class ActorPool:
         check_number("timeout", timeout, Range(0, open_low=True))
         if clock not in CLOCKS:
             raise unknown("clock", clock, CLOCKS)
-        self.members = _members(agent, [int(seed) for seed in seeds], num_workers, pin, log_folder)
+        self.gradients = gradients
+        self.members = _members(agent, [int(seed) for seed in seeds], num_workers, pin, log_folder, gradients)
         self.watch, self.metrics = Stopwatch(), jax.jit(over_seeds(self.num_seeds)(episode_metrics))
         self.dispatcher = Dispatcher(
             self.members,
             agent.num_envs,
             newest=clock == "async",
+            by_parts=clock == "async" and gradients,
             max_restarts=check_count("max_restarts", max_restarts, at_least=0),
             timeout=timeout,
             note=lambda text: note(f"{env.name}: {text}"),
@@ -91,15 +98,32 @@ class ActorPool:
         self._release = weakref.finalize(self, self.dispatcher.close)
         self.dispatcher.start()
 
-    def begin(self, policy: Policy, key: Key) -> Callable[[], tuple[Rollout, Metrics]]:
-        """Ask for the next rollout: what waits for it. Any number may be under way; they come in the order of asking."""
+    def begin(self, policy: Policy, key: Key) -> Callable[[], Any]:
+        """Ask for the next rollout: what waits for it, as ``collect`` gives it. Any number may be under way; they come in the
+        order of asking."""
         version = np.asarray(policy.version, np.int32)
         ticket = self.dispatcher.ask(plain_leaves(policy), version, np.asarray(jax.random.key_data(key)))
         return lambda: self._taken(ticket)
 
-    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        """One rollout. Its arrays lie in memory that serves again when nobody holds them any more."""
+    def collect(self, policy: Policy, key: Key) -> Any:
+        """One rollout, and metrics of its episodes. Its arrays lie in memory that serves again when nobody holds them any more.
+
+        Where workers compute gradients, theirs follow as a third, [num_seeds, num_workers, ...], and metrics hold their losses.
+        """
         return self.begin(policy, key)()
+
+    def publish(self, policy: Policy) -> None:
+        """Give workers newer parameters between two rollouts, on the asynchronous clock."""
+        self.dispatcher.publish(plain_leaves(policy), np.asarray(policy.version, np.int32))
+
+    def next_part(self) -> tuple[Rollout, Metrics, PyTree]:
+        """What the next worker has done of the rollouts that were begun: its part of one, metrics of that, and its gradient,
+        [num_seeds, ...]."""
+        ticket, member, rows = self.dispatcher.next_part()
+        self._note_time()
+        rollout = rollout_of(rows, ticket.acted[member.job.worker], member.job.first_id)
+        gradient = jax.tree.map(lambda x: x[:, 0], rows.gradient)
+        return rollout, self.metrics(rows.came) | ticket.losses[member.job.worker], gradient
 
     def close(self) -> None:
         """End the workers."""
@@ -110,20 +134,24 @@ class ActorPool:
         """Of each worker."""
         return [member.restarts for member in self.members]
 
-    def _taken(self, ticket: Ticket) -> tuple[Rollout, Metrics]:
+    def _taken(self, ticket: Ticket) -> Any:
         rows = self.dispatcher.result(ticket)
+        self._note_time()
+        parts = zip(ticket.acted, self.members, strict=True)
+        version = np.concatenate([np.repeat(acted[:, None], member.job.num_envs, 1) for acted, member in parts], 1)
+        rollout, episodes = rollout_of(rows, version), self.metrics(rows.came)
+        if not self.gradients:
+            return rollout, episodes
+        return rollout, episodes | functools.reduce(merge, ticket.losses), rows.gradient
+
+    def _note_time(self) -> None:
         for part, seconds in self.dispatcher.spent().items():
             self.watch.seconds[part] += seconds
-        outcome = rows.came
-        parts = zip(ticket.acted, self.members, strict=True)
-        version: Any = np.concatenate([np.repeat(acted[:, None], member.job.num_envs, 1) for acted, member in parts], 1)
-        env_id: Any = np.broadcast_to(np.arange(version.shape[1], dtype=np.int32), version.shape)
-        action, extras = rows.acted
-        made = Row(rows.inputs, action, extras, outcome)
-        return to_rollout(made, rows.inputs, rows.carry, env_id, version), self.metrics(outcome)
 
 
-def _members(agent: Agent, seeds: list[int], num_workers: int, pin: bool, log_folder: Path | None) -> list[Member]:
+def _members(
+    agent: Agent, seeds: list[int], num_workers: int, pin: bool, log_folder: Path | None, gradients: bool
+) -> list[Member]:
     """The places of a pool; nothing is started."""
     num_workers = check_count("num_workers", num_workers)
     if num_workers > agent.num_envs:
@@ -152,6 +180,7 @@ def _members(agent: Agent, seeds: list[int], num_workers: int, pin: bool, log_fo
             num_envs=num_envs,
             after=None,
             num_threads=threads,
+            gradients=gradients,
             pinned=tuple(cores[worker % len(cores) :][:1]) if cores else (),
         )
         log = None if log_folder is None else log_folder / f"worker-{worker}.log"

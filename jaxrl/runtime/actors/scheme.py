@@ -44,7 +44,7 @@ class Scheme:
 
 SCHEMES: dict[str, Scheme] = {
     "a2c": Scheme(),
-    "a3c": Scheme(clock="async", gradients="workers"),
+    "a3c": Scheme(clock="async", gradients="workers", lag=1),
     "ga3c": Scheme(clock="async", inference="learner", lag=1),
     "impala": Scheme(clock="async", lag=2),
     "apex": Scheme(clock="async", lag=2),

@@ -31,12 +31,14 @@ from jaxrl.runtime.actors.messages import (
     Shapes,
     part_of,
     policy_like,
+    rollout_of,
 )
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
 from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler
+from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.spec import build
-from jaxrl.types import PyTree
+from jaxrl.types import Key, Metrics, Policy, PyTree
 
 
 class Actor:
@@ -48,6 +50,8 @@ class Actor:
         self.sampler = HostSampler(self.agent, job.seeds, job.first_id, job.num_envs)
         learner = state_shapes(self.agent).learner
         self.policies = jax.eval_shape(jax.vmap(self.agent.algorithm.policy), _per_seed(learner, len(job.seeds)))
+        learn: Any = self.agent.algorithm.gradients if job.gradients else lambda policy, rollout: ((), {})
+        self.gradients = jax.jit(over_seeds(len(job.seeds))(learn))
         self.memory: dict[tuple[str, int], Any] = {}
         self.after = job.after
 
@@ -63,43 +67,67 @@ class Actor:
         policy = policy_like(self.policies, [np.array(x) for x in self.memory[POLICY, call.policy]])
         key = jax.random.wrap_key_data(jnp.asarray(call.key_data))
         if (ROLLOUT, call.rollout) in self.memory:
-            self.fill(self.rows(call.rollout), policy, key)
+            losses = self.fill(self.rows(call.rollout), policy, key)
         else:  # the first rollout of all shows what there will be
-            mine = self.first_rows(policy, key)
+            mine, losses = self.first_rows(policy, key)
             self.connection.send(Shapes(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), mine)))
             while (ROLLOUT, call.rollout) not in self.memory:
                 self.attach(self.connection.recv())
             jax.tree.map(np.copyto, self.rows(call.rollout), mine)
-        self.connection.send(Done({part: seconds - before[part] for part, seconds in watch.seconds.items()}))
+        self.connection.send(Done({part: seconds - before[part] for part, seconds in watch.seconds.items()}, losses))
 
-    def rows(self, index: int) -> Filled:
+    def rows(self, number: int) -> Filled:
         """This worker's part of a rollout in shared memory."""
-        return part_of(self.memory[ROLLOUT, index], self.job.first_id, self.job.first_id + self.job.num_envs)
+        return part_of(self.memory[ROLLOUT, number], self.job)
 
-    def first_rows(self, policy: PyTree, key: Any) -> Filled:
-        """A rollout in memory of its own."""
+    def first_rows(self, policy: Policy, key: Key) -> tuple[Filled, Metrics]:
+        """A rollout in memory of its own, and what ``fill`` gives."""
         buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_envs)
-        carry = jax.tree.map(np.asarray, self.sampler.fill(buffer, policy, key, on_row=self.tell))
-        return Filled(buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME), carry)
+        carry = self.sampler.fill(buffer, policy, key, on_row=self.tell)
+        rows = Filled(buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME), _in_numpy(carry), ())
+        gradient, losses = self.learn(rows, policy)
+        return rows._replace(gradient=gradient), losses
 
-    def fill(self, rows: Filled, policy: PyTree, key: Any) -> None:
-        """A rollout in shared memory. The first of a worker that follows another one begins with a row that counts for nothing,
-        in which its episodes begin: what the other one did last led to what that row shows."""
-        arrays = {INPUTS: rows.inputs, ACTED: rows.acted, CAME: rows.came}
-        buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_envs, arrays)
+    def fill(self, rows: Filled, policy: Policy, key: Key) -> Metrics:
+        """A rollout in shared memory, and its gradient, where that is asked for: the metrics of that.
+
+        The first one of a worker that follows another begins with a row that counts for nothing, in which its episodes begin:
+        what the other did last led to what that row shows.
+        """
+        buffer = RolloutBuffer(
+            self.sampler.lead,
+            self.sampler.num_rows,
+            self.sampler.num_envs,
+            {INPUTS: rows.inputs, ACTED: rows.acted, CAME: rows.came},
+        )
         first = 0
         if self.after is not None:
-            at, first, self.after, after = (slice(None), 0), 1, None, self.after
+            at, first, after, self.after = (slice(None), 0), 1, self.after, None
             buffer.write(INPUTS, at, after)
             for name in (ACTED, CAME):
                 buffer.blank(name, at)
-        carry = self.sampler.fill(buffer, policy, key, first, self.tell)
-        jax.tree.map(np.copyto, rows.carry, jax.tree.map(np.asarray, carry))
+        jax.tree.map(np.copyto, rows.carry, _in_numpy(self.sampler.fill(buffer, policy, key, first, self.tell)))
+        gradient, losses = self.learn(rows, policy)
+        jax.tree.map(np.copyto, rows.gradient, gradient)
+        return losses
+
+    def learn(self, rows: Filled, policy: Policy) -> tuple[PyTree, Metrics]:
+        """The gradient of a rollout, [num_seeds, 1, ...], and metrics, for schemes that compute them here."""
+        if not self.job.gradients:
+            return (), {}
+        with self.sampler.watch("learning"):
+            rollout = rollout_of(rows, np.asarray(policy.version), self.job.first_id)
+            gradient, losses = jax.block_until_ready(self.gradients(policy, rollout))
+        return jax.tree.map(lambda x: np.asarray(x)[:, None], gradient), _in_numpy(losses)
 
     def tell(self) -> None:
         """That it goes on."""
         (progress,) = self.memory[PROGRESS, 0]
         progress[self.job.worker] += 1
+
+
+def _in_numpy(tree: PyTree) -> Any:
+    return jax.tree.map(np.asarray, tree)
 
 
 def _environment(job: Job) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from jaxrl.types import Agent, Array, Max, Mean, Metrics
 PARTS = ("environments", "inference", "learning", "waiting")
 """What time is spent on: environments, stepped or waited for; acting; learning; waiting for what another thread collects."""
 
-LAG, MOST_LAG = "charts/policy_lag", "charts/policy_lag_max"
+LAG, MOST_LAG, STALENESS = "charts/policy_lag", "charts/policy_lag_max", "charts/gradient_staleness"
 UPDATES, REPLAY_RATIO = "charts/updates_per_second", "charts/replay_ratio"
 TIMED = (UPDATES, *(f"time/{part}" for part in PARTS))
 """Log keys of what a clock says."""
 
-LOGGED = (LAG, MOST_LAG, REPLAY_RATIO, *TIMED)
+LOGGED = (LAG, MOST_LAG, STALENESS, REPLAY_RATIO, *TIMED)
 """Log keys of runs on host environments, besides those of all runs."""
 
 
@@ -47,6 +47,16 @@ def policy_lag(now: Array, rollout: Array) -> Metrics:
     """
     lag = (now - rollout).astype(jnp.float32)
     return {LAG: Mean(lag.sum(), jnp.full((), lag.size, jnp.int32)), MOST_LAG: Max(lag.max())}
+
+
+def gradient_staleness(now: Array, then: Array) -> Metrics:
+    """How many updates older than those that it is applied to the parameters are of which a gradient is.
+
+    Args:
+      now: i32[], the version of those that it is applied to.
+      then: i32[B], of those of which it is.
+    """
+    return {STALENESS: policy_lag(now, then)[LAG]}
 
 
 def timed(agent: Agent, metrics: Metrics, spent: Mapping[str, float], seconds: float, iterations: int) -> Metrics:

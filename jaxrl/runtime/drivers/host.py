@@ -59,6 +59,9 @@ class HostLearner:
     Of one seed, or of ``num_seeds`` side by side: then states, metrics and rollouts have a leading axis for them.
     """
 
+    iterations_per_update = 1
+    """Of what the sampler gives at once."""
+
     def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
         self.agent, self.sampler = agent, sampler
         algorithm, over = agent.algorithm, over_seeds(num_seeds)
@@ -98,17 +101,23 @@ class HostLearner:
         begin = getattr(self.sampler, "begin", None)
         return begin(policy, key) if begin else partial(self.sampler.collect, policy, key)
 
-    def _learn(self, learner: Any, given: tuple[AgentState, Rollout, Metrics, Array]) -> tuple[AgentState, Array, Metrics]:
-        others, rollout, episodes, alive = given
+    def _learn(self, learner: Any, given: tuple[Any, ...]) -> tuple[AgentState, Array, Metrics]:
+        others, *collected, alive = given
 
         def step(state: AgentState) -> tuple[AgentState, Metrics]:
-            learner, losses = self.agent.algorithm.update(state.learner, rollout)
-            lag = policy_lag(state.learner.version, rollout.version)
-            return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses | lag
+            learner, metrics = self.learn_from(state.learner, *collected)
+            iteration = state.iteration + self.iterations_per_update
+            return state._replace(learner=learner, iteration=iteration), metrics
 
         stepping: Any = freezing(self.agent._replace(step=step))
         (state, alive), metrics = stepping.step((others._replace(learner=learner), alive))
         return state, alive, metrics
+
+    def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
+        """Learn from what the sampler gives, of one seed."""
+        lag = policy_lag(learner.version, rollout.version)
+        learner, losses = self.agent.algorithm.update(learner, rollout)
+        return learner, episodes | losses | lag
 
     def close(self) -> None:
         self.sampler.close()
@@ -116,6 +125,8 @@ class HostLearner:
 
 class HostDriver:
     """Runs an agent on host environments for ``jaxrl.run``: all seeds side by side, which act by one call and learn by one."""
+
+    learner_of: Callable[..., HostLearner] = HostLearner
 
     def __init__(
         self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, lag: int = 0, threaded: bool = True
@@ -177,32 +188,34 @@ class HostDriver:
         begin, before, self.done = time.perf_counter(), dict(watch.seconds), 0
         while self.done < iterations and going.any():
             try:
-                collected = self._collected(learner, states, watch)
+                states, going, metrics = self._once(learner, states, going, watch)
             except WorkerFailed as error:
                 self.failure = error
                 break
-            with watch("learning"):
-                states, going, metrics = learner.learn_alive(states, collected, going)
-                total = metrics if total is None else self.merge(total, metrics)
-                going, self.done = np.asarray(going), self.done + 1
-            del collected  # its memory may serve again
+            total = metrics if total is None else self.merge(total, metrics)
+            self.done += 1
         if total is None:
             return states, {}, going
         spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
         total = jax.device_get(total)
         return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), going
 
-    def _collected(self, learner: HostLearner, states: AgentState, watch: Stopwatch) -> Collected:
-        """The rollout of this iteration. Those that are to be under way while it is learnt from are begun: by which parameters
+    def _once(self, learner: HostLearner, states: AgentState, going: np.ndarray, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
+        """One iteration."""
+        self._ask_ahead(learner, states)
+        collect = self.pending.popleft()
+        with watch("waiting") if self.in_background else contextlib.nullcontext():
+            collected = collect()
+        with watch("learning"):
+            states, alive, metrics = learner.learn_alive(states, collected, going)
+            return states, np.asarray(alive), metrics
+
+    def _ask_ahead(self, learner: HostLearner, states: AgentState) -> None:
+        """Begin the rollout of this iteration, and those that are to be under way while it is learnt from: by which parameters
         depends on nothing but the number of the iteration."""
         while len(self.pending) <= self.lag:
             collecting = learner.collecting(states, ahead=len(self.pending))
             self.pending.append(self.thread.submit(collecting).result if self.thread else collecting)
-        collect = self.pending.popleft()
-        if not self.in_background:
-            return collect()
-        with watch("waiting"):
-            return collect()
 
     @property
     def in_background(self) -> bool:
@@ -225,7 +238,7 @@ class HostDriver:
 
     def _open(self, seeds: Sequence[int]) -> HostLearner:
         self.close()  # a replay buffer that was not saved is filled by init, before adopt
-        self.learner = HostLearner(self.agent, self.sampler(self.agent, seeds), len(seeds))
+        self.learner = self.learner_of(self.agent, self.sampler(self.agent, seeds), len(seeds))
         return self.learner
 
     def close(self) -> None:

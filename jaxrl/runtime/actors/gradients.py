@@ -1,0 +1,80 @@
+"""Learners whose workers compute the gradients: from the mean of all, or from each as it comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.runtime.actors.pool import ActorPool
+from jaxrl.runtime.drivers.diagnostics import Stopwatch, gradient_staleness, policy_lag
+from jaxrl.runtime.drivers.host import HostDriver, HostLearner
+from jaxrl.spec import build
+from jaxrl.types import Agent, AgentState, Metrics, PyTree, Rollout
+
+
+class MeanLearner(HostLearner):
+    """Applies the mean of the workers' gradients, weighted by their valid rows: the gradient of the whole rollout, but for
+    rounding and for what a loss computes over all of its rows."""
+
+    def learn_from(self, learner: Any, rollout: Rollout, metrics: Metrics, gradients: PyTree = ()) -> tuple[Any, Metrics]:
+        """``gradients``: [num_workers, ...]."""
+        num_workers = jax.tree.leaves(gradients)[0].shape[0]
+        rows = rollout.valid.reshape(rollout.valid.shape[0], num_workers, -1).sum((0, 2)).astype(jnp.float32)
+        weights = rows / jnp.maximum(rows.sum(), 1)
+        mean = jax.tree.map(lambda x: jnp.tensordot(weights.astype(x.dtype), x, 1), gradients)
+        return _applied(self.agent, learner, rollout, metrics, mean)
+
+
+class PartLearner(HostLearner):
+    """Applies one worker's gradient (Mnih et al. 2016, algorithm S3)."""
+
+    iterations_per_update = 0
+
+    def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
+        """A learner of a worker's share: what goes by the number of updates goes by that of shares."""
+        self.share = build(agent.spec, num_envs=sampler.members[0].job.num_envs)
+        super().__init__(agent, sampler, num_seeds)
+
+    def learn_from(self, learner: Any, rollout: Rollout, metrics: Metrics, gradient: PyTree = ()) -> tuple[Any, Metrics]:
+        return _applied(self.share, learner, rollout, metrics, gradient)
+
+
+def _applied(agent: Agent, learner: Any, rollout: Rollout, metrics: Metrics, gradient: PyTree) -> tuple[Any, Metrics]:
+    apply, observe = agent.algorithm.apply, agent.algorithm.observe
+    assert apply is not None
+    # A worker acts and learns by the same parameters.
+    ages = policy_lag(rollout.version, rollout.version) | gradient_staleness(learner.version, rollout.version)
+    if observe is not None:
+        learner = observe(learner, rollout)
+    return apply(learner, gradient), metrics | ages
+
+
+class MeanDriver(HostDriver):
+    """Applies the mean of the gradients of a rollout."""
+
+    learner_of = MeanLearner
+
+
+class PartDriver(HostDriver):
+    """Takes the workers' gradients as they come: as many make an iteration as there are workers, whosever they are."""
+
+    learner_of = PartLearner
+
+    def _once(self, learner: HostLearner, states: AgentState, going: np.ndarray, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
+        pool: Any = learner.sampler
+        self._ask_ahead(learner, states)
+        total: Metrics | None = None
+        for _ in pool.members:
+            with watch("waiting"):
+                part = pool.next_part()
+            with watch("learning"):
+                states, alive, metrics = learner.learn_alive(states, part, going)
+                total = metrics if total is None else self.merge(total, metrics)
+                going = np.asarray(alive)
+                pool.publish(learner.policy(states.learner))
+        self.pending.popleft()
+        assert total is not None
+        return states._replace(iteration=states.iteration + jnp.asarray(going, jnp.int32)), going, total
