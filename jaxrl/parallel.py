@@ -29,7 +29,7 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
     """
     env, num_envs = check_pure(agent, "env_axes"), state.actor.done.shape[0]
     params = jax.tree.map(lambda a: -1 if a is None else a, params_axes(env, state.env_params), is_leaf=lambda a: a is None)
-    axes = _declared_axes(state)._replace(env_params=params)
+    axes = declared_axes(state)._replace(env_params=params)
 
     def check(path: Any, leaf: Any, axis: int) -> None:
         if axis >= 0 and (leaf.ndim <= axis or leaf.shape[axis] != num_envs):
@@ -42,11 +42,11 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
     return axes
 
 
-def _declared_axes(tree: PyTree, axis: int = -1) -> Any:
-    """``tree`` with the axis that is declared for each leaf, or for what it is in; else ``axis``."""
+def declared_axes(tree: PyTree, axis: int = -1) -> Any:
+    """``tree`` with the axis over environments that is declared for each leaf, or for what it is in; else ``axis``."""
     if _declares(tree):
-        return type(tree)(*[_declared_axes(part, tree.env_axes.get(name, axis)) for name, part in tree._asdict().items()])
-    return jax.tree.map(lambda x: _declared_axes(x, axis) if _declares(x) else axis, tree, is_leaf=_declares)
+        return type(tree)(*[declared_axes(part, tree.env_axes.get(name, axis)) for name, part in tree._asdict().items()])
+    return jax.tree.map(lambda x: declared_axes(x, axis) if _declares(x) else axis, tree, is_leaf=_declares)
 
 
 def _declares(x: Any) -> bool:
@@ -55,10 +55,12 @@ def _declares(x: Any) -> bool:
 
 def partition_specs(agent: Agent, state: AgentState) -> AgentState:
     """``PartitionSpec`` of each leaf for shard_map over ``agent.axis_name``."""
-    name = _axis_name(agent)
-    return jax.tree.map(
-        lambda axis: PartitionSpec(*[None] * axis, name) if axis >= 0 else PartitionSpec(), env_axes(agent, state)
-    )
+    return specs_of(env_axes(agent, state), _axis_name(agent))
+
+
+def specs_of(axes: PyTree, name: str) -> Any:
+    """``PartitionSpec`` of leaves of which each has an axis that is shared out over the devices of ``name``; -1: none."""
+    return jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, name) if axis >= 0 else PartitionSpec(), axes)
 
 
 def split_state(agent: Agent, state: AgentState, num_devices: int) -> AgentState:

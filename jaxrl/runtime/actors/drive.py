@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from jaxrl.runtime.actors.gradients import MeanDriver, PartDriver
+from jaxrl.runtime.actors.gradients import AllReducedDriver, MeanDriver, PartDriver
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.types import Agent
 
 
@@ -33,7 +34,10 @@ def open_actors(
         log_folder=log_folder,
         note=note,
     )
-    driver = HostDriver
-    if scheme.gradients == "workers":
+    driver: type[HostDriver] = HostDriver
+    if scheme.updates == "all_reduced":
+        driver = AllReducedDriver
+        request_cpu_devices()
+    elif scheme.gradients == "workers":
         driver = PartDriver if scheme.clock == "async" else MeanDriver
     return driver(agent, seeds, pool, lag=scheme.lag, threaded=False)

@@ -1,4 +1,4 @@
-"""Learners whose workers compute the gradients: from the mean of all, or from each as it comes."""
+"""Learners by gradients of several: of the workers', their mean or each as it comes; of devices, averaged over all."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, PartitionSpec
 
+from jaxrl.collectives import in_order
+from jaxrl.metrics import all_reduce
+from jaxrl.parallel import check_devices, declared_axes, on_axis, specs_of
+from jaxrl.rollout import JOINED
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.diagnostics import Stopwatch, gradient_staleness, policy_lag
 from jaxrl.runtime.drivers.host import HostDriver, HostLearner
+from jaxrl.runtime.system.devices import shard_count
 from jaxrl.spec import build
 from jaxrl.types import Agent, AgentState, Metrics, PyTree, Rollout
+
+SHARES = "shares"
+"""The axis of the learner's devices."""
 
 
 class MeanLearner(HostLearner):
@@ -52,6 +61,40 @@ def _applied(agent: Agent, learner: Any, rollout: Rollout, metrics: Metrics, gra
     return apply(learner, gradient), metrics | ages
 
 
+class AllReducedLearner(HostLearner):
+    """Several devices, each of which learns from its share of the environments, by gradients and statistics that are averaged
+    over all (Wijmans et al. 2020): what one device learns from all of them, up to rounding, with on-policy rules."""
+
+    def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
+        devices = jax.local_devices()
+        devices = devices[: shard_count(len(sampler.members), len(devices))]
+        self.shared = on_axis(agent, SHARES)
+        check_devices(self.shared, len(devices))
+        self.mesh = jax.make_mesh((len(devices),), (SHARES,), axis_types=(AxisType.Auto,), devices=devices)
+        super().__init__(agent, sampler, num_seeds)
+
+    def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
+        lag = policy_lag(learner.version, rollout.version)
+        learner_specs = specs_of(declared_axes(learner), SHARES)
+        rollout_specs = specs_of(jax.tree.map(lambda axis, part: jax.tree.map(lambda _: axis, part), JOINED, rollout), SHARES)
+
+        @in_order
+        def update(learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
+            learner, losses = self.shared.algorithm.update(learner, rollout)
+            return learner, all_reduce(losses, SHARES)
+
+        given, gives = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
+        shared = jax.shard_map(update, mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)
+        learner, losses = shared(learner, rollout)
+        return learner, episodes | losses | lag
+
+
+class AllReducedDriver(HostDriver):
+    """Learns on several devices."""
+
+    learner_of = AllReducedLearner
+
+
 class MeanDriver(HostDriver):
     """Applies the mean of the gradients of a rollout."""
 
@@ -63,7 +106,7 @@ class PartDriver(HostDriver):
 
     learner_of = PartLearner
 
-    def _once(self, learner: HostLearner, states: AgentState, going: np.ndarray, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
+    def _once(self, learner: HostLearner, states: AgentState, going: Any, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
         pool: Any = learner.sampler
         self._ask_ahead(learner, states)
         total: Metrics | None = None

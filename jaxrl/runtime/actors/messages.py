@@ -114,7 +114,8 @@ def of_all(rows: Filled, num_envs: int, num_workers: int) -> Filled:
     def widened(axis: int, size: int, part: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype), part)
 
-    return Filled(*map(widened, SHARED, Filled(*[num_envs] * 4, num_workers), rows))
+    sizes = (num_envs, num_envs, num_envs, num_envs, num_workers)
+    return Filled._make(map(widened, SHARED, sizes, rows))
 
 
 def part_of(rows: Filled, job: Job) -> Filled:
@@ -124,7 +125,7 @@ def part_of(rows: Filled, job: Job) -> Filled:
         return jax.tree.map(lambda x: x[(slice(None),) * axis + (which,)], part)
 
     envs = slice(job.first_id, job.first_id + job.num_envs)
-    return Filled(*map(cut, SHARED, Filled(*[envs] * 4, slice(job.worker, job.worker + 1)), rows))
+    return Filled._make(map(cut, SHARED, (envs, envs, envs, envs, slice(job.worker, job.worker + 1)), rows))
 
 
 def rollout_of(rows: Filled, version: np.ndarray, first_id: int = 0) -> Rollout:

@@ -200,7 +200,7 @@ class HostDriver:
         total = jax.device_get(total)
         return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), going
 
-    def _once(self, learner: HostLearner, states: AgentState, going: np.ndarray, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
+    def _once(self, learner: HostLearner, states: AgentState, going: Any, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
         """One iteration."""
         self._ask_ahead(learner, states)
         collect = self.pending.popleft()
