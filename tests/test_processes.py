@@ -50,7 +50,7 @@ def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 
 def numbers(envs: Any) -> list[int]:
-    return [worker.process.pid for worker in envs._workers]
+    return [worker.child.process.pid for worker in envs._workers]
 
 
 def games(mark: Path) -> list[int]:
@@ -163,7 +163,7 @@ gymnasium.register("Mine-v0", "__main__:Mine")
 envs = make_env("gymnasium:Mine-v0?num_workers=2").open(2, 0)
 envs.reset()
 print(*envs.step(np.zeros(2, int)).reward, "jax" in sys.modules, flush=True)
-print(*[worker.process.pid for worker in envs._workers], flush=True)
+print(*[worker.child.process.pid for worker in envs._workers], flush=True)
 """
 """Without ``if __name__ == "__main__"``, and with an environment that no other process can import."""
 
@@ -189,6 +189,19 @@ def test_a_script_needs_no_guard_and_leaves_nothing(tmp_path: Path) -> None:
     script, workers = started(tmp_path, "")
     out, err = script.communicate(timeout=60)
     assert (script.returncode, out, err) == (0, "", "")
+    assert soon(lambda: not any(map(runs, workers)))
+
+
+def test_a_copy_of_this_process_leaves_them_alone(tmp_path: Path) -> None:
+    """One that ``fork`` makes has copies of all objects, and ends in the usual way."""
+    more = """
+if (copy := os.fork()) == 0:
+    sys.exit(0)
+print(os.waitpid(copy, 0)[1], *envs.step(np.zeros(2, int)).reward)
+"""
+    script, workers = started(tmp_path, more)
+    out, err = script.communicate(timeout=60)
+    assert (script.returncode, out, err) == (0, "0 1.0 1.0\n", "")
     assert soon(lambda: not any(map(runs, workers)))
 
 

@@ -46,32 +46,35 @@ class Child:
           OSError: too many open files, or processes; the message says how many of them are allowed.
         """
         self._owner = os.getpid()
-        with contextlib.ExitStack() as opened, _explaining():
-            self.connection, theirs = Pipe()
-            opened.callback(theirs.close)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours, _explaining():
+            self.connection, connection = Pipe()
+            ours.callback(self.connection.close)
+            theirs.callback(connection.close)
             lifeline, self._lifeline = os.pipe()
-            opened.callback(os.close, lifeline)
-            output = None if log is None else opened.enter_context(log.open("ab"))
-            fds = theirs.fileno(), lifeline
-            try:
-                self.process = subprocess.Popen(
-                    python_command(module, *map(str, fds), folders=folders),
-                    pass_fds=fds,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    process_group=0,
-                    env={**os.environ, **variables},
-                )
-            except BaseException:
-                os.close(self._lifeline)
-                self.connection.close()
-                raise
+            ours.callback(os.close, self._lifeline)
+            theirs.callback(os.close, lifeline)
+            output = None if log is None else theirs.enter_context(log.open("ab"))
+            fds = connection.fileno(), lifeline
+            self.process = subprocess.Popen(
+                python_command(module, *map(str, fds), folders=folders),
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+                env={**os.environ, **variables},
+            )
+            ours.pop_all()  # they stay open
 
     def send(self, message: Any) -> None:
         """Tell it something. Whether it is there still, its answer says."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(message)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether there is a connection still; not so in a copy of this process, which holds copies of all objects."""
+        return os.getpid() == self._owner and not self.connection.closed
 
     @property
     def is_stopped(self) -> bool:
@@ -96,9 +99,8 @@ class Child:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def release(self) -> None:
-        """End it, and close what connects it with this process. In a copy of this process, which holds copies of all objects,
-        nothing happens."""
-        if os.getpid() != self._owner or self.connection.closed:
+        """End it, and close what connects it with this process."""
+        if not self.is_ours:
             return
         self.kill()
         self.process.wait()
@@ -108,11 +110,12 @@ class Child:
 
 def end_all(children: Sequence[Child], farewell: Any, grace: float = GRACE) -> None:
     """Tell all to end by themselves, and end those that have not in ``grace`` seconds."""
+    children = [child for child in children if child.is_ours]
     try:
         for child in children:
             with contextlib.suppress(OSError):
                 child.connection.send(farewell)
-        late, pending = time.monotonic() + grace, [child.connection for child in children if not child.connection.closed]
+        late, pending = time.monotonic() + grace, [child.connection for child in children]
         while pending and (left := late - time.monotonic()) > 0:
             connection: Any
             for connection in wait(pending, left):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,25 +15,27 @@ import tree
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from jaxrl.config import check_count
+from jaxrl.envs.child import Child, end_all
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.interpreter import python_command
 from jaxrl.types import HostStep, OpenFn, PyTree
 
-GRACE = 5.0
-"""Seconds in which environments may close by themselves."""
+FAREWELL = ("close", ())
+"""Lets the environments close."""
 
 
 class Worker(NamedTuple):
     """A process and what it holds."""
 
-    process: subprocess.Popen[bytes]
-    connection: Connection
+    child: Child
     first: int
     last: int
     """Which environments: both of them included."""
 
     def __str__(self) -> str:
         return f"environment {self.first}" if self.first == self.last else f"environments {self.first} to {self.last}"
+
+    def ask(self, method: str, *batches: np.ndarray) -> None:
+        self.child.send((method, batches))
 
 
 class RemoteTraceback(Exception):
@@ -78,18 +77,15 @@ class Processes:
         self._workers: list[Worker] = []
         self._sent: dict[Any, tuple[Worker, float]] = {}
         """By their connections: processes that step in the background, and when they will be late; in the order of sending."""
-        lifeline, ours = os.pipe()
-        self._release = weakref.finalize(self, _end, self._workers, ours, os.getpid())
+        self._release = weakref.finalize(self, _end, self._workers)
         try:
             for part in np.array_split(np.arange(check_count("num_envs", num_envs)), num_workers):
                 if part.size:
-                    self._start(open, (part.size, seed, int(first_id + part[0])), lifeline, folders)
+                    self._start(open, (part.size, seed, int(first_id + part[0])), folders)
             self._replies("start")
         except BaseException:
             self._kill()
             raise
-        finally:
-            os.close(lifeline)
 
     def reset(self) -> PyTree:
         return self._call("reset")
@@ -107,8 +103,8 @@ class Processes:
         with self._killing():
             for worker in workers:
                 rows = self._rows(worker)
-                _ask(worker, "step", action[rows.start - start : rows.stop - start])
-                self._sent[worker.connection] = (worker, time.monotonic() + self._timeout)
+                worker.ask("step", action[rows.start - start : rows.stop - start])
+                self._sent[worker.child.connection] = (worker, time.monotonic() + self._timeout)
 
     def recv(self) -> tuple[np.ndarray, HostStep]:
         """The rows of one process: of those that are done the one to which was sent first."""
@@ -118,10 +114,10 @@ class Processes:
         with self._killing():
             oldest, late = next(iter(self._sent.values()))
             ready = wait([*self._sent], max(0.0, late - time.monotonic()))
-            if not ready or (oldest.connection not in ready and time.monotonic() > late):
+            if not ready or (oldest.child.connection not in ready and time.monotonic() > late):
                 raise self._late("step", [oldest])
             worker, _ = next(sent for connection, sent in self._sent.items() if connection in ready)
-            del self._sent[worker.connection]
+            del self._sent[worker.child.connection]
             rows = self._rows(worker)
             return np.arange(rows.start, rows.stop, dtype=np.int32), self._answer(worker, "step")
 
@@ -131,34 +127,25 @@ class Processes:
     def close(self) -> None:
         self._release()
 
-    def _start(self, open: OpenFn, args: tuple[int, int, int], lifeline: int, folders: Iterable[str]) -> None:
+    def _start(self, open: OpenFn, args: tuple[int, int, int], folders: Iterable[str]) -> None:
         job: Any = partial(open, *args)
-        ours, theirs = Pipe()
-        with theirs:
-            fds = theirs.fileno(), lifeline
-            process = subprocess.Popen(
-                python_command("jaxrl.envs.worker", *map(str, fds), folders=folders),
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # neither does Ctrl-C reach it, nor does anything that it starts outlive it
-                env={**os.environ, "JAX_PLATFORMS": "cpu"},  # an environment in JAX must not take the learner's accelerator
-            )
-        self._workers.append(Worker(process, ours, args[2], args[2] + args[0] - 1))
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # told by whoever waits for the reply
-            try:
-                ours.send(CloudpickleWrapper(job))
-            except (TypeError, AttributeError, ValueError) as error:
-                raise ValueError(
-                    f"{self._label} cannot be sent to other processes ({error}): define it at the top of a module, or leave "
-                    "num_workers out"
-                ) from error
+        # An environment in JAX must not take the learner's accelerator.
+        child = Child("jaxrl.envs.worker", folders=folders, variables={"JAX_PLATFORMS": "cpu"})
+        self._workers.append(Worker(child, args[2], args[2] + args[0] - 1))
+        try:
+            child.send(CloudpickleWrapper(job))
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"{self._label} cannot be sent to other processes ({error}): define it at the top of a module, or leave "
+                "num_workers out"
+            ) from error
 
     def _call(self, method: str, *batches: np.ndarray) -> Any:
         """What the environments answer, put together."""
         self._num_envs()
         with self._killing():
             for worker in self._workers:
-                _ask(worker, method, *(batch[self._rows(worker)] for batch in batches))
+                worker.ask(method, *(batch[self._rows(worker)] for batch in batches))
             parts = self._replies(method)
         return tree.map_structure(lambda *x: np.concatenate(x), *parts) if parts[1:] else parts[0]
 
@@ -184,7 +171,7 @@ class Processes:
     def _replies(self, method: str) -> list[Any]:
         """In the workers' order, as they come."""
         late, replies = time.monotonic() + self._timeout, {}
-        pending: dict[Any, Worker] = {worker.connection: worker for worker in self._workers}
+        pending: dict[Any, Worker] = {worker.child.connection: worker for worker in self._workers}
         while pending:
             ready = wait([*pending], max(0.0, late - time.monotonic()))
             if not ready:
@@ -197,9 +184,10 @@ class Processes:
     def _answer(self, worker: Worker, method: str) -> Any:
         """Of a process that has one."""
         try:
-            good, value = worker.connection.recv()
+            good, value = worker.child.connection.recv()
         except (EOFError, OSError):
-            raise ChildProcessError(f"{self._label}: {_how_it_ended(worker, method)}") from None
+            how = worker.child.how_it_ended()
+            raise ChildProcessError(f"{self._label}: the process of {worker} {how} during {method}") from None
         if not good:
             raise EnvironmentFailed(value[0]) from RemoteTraceback(value[1])
         return value
@@ -213,49 +201,11 @@ class Processes:
 
     def _kill(self) -> None:
         for worker in self._workers:
-            _signal(worker)
+            worker.child.kill()
         self._release()
 
 
-def _ask(worker: Worker, method: str, *batches: np.ndarray) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # told by whoever waits for the reply
-        worker.connection.send((method, batches))
-
-
-def _how_it_ended(worker: Worker, method: str) -> str:
-    _signal(worker)  # it may have closed the pipe and go on
-    code = worker.process.wait()
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return f"the process of {worker} {how} during {method}"
-
-
-def _signal(worker: Worker) -> None:
-    """Kill a worker and all that it has started. Until it is waited for, its number is nobody else's."""
-    if worker.process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(worker.process.pid, signal.SIGKILL)
-
-
-def _end(workers: list[Worker], lifeline: int, owner: int) -> None:
+def _end(workers: list[Worker]) -> None:
     """Let the environments close, and see to it that no process is left."""
-    if os.getpid() != owner:
-        return  # a copy of this process, which holds copies of all objects
-    try:
-        for worker in workers:
-            with contextlib.suppress(OSError):
-                worker.connection.send(("close", ()))
-        late, pending = time.monotonic() + GRACE, [worker.connection for worker in workers]
-        while pending and (left := late - time.monotonic()) > 0:
-            connection: Any
-            for connection in wait(pending, left):
-                try:
-                    connection.recv()
-                except (EOFError, OSError):
-                    pending.remove(connection)
-    finally:
-        os.close(lifeline)
-        for worker in workers:
-            _signal(worker)
-            worker.process.wait()
-            worker.connection.close()
-        workers.clear()
+    end_all([worker.child for worker in workers], FAREWELL)
+    workers.clear()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import threading
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from jaxrl.envs.child import attend
 from jaxrl.envs.host import EnvironmentFailed
 
 
@@ -32,13 +29,5 @@ def serve(connection: Connection) -> None:
         connection.send((False, (" ".join(text.split()), traceback.format_exc())))
 
 
-def end_with(lifeline: int) -> None:
-    """End this process, and whatever the environments have started, once the other end of a pipe is closed, by any death."""
-    os.read(lifeline, 1)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has started this one
-    threading.Thread(target=end_with, args=(int(sys.argv[2]),), daemon=True).start()
-    serve(Connection(int(sys.argv[1])))
+    attend(serve)
