@@ -139,7 +139,10 @@ def test_no_circles() -> None:
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
-HOST_ENVIRONMENTS = {f"jaxrl.envs.{name}" for name in ("child", "envpool", "gymnasium_rows", "memory", "processes", "worker")}
+HOST_ENVIRONMENTS = {
+    f"jaxrl.envs.{name}"
+    for name in ("child", "envpool", "gymnasium_rows", "memory", "part", "processes", "shared_rows", "worker")
+}
 
 
 @pytest.mark.parametrize("name", sorted(set(PURE) - HOST_ENVIRONMENTS))

@@ -18,7 +18,8 @@ import pytest
 
 from jaxrl.envs import make_env
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.processes import Processes, RemoteTraceback
+from jaxrl.envs.part import RemoteTraceback
+from jaxrl.envs.processes import Processes
 from jaxrl.runtime.cli.main import main
 from jaxrl.types import HostEnv
 
@@ -50,7 +51,7 @@ def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 
 def numbers(envs: Any) -> list[int]:
-    return [worker.child.process.pid for worker in envs._workers]
+    return [part.child.process.pid for part in envs._parts]
 
 
 def games(mark: Path) -> list[int]:
@@ -132,7 +133,7 @@ def test_closing_leaves_nothing(tmp_path: Path) -> None:
 
 def test_no_more_processes_than_environments() -> None:
     envs = opened(num_envs=3, num_workers=8)
-    assert [(worker.first, worker.last) for worker in envs._workers] == [(0, 0), (1, 1), (2, 2)]
+    assert [(part.first, part.last) for part in envs._parts] == [(0, 0), (1, 1), (2, 2)]
     envs.close()
 
 
@@ -163,7 +164,7 @@ gymnasium.register("Mine-v0", "__main__:Mine")
 envs = make_env("gymnasium:Mine-v0?num_workers=2").open(2, 0)
 envs.reset()
 print(*envs.step(np.zeros(2, int)).reward, "jax" in sys.modules, flush=True)
-print(*[worker.child.process.pid for worker in envs._workers], flush=True)
+print(*[part.child.process.pid for part in envs._parts], flush=True)
 """
 """Without ``if __name__ == "__main__"``, and with an environment that no other process can import."""
 

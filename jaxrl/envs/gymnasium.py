@@ -29,6 +29,7 @@ from jaxrl.types import HostEnv, HostEnvs
 OURS: dict[str, Any] = {
     "num_workers": 0,
     "worker_timeout": 300.0,
+    "worker_restarts": 0,
     "max_episode_steps": None,
     "reward_clip": False,
     "episodic_life": False,
@@ -80,7 +81,8 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
       name: of a registered environment; or ``module:name`` of one that is registered when the module is imported, or that is a
         class or function in there.
       options: the arguments of the environment, and those of ``OURS``. ``num_workers``: processes to step them in; 0 is this one.
-        ``worker_timeout``: seconds that a worker may take for one row. ``max_episode_steps``: instead of the registered limit.
+        ``worker_timeout``: seconds that a worker may take for one row. ``worker_restarts``: how often each worker that crashes or
+        hangs is replaced; 0: it ends the others (see ``Processes``). ``max_episode_steps``: instead of the registered limit.
         ``reward_clip`` (the sign of the reward) and ``episodic_life`` (a lost life ends an episode; for environments whose info
         has ``lives``) hold for training alone: ``open_eval`` gives raw rewards and whole games.
 
@@ -108,7 +110,8 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     finally:
         one.close()
     learning = {name: True for name in sorted(LEARNING) if ours[name]}
-    start = partial(_open, num_workers=ours["num_workers"], timeout=float(ours["worker_timeout"]))
+    workers = {"timeout": float(ours["worker_timeout"]), "max_restarts": ours["worker_restarts"]}
+    start = partial(_open, num_workers=ours["num_workers"], **workers)
     return HostEnv(
         partial(start, task._replace(learning=learning)),
         task.observation_space,
@@ -122,9 +125,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     )
 
 
-def _open(
-    task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_workers: int = 0, timeout: float = OURS["worker_timeout"]
-) -> HostEnvs:
+def _open(task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_workers: int, **options: Any) -> HostEnvs:
     num_envs, seed = check_count("num_envs", num_envs), check_count("seed", seed, at_least=0)
     if not num_workers:
         return task.open(num_envs, seed, first_id)
@@ -136,9 +137,9 @@ def _open(
         seed,
         check_count("first_id", first_id, at_least=0),
         num_workers=num_workers,
-        timeout=timeout,
         check=check,
         folders=_folders(task),
+        **options,
     )
 
 

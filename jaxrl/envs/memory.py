@@ -6,13 +6,14 @@ mount's size limits it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NamedTuple
@@ -60,8 +61,13 @@ class SharedMemory:
         Raises:
           OSError: there is not so much memory, or there are too many open files.
         """
-        self.handle = _allocate(num_bytes) if handle is None else handle
-        self.map = mmap.mmap(self.handle, num_bytes)
+        self.handle = handle if handle is not None else _allocate(num_bytes)
+        try:
+            with _explaining(num_bytes):
+                self.map = mmap.mmap(self.handle, num_bytes)
+        except BaseException:
+            self.close()
+            raise
 
     def arrays(self, layout: Layout, when_done: Callable[[], object] | None = None) -> list[np.ndarray]:
         """The arrays in it; ``when_done`` is called when nobody holds any of them, or a part of one, any more."""
@@ -71,8 +77,10 @@ class SharedMemory:
         return [_view(lease, place) for place in layout.places]
 
     def give(self, connection: Connection, pid: int) -> None:
-        """To the process at the other end of a connection."""
-        send_handle(connection, self.handle, pid)
+        """To the process at the other end of a connection, which takes it by ``received``. Whether that is there still, what it
+        says next tells."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            send_handle(connection, self.handle, pid)
 
     def close(self) -> None:
         """Arrays in it stay what they are; another process can no longer be given it."""
@@ -96,22 +104,28 @@ def _view(lease: Any, place: Place) -> np.ndarray:
 
 
 def _allocate(num_bytes: int) -> int:
-    try:
+    with _explaining(num_bytes):
         if hasattr(os, "memfd_create"):
             handle = os.memfd_create("jaxrl")
         else:
             with tempfile.TemporaryFile() as file:
                 handle = os.dup(file.fileno())
+        try:
+            os.ftruncate(handle, num_bytes)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle, 0, num_bytes)  # or the first write beyond what there is would end the process
+        except BaseException:
+            os.close(handle)
+            raise
+    return handle
+
+
+@contextlib.contextmanager
+def _explaining(num_bytes: int) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise OSError(error.errno, f"too many open files to share memory with workers: {limit_of_files()}") from error
-        raise
-    try:
-        os.ftruncate(handle, num_bytes)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, num_bytes)  # or the first write beyond what there is would end the process
-    except OSError as error:
-        os.close(handle)
         what = f"{num_bytes / 2**20:.1f} MiB of memory to share with workers cannot be had ({error.strerror})"
         raise OSError(error.errno, f"{what}: use fewer environments, or shorter rollouts") from error
-    return handle

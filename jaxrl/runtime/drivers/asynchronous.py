@@ -15,7 +15,7 @@ from jaxrl.rollout import Row, episode_metrics, to_rollout
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
-from jaxrl.runtime.drivers.pools import can_send, open_envs
+from jaxrl.runtime.drivers.pools import begun_anew, can_send, open_envs
 from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, host_env, not_in_background, row_keys, stack
 from jaxrl.runtime.drivers.stepping import check_mask
 from jaxrl.types import Agent, Algorithm, Array, EpisodeStatistics, HostStep, Key, Metrics, Policy, PyTree, Rollout, StepInput
@@ -128,7 +128,8 @@ class Lane:
     def _receive(self, env_id: np.ndarray, reached: HostStep) -> None:
         episode = EpisodeStatistics(*(x[env_id] for x in self.episode))
         limit = self.env.max_episode_steps
-        inputs, outcome = finish_row(self.done[env_id], episode, self.action[env_id], reached, limit)
+        done = (self.done | begun_anew(self.envs))[env_id]
+        inputs, outcome = finish_row(done, episode, self.action[env_id], reached, limit)
         if np.logical_and(outcome.truncated, np.logical_not(reached.truncated)).any():
             raise RuntimeError(
                 f"{self.env.name}: an episode went on past max_episode_steps={limit}, and sampler='async' cannot end it: use "

@@ -17,6 +17,12 @@ def can_send(envs: HostEnvs) -> bool:
     return getattr(envs, "in_background", hasattr(envs, "send") and hasattr(envs, "recv"))
 
 
+def begun_anew(envs: HostEnvs) -> np.ndarray | bool:
+    """In which environments the last row is that of a reset which nobody asked for: see ``jaxrl.types.HostEnvs``."""
+    tell = getattr(envs, "begun_anew", None)
+    return False if tell is None else np.asarray(tell(), bool)
+
+
 class Pending:
     """A row of all environments of a batch, between the actions and what comes of them."""
 
@@ -37,6 +43,9 @@ class Pending:
         assert action is not None
         if not self._sends:
             row: HostStep = self._envs.step(action)
+            return row
+        if hasattr(self._envs, "recv_all"):
+            row = self._envs.recv_all()
             return row
         parts, left = [], len(action)
         while left:
@@ -96,15 +105,23 @@ class Pools:
     def __init__(self, pools: Sequence[HostEnvs], num_envs: int) -> None:
         self._pools, self._num_envs = list(pools), num_envs
         self._rows = [Pending(pool) for pool in pools]
+        self._asked = [True] * len(pools)
+        """Which of them did something last."""
         self.in_background = all(map(can_send, pools))
         if all(hasattr(pool, "reset_where") for pool in pools):
             self.reset_where = self._reset_where
+
+    def begun_anew(self) -> np.ndarray:
+        """See ``jaxrl.types.HostEnvs``."""
+        each = [asked and begun_anew(pool) for asked, pool in zip(self._asked, self._pools, strict=True)]
+        return np.concatenate([np.broadcast_to(one, self._num_envs) for one in each])
 
     def reset(self) -> PyTree:
         return _join([pool.reset() for pool in self._pools])
 
     def send(self, action: np.ndarray) -> None:
         """Begin a row in all pools that can."""
+        self._asked = [True] * len(self._pools)
         for row, part in zip(self._rows, self._split(action), strict=True):
             row.send(part)
 
@@ -121,7 +138,9 @@ class Pools:
 
     def _reset_where(self, mask: np.ndarray) -> PyTree:
         pools: Any = self._pools
-        fresh = [pool.reset_where(part) if part.any() else None for pool, part in zip(pools, self._split(mask), strict=True)]
+        parts = self._split(mask)
+        self._asked = [bool(part.any()) for part in parts]
+        fresh = [pool.reset_where(part) if part.any() else None for pool, part in zip(pools, parts, strict=True)]
         shown = next(obs for obs in fresh if obs is not None)
         nothing = tree.map_structure(np.zeros_like, shown)
         return _join([nothing if obs is None else obs for obs in fresh])

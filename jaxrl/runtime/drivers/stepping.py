@@ -10,7 +10,7 @@ import tree
 
 from jaxrl.masks import MASK_KEY, nothing_allowed
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
-from jaxrl.runtime.drivers.pools import Pending, can_send, open_envs
+from jaxrl.runtime.drivers.pools import Pending, begun_anew, can_send, open_envs
 from jaxrl.types import HostEnv, PyTree
 
 
@@ -72,9 +72,11 @@ class Stepper:
         """The row that was begun, as ``step`` gives it."""
         reached, action = self._row.recv(), self._action
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
+        done = self.done | begun_anew(self._envs)
         if self._cut.any():
             reached = reached._replace(obs=self._begin_anew(reached.obs))
-        self.input, row = finish_row(self.done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
+            done |= begun_anew(self._envs)
+        self.input, row = finish_row(done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
         if not self._evaluation:
             self._cut = np.logical_and(row.truncated, np.logical_not(reached.truncated))
         self.done, self.episode = np.asarray(row.done), row.episode
@@ -97,8 +99,9 @@ class Stepper:
                 f"{self._env.name}: an episode went on past max_episode_steps={self._env.max_episode_steps}: set truncated there "
                 "in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
             )
-        mask: Any = self._cut
-        return tree.map_structure(lambda new, old: np.where(per_row(mask, old), new, old), reset_where(mask), obs)
+        new_obs = reset_where(self._cut)
+        mask: Any = self._cut | begun_anew(self._envs)  # another process may have taken the place of theirs
+        return tree.map_structure(lambda new, old: np.where(per_row(mask, old), new, old), new_obs, obs)
 
 
 def check_mask(env: HostEnv, obs: PyTree, done: np.ndarray, env_id: np.ndarray) -> None:

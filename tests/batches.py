@@ -1,0 +1,109 @@
+"""Batches of host environments in NumPy, for worker processes: they go wrong when an action says so, or at a given row."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.types import HostEnv, HostStep
+
+
+def _raise() -> None:
+    raise ZeroDivisionError("in the\nworld")
+
+
+FAULTS = {
+    "raise": _raise,
+    "exit": partial(os._exit, 3),
+    "leave": partial(sys.exit, 4),
+    "abort": os.abort,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": partial(time.sleep, 600),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
+"""What an action does: the first one from 1 on, since 0 is harmless."""
+
+ACTIONS = {how: 1 + number for number, how in enumerate(FAULTS)}
+
+
+class Batch:
+    """NEXT_STEP rows: observations are [number of the environment, a draw of its stream, rows since the reset], rewards are 1.
+    Episodes end after ``length`` rows."""
+
+    def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, length: int = 1000, fails_at: int | None = None) -> None:
+        self.streams = [np.random.default_rng([seed, first_id + i]) for i in range(num_envs)]
+        self.number, self.length, self.fails_at = np.arange(first_id, first_id + num_envs), length, fails_at
+        self.rows, self.done = 0, np.zeros(num_envs, bool)
+        self.time = np.zeros(num_envs, int)
+
+    def reset(self) -> Any:
+        return self.reset_where(np.ones(len(self.time), bool))
+
+    def reset_where(self, mask: Any) -> Any:
+        self.time[mask], self.done[mask] = 0, False
+        return np.where(mask[:, None], self.seen(), 0)  # other rows are not looked at
+
+    def step(self, action: Any) -> HostStep:
+        """One of environment 1 or later fails in row ``fails_at`` of its process."""
+        self.rows += 1
+        if self.rows == self.fails_at and self.number[-1] > 0:
+            _raise()
+        for which in filter(None, action):
+            list(FAULTS.values())[int(which) - 1]()
+        self.time = np.where(self.done, 0, self.time + 1)
+        reward = np.where(self.done, 0, 1).astype(np.float32)
+        self.done = self.time >= self.length
+        info = {"double": 2.0 * self.number, "lives": self.number.astype(np.int32)}
+        return HostStep(self.seen(), reward, np.zeros_like(self.done), self.done.copy(), info)
+
+    def seen(self) -> np.ndarray:
+        draws = [stream.normal() for stream in self.streams]
+        return np.stack([self.number, draws, self.time], 1).astype(np.float32)
+
+    def close(self) -> None:
+        pass
+
+
+class Odd(Batch):
+    """What it gives changes in shape (``how`` "grows"), in type ("turns") or in structure ("tells"), or holds any objects; or
+    the action ("acts"), or one array for ever ("holds")."""
+
+    def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, how: str = "objects") -> None:
+        super().__init__(num_envs, seed, first_id)
+        self.how, self.held = how, np.zeros((num_envs, 2), np.float32)
+
+    def step(self, action: Any) -> HostStep:
+        row = super().step(action)
+        time = int(self.time[0])
+        if self.how == "grows":
+            return row._replace(obs=np.full((len(self.time), time), time))
+        if self.how == "turns":
+            return row._replace(obs=row.obs.astype(np.float64 if time % 2 else np.int16))
+        if self.how == "tells":
+            return row._replace(info={**row.info, **({} if time % 2 else {"more": self.time.copy()})})
+        if self.how == "objects":
+            return row._replace(info={"text": np.array([{"rows": time}] * len(self.time), object)})
+        if self.how == "acts":
+            return row._replace(info={"action": action})
+        self.held += 1
+        return row._replace(obs=self.held)
+
+
+def host(**options: Any) -> HostEnv:
+    """In two worker processes, as an agent takes it; ``options`` of ``Processes``, and ``batch``, those of ``Batch``."""
+    space = spaces.Box(-np.inf, np.inf, (3,))
+    return HostEnv(partial(_open, **options), space, spaces.Discrete(2), name="batches")
+
+
+def _open(num_envs: int, seed: int, first_id: int = 0, *, batch: Any = (), **options: Any) -> Any:
+    from jaxrl.envs.processes import Processes
+
+    start = partial(Batch, **dict(batch))
+    return Processes("batches", start, num_envs, seed, first_id, **{"num_workers": 2, "timeout": 120.0, **options})
