@@ -124,10 +124,10 @@ class HostEnvs(Protocol):
     counts from 0 in this batch. No ``step`` and no ``reset`` may come between the two. Where rows come in parts there may be
     ``recv_all() -> HostStep[B]`` too, which gives those of all environments, after ``send(action)``, without a copy of each part.
 
-    Environments that can be lost, and begun anew by themselves, tell of it: ``begun_anew() -> bool[B]`` says in which of them the
+    Environments that can be lost and begun anew by themselves tell of it: ``begun_anew() -> bool[B]`` says in which of them the
     last row did not come of the action, but is a reset row (``obs`` the first of a new episode, reward 0, both flags false) after
-    a row that ended nothing. That row is not valid, the row before it counts as cut off there, and its episode is in no statistic.
-    After ``reset_where`` it says in which environments besides ``obs`` is the first of a new episode.
+    a row that ended nothing. That row is not valid, the row before it counts as cut off there, and the episode is in no
+    statistic. After ``reset_where`` it says in which environments besides ``obs`` is the first of a new episode.
 
     Environments that a compiled program can step have ``compiled() -> CompiledEnvs``.
     """

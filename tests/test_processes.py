@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from jaxrl.envs import make_env
+from jaxrl.envs.child import RemoteTraceback
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.part import RemoteTraceback
 from jaxrl.envs.processes import Processes
 from jaxrl.runtime.cli.main import main
 from jaxrl.types import HostEnv

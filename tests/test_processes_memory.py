@@ -135,12 +135,12 @@ except OSError as error:
         (
             "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))",
             64,
-            r"too many open files to start another process: use fewer workers, or raise the limit of 24 (ulimit -n)",
+            "too many open files to start another process: use fewer workers, or raise the limit of 24 (ulimit -n)",
         ),
         (
             "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))",
             2,
-            r"0.0 MiB of memory to share with workers cannot be had (File too large): use fewer environments, or shorter rollouts",
+            "0.0 MiB of memory to share with workers cannot be had (File too large): use fewer environments, or shorter ",
         ),
     ],
 )

@@ -25,6 +25,13 @@ class WorkerFailed(RuntimeError):
     """Worker processes did not start, or more of them failed than may be replaced."""
 
 
+class RemoteTraceback(Exception):
+    """Shown above an error as its cause: where it came up in another process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
 class Child:
     """A process that runs a module and is told what to do through ``connection``.
 

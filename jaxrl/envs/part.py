@@ -12,18 +12,11 @@ import numpy as np
 import tree
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from jaxrl.envs.child import Child
+from jaxrl.envs.child import Child, RemoteTraceback
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.shared_rows import SharedRows, example_of, put
 from jaxrl.envs.worker import FAILED, GIVEN, SHARE
 from jaxrl.types import HostStep, OpenFn, PyTree
-
-
-class RemoteTraceback(Exception):
-    """Shown above an error as its cause: where it came up in another process."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 class Part:
