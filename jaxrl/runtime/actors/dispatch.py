@@ -34,6 +34,7 @@ from jaxrl.runtime.actors.messages import (
     of_all,
     part_of,
 )
+from jaxrl.runtime.drivers.diagnostics import WorkerState
 
 LOOK = 0.25
 """Seconds between two looks at workers that tell nothing."""
@@ -80,6 +81,7 @@ class Dispatcher:
         self.progress = SharedMemory(progress.layout.num_bytes), progress
         (self.rows,) = self.progress[0].arrays(progress.layout)
         self.rows[:] = 0
+        self.looked = time.monotonic(), self.rows.copy()
         self.asleep, self.bell = os.pipe()
         self.closing = False
         self.started = threading.Event()
@@ -152,6 +154,17 @@ class Dispatcher:
         with self.lock:
             spent, self.seconds = self.seconds, {}
         return spent
+
+    def states(self, num_seeds: int) -> list[WorkerState]:
+        """Of the workers, since this was asked last."""
+        now, rows = time.monotonic(), self.rows.copy()
+        (then, before), self.looked = self.looked, (now, rows)
+        newest = 0 if self.current is None else self.current[1]
+        found = []
+        for member in self.members:
+            rate = (rows - before)[member.job.worker] * member.job.num_envs * num_seeds / max(now - then, 1e-9)
+            found.append(WorkerState(float(rate), float(np.mean(newest - member.acted)), member.restarts))
+        return found
 
     def close(self) -> None:
         """End all workers."""
@@ -228,7 +241,7 @@ class Dispatcher:
             return
         assert self.current is not None
         index, version = self.current if self.newest else (ticket.policy, ticket.acted[member.job.worker])
-        ticket.acted[member.job.worker] = version
+        ticket.acted[member.job.worker] = member.acted = version
         self.policies.users[index] += 1
         self.using[member.job.worker] = index
         member.give(*self.policies.memory[index])

@@ -21,7 +21,7 @@ from jaxrl.rollout import episode_metrics
 from jaxrl.runtime.actors.dispatch import Dispatcher, Ticket
 from jaxrl.runtime.actors.member import Member, shares
 from jaxrl.runtime.actors.messages import Job, plain_leaves, rollout_of
-from jaxrl.runtime.drivers.diagnostics import Stopwatch
+from jaxrl.runtime.drivers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.drivers.sampler import host_env
 from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import usable_cores
@@ -101,7 +101,7 @@ class ActorPool:
     def begin(self, policy: Policy, key: Key) -> Callable[[], Any]:
         """Ask for the next rollout: what waits for it, as ``collect`` gives it. Any number may be under way; they come in the
         order of asking."""
-        version = np.asarray(policy.version, np.int32)
+        version = np.array(policy.version, np.int32)
         ticket = self.dispatcher.ask(plain_leaves(policy), version, np.asarray(jax.random.key_data(key)))
         return lambda: self._taken(ticket)
 
@@ -114,7 +114,7 @@ class ActorPool:
 
     def publish(self, policy: Policy) -> None:
         """Give workers newer parameters between two rollouts, on the asynchronous clock."""
-        self.dispatcher.publish(plain_leaves(policy), np.asarray(policy.version, np.int32))
+        self.dispatcher.publish(plain_leaves(policy), np.array(policy.version, np.int32))
 
     def next_part(self) -> tuple[Rollout, Metrics, PyTree]:
         """What the next worker has done of the rollouts that were begun: its part of one, metrics of that, and its gradient,
@@ -128,6 +128,10 @@ class ActorPool:
     def close(self) -> None:
         """End the workers."""
         self._release()
+
+    def workers(self) -> list[WorkerState]:
+        """What they do, since this was asked last."""
+        return self.dispatcher.states(self.num_seeds)
 
     @property
     def restarts(self) -> list[int]:

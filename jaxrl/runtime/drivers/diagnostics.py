@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +16,23 @@ PARTS = ("environments", "inference", "learning", "waiting")
 """What time is spent on: environments, stepped or waited for; acting; learning; waiting for what another thread collects."""
 
 LAG, MOST_LAG, STALENESS = "charts/policy_lag", "charts/policy_lag_max", "charts/gradient_staleness"
+RESTARTS = "charts/worker_restarts"
 UPDATES, REPLAY_RATIO = "charts/updates_per_second", "charts/replay_ratio"
 TIMED = (UPDATES, *(f"time/{part}" for part in PARTS))
 """Log keys of what a clock says."""
 
-LOGGED = (LAG, MOST_LAG, STALENESS, REPLAY_RATIO, *TIMED)
+LOGGED = (LAG, MOST_LAG, STALENESS, RESTARTS, REPLAY_RATIO, *TIMED)
 """Log keys of runs on host environments, besides those of all runs."""
+
+
+class WorkerState(NamedTuple):
+    """What a run shows of a worker process."""
+
+    steps_per_second: float
+    """Rows, over its environments of all seeds, since it was asked last."""
+    lag: float
+    """How many updates older than the newest parameters are those by which it acts; mean over seeds."""
+    restarts: int
 
 
 class Stopwatch:

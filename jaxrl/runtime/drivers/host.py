@@ -19,7 +19,7 @@ from jaxrl.envs.child import WorkerFailed
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal
-from jaxrl.runtime.drivers.diagnostics import Stopwatch, policy_lag, timed
+from jaxrl.runtime.drivers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.drivers.seeds import over_seeds, per_seed
 from jaxrl.runtime.drivers.stepping import Stepper
@@ -34,7 +34,7 @@ from jaxrl.training import (
     policy_of,
     split_rows,
 )
-from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Metrics, Policy, Rollout
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
 
 Collected = tuple[Rollout, Metrics]
 """What a sampler gives."""
@@ -197,7 +197,7 @@ class HostDriver:
         if total is None:
             return states, {}, going
         spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
-        total = jax.device_get(total)
+        total = jax.device_get(total) | self._restarts()
         return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), going
 
     def _once(self, learner: HostLearner, states: AgentState, going: Any, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
@@ -216,6 +216,16 @@ class HostDriver:
         while len(self.pending) <= self.lag:
             collecting = learner.collecting(states, ahead=len(self.pending))
             self.pending.append(self.thread.submit(collecting).result if self.thread else collecting)
+
+    def _restarts(self) -> Metrics:
+        """How many workers were replaced so far, where there are some: the same for all seeds."""
+        restarts = getattr(self.learner and self.learner.sampler, "restarts", None)
+        return {} if restarts is None else {RESTARTS: Max(np.full(len(self.seeds), np.float32(sum(restarts))))}  # type: ignore[arg-type]
+
+    def workers(self) -> list[WorkerState]:
+        """The worker processes, if there are some."""
+        states: Any = getattr(self.learner and self.learner.sampler, "workers", list)
+        return states()
 
     @property
     def in_background(self) -> bool:

@@ -119,7 +119,7 @@ class Session:
                 break
             elapsed = time.perf_counter() - begin - (self.compile_seconds - compiled)
             eta = elapsed / (stop - first) * (self.plan.iterations - stop)
-            self.progress.update(record, eta, self.compile_seconds)
+            self.progress.update(record, eta, self.compile_seconds, getattr(self.driver, "workers", list)())
         return states
 
     @property

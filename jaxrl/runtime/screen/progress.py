@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO, cast
 
 import numpy as np
@@ -13,7 +13,7 @@ from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, Rec
 from jaxrl.runtime.screen.streams import Screen, screen
 from jaxrl.runtime.screen.tables import terminal
 
-SHOWN_LOSSES = 8
+SHOWN_LOSSES, SHOWN_WORKERS = 8, 16
 """In the live panel."""
 
 
@@ -36,8 +36,14 @@ class Lines:
         """One line that stays; after ``close``, too."""
         print(text, file=self._out, flush=True)
 
-    def update(self, record: Record, eta: float, compile_seconds: float) -> None:
-        """A chunk is done; ``eta`` is NaN before the first one."""
+    def update(
+        self, record: Record, eta: float, compile_seconds: float, workers: Sequence[tuple[float, float, int]] = ()
+    ) -> None:
+        """A chunk is done; ``eta`` is NaN before the first one.
+
+        Args:
+          workers: steps per second, lag and restarts of each worker process, if there are some.
+        """
         parts = [
             f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}",
             f"return {spread(record, TRAINING_RETURN)}",
@@ -45,6 +51,9 @@ class Lines:
         if known(record, EVALUATION_RETURN).size:
             parts.append(f"evaluation {spread(record, EVALUATION_RETURN)}")
         parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(eta)}"]
+        if workers:
+            rates, lags, restarts = zip(*workers, strict=True)
+            parts.append(f"workers {'+'.join(map(short, rates))}/s, lag {number(max(lags), 1)}, {sum(restarts)} restarts")
         if compile_seconds > self._compile_seconds:
             parts.append(f"compiled in {duration(compile_seconds - self._compile_seconds)}")
             self._compile_seconds = compile_seconds
@@ -70,12 +79,15 @@ class Live:
 
         self._live.console.print(Text(text), soft_wrap=True)
 
-    def update(self, record: Record, eta: float, compile_seconds: float) -> None:
+    def update(
+        self, record: Record, eta: float, compile_seconds: float, workers: Sequence[tuple[float, float, int]] = ()
+    ) -> None:
         from rich.console import Group
 
         if known(record, EVALUATION_RETURN).size:
             self._evaluation = spread(record, EVALUATION_RETURN)
-        self._live.update(self._panel(Group(self._bar(int(record["rows"]), eta), self._numbers(record, compile_seconds))))
+        parts = [self._bar(int(record["rows"]), eta), self._numbers(record, compile_seconds)]
+        self._live.update(self._panel(Group(*parts, *([self._workers(workers)] if workers else []))))
 
     def close(self) -> None:
         self._live.stop()
@@ -114,6 +126,19 @@ class Live:
         table = Table.grid(padding=(0, 3))
         for start in range(0, len(texts), 4):
             table.add_row(*texts[start : start + 4])
+        return table
+
+    def _workers(self, workers: Sequence[tuple[float, float, int]]) -> Any:
+        """A row for each of them, the first ``SHOWN_WORKERS``."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 3))
+        for name in ("worker", "env steps/s", "lag", "restarts"):
+            table.add_column(Text(name, style="dim"), justify="right")
+        table.show_header = True
+        for i, (rate, lag, restarts) in enumerate(workers[:SHOWN_WORKERS]):
+            table.add_row(str(i), short(rate), number(lag, 1), Text(str(restarts), style="bold red" if restarts else "bold"))
         return table
 
 
