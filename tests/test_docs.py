@@ -34,7 +34,7 @@ from jaxrl.names import called_here
 from jaxrl.presets import PRESETS, interval_text
 from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.cli.train import parse
-from jaxrl.runtime.drivers.diagnostics import LOGGED
+from jaxrl.runtime.drivers.diagnostics import LOGGED, OF_WORKERS
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
 from jaxrl.runtime.records.services import RENAMED
 from jaxrl.runtime.sweep import expand, read_sweep
@@ -336,7 +336,7 @@ def test_functions_in_the_table_of_names_exist() -> None:
         assert {keyword.arg for keyword in parsed.keywords} <= set(signature.parameters), call
 
 
-OF_A_RUN = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS, *LOGGED}
+OF_A_RUN = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS}
 """The log keys that no algorithm writes; tests/test_run.py and tests/test_samplers.py hold that there are no more."""
 
 

@@ -159,11 +159,11 @@ class Dispatcher:
         """Of the workers, since this was asked last."""
         now, rows = time.monotonic(), self.rows.copy()
         (then, before), self.looked = self.looked, (now, rows)
-        newest = 0 if self.current is None else self.current[1]
         found = []
         for member in self.members:
             rate = (rows - before)[member.job.worker] * member.job.num_envs * num_seeds / max(now - then, 1e-9)
-            found.append(WorkerState(float(rate), float(np.mean(newest - member.acted)), member.restarts))
+            lags, member.lags = member.lags, []
+            found.append(WorkerState(float(rate), float(np.mean(lags or [0.0])), member.restarts))
         return found
 
     def close(self) -> None:
@@ -261,6 +261,8 @@ class Dispatcher:
         for part, seconds in done.seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(self.members)
         ticket.losses[member.job.worker] = done.losses
+        if self.current is not None:
+            member.lags.append(float(np.mean(self.current[1] - member.acted)))
         ticket.waiting.discard(member.job.worker)
         if self.by_parts:
             self.arrivals.put((ticket, member))

@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from jaxrl.runtime.actors.central import CentralSampler
 from jaxrl.runtime.actors.gradients import AllReducedDriver, MeanDriver, PartDriver
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import Scheme
+from jaxrl.runtime.drivers.asynchronous import AsyncSampler
 from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.types import Agent
 
@@ -23,6 +26,16 @@ def open_actors(
       log_folder: where workers' output goes; None: to where this process's goes.
       note: is told what befalls workers.
     """
+    if scheme.inference == "learner":
+        central = partial(
+            CentralSampler,
+            sampler=AsyncSampler if scheme.clock == "async" else HostSampler,
+            num_workers=scheme.num_workers,
+            max_restarts=scheme.max_restarts,
+            timeout=scheme.timeout,
+            log_folder=log_folder,
+        )
+        return HostDriver(agent, seeds, central, lag=scheme.lag)
     pool = partial(
         ActorPool,
         num_workers=scheme.num_workers,

@@ -133,6 +133,8 @@ def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
             f"gradients='workers' is for rules with one gradient per rollout, and {name} takes several: nearest is "
             f"scheme={nearest_one!r}, where workers collect"
         )
+    if scheme.inference == "learner" and scheme.clock == "async" and agent.num_envs % 2:
+        return f"inference='learner' on the asynchronous clock acts in halves of num_envs={agent.num_envs}: use an even number"
     uneven = agent.num_envs % scheme.num_workers
     if uneven and (scheme.gradients == "workers" or scheme.updates == "all_reduced"):
         return f"num_envs={agent.num_envs} must be a multiple of num_workers={scheme.num_workers}: each gradient counts alike"

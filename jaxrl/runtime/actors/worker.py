@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.agent import state_shapes
-from jaxrl.envs import make_env
 from jaxrl.envs.child import attend
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.memory import received
+from jaxrl.runtime.actors.central import with_threads
 from jaxrl.runtime.actors.messages import (
     CLOSE,
     POLICY,
@@ -34,7 +34,7 @@ from jaxrl.runtime.actors.messages import (
     rollout_of,
 )
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
-from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler
+from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler, host_env
 from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.spec import build
@@ -46,7 +46,9 @@ class Actor:
 
     def __init__(self, connection: Connection, job: Job) -> None:
         self.connection, self.job = connection, job
-        self.agent = build(job.spec, trust=job.trust, **_environment(job))
+        given = {} if job.env is None else {"env": job.env()}
+        agent = build(job.spec, trust=job.trust, **given)
+        self.agent = agent._replace(env=with_threads(job.spec, host_env(agent), job.num_threads))
         self.sampler = HostSampler(self.agent, job.seeds, job.first_id, job.num_envs)
         learner = state_shapes(self.agent).learner
         self.policies = jax.eval_shape(jax.vmap(self.agent.algorithm.policy), _per_seed(learner, len(job.seeds)))
@@ -128,16 +130,6 @@ class Actor:
 
 def _in_numpy(tree: PyTree) -> Any:
     return jax.tree.map(np.asarray, tree)
-
-
-def _environment(job: Job) -> dict[str, Any]:
-    """What replaces the spec's environment: one that it cannot name, or one with fewer threads."""
-    if job.env is not None:
-        return {"env": job.env()}
-    env = job.spec["env"]
-    if isinstance(env, str) and env.startswith("envpool:") and "num_threads" not in env:
-        return {"env": make_env(env, num_threads=job.num_threads)}
-    return {}
 
 
 def _per_seed(shapes: PyTree, num_seeds: int) -> PyTree:

@@ -86,6 +86,8 @@ class Lane:
         self.carry = agent.algorithm.initial_carry(self.num_envs)
         self.at = np.zeros(self.num_envs, int)
         """Of each environment the row that comes next, counted from the start of the rollout that is collected."""
+        self.ready: list[tuple[np.ndarray, StepInput]] = []
+        """Environments that a ``recv`` gave together, and what the policy sees there."""
         self.buffers: list[RolloutBuffer] = []
         """Of that rollout, and of those that fast environments are in already."""
 
@@ -100,8 +102,17 @@ class Lane:
         return bool((self.at >= self.num_rows).all())
 
     def turn(self, act: Any, keys: Key, version: int) -> None:
-        """Act in the environments that are ready, and wait until some are again."""
-        env_id, now = self.ready
+        """Act in the environments that are ready, and wait until some are again. Those that have ended the next rollout wait
+        for the others: what acted in them is then no older than that."""
+        waiting = [part for part in self.ready if (self.at[part[0]] >= 2 * self.num_rows).any()]
+        begin, self.ready = [part for part in self.ready if not any(part is other for other in waiting)], waiting
+        for env_id, now in begin:
+            self._begin(act, keys, version, env_id, now)
+        with self.watch("environments"):
+            ready, reached = self.envs.recv()
+        self._receive(ready, reached)
+
+    def _begin(self, act: Any, keys: Key, version: int, env_id: np.ndarray, now: StepInput) -> None:
         ahead, row = (x.astype(np.int32) for x in np.divmod(self.at[env_id], self.num_rows))
         with self.watch("inference"):
             self.carry, before, action, extras = act(self.carry, now, env_id, keys, row, ahead)
@@ -112,9 +123,6 @@ class Lane:
         if (first := row == 0).any():
             start = jax.tree.map(lambda x: np.asarray(x)[first], (np.full(len(row), version, np.int32), before))
             self._write(START, self.at[env_id][first], env_id[first], start)
-        with self.watch("environments"):
-            ready, reached = self.envs.recv()
-        self._receive(ready, reached)
 
     def take(self) -> tuple[Rollout, Outcome]:
         """The rollout that is full."""
@@ -149,7 +157,7 @@ class Lane:
         self._write(INPUTS, at, env_id, inputs)
         if (last := (at % self.num_rows == 0) & (at > 0)).any():
             self._write(INPUTS, at[last] - 1, env_id[last], jax.tree.map(lambda x: x[last], inputs), after=1)
-        self.ready = env_id, inputs
+        self.ready.append((env_id, inputs))
 
     def _write(self, name: str, at: np.ndarray, env_id: np.ndarray, rows: PyTree, after: int = 0) -> None:
         """Put rows [n, ...] where they belong, or so many rows ``after``."""

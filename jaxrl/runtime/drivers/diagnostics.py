@@ -21,8 +21,11 @@ UPDATES, REPLAY_RATIO = "charts/updates_per_second", "charts/replay_ratio"
 TIMED = (UPDATES, *(f"time/{part}" for part in PARTS))
 """Log keys of what a clock says."""
 
-LOGGED = (LAG, MOST_LAG, STALENESS, RESTARTS, REPLAY_RATIO, *TIMED)
+LOGGED = (LAG, MOST_LAG, REPLAY_RATIO, *TIMED)
 """Log keys of runs on host environments, besides those of all runs."""
+
+OF_WORKERS = (RESTARTS, STALENESS)
+"""Those of runs with worker processes; the second where workers compute gradients."""
 
 
 class WorkerState(NamedTuple):
@@ -31,7 +34,7 @@ class WorkerState(NamedTuple):
     steps_per_second: float
     """Rows, over its environments of all seeds, since it was asked last."""
     lag: float
-    """How many updates older than the newest parameters are those by which it acts; mean over seeds."""
+    """How many updates older than the newest parameters those were by which it acted; mean over its rollouts and seeds."""
     restarts: int
 
 
