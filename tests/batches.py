@@ -28,16 +28,16 @@ FAULTS = {
     "hang": partial(time.sleep, 600),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }
-"""What an action does: the first one from 1 on, since 0 is harmless."""
+"""What actions do; those of a policy are harmless."""
 
-ACTIONS = {how: 1 + number for number, how in enumerate(FAULTS)}
+ACTIONS = {how: 100 + number for number, how in enumerate(FAULTS)}
 
 
 class Batch:
     """NEXT_STEP rows: observations are [number of the environment, a draw of its stream, rows since the reset], rewards are 1.
-    Episodes end after ``length`` rows."""
+    Episodes are truncated after ``length`` rows; row ``fails_at`` of a process raises."""
 
-    def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, length: int = 1000, fails_at: int | None = None) -> None:
+    def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, length: int = 10**9, fails_at: int | None = None) -> None:
         self.streams = [np.random.default_rng([seed, first_id + i]) for i in range(num_envs)]
         self.number, self.length, self.fails_at = np.arange(first_id, first_id + num_envs), length, fails_at
         self.rows, self.done = 0, np.zeros(num_envs, bool)
@@ -51,12 +51,12 @@ class Batch:
         return np.where(mask[:, None], self.seen(), 0)  # other rows are not looked at
 
     def step(self, action: Any) -> HostStep:
-        """One of environment 1 or later fails in row ``fails_at`` of its process."""
         self.rows += 1
-        if self.rows == self.fails_at and self.number[-1] > 0:
+        if self.rows == self.fails_at:
             _raise()
-        for which in filter(None, action):
-            list(FAULTS.values())[int(which) - 1]()
+        for how, number in ACTIONS.items():
+            if number in action:
+                FAULTS[how]()
         self.time = np.where(self.done, 0, self.time + 1)
         reward = np.where(self.done, 0, 1).astype(np.float32)
         self.done = self.time >= self.length

@@ -20,6 +20,9 @@ from jaxrl.interpreter import python_command
 GRACE = 5.0
 """Seconds in which processes may end by themselves."""
 
+ENDING = 2.0
+"""Seconds that one may live on without a connection, which a Python process drops before its last duties."""
+
 
 class WorkerFailed(RuntimeError):
     """Worker processes did not start, or more of them failed than may be replaced."""
@@ -98,12 +101,27 @@ class Child:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def how_it_ended(self) -> str:
-        """In words, of one whose connection has ended: it may have closed that and go on."""
+        """In words, of one whose connection has ended; one that goes on nevertheless is ended."""
+        by_itself = self._ends_soon()
         self.kill()
         code = self.process.wait()
+        if not by_itself:
+            return "ended its connection"
         if code == -signal.SIGKILL:
             return "was killed by SIGKILL (where nobody sent it, the system was out of memory)"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def _ends_soon(self) -> bool:
+        """Whether it ends by itself, a moment after its connection; its number is nobody else's yet, nor is its group's."""
+        late = time.monotonic() + ENDING
+        while time.monotonic() < late:
+            try:
+                if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                    return True
+            except (AttributeError, ChildProcessError):  # not on this system, or waited for already
+                return True
+            time.sleep(0.002)
+        return False
 
     def release(self) -> None:
         """End it, and close what connects it with this process."""
