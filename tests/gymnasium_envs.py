@@ -14,6 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tests.batches import FAULTS
+
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
@@ -158,3 +160,36 @@ class Failing(gymnasium.Env):
 def wrapped(every: int = 3) -> gymnasium.Env:
     """A function that gives a whole environment, wrappers included."""
     return gymnasium.wrappers.TransformReward(Truncation(every), lambda reward: 10 * reward)
+
+
+class Told(gymnasium.Env):
+    """``Truncation`` that shows a draw of its stream and the time, and goes wrong when its process is told to: by a file."""
+
+    observation_space, action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, mark: str, every: int = 5) -> None:
+        self.order, self.every, self.row = Path(f"{mark}.{os.getpid()}"), every, 0
+
+    @staticmethod
+    def tell(mark: Path, pid: int, how: str, row: int = 0) -> None:
+        """Let one environment of a process do one of ``batches.FAULTS`` in its row ``row``, or in the next one after that."""
+        order = Path(f"{mark}.{pid}")
+        order.with_suffix(".new").write_text(f"{how} {row}")
+        order.with_suffix(".new").rename(order)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time, self.row = 0, self.row + 1
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.time, self.row = self.time + 1, self.row + 1
+        if self.order.exists():
+            how, row = self.order.read_text().split()
+            if self.row > int(row):
+                self.order.unlink()
+                FAULTS[how]()
+        return self.seen(), float(action), False, self.time >= self.every, {}
+
+    def seen(self) -> Any:
+        return np.array([self.np_random.normal(), self.time], np.float32)

@@ -114,10 +114,7 @@ class Dispatcher:
             self._publish(policy, version)
 
     def _publish(self, policy: Sequence[Any], version: np.ndarray) -> int:
-        if self.error is not None:
-            raise self.error
-        if self.closing:
-            raise RuntimeError("this pool of actors is closed")
+        self._check_open()
         while self.released:
             self.rollouts.users[self.released.popleft()] -= 1
         leaves = [np.asarray(x) for x in policy]
@@ -134,16 +131,18 @@ class Dispatcher:
         """Wait for a rollout. Its memory serves again when nobody holds any of it any more."""
         ticket.over.wait()
         with self.lock:
-            if self.error is not None and ticket.waiting:
-                raise self.error
+            if ticket.waiting:
+                self._check_open()
             filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
             return filled
 
     def next_part(self) -> tuple[Ticket, Member, Filled]:
         """Wait for what some worker has done, the first that nobody has had yet; for pools that give rollouts part by part."""
-        if (arrived := self.arrivals.get()) is None:
-            assert self.error is not None
-            raise self.error
+        arrived = self.arrivals.get()
+        if arrived is None:
+            self.arrivals.put(None)  # for whoever asks again
+            self._check_open()
+        assert arrived is not None
         ticket, member = arrived
         with self.lock:
             filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
@@ -179,6 +178,12 @@ class Dispatcher:
         for blocks in (self.policies, self.rollouts):
             blocks.close()
         self.progress[0].close()
+
+    def _check_open(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.closing:
+            raise RuntimeError("this pool of actors is closed")
 
     def _ring(self) -> None:
         os.write(self.bell, b".")

@@ -158,7 +158,8 @@ class HostSampler:
                 group.begin(self.act, buffer, t, policy, keys)
             on_row()
         for group in self.groups:
-            group.finish(buffer, self.num_rows - 1)
+            if first < self.num_rows:
+                group.finish(buffer, self.num_rows - 1)
             # A copy, where the memory may serve again.
             group.now = jax.tree.map(np.array, buffer.read(INPUTS, group.row(self.num_rows)))
         return first_carry
