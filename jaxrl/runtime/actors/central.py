@@ -81,14 +81,20 @@ def in_processes(agent: Agent, num_workers: int, opened: list[Processes] | None 
         return start
 
     scored = env.open_eval or env.open
-    return env._replace(open=anywhere(with_threads(agent.spec, env).open), open_eval=anywhere(scored))
+    return env._replace(open=anywhere(with_threads(agent).open), open_eval=anywhere(scored))
 
 
-def with_threads(spec: Any, env: HostEnv, num_threads: int = 1) -> HostEnv:
-    """The environment with so many threads for its steps, if it has threads and was not told how many."""
-    name = spec.get("env")
-    if not isinstance(name, str) or not name.startswith("envpool:") or "num_threads" in name:
-        return env
+def is_threaded(agent: Agent) -> bool:
+    """Whether batches of its environment are stepped by threads of their own, as envpool's are."""
+    name = agent.spec.get("env")
+    return isinstance(name, str) and name.startswith("envpool:")
+
+
+def with_threads(agent: Agent, num_threads: int = 1) -> HostEnv:
+    """The agent's environment with so many threads, where it has threads and was not told how many."""
+    name = agent.spec.get("env", "")
+    if not is_threaded(agent) or "num_threads" in name:
+        return host_env(agent)
     made = make_env(name, num_threads=num_threads)
     assert isinstance(made, HostEnv)
     return made

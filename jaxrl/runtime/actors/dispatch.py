@@ -81,7 +81,6 @@ class Dispatcher:
         self.progress = SharedMemory(progress.layout.num_bytes), progress
         (self.rows,) = self.progress[0].arrays(progress.layout)
         self.rows[:] = 0
-        self.looked = time.monotonic(), self.rows.copy()
         self.asleep, self.bell = os.pipe()
         self.closing = False
         self.started = threading.Event()
@@ -154,15 +153,13 @@ class Dispatcher:
             spent, self.seconds = self.seconds, {}
         return spent
 
-    def states(self, num_seeds: int) -> list[WorkerState]:
+    def states(self) -> list[WorkerState]:
         """Of the workers, since this was asked last."""
-        now, rows = time.monotonic(), self.rows.copy()
-        (then, before), self.looked = self.looked, (now, rows)
         found = []
         for member in self.members:
-            rate = (rows - before)[member.job.worker] * member.job.num_envs * num_seeds / max(now - then, 1e-9)
-            lags, member.lags = member.lags, []
-            found.append(WorkerState(float(rate), float(np.mean(lags or [0.0])), member.restarts))
+            done, member.done = member.done, []
+            steps, seconds, lags = zip(*done, strict=True) if done else ((0,), (1.0,), (0.0,))
+            found.append(WorkerState(sum(steps) / max(sum(seconds), 1e-9), float(np.mean(lags)), member.restarts))
         return found
 
     def close(self) -> None:
@@ -266,8 +263,9 @@ class Dispatcher:
         for part, seconds in done.seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(self.members)
         ticket.losses[member.job.worker] = done.losses
-        if self.current is not None:
-            member.lags.append(float(np.mean(self.current[1] - member.acted)))
+        assert self.current is not None
+        steps, lag = mine.came.reward.size, float(np.mean(self.current[1] - member.acted))
+        member.done.append((steps, sum(done.seconds.values()), lag))
         ticket.waiting.discard(member.job.worker)
         if self.by_parts:
             self.arrivals.put((ticket, member))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from jaxrl.runtime.actors.central import CentralSampler
+from jaxrl.runtime.actors.central import CentralSampler, in_processes, is_threaded
 from jaxrl.runtime.actors.gradients import AllReducedDriver, MeanDriver, PartDriver
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import Scheme
@@ -26,31 +27,24 @@ def open_actors(
       log_folder: where workers' output goes; None: to where this process's goes.
       note: is told what befalls workers.
     """
-    if scheme.inference == "learner":
-        central = partial(
-            CentralSampler,
-            sampler=AsyncSampler if scheme.clock == "async" else HostSampler,
-            num_workers=scheme.num_workers,
-            max_restarts=scheme.max_restarts,
-            timeout=scheme.timeout,
-            log_folder=log_folder,
-        )
-        return HostDriver(agent, seeds, central, lag=scheme.lag)
-    pool = partial(
-        ActorPool,
-        num_workers=scheme.num_workers,
-        clock=scheme.clock,
-        max_restarts=scheme.max_restarts,
-        timeout=scheme.timeout,
-        pin=scheme.pin,
-        gradients=scheme.gradients == "workers",
-        log_folder=log_folder,
-        note=note,
-    )
+    faults: dict[str, Any] = {"max_restarts": scheme.max_restarts, "timeout": scheme.timeout, "log_folder": log_folder}
     driver: type[HostDriver] = HostDriver
+    sampler: Any
+    if scheme.inference == "learner":
+        steps = AsyncSampler if scheme.clock == "async" else HostSampler
+        sampler = partial(CentralSampler, sampler=steps, num_workers=scheme.num_workers, **faults)
+    else:
+        given: dict[str, Any] = {
+            "clock": scheme.clock,
+            "pin": scheme.pin,
+            "gradients": scheme.gradients == "workers",
+            "note": note,
+        }
+        sampler = partial(ActorPool, num_workers=scheme.num_workers, **given, **faults)
     if scheme.updates == "all_reduced":
-        driver = AllReducedDriver
         request_cpu_devices()
+        driver = AllReducedDriver
     elif scheme.gradients == "workers":
         driver = PartDriver if scheme.clock == "async" else MeanDriver
-    return driver(agent, seeds, pool, lag=scheme.lag, threaded=False)
+    played = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
+    return driver(played, seeds, lambda _, seeds: sampler(agent, seeds), lag=scheme.lag, threaded=scheme.inference == "learner")

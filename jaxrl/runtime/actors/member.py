@@ -32,8 +32,9 @@ class Member:
         """Whether its environments are open; whether it has filled a rollout; whether it is at one."""
         self.acted = np.zeros(1, np.int32)
         """The version of the parameters by which it acts, or did last; [num_seeds]."""
-        self.lags: list[float] = []
-        """How much older they were than the newest, when its rollouts were filled; since somebody asked."""
+        self.done: list[tuple[int, float, float]] = []
+        """Of each rollout since somebody asked: environment steps, seconds, and how much older than the newest parameters those
+        were by which it acted."""
         self.rows, self.since, self.stopped = 0, 0.0, 0.0
         """How many rows it told of, since when there have been no more, and since when it stands still (0: it does not)."""
 

@@ -131,7 +131,7 @@ class ActorPool:
 
     def workers(self) -> list[WorkerState]:
         """What they do, since this was asked last."""
-        return self.dispatcher.states(self.num_seeds)
+        return self.dispatcher.states()
 
     @property
     def restarts(self) -> list[int]:

@@ -34,7 +34,7 @@ from jaxrl.runtime.actors.messages import (
     rollout_of,
 )
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
-from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler, host_env
+from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler
 from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.spec import build
@@ -48,7 +48,7 @@ class Actor:
         self.connection, self.job = connection, job
         given = {} if job.env is None else {"env": job.env()}
         agent = build(job.spec, trust=job.trust, **given)
-        self.agent = agent._replace(env=with_threads(job.spec, host_env(agent), job.num_threads))
+        self.agent = agent._replace(env=with_threads(agent, job.num_threads))
         self.sampler = HostSampler(self.agent, job.seeds, job.first_id, job.num_envs)
         learner = state_shapes(self.agent).learner
         self.policies = jax.eval_shape(jax.vmap(self.agent.algorithm.policy), _per_seed(learner, len(job.seeds)))

@@ -32,7 +32,7 @@ class WorkerState(NamedTuple):
     """What a run shows of a worker process."""
 
     steps_per_second: float
-    """Rows, over its environments of all seeds, since it was asked last."""
+    """While it collects: rows, over its environments of all seeds."""
     lag: float
     """How many updates older than the newest parameters those were by which it acted; mean over its rollouts and seeds."""
     restarts: int
