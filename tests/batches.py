@@ -19,12 +19,20 @@ def _raise() -> None:
     raise ZeroDivisionError("in the\nworld")
 
 
+def _orphan() -> None:
+    """A process of its own has all of the connection, too."""
+    if os.fork() == 0:
+        time.sleep(600)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 FAULTS = {
     "raise": _raise,
     "exit": partial(os._exit, 3),
     "leave": partial(sys.exit, 4),
     "abort": os.abort,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "orphan": _orphan,
     "hang": partial(time.sleep, 600),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }

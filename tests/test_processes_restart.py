@@ -67,6 +67,7 @@ def opened(start: Any = Batch, num_workers: int = 2, **options: Any) -> Iterator
         ("leave", r"the process of environments 2 to 3 ended with exit code 4 during step; "),
         ("abort", r"the process of environments 2 to 3 was killed by SIGABRT during step; "),
         ("kill", r"the process of environments 2 to 3 was killed by SIGKILL \(.* out of memory\) during step; "),
+        ("orphan", r"the process of environments 2 to 3 was killed by SIGKILL \(.* out of memory\) during step; "),
         ("hang", r"step of environments 2 to 3 did not end in 1 s, .* worker_timeout; "),
         ("stop", r"the process of environments 2 to 3 was stopped \(SIGSTOP\) during step; "),
     ],

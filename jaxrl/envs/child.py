@@ -94,6 +94,17 @@ class Child:
         except (OSError, IndexError):
             return False
 
+    @property
+    def has_ended(self) -> bool | None:
+        """Whether it runs no more, though what it has started may; None where the system does not tell. It is not waited for, so
+        its number, and that of its group, is nobody else's yet."""
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:  # it was waited for
+            return True
+        except AttributeError:
+            return None
+
     def kill(self) -> None:
         """End it and all that it has started. Until it is waited for, its number is nobody else's."""
         if self.process.returncode is None:
@@ -112,16 +123,11 @@ class Child:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def _ends_soon(self) -> bool:
-        """Whether it ends by itself, a moment after its connection; its number is nobody else's yet, nor is its group's."""
+        """Whether it ends by itself, a moment after its connection."""
         late = time.monotonic() + ENDING
-        while time.monotonic() < late:
-            try:
-                if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-                    return True
-            except (AttributeError, ChildProcessError):  # not on this system, or waited for already
-                return True
+        while (has_ended := self.has_ended) is False and time.monotonic() < late:
             time.sleep(0.002)
-        return False
+        return has_ended is not False
 
     def release(self) -> None:
         """End it, and close what connects it with this process."""

@@ -96,6 +96,11 @@ class Part:
         """``answer``, in arrays that nothing writes into any more."""
         return self.answer if self._is_own else tree.map_structure(np.array, self.answer)
 
+    def failure(self, how: str, method: str | None = None) -> ChildProcessError:
+        """The error for a process that is lost, while it was at a method."""
+        where = "" if self._log is None else f": its output is in {self._log}"
+        return ChildProcessError(f"{self._label}: the process of {self} {how} during {method or self.doing}{where}")
+
     def restart(self) -> None:
         """Another process in the place of this one, which has other streams and new episodes, as what is asked for comes to."""
         self.child.release()
@@ -141,8 +146,7 @@ class Part:
         try:
             kind, value = self.child.connection.recv()
         except (EOFError, OSError):
-            how, where = self.child.how_it_ended(), "" if self._log is None else f": its output is in {self._log}"
-            raise ChildProcessError(f"{self._label}: the process of {self} {how} during {method}{where}") from None
+            raise self.failure(self.child.how_it_ended(), method) from None
         if kind == FAILED:
             raise EnvironmentFailed(value[0]) from RemoteTraceback(value[1])
         self._is_own = kind == GIVEN

@@ -199,16 +199,19 @@ class Processes:
         late = [each for each in asked.values() if each.asked and now - each.since > self._timeout and not each.has_said]
         for part in late:
             self._replace(part, self._late([part] if self._may_replace(part) else late))
-        if self._max_restarts and now - self._looked >= LOOK:
+        if now - self._looked >= LOOK:
             self._look(now)
 
     def _look(self, now: float) -> None:
-        """Replace the processes that stand still, now as at the last look."""
-        still = {part for part in self._parts if part.asked and part.child.is_stopped}
+        """See to processes that have ended, and left their connection to others; and to those that stand still, now as at the
+        last look."""
+        for part in self._parts:
+            if part.asked and part.child.has_ended and not part.has_said:
+                self._replace(part, part.failure(part.child.how_it_ended()))
+        still = {part for part in self._parts if part.asked and part.child.is_stopped} if self._max_restarts else set()
         lost, self._stopped, self._looked = still & self._stopped, still - self._stopped, now
         for part in sorted(lost, key=lambda part: part.first):
-            how = f"the process of {part} was stopped (SIGSTOP) during {part.doing}"
-            self._replace(part, ChildProcessError(f"{self._label}: {how}"))
+            self._replace(part, part.failure("was stopped (SIGSTOP)"))
 
     def _may_replace(self, part: Part) -> bool:
         return self._begun and part.restarts < self._max_restarts
