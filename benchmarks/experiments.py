@@ -85,6 +85,12 @@ def in_envpool(rule: str, total_steps: int = 500_000, num_seeds: int = 4) -> Exp
     return Experiment(f"{rule}-cartpole-envpool", f"make_{rule}", env, {}, total_steps, num_seeds, 475, run=run)
 
 
+def by_workers(rule: str, scheme: str, total_steps: int = 500_000, num_seeds: int = 4) -> Experiment:
+    """The same, collected by two worker processes."""
+    experiment = in_envpool(rule, total_steps, num_seeds)
+    return experiment._replace(name=f"{rule}-cartpole-workers", run={"scheme": scheme, "num_workers": 2})
+
+
 PONG = {
     "model": {"encoder": "mnih2013"},
     "num_envs": 8,
@@ -119,6 +125,10 @@ EXPERIMENTS = {
         *(in_envpool(rule) for rule in ("ppo", "impala")),
         in_envpool("a2c", num_seeds=16),
         in_envpool("dqn", 100_000),
+        by_workers("ppo", "a2c"),
+        by_workers("a2c", "a2c", num_seeds=16),
+        by_workers("impala", "impala"),
+        by_workers("dqn", "apex", 100_000),
         Experiment("ppo-acrobot-gymnasium", "make_ppo", "gymnasium:Acrobot-v1", {}, 500_000, 4, -100),
         Experiment(
             "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
