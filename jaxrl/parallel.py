@@ -1,4 +1,4 @@
-"""Agents over devices: which leaves of a state belong to environments, and running ``step`` with the environments shared out.
+"""Agents over seeds and devices: combinators that take an Agent and return one.
 
 Everything that belongs to an environment (its state, its rows in replay, its return statistics) lives with one device; everything
 else is the same on all of them. Gradients and statistics are averaged inside ``update`` over the agent's ``axis_name``.
@@ -6,17 +6,24 @@ else is the same on all of them. Gradients and statistics are averaged inside ``
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxrl.agent import warn_if_eager
+from jaxrl.agent import check_key, warn_if_eager
+from jaxrl.config import check_count
 from jaxrl.rollout import params_axes
 from jaxrl.spec import build, unimportable_parts
 from jaxrl.training import check_pure
 from jaxrl.types import Agent, AgentState, Key, PyTree
+
+SEEDS, DATA = "seeds", "data"
+"""The names of mesh axes: shards of the seeds, and shares of each seed's environments."""
 
 
 def env_axes(agent: Agent, state: AgentState) -> AgentState:
@@ -82,34 +89,140 @@ def join_state(agent: Agent, states: AgentState) -> AgentState:
     return jax.tree.map(lambda x, axis: x[0] if axis < 0 else jnp.concatenate(list(x), axis), states, env_axes(agent, first))
 
 
-def data_parallel(agent: Agent, num_devices: int | None = None) -> Agent:
+def vmap_seeds(agent: Agent, num_seeds: int) -> Agent:
+    """``num_seeds`` seeds of an agent side by side on one device.
+
+    Returns:
+      An Agent whose states have a leading axis [num_seeds] in front of every leaf. Its ``init`` takes one key, which it splits,
+      or [num_seeds] of them, and hyperparameters that are one value for all seeds or one for each. Seed i is what it is alone.
+    """
+    num_seeds = check_count("num_seeds", num_seeds)
+
+    def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
+        return _init_seeds(agent, seed_keys(key, num_seeds), hyperparams, env_params)
+
+    return agent._replace(init=init, step=lambda states: jax.vmap(agent.step)(states))
+
+
+def shard_seeds(agent: Agent, mesh: Mesh | None = None) -> Agent:
+    """Seeds of an agent over devices, each of which trains its own and talks to no other.
+
+    Args:
+      mesh: with an axis ``"seeds"``; default: one of all devices.
+
+    Returns:
+      An Agent as ``vmap_seeds`` gives it, whose states lie in shards over the axis. Its ``init`` takes as many keys as there are
+      seeds, a multiple of the devices on it.
+    """
+    mesh = make_mesh({SEEDS: jax.device_count()}) if mesh is None else mesh
+    if SEEDS not in mesh.shape:
+        raise ValueError(f"mesh has the axes {mesh.axis_names}, and shard_seeds needs one that is named {SEEDS!r}")
+    return _over(agent, mesh, agent, None)
+
+
+def data_parallel(agent: Agent, mesh: Mesh | int | None = None) -> Agent:
     """The same agent with its environments, batches and replay shared out over devices.
 
     Args:
       agent: with an ``axis_name``, or built by one of jaxrl's builders from importable parts: its spec then builds one.
-      num_devices: default: all. Must divide ``num_envs``, and ``batch_size`` where there is one.
+      mesh: with an axis ``"data"``, the devices of which share out the environments of one seed, and one that is named
+        ``"seeds"`` where there are several seeds; or a number of devices for one seed, default: all. The devices on ``"data"``
+        must divide ``num_envs``, and ``batch_size`` where there is one.
 
     Returns:
-      An Agent whose ``init`` places its state over the devices and whose ``step`` (to be jitted) runs on all of them. Its
-      rollouts are those of one device; its gradients are means over all rows. On-policy rules of jaxrl learn what they learn on
-      one device, up to rounding, where ``num_devices`` is a power of two; replay rules draw another batch on each.
+      An Agent whose ``init`` places its state over the devices and whose ``step`` (to be jitted) runs on all of them; with an
+      axis of seeds, one of ``shard_seeds``. Its rollouts are those of one device; its gradients are means over all rows.
+      On-policy rules of jaxrl learn what they learn on one device, up to rounding, where the devices are a power of two; replay
+      rules draw another batch on each.
     """
-    num_devices = num_devices or jax.device_count()
-    shared = agent if agent.axis_name else on_axis(agent, "devices")
-    name = _axis_name(shared)
-    check_devices(shared, num_devices)
-    mesh = jax.make_mesh((num_devices,), (name,), axis_types=(AxisType.Auto,), devices=jax.devices()[:num_devices])
+    if not isinstance(mesh, Mesh):
+        mesh = make_mesh({agent.axis_name or DATA: mesh or jax.device_count()})
+    axes = [name for name in mesh.axis_names if name != SEEDS]
+    if len(axes) != 1 or agent.axis_name not in (None, *axes):
+        name = agent.axis_name or DATA
+        raise ValueError(f"mesh has the axes {mesh.axis_names}, and data_parallel needs {name!r}, and at most {SEEDS!r} besides")
+    shared = agent if agent.axis_name else on_axis(agent, axes[0])
+    check_devices(shared, mesh.shape[axes[0]])
+    return _over(agent, mesh, shared, axes[0])
+
+
+def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A mesh of axes and their sizes, over the first of the devices, as the functions here take it."""
+    number = math.prod(shape.values())
+    found = list(jax.devices() if devices is None else devices)
+    if number > len(found):
+        raise ValueError(f"mesh {dict(shape)} has {number} devices, and there are {len(found)}")
+    kinds = (AxisType.Auto,) * len(shape)
+    return jax.make_mesh(tuple(shape.values()), tuple(shape), axis_types=kinds, devices=found[:number])
+
+
+def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
+    """An agent on a mesh: ``stepping``'s step, on the states of ``agent``; ``data`` is the axis that shares out environments."""
+    several = SEEDS in mesh.shape
+
+    def specs_for(states: AgentState) -> Any:
+        if data is None:
+            return PartitionSpec(SEEDS)
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[several:], x.dtype), states)
+        specs = partition_specs(stepping, one)
+        return jax.tree.map(lambda spec: PartitionSpec(SEEDS, *spec), specs, is_leaf=_is_spec) if several else specs
 
     def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
-        state = agent.init(key, hyperparams, env_params)
-        return jax.tree.map(jax.device_put, state, _shardings(mesh, partition_specs(shared, state)))
+        if not several:
+            state = agent.init(key, hyperparams, env_params)
+        else:
+            keys = seed_keys(key, key.shape[0] if getattr(key, "ndim", 0) else mesh.shape[SEEDS])
+            if len(keys) % mesh.shape[SEEDS]:
+                raise ValueError(f"{len(keys)} seeds must be a multiple of the {mesh.shape[SEEDS]} devices on the axis {SEEDS!r}")
+            state = _init_seeds(agent, keys, hyperparams, env_params)
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs_for(state), is_leaf=_is_spec)
+        return jax.device_put(state, jax.tree.broadcast(shardings, state, is_leaf=lambda x: isinstance(x, NamedSharding)))
 
-    def step(state: AgentState) -> Any:
-        warn_if_eager(state)
-        specs = partition_specs(shared, state)
-        return jax.shard_map(shared.step, mesh=mesh, in_specs=(specs,), out_specs=(specs, PartitionSpec()))(state)
+    def step(states: AgentState) -> Any:
+        warn_if_eager(states)
+        specs, gives = specs_for(states), PartitionSpec(SEEDS) if several else PartitionSpec()
+        one = jax.vmap(stepping.step) if several else stepping.step
+        return jax.shard_map(one, mesh=mesh, in_specs=(specs,), out_specs=(specs, gives), check_vma=not several)(states)
 
-    return shared._replace(init=init, step=step)
+    return stepping._replace(init=init, step=step)
+
+
+def seed_keys(key: Key, num_seeds: int) -> Key:
+    """One key for each seed, of one that is split or of as many."""
+    if jnp.ndim(key) == 0:
+        check_key(key)
+        return jax.random.split(key, num_seeds)
+    check_key(key[0])
+    if key.shape != (num_seeds,):
+        raise ValueError(f"key has shape {key.shape}: give one key, or one for each of {num_seeds} seeds")
+    return key
+
+
+def _init_seeds(agent: Agent, keys: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
+    number = keys.shape[0]
+    given = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
+    per_seed = {name: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (number,)) for name, x in (given or {}).items()}
+    return jax.vmap(agent.init, in_axes=(0, 0, None))(keys, per_seed, env_params)
+
+
+def check_replicas(states: PyTree) -> None:
+    """Refuse states of which devices hold copies that differ: what they learn from then on is nobody's.
+
+    Of arrays over several processes, each looks at its own.
+
+    Raises:
+      RuntimeError: some do; the message names a leaf.
+    """
+    for path, leaf in jax.tree.leaves_with_path(states):
+        copies: dict[Any, Any] = {}
+        for shard in getattr(leaf, "addressable_shards", ()):
+            data = jax.random.key_data(shard.data) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else shard.data
+            mine = np.asarray(data).tobytes()
+            if copies.setdefault(str(shard.index), mine) != mine:
+                raise RuntimeError(
+                    f"states{jax.tree_util.keystr(path)} is not the same on all devices that share it: go on from the last "
+                    "checkpoint, and report what computed it"
+                )
 
 
 def on_axis(agent: Agent, name: str) -> Agent:
@@ -123,8 +236,8 @@ def on_axis(agent: Agent, name: str) -> Agent:
     return build(agent.spec, axis_name=name)
 
 
-def _shardings(mesh: Mesh, specs: PyTree) -> PyTree:
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
+def _is_spec(x: Any) -> bool:
+    return isinstance(x, PartitionSpec)
 
 
 def _axis_name(agent: Agent) -> str:

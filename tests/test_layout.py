@@ -69,7 +69,7 @@ def test_few_seeds_leave_devices_to_environments(monkeypatch: pytest.MonkeyPatch
         driver, chosen = open_fused(agent, range(num_seeds))
         assert chosen.devices == jax.devices()[:2] and chosen.advice is None
         assert chosen.devices_per_seed == driver.devices_per_seed == expected
-        assert driver.stepping.axis_name == (None if expected == 1 else "envs")
+        assert driver.stepping.axis_name == (None if expected == 1 else "data")
     assert open_fused(cartpole("ppo"), [0])[1].devices_per_seed == 1
     monkeypatch.setattr(layout, "on_axis", lambda agent, name: jaxrl.build({}))  # as of parts that nobody trusts
     assert open_fused(agent, [0])[1] == devices.Layout(jax.devices()[:1], None)

@@ -16,7 +16,17 @@ from jaxrl.algorithms import setting_names
 from jaxrl.config import Positive
 from jaxrl.metrics import scalars, to_floats
 from jaxrl.optimize import pmean
-from jaxrl.parallel import data_parallel, env_axes, join_state, partition_specs, split_state
+from jaxrl.parallel import (
+    check_replicas,
+    data_parallel,
+    env_axes,
+    join_state,
+    make_mesh,
+    partition_specs,
+    shard_seeds,
+    split_state,
+    vmap_seeds,
+)
 from jaxrl.types import Agent, Algorithm, Policy
 from tests import probes
 from tests.agents import (
@@ -209,3 +219,56 @@ def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], mes
     shares = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.stack([x, x]), half.init(KEY())))
     with pytest.raises(ValueError, match=r"must divide the \d+ items on each device"):  # whoever maps the step by hand
         jax.eval_shape(jax.vmap(agent.step, axis_name="d"), shares)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- seeds
+
+
+def test_seeds_side_by_side_over_devices_and_shared_out_are_those_alone() -> None:
+    """On one device, on two, and on two that share each seed's environments; hyperparameters may be one for each."""
+    agent, keys = small_ppo("tests.probes:two_choices", num_minibatches=1), jax.random.split(KEY(), 2)
+    rates = jnp.array([1e-3, 1e-2])
+    ways = {
+        "vmapped": vmap_seeds(agent, 2),
+        "sharded": shard_seeds(agent, make_mesh({"seeds": 2})),
+        "shared": data_parallel(agent, make_mesh({"seeds": 1, "data": 2})),
+    }
+    states = {name: run_steps(way, way.init(keys, {"learning_rate": rates}), 3)[0] for name, way in ways.items()}
+    alone = [run_steps(agent, agent.init(key, {"learning_rate": rate}), 3)[0] for key, rate in zip(keys, rates, strict=True)]
+    for name in ways:
+        check_replicas(states[name])
+        for i, one in enumerate(alone):
+            assert_close(jax.tree.map(lambda x, i=i: x[i], jax.device_get(states[name])), one)
+    spread = {shard.device for shard in states["sharded"].iteration.addressable_shards}
+    assert len(spread) == 2
+
+
+def test_one_key_is_split_for_the_seeds() -> None:
+    agent = counting_agent()
+    assert_bit_equal(vmap_seeds(agent, 3).init(KEY()), vmap_seeds(agent, 3).init(jax.random.split(KEY(), 3)))
+    with pytest.raises(ValueError, match=r"key has shape \(2,\): give one key, or one for each of 3 seeds"):
+        vmap_seeds(agent, 3).init(jax.random.split(KEY(), 2))
+    with pytest.raises(TypeError, match="key must be a typed key"):
+        vmap_seeds(agent, 3).init(jnp.zeros(2, jnp.uint32))  # type: ignore[arg-type]
+
+
+def test_meshes_that_do_not_fit_are_refused() -> None:
+    agent = small_ppo("tests.probes:two_choices")
+    with pytest.raises(ValueError, match=r"needs one that is named 'seeds'"):
+        shard_seeds(agent, make_mesh({"data": 2}))
+    with pytest.raises(ValueError, match=r"data_parallel needs 'data', and at most 'seeds' besides"):
+        data_parallel(agent, make_mesh({"seeds": 2}))
+    with pytest.raises(ValueError, match=r"3 seeds must be a multiple of the 2 devices on the axis 'seeds'"):
+        shard_seeds(agent, make_mesh({"seeds": 2})).init(jax.random.split(KEY(), 3))
+    with pytest.raises(ValueError, match=r"mesh {'seeds': 99} has 99 devices, and there are \d+"):
+        make_mesh({"seeds": 99})
+
+
+def test_copies_that_differ_are_told() -> None:
+    mesh = make_mesh({"data": 2})
+    sharding = jax.sharding.NamedSharding(mesh, PartitionSpec())
+    parts = [jax.device_put(jnp.full(2, float(i)), device) for i, device in enumerate(mesh.devices.ravel())]
+    same = jax.device_put(jnp.zeros(2), sharding)
+    check_replicas({"a": same, "b": 3})
+    with pytest.raises(RuntimeError, match=r"states\['w'\] is not the same on all devices that share it"):
+        check_replicas({"w": jax.make_array_from_single_device_arrays((2,), sharding, parts)})

@@ -23,8 +23,8 @@ from jaxrl.runtime.actors.member import Member, shares
 from jaxrl.runtime.actors.messages import Job, plain_leaves, rollout_of
 from jaxrl.runtime.drivers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.drivers.sampler import host_env
-from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.seeds import over_seeds
 from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout
 

@@ -35,8 +35,8 @@ from jaxrl.runtime.actors.messages import (
 )
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
 from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler
-from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import enable_compilation_cache
+from jaxrl.seeds import over_seeds
 from jaxrl.spec import build
 from jaxrl.types import Key, Metrics, Policy, PyTree
 

@@ -18,8 +18,8 @@ from jaxrl.rows import finish_row, first_input, no_episode
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.pools import open_envs
 from jaxrl.runtime.drivers.sampler import host_env, row_keys, stack
-from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.drivers.stepping import check_mask
+from jaxrl.seeds import over_seeds
 from jaxrl.types import (
     Agent,
     Array,

@@ -14,20 +14,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.agent import state_shapes
-from jaxrl.parallel import on_axis, partition_specs
+from jaxrl.parallel import DATA, SEEDS, check_replicas, make_mesh, on_axis, partition_specs
 from jaxrl.replay.size import stored_bytes
 from jaxrl.runtime.checkpoint.states import seal
-from jaxrl.runtime.drivers.seeds import alone, per_seed
 from jaxrl.runtime.system.memory import check_replay_fits
+from jaxrl.seeds import alone, per_seed
 from jaxrl.training import evaluate, evaluation_key, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
 
-SEEDS, ENVS = "seeds", "envs"
-"""The names of the mesh axes: shards of the seeds, and shares of each seed's environments."""
 PER_SEED = P(SEEDS)
 """Of what is the same on all devices of a seed."""
 CPU_OPTIONS: dict[str, bool | int | str] = {
@@ -68,15 +66,14 @@ class FusedDriver:
         Args:
           devices: as many for each shard of the seeds; the number of shards divides ``len(seeds)``.
           devices_per_seed: over how many of them the environments of each seed are shared out.
-          stepping: whose ``step`` runs; default: the agent, built again on the axis ``ENVS`` where environments are shared out.
+          stepping: whose ``step`` runs; default: the agent, built again on the axis ``DATA`` where environments are shared out.
         """
         self.compile_seconds = 0.0
         """Spent so far on tracing and compiling."""
         self.agent, self.devices_per_seed = agent, devices_per_seed
-        self.stepping = stepping or (agent if devices_per_seed == 1 else on_axis(agent, ENVS))
+        self.stepping = stepping or (agent if devices_per_seed == 1 else on_axis(agent, DATA))
         self._seeds = np.asarray(seeds, np.uint32)
-        mesh = (len(devices) // devices_per_seed, devices_per_seed)
-        self._mesh = jax.make_mesh(mesh, (SEEDS, ENVS), axis_types=(AxisType.Auto,) * 2, devices=devices)
+        self._mesh = make_mesh({SEEDS: len(devices) // devices_per_seed, DATA: devices_per_seed}, devices)
         on_cpu, warmup_rows = devices[0].platform == "cpu", agent.algorithm.warmup_iterations * agent.steps_per_iteration
         self._compiler_options = CPU_OPTIONS if on_cpu else None
         self._init_options = QUICK_OPTIONS if on_cpu and warmup_rows <= QUICK_ROWS else self._compiler_options
@@ -134,7 +131,13 @@ class FusedDriver:
         return self.call("iterate", self._iterate_one, (0, None, 0), *args, donate=True, gives=self._iterated)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
-        """Episodes of every seed, greedy or as in training: ``(returns, lengths)``, [num_seeds, num_episodes]."""
+        """Episodes of every seed, greedy or as in training: ``(returns, lengths)``, [num_seeds, num_episodes].
+
+        Raises:
+          RuntimeError: devices that share a seed do not agree any more on what they have learnt.
+        """
+        if self.devices_per_seed > 1:
+            check_replicas(states.learner)
 
         def play(seed: Array, state: AgentState, iteration: Array) -> tuple[Array, Array]:
             result = evaluate(self.agent, state, evaluation_key(seed, iteration), num_episodes, explore=explore)

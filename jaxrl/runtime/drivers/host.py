@@ -21,9 +21,9 @@ from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.drivers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
-from jaxrl.runtime.drivers.seeds import over_seeds, per_seed
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.system.memory import check_replay_fits
+from jaxrl.seeds import over_seeds, per_seed
 from jaxrl.training import (
     EVALUATION_LIMIT,
     Evaluation,

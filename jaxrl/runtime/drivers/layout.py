@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from jaxrl import agent as agents
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.parallel import check_devices, on_axis
-from jaxrl.runtime.drivers.fused import ENVS, FusedDriver
+from jaxrl.parallel import DATA, check_devices, on_axis
+from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.system.devices import Layout, seed_devices
 from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent
@@ -69,6 +69,6 @@ def _learns_alike(agent: Agent) -> bool:
 def _shared(agent: Agent) -> Agent | None:
     """The agent on the axis of the devices, if it can be built again: one that came from another process brings no trust."""
     try:
-        return on_axis(agent, ENVS)
+        return on_axis(agent, DATA)
     except ValueError:
         return None

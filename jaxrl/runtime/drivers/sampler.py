@@ -13,8 +13,8 @@ import numpy as np
 from jaxrl.rollout import Row, episode_metrics, to_rollout
 from jaxrl.runtime.drivers.buffer import Index, RolloutBuffer
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
-from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.seeds import over_seeds
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 

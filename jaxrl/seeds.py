@@ -1,4 +1,4 @@
-"""Functions of one seed, for all seeds of a run at once."""
+"""Functions of one seed, for several at once."""
 
 from __future__ import annotations
 
