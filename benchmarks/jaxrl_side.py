@@ -24,6 +24,7 @@ from jaxrl.rollout import collect, fold_each
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.system.devices import request_cpu_devices
+from jaxrl.spec import describe_env
 from jaxrl.training import evaluate, num_iterations
 from jaxrl.types import Agent, Algorithm, Array, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
 
@@ -105,9 +106,13 @@ class NoLearner(NamedTuple):
     key: tuple[()] = ()
 
 
+RANDOM = "benchmarks.jaxrl_side:make_random_agent"
+"""Where worker processes find it; what runs this module by itself has it in ``__main__``."""
+
+
 def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
     """The same rollouts with uniformly random actions, and no learning: no program that steps these environments is faster."""
-    bound = jaxrl.make_env(env)
+    bound: Any = jaxrl.make_env(env) if isinstance(env, str) else env
     space: Any = bound.action_space
 
     def one(key: Key) -> Array:
@@ -128,7 +133,9 @@ def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
         update=update,
         initial_carry=lambda batch_size: (),
     )
-    return bind(algorithm, bound, num_envs=num_envs, rollout_length=rollout_length, hyperparams=NoHyperparams())
+    settings = {"num_envs": num_envs, "rollout_length": rollout_length}
+    spec = {"builder": {"import": RANDOM}, "env": describe_env(bound), "settings": settings, "parts": {}}
+    return bind(algorithm, bound, **settings, hyperparams=NoHyperparams(), spec=spec)
 
 
 # --------------------------------------------------------------------------------------------------------------------- program

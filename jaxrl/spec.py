@@ -230,10 +230,18 @@ def modules_outside(spec: Any) -> list[str]:
 def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
     """Keyword of the builder -> what of that part cannot be imported."""
     env = spec.get("env")
-    of_script = isinstance(env, str) and env.startswith("__main__:")  # another process has another __main__
-    parts = {"env": {"unimportable": env} if of_script else env, **spec.get("parts", {})}
+    parts = {"env": {"unimportable": env} if _of_script(env) else env, **spec.get("parts", {})}
     found = {name: _mappings_with("unimportable", part) for name, part in parts.items()}
     return {name: brief(marks[0]) for name, marks in found.items() if marks}
+
+
+def _of_script(env: Any) -> bool:
+    """Whether an environment's id names something in ``__main__``: another process has another one."""
+    from jaxrl.envs import imported_by
+
+    with contextlib.suppress(ValueError):  # what is wrong with an id is said where it is used
+        return isinstance(env, str) and (imported_by(env) or "").startswith("__main__:")
+    return False
 
 
 def _mappings_with(key: str, data: Any) -> list[Mapping[str, Any]]:

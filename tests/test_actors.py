@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.types import Agent
 from tests.actor_pools import kept, keys, nothing_left, opened, policies
 from tests.agents import RECURRENT, assert_bit_equal, assert_close, small_ppo
+from tests.gymnasium_envs import Truncation
 
 ENV = "gymnasium:CartPole-v1"
 SEEDS = [3, 5]
@@ -112,6 +115,19 @@ def test_nothing_is_copied_and_memory_serves_again(uneven: Twins) -> None:
 def test_parameters_lie_in_few_blocks(uneven: Twins) -> None:
     assert len(uneven.pool.dispatcher.policies.memory) <= 4
     assert not sum(uneven.pool.dispatcher.policies.users)
+
+
+def test_an_environment_that_only_this_process_knows_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that gymnasium has here alone, as it is registered by a script, of a class that no other process can import."""
+
+    class Mine(Truncation): ...
+
+    name = "jaxrl-tests/Mine-v0"
+    monkeypatch.setitem(gymnasium.registry, name, EnvSpec(name, Mine))
+    agent = small_ppo(f"gymnasium:{name}?every=3")
+    with opened(agent, [0], 1) as (pool, _):
+        rollout, _ = pool.collect(policies(agent, [0])(0), keys([0], 0))
+        assert rollout.truncated[0, 2].all() and not rollout.truncated[0, :2].any()
 
 
 def test_what_is_closed_says_so() -> None:

@@ -419,6 +419,7 @@ def test_an_environment_of_the_script_is_named_too(monkeypatch: pytest.MonkeyPat
     spec = small_ppo("__main__:make_mine").spec
     assert unimportable_parts(spec) == {"env": "__main__:make_mine"} and unimportable_parts(cartpole("ppo").spec) == {}
     assert jaxrl.build(spec).spec == spec  # in this process it is there
+    assert unimportable_parts(spec | {"env": "gymnasium:__main__:Mine?size=3"}) == {"env": "gymnasium:__main__:Mine?size=3"}
 
 
 def test_only_parts_are_given_again() -> None:

@@ -164,7 +164,9 @@ def _members(
         )
     missing = unimportable_parts(agent.spec)
     wrapper: Any = CloudpickleWrapper  # of anything
-    env = wrapper(lambda: agent.env) if missing.pop("env", None) else None
+    # What is registered with gymnasium here may not be in another process.
+    sent = bool(missing.pop("env", None)) or host_env(agent).name.startswith("gymnasium:")
+    env = wrapper(lambda: agent.env) if sent else None
     if not agent.spec or missing:
         what = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was bound by hand"
         raise ValueError(f"worker processes cannot import {what}: define it at the top of a module of its own")

@@ -66,7 +66,8 @@ class Actor:
         """One rollout."""
         watch = self.sampler.watch
         before = dict(watch.seconds)
-        policy = policy_like(self.policies, [np.array(x) for x in self.memory[POLICY, call.policy]])
+        leaves = [np.array(x) for x in self.memory[POLICY, call.policy]]
+        policy = jax.device_put(policy_like(self.policies, leaves))  # else each row would take it to the device
         key = jax.random.wrap_key_data(jnp.asarray(call.key_data))
         if (ROLLOUT, call.rollout) in self.memory:
             losses = self.fill(self.rows(call.rollout), policy, key)
