@@ -133,7 +133,7 @@ def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
         update=update,
         initial_carry=lambda batch_size: (),
     )
-    settings = {"num_envs": num_envs, "rollout_length": rollout_length}
+    settings: dict[str, Any] = {"num_envs": num_envs, "rollout_length": rollout_length}
     spec = {"builder": {"import": RANDOM}, "env": describe_env(bound), "settings": settings, "parts": {}}
     return bind(algorithm, bound, **settings, hyperparams=NoHyperparams(), spec=spec)
 
