@@ -84,11 +84,17 @@ def make_parser() -> argparse.ArgumentParser:
     learners.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     learners.add_argument("--scale", type=fraction, default=1.0, help="fewer iterations at once, to see whether everything works")
 
+    actors = commands.add_parser(
+        "actors", help="worker processes beside raw steps, a queue, and slow environments in one process"
+    )
+    actors.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
+    actors.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+
     memory = commands.add_parser("memory", help="what many seeds of DQN with large buffers take, beside the rows in them")
     memory.add_argument("--scale", type=fraction, default=1.0, help="smaller buffers, to see whether everything works")
 
     table = commands.add_parser("table", help="print the tables again from the results, and write them where they stand")
-    for command in (speed, scores, overhead, replay, sampling, learners, memory, table):
+    for command in (speed, scores, overhead, replay, sampling, learners, actors, memory, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -110,6 +116,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "memory": run_memory,
             "sampling": run_sampling,
             "learners": run_learners,
+            "actors": run_actors,
             "table": show,
         }
         return commands[given.command](given)
@@ -197,6 +204,15 @@ def run_learners(given: argparse.Namespace) -> int:
     print(learners.learners_report(result))
     write_table(given.out)
     return int(learners.missed(result))
+
+
+def run_actors(given: argparse.Namespace) -> int:
+    from benchmarks import actors
+
+    result = actors.measure(given.repeats, given.scale, given.out)
+    print(actors.actors_report(result))
+    write_table(given.out)
+    return int(actors.missed(result))
 
 
 def run_memory(given: argparse.Namespace) -> int:

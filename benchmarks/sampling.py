@@ -42,6 +42,15 @@ Rows = Callable[[], Any]
 """Collects one rollout, or steps as many rows."""
 
 
+def drawn_actions(name: str, num_envs: int) -> np.ndarray:
+    """For envpool's environment of this name: [DRAWN, num_envs, ...]."""
+    space, rng = jaxrl.make_env(f"envpool:{name}").action_space, np.random.default_rng(0)
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(0, int(space.n), (DRAWN, num_envs)).astype(np.int32)
+    assert isinstance(space, spaces.Box)
+    return rng.uniform(space.low, space.high, (DRAWN, num_envs, *space.shape))
+
+
 @contextlib.contextmanager
 def raw(case: Case) -> Iterator[Rows]:
     """envpool's own ``step``, as its documentation shows it, with actions that are there already."""
@@ -49,12 +58,7 @@ def raw(case: Case) -> Iterator[Rows]:
 
     pool = envpool.make_gymnasium(case.env, num_envs=NUM_ENVS, seed=0)
     pool.reset()
-    space, rng = jaxrl.make_env(f"envpool:{case.env}").action_space, np.random.default_rng(0)
-    if isinstance(space, spaces.Discrete):
-        actions: Any = rng.integers(0, int(space.n), (DRAWN, NUM_ENVS)).astype(np.int32)
-    else:
-        assert isinstance(space, spaces.Box)
-        actions = rng.uniform(space.low, space.high, (DRAWN, NUM_ENVS, *space.shape))
+    actions = drawn_actions(case.env, NUM_ENVS)
 
     def rows() -> None:
         for t in range(case.rollout_length):

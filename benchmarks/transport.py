@@ -1,0 +1,88 @@
+"""A rollout of another process's: through memory that both have, as an ``ActorPool`` takes it, and pickled, through a queue."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from benchmarks.other_process import DONE, SPAWN, started
+from jaxrl.envs.memory import Layout, SharedMemory, layout_of, received
+
+PAGE = 4096
+"""Bytes."""
+WRITE, SHARE, PUT = "write", "share", "put"
+"""What the other process is told: to write all arrays anew; to say that they lie in shared memory; to put them into the queue."""
+
+Section = Callable[[], float]
+"""Does what is timed once: its seconds."""
+
+
+def pong_rollout(num_envs: int, num_rows: int) -> Layout:
+    """Where its arrays lie: what the policy saw, with one row more; what it did; and what came of it."""
+    seen, rows = (1, num_rows + 1, num_envs), (1, num_rows, num_envs)
+    arrays = [((*seen, 4, 84, 84), np.uint8), (seen, np.int32), (seen, np.float32), (seen, np.bool_)]
+    arrays += [(rows, np.int32), (rows, np.float32), (rows, np.bool_), (rows, np.bool_), (rows, np.bool_)]
+    return layout_of([np.broadcast_to(np.zeros((), dtype), shape) for shape, dtype in arrays])
+
+
+def hand_over(connection: Connection, layout: Layout, queue: Any) -> None:
+    """What the other process runs: it has the arrays twice, in memory that is shared and in its own."""
+    shared = received(connection, layout.num_bytes).arrays(layout)
+    own = [np.empty_like(x) for x in shared]
+    while told := connection.recv():
+        what, number = told
+        if what == WRITE:
+            for array in (*shared, *own):
+                array[...] = number
+        if what == PUT:
+            queue.put(own)
+        else:
+            connection.send(DONE)
+
+
+@contextlib.contextmanager
+def handed(layout: Layout, rollouts: int) -> Iterator[dict[str, Section]]:
+    """Seconds from asking for a rollout until one byte of each of its pages was read, of each of the two ways, over so many.
+
+    Before each the other process writes all arrays anew, which is not timed: workers write rows as they come.
+    """
+    queue: Any = SPAWN.Queue()
+    memory, numbers = SharedMemory(layout.num_bytes), itertools.cycle(range(1, 100))
+    with contextlib.closing(memory), started(hand_over, layout, queue) as other:
+        assert other.process.pid is not None
+        memory.give(other.connection, other.process.pid)
+
+        def share(number: int) -> list[np.ndarray]:
+            other.tell((SHARE, number))
+            other.wait()
+            return memory.arrays(layout, lambda: None)
+
+        def put(number: int) -> list[np.ndarray]:
+            other.tell((PUT, number))
+            arrays: list[np.ndarray] = queue.get(timeout=600)
+            return arrays
+
+        def section(take: Callable[[int], list[np.ndarray]]) -> float:
+            seconds = 0.0
+            for number in itertools.islice(numbers, rollouts):
+                other.tell((WRITE, number))
+                other.wait()
+                start = time.perf_counter()
+                arrays = take(number)
+                touch(arrays)
+                seconds += time.perf_counter() - start
+                assert all(x.flat[-1] == x.dtype.type(number) for x in arrays)
+            return seconds / rollouts
+
+        yield {"queue": lambda: section(put), "shared memory": lambda: section(share)}
+
+
+def touch(arrays: list[np.ndarray]) -> int:
+    """Read one byte of each page: their sum."""
+    return sum(int(x.reshape(-1).view(np.uint8)[::PAGE].sum(dtype=np.int64)) for x in arrays)
