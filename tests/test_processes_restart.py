@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +18,10 @@ import pytest
 import tree
 
 from jaxrl import make_ppo
+from jaxrl.envs import processes
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.processes import Processes, WorkerRestarted
-from jaxrl.returns import discounts, gae
+from jaxrl.returns import discounts, finished, gae
 from jaxrl.runtime.drivers.asynchronous import AsyncSampler
 from jaxrl.runtime.drivers.pools import begun_anew, open_envs
 from jaxrl.runtime.drivers.sampler import HostSampler
@@ -258,6 +262,28 @@ def test_the_others_go_on_meanwhile() -> None:
         assert times[0] >= 1
 
 
+def test_who_stood_still_with_this_process_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after SIGSTOP to all of them, and SIGCONT to this one first."""
+    monkeypatch.setattr("jaxrl.envs.processes.LOOK", 0.1)
+    with opened(max_restarts=0) as envs:
+        envs.reset()
+        number, calls, real = envs._parts[1].child.process.pid, [], processes.wait
+
+        def wait(connections: Any, timeout: float) -> Any:
+            calls.append(timeout)
+            if len(calls) == 1:
+                time.sleep(1.0)
+                return []
+            envs._timeout = 120.0
+            os.kill(number, signal.SIGCONT)
+            return real(connections, timeout)
+
+        os.kill(number, signal.SIGSTOP)
+        envs._timeout = 0.5
+        monkeypatch.setattr(processes, "wait", wait)
+        assert envs.step(NOTHING).reward.all() and len(calls) > 1
+
+
 def test_what_processes_print_is_kept(tmp_path: Path) -> None:
     """With the place in which one crashed."""
     logs = tmp_path / "some" / "logs"
@@ -303,6 +329,7 @@ def test_what_comes_before_it_counts_as_cut_off() -> None:
     np.testing.assert_array_equal(advantages(no, values), advantages(cut, values))
     other = np.where(np.arange(7)[:, None] > 3, 0, values).astype(np.float32)
     np.testing.assert_array_equal(advantages(no, values)[:3], advantages(no, other)[:3])
+    assert not finished(Rows(no, no, valid)).any()  # an episode that was lost has no return
 
 
 class Rows:

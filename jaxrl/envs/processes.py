@@ -188,8 +188,12 @@ class Processes:
     def _hear(self) -> None:
         """Wait until some process says something, but not for long, and see to those in trouble."""
         asked: dict[Any, Part] = {part.child.connection: part for part in self._parts if part.asked}
-        left = min(part.since for part in asked.values()) + self._timeout - time.monotonic()
-        for connection in wait([*asked], max(0.0, min(left, LOOK))):
+        began = time.monotonic()
+        ready = wait([*asked], max(0.0, min(LOOK, min(part.since for part in asked.values()) + self._timeout - began)))
+        if (stood_still := time.monotonic() - began - LOOK) > LOOK:  # this process did, and perhaps the others with it
+            for part in asked.values():
+                part.since += stood_still
+        for connection in ready:
             part = asked[connection]
             try:
                 part.hear()
