@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,63 @@ class Odd(Batch):
             return row._replace(info={"action": action})
         self.held += 1
         return row._replace(obs=self.held)
+
+
+class Once(Batch):
+    """The first one of all that does a thing fails in it."""
+
+    def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, mark: Path, what: str = "step") -> None:
+        super().__init__(num_envs, seed, first_id)
+        self.mark, self.what = mark, what
+        self.fail("open")
+
+    def fail(self, what: str) -> None:
+        if what == self.what and (self.number[0] == 0) and not self.mark.exists():
+            self.mark.touch()
+            raise KeyError(what)
+
+    def reset(self) -> Any:
+        self.fail("reset")
+        return super().reset()
+
+    def step(self, action: Any) -> HostStep:
+        self.fail("step")
+        return super().step(action)
+
+    def reset_where(self, mask: Any) -> Any:
+        if not mask.all():
+            self.fail("reset_where")
+        return super().reset_where(mask)
+
+
+class Flag(Batch):
+    """Opens while there is no ``flag``."""
+
+    def __init__(self, *args: Any, flag: Path) -> None:
+        super().__init__(*args)
+        if flag.exists():
+            raise FileExistsError("no more of these")
+
+
+class Later(Batch):
+    """The first process fails in ``method`` when there is a ``flag``, once."""
+
+    def __init__(self, *args: Any, flag: Path, method: str) -> None:
+        super().__init__(*args)
+        self.flag, self.method = flag, method
+
+    def fail(self, method: str) -> None:
+        if method == self.method and self.number[0] == 0 and self.flag.exists():
+            self.flag.unlink()
+            raise KeyError(method)
+
+    def reset(self) -> Any:
+        self.fail("reset")
+        return super().reset_where(np.ones(len(self.time), bool))
+
+    def reset_where(self, mask: Any) -> Any:
+        self.fail("reset_where")
+        return super().reset_where(mask)
 
 
 def host(**options: Any) -> HostEnv:
