@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,8 @@ def workers_of(pid: int) -> list[int]:
     """The processes that another process has started, by any of its threads."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
-        found += [int(child) for child in (task / "children").read_text().split()]
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 
@@ -51,7 +52,7 @@ def segments() -> set[str]:
     return {path.name for path in SEGMENTS.iterdir()} if SEGMENTS.is_dir() else set()
 
 
-@contextmanager
+@contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
     """No process, and no segment that was not there before."""
     children, names = set(workers_of(os.getpid())), segments()
@@ -60,7 +61,7 @@ def nothing_left() -> Iterator[None]:
     assert segments() <= names
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened(agent: Agent, seeds: Sequence[int], num_workers: int = 2, **options: Any) -> Iterator[tuple[ActorPool, list[str]]]:
     """A pool, and what it says; nothing is left of it."""
     notes: list[str] = []

@@ -172,7 +172,8 @@ class Told(gymnasium.Env):
 
     @staticmethod
     def tell(mark: Path, pid: int, how: str, row: int = 0) -> None:
-        """Let one environment of a process do one of ``batches.FAULTS`` in its row ``row``, or in the next one after that."""
+        """Let one environment of a process do one of ``batches.FAULTS`` in its row ``row``, or in the next one after that; or
+        "wait", until there is a file ``mark``."""
         order = Path(f"{mark}.{pid}")
         order.with_suffix(".new").write_text(f"{how} {row}")
         order.with_suffix(".new").rename(order)
@@ -188,8 +189,12 @@ class Told(gymnasium.Env):
             how, row = self.order.read_text().split()
             if self.row > int(row):
                 self.order.unlink()
-                FAULTS[how]()
+                self.wait() if how == "wait" else FAULTS[how]()
         return self.seen(), float(action), False, self.time >= self.every, {}
+
+    def wait(self) -> None:
+        while not self.order.with_suffix("").exists():
+            time.sleep(0.01)
 
     def seen(self) -> Any:
         return np.array([self.np_random.normal(), self.time], np.float32)

@@ -1,0 +1,89 @@
+"""Who computes gradients: workers, whose mean is the learner's own or which count one by one; devices, averaged over all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import pytest
+
+from jaxrl.runtime.actors.drive import open_actors
+from jaxrl.runtime.actors.scheme import resolve_scheme
+from jaxrl.runtime.drivers.diagnostics import LAG, RESTARTS, STALENESS
+from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.types import Agent
+from tests.actor_pools import nothing_left
+from tests.agents import assert_close, small, small_ppo
+from tests.hosted import hosted
+from tests.probes import truncation
+
+ENV = "gymnasium:CartPole-v1"
+CHOICE = "gymnasium:tests.gymnasium_envs:Told?mark='/nowhere/none'"
+"""Rewards are the action, 0 or 1."""
+SEEDS = [3, 5]
+NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
+
+
+def driven(agent: Agent, scheme: Any, *calls: int, seeds: Sequence[int] = SEEDS, num_workers: int = 2) -> Any:
+    """States and the metrics of each call."""
+    if scheme is not None:
+        scheme = resolve_scheme(agent, scheme, num_workers)
+    with nothing_left():
+        driver = HostDriver(agent, seeds) if scheme is None else open_actors(agent, seeds, scheme, None, print)
+        states, metrics = driver.init(), []
+        for iterations in calls:
+            states, new, alive = driver.iterate(states, iterations)
+            assert alive.all() and driver.done == iterations
+            metrics.append(new)
+        driver.close()
+    return states, metrics
+
+
+def learnt(states: Any) -> Any:
+    return jax.device_get((states.learner.params, states.learner.statistics, states.learner.version, states.iteration))
+
+
+LEARNT_BY_MEAN = {"clock": "deterministic", "gradients": "workers"}
+
+
+@pytest.mark.parametrize("settings", [{}, NORMALIZED], ids=["plain", "normalized"])
+def test_the_mean_of_the_workers_is_the_learners_gradient(settings: dict[str, Any]) -> None:
+    """After three iterations, over ends of episodes, so that shares have different numbers of valid rows."""
+    agent = small("a2c", ENV, rollout_length=16, **settings)
+    (central, (theirs,)), (ours, (metrics,)) = (driven(agent, scheme, 3) for scheme in (None, LEARNT_BY_MEAN))
+    assert_close(learnt(ours), learnt(central))
+    for name in ("charts/valid_rows", "charts/episodic_length", LAG, "losses/entropy"):
+        assert_close(metrics[name], theirs[name], 1e-4)
+    assert (metrics[STALENESS].sum == 0).all() and (metrics[RESTARTS].value == 0).all()
+
+
+def test_devices_learn_what_one_does() -> None:
+    """By averaged gradients of shares of the environments: with one minibatch, PPO of one device."""
+    agent = small_ppo(ENV, num_minibatches=1, normalize_observations=True)
+    (central, (theirs,)), (ours, (metrics,)) = (driven(agent, scheme, 3) for scheme in (None, "ddppo"))
+    assert_close(learnt(ours), learnt(central))
+    assert len(ours.learner.params and jax.tree.leaves(ours.learner.params)[0].sharding.device_set) == 2
+    for name in (LAG, "charts/valid_rows", "losses/entropy", "losses/value_loss"):
+        assert_close(metrics[name], theirs[name], 1e-4)
+
+
+def test_gradients_count_one_by_one() -> None:
+    """As they come (A3C): as many make an iteration as there are workers. It learns; some gradient is of older parameters than
+    those that it is applied to; learning rates go by shares, and end where iterations do."""
+    agent = small("a2c", CHOICE, learning_rate=0.03, anneal=True, total_steps=4 * 8 * 60, **NORMALIZED)
+    states, (early, late) = driven(agent, "a3c", 10, 50)
+    assert states.iteration.tolist() == [60] * 2 and states.learner.version.tolist() == [120] * 2
+    reward = [part["charts/episodic_return"].sum / part["charts/episodic_return"].count for part in (early, late)]
+    assert (reward[0] < reward[1]).all() and (reward[1] > 4).all()
+    stale = [part[STALENESS].sum / part[STALENESS].count for part in (early, late)]
+    assert all((x > 0).all() and (x < 4).all() for x in stale)
+    assert early["charts/valid_rows"].sum.tolist() == [0] * 2
+    assert late["charts/learning_rate"].sum.tolist() == [0] * 2
+
+
+def test_a_part_that_has_no_name_is_used_as_it_is() -> None:
+    """An environment that a worker cannot import goes there as an object."""
+    agent = small("a2c", hosted(truncation(5)))
+    states, _ = driven(agent, "a3c", 2, seeds=[0])
+    assert states.learner.version.tolist() == [4]
