@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from jaxrl.runtime.actors.drive import open_actors
@@ -53,8 +54,9 @@ def test_the_mean_of_the_workers_is_the_learners_gradient(settings: dict[str, An
     agent = small("a2c", ENV, rollout_length=16, **settings)
     (central, (theirs,)), (ours, (metrics,)) = (driven(agent, scheme, 3) for scheme in (None, LEARNT_BY_MEAN))
     assert_close(learnt(ours), learnt(central))
-    for name in ("charts/valid_rows", "charts/episodic_length", LAG, "losses/entropy"):
-        assert_close(metrics[name], theirs[name], 1e-4)
+    for name in ("charts/valid_rows", "charts/episodic_length", LAG, "losses/entropy", "losses/value_loss"):
+        assert_close(metrics[name], theirs[name], 0.01)  # a mean over shares, which have more or fewer valid rows
+    assert metrics["losses/grad_norm"].count.tolist() == theirs["losses/grad_norm"].count.tolist() == [3] * 2
     assert (metrics[STALENESS].sum == 0).all() and (metrics[RESTARTS].value == 0).all()
 
 
@@ -64,7 +66,7 @@ def test_devices_learn_what_one_does() -> None:
     (central, (theirs,)), (ours, (metrics,)) = (driven(agent, scheme, 3) for scheme in (None, "ddppo"))
     assert_close(learnt(ours), learnt(central))
     assert len(ours.learner.params and jax.tree.leaves(ours.learner.params)[0].sharding.device_set) == 2
-    for name in (LAG, "charts/valid_rows", "losses/entropy", "losses/value_loss"):
+    for name in (LAG, "charts/valid_rows", "losses/grad_norm", "losses/entropy", "losses/value_loss"):
         assert_close(metrics[name], theirs[name], 1e-4)
 
 
@@ -73,13 +75,14 @@ def test_gradients_count_one_by_one() -> None:
     those that it is applied to; learning rates go by shares, and end where iterations do."""
     agent = small("a2c", CHOICE, learning_rate=0.03, anneal=True, total_steps=4 * 8 * 60, **NORMALIZED)
     states, (early, late) = driven(agent, "a3c", 10, 50)
-    assert states.iteration.tolist() == [60] * 2 and states.learner.version.tolist() == [120] * 2
+    assert states.iteration.tolist() == [61] * 2, "one of them is the warm-up"
+    assert states.learner.version.tolist() == [120] * 2
     reward = [part["charts/episodic_return"].sum / part["charts/episodic_return"].count for part in (early, late)]
     assert (reward[0] < reward[1]).all() and (reward[1] > 4).all()
     stale = [part[STALENESS].sum / part[STALENESS].count for part in (early, late)]
     assert all((x > 0).all() and (x < 4).all() for x in stale)
-    assert early["charts/valid_rows"].sum.tolist() == [0] * 2
-    assert late["charts/learning_rate"].sum.tolist() == [0] * 2
+    for part, rate in ((early, 110 / 120), (late, 50 / 120)):
+        np.testing.assert_allclose(part["charts/learning_rate"].sum / part["charts/learning_rate"].count, 0.03 * rate, rtol=0.1)
 
 
 def test_a_part_that_has_no_name_is_used_as_it_is() -> None:

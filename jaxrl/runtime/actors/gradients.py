@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,14 +12,15 @@ from jax.sharding import AxisType, PartitionSpec
 
 from jaxrl.collectives import in_order
 from jaxrl.metrics import all_reduce
-from jaxrl.parallel import check_devices, declared_axes, on_axis, specs_of
+from jaxrl.parallel import check_devices, declared_axes, specs_of
 from jaxrl.rollout import JOINED
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.diagnostics import Stopwatch, gradient_staleness, policy_lag
 from jaxrl.runtime.drivers.host import HostDriver, HostLearner
+from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import shard_count
 from jaxrl.spec import build
-from jaxrl.types import Agent, AgentState, Metrics, PyTree, Rollout
+from jaxrl.types import Agent, AgentState, Mean, Metrics, PyTree, Rollout
 
 SHARES = "shares"
 """The axis of the learner's devices."""
@@ -34,7 +36,7 @@ class MeanLearner(HostLearner):
         rows = rollout.valid.reshape(rollout.valid.shape[0], num_workers, -1).sum((0, 2)).astype(jnp.float32)
         weights = rows / jnp.maximum(rows.sum(), 1)
         mean = jax.tree.map(lambda x: jnp.tensordot(weights.astype(x.dtype), x, 1), gradients)
-        return _applied(self.agent, learner, rollout, metrics, mean)
+        return _applied(self.agent, learner, rollout, of_one_update(metrics, num_workers), mean)
 
 
 class PartLearner(HostLearner):
@@ -44,11 +46,27 @@ class PartLearner(HostLearner):
 
     def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
         """A learner of a worker's share: what goes by the number of updates goes by that of shares."""
-        self.share = build(agent.spec, num_envs=sampler.members[0].job.num_envs)
+        self.share = build(agent.spec, env=agent.env, num_envs=sampler.members[0].job.num_envs)
         super().__init__(agent, sampler, num_seeds)
+        self.policy = jax.jit(over_seeds(num_seeds)(self.share.algorithm.policy))
+
+    def warmup_rollouts(self, state: AgentState) -> Iterator[Rollout]:
+        self.collecting(state)
+        pool: Any = self.sampler
+        for _ in pool.members:
+            yield pool.next_part()[0]
 
     def learn_from(self, learner: Any, rollout: Rollout, metrics: Metrics, gradient: PyTree = ()) -> tuple[Any, Metrics]:
         return _applied(self.share, learner, rollout, metrics, gradient)
+
+
+def of_one_update(metrics: Metrics, shares: int) -> Metrics:
+    """Losses that each of so many shares told of an update, as those of one update."""
+
+    def one(x: Any) -> Any:
+        return Mean(x.sum / shares, x.count // shares) if isinstance(x, Mean) else x
+
+    return {name: one(x) if name.startswith("losses/") else x for name, x in metrics.items()}
 
 
 def _applied(agent: Agent, learner: Any, rollout: Rollout, metrics: Metrics, gradient: PyTree) -> tuple[Any, Metrics]:
@@ -68,7 +86,7 @@ class AllReducedLearner(HostLearner):
     def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
         devices = jax.local_devices()
         devices = devices[: shard_count(len(sampler.members), len(devices))]
-        self.shared = on_axis(agent, SHARES)
+        self.shared = build(agent.spec, env=agent.env, axis_name=SHARES)
         check_devices(self.shared, len(devices))
         self.mesh = jax.make_mesh((len(devices),), (SHARES,), axis_types=(AxisType.Auto,), devices=devices)
         super().__init__(agent, sampler, num_seeds)
@@ -86,7 +104,7 @@ class AllReducedLearner(HostLearner):
         given, gives = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
         shared = jax.shard_map(update, mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)
         learner, losses = shared(learner, rollout)
-        return learner, episodes | losses | lag
+        return learner, episodes | of_one_update(losses, self.mesh.size) | lag
 
 
 class AllReducedDriver(HostDriver):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -76,12 +76,18 @@ class HostLearner:
         """A fresh state, warmed up."""
         state = self.start(key, hyperparams)
         for _ in range(self.agent.algorithm.warmup_iterations):
-            rollout, _ = self.collecting(state)()
-            assert self.observe is not None
-            rows = state.warmup_rows + np.sum(rollout.valid, axis=(-2, -1), dtype=np.int32)
-            learner = self.observe(state.learner, rollout)
+            learner, rows = state.learner, state.warmup_rows
+            for rollout in self.warmup_rollouts(state):
+                assert self.observe is not None
+                rows = rows + np.sum(rollout.valid, axis=(-2, -1), dtype=np.int32)
+                learner = self.observe(learner, rollout)
             state = state._replace(learner=learner, iteration=state.iteration + 1, warmup_rows=rows)
         return state
+
+    def warmup_rollouts(self, state: AgentState) -> Iterator[Rollout]:
+        """Those of one iteration of the warm-up, which may come in parts."""
+        rollout, *_ = self.collecting(state)()
+        yield rollout
 
     def step(self, state: AgentState) -> tuple[AgentState, Metrics]:
         """What ``Agent.step`` is on a pure environment: collect one rollout, learn from it. The rows that ``state`` stores are
