@@ -17,8 +17,8 @@ from jaxrl.rollout import JOINED
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.diagnostics import Stopwatch, gradient_staleness, policy_lag
 from jaxrl.runtime.drivers.host import HostDriver, HostLearner
-from jaxrl.runtime.drivers.seeds import over_seeds
 from jaxrl.runtime.system.devices import shard_count
+from jaxrl.seeds import over_seeds
 from jaxrl.spec import build
 from jaxrl.types import Agent, AgentState, Mean, Metrics, PyTree, Rollout
 
