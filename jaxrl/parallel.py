@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from jaxrl.agent import check_key, warn_if_eager
 from jaxrl.config import check_count
@@ -175,8 +175,9 @@ def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
             if len(keys) % mesh.shape[SEEDS]:
                 raise ValueError(f"{len(keys)} seeds must be a multiple of the {mesh.shape[SEEDS]} devices on the axis {SEEDS!r}")
             state = _init_seeds(agent, keys, hyperparams, env_params)
-        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs_for(state), is_leaf=_is_spec)
-        return jax.device_put(state, jax.tree.broadcast(shardings, state, is_leaf=lambda x: isinstance(x, NamedSharding)))
+        specs = specs_for(state)
+        # By a program, so that states lie as a step leaves them, to the letter: else it would be traced twice.
+        return jax.jit(jax.shard_map(lambda x: x, mesh=mesh, in_specs=(specs,), out_specs=specs, check_vma=False))(state)
 
     def step(states: AgentState) -> Any:
         warn_if_eager(states)
