@@ -93,7 +93,6 @@ class Dispatcher:
         self.thread.start()
         self.started.wait()
         if self.error is not None:
-            self.close()
             raise self.error
 
     def ask(self, policy: Sequence[Any], version: np.ndarray, key_data: np.ndarray) -> Ticket:

@@ -96,7 +96,11 @@ class ActorPool:
             note=lambda text: note(f"{env.name}: {text}"),
         )
         self._release = weakref.finalize(self, self.dispatcher.close)
-        self.dispatcher.start()
+        try:
+            self.dispatcher.start()
+        except BaseException:  # also Ctrl-C; what was raised holds this object, which is then not forgotten
+            self.close()
+            raise
 
     def begin(self, policy: Policy, key: Key) -> Callable[[], Any]:
         """Ask for the next rollout: what waits for it, as ``collect`` gives it. Any number may be under way; they come in the
