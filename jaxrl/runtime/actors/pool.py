@@ -23,7 +23,7 @@ from jaxrl.runtime.actors.member import Member, shares
 from jaxrl.runtime.actors.messages import Job, plain_leaves, rollout_of
 from jaxrl.runtime.drivers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.drivers.sampler import host_env
-from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.runtime.system.devices import threads_per_worker
 from jaxrl.seeds import over_seeds
 from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout
@@ -176,7 +176,6 @@ def _members(
         raise ValueError(f"worker processes cannot import {what}: define it at the top of a module of its own")
     if log_folder is not None:
         log_folder.mkdir(parents=True, exist_ok=True)
-    threads = max(1, usable_cores() // num_workers)
     cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
     members = []
     for worker, (first_id, num_envs) in enumerate(shares(agent.num_envs, num_workers)):
@@ -189,7 +188,7 @@ def _members(
             first_id=first_id,
             num_envs=num_envs,
             after=None,
-            num_threads=threads,
+            num_threads=threads_per_worker(num_workers),
             gradients=gradients,
             pinned=tuple(cores[worker % len(cores) :][:1]) if cores else (),
         )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from jaxrl.config import CountOrZero, Positive, checked, setting_types
 from jaxrl.names import nearest, unknown
-from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.runtime.system.devices import threads_per_worker, usable_cores
 from jaxrl.spec import algorithm_name
 from jaxrl.types import Agent, HostEnv
 
@@ -151,6 +151,10 @@ def describe(scheme: Scheme, agent: Agent) -> str:
     """In one line, with who uses which cores."""
     cores, workers = usable_cores(), scheme.num_workers
     each = f"{agent.num_envs // workers}" + (f" or {agent.num_envs // workers + 1}" if agent.num_envs % workers else "")
-    acts = "act and step" if scheme.inference == "workers" else "step"
-    over = "" if workers + 1 <= cores else ": more threads than cores"
-    return f"{workers} workers {acts} in {each} environments a seed, a thread each, beside the learner, on {cores} cores{over}"
+    what = "act and step" if scheme.inference == "workers" else "step"
+    threads = threads_per_worker(workers)
+    over = "" if workers + 1 <= cores else ": more than there are, which suits environments that wait"
+    return (
+        f"{workers} worker{'s' * (workers > 1)} {what} in {each} environments a seed each, with {threads} of {cores} cores each, "
+        f"and the learner has one{over}"
+    )

@@ -24,6 +24,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads_per_worker(num_workers: int) -> int:
+    """With how many threads a worker's environments step, where they have threads: all together as many as cores but the
+    learner's. What acts in a worker waits for them, and they for it."""
+    return max(1, (usable_cores() - 1) // num_workers)
+
+
 def shard_count(num_seeds: int, num_devices: int) -> int:
     """Over how many of the devices the seeds are sharded evenly: the largest divisor of ``num_seeds`` up to ``num_devices``."""
     return next(n for n in range(min(num_seeds, num_devices), 0, -1) if num_seeds % n == 0)
