@@ -33,6 +33,10 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
     "host_env": ({"total_steps": 1024}, r"PPO on masses to balance: return \d+\.\d of 100"),
+    "python_simulator": (
+        {"total_steps": 1024, "num_workers": 2},
+        r"in this process: \d+ steps per second\n2 workers: \d+ steps per second\nreturn of a day: -\d+ at first, -\d+ after",
+    ),
     "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ rows of logs; every bit of both final states equal: True"),
     "offline_dqn": (
         {"file": "rows.npz", "total_steps": 4096, "iterations": 2},
