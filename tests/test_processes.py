@@ -19,7 +19,7 @@ import pytest
 from jaxrl.envs import make_env
 from jaxrl.envs.child import RemoteTraceback
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.processes import Processes
+from jaxrl.envs.processes import Processes, WorkerRestarted
 from jaxrl.runtime.cli.main import main
 from jaxrl.types import HostEnv
 
@@ -117,6 +117,18 @@ def test_what_goes_wrong_in_this_process(how: str) -> None:
 def test_what_goes_wrong_at_the_start(how: str, message: str, num_workers: int) -> None:
     with pytest.raises(EnvironmentFailed, match=rf"Failing: environment [02]:? {message}"):
         opened(how=how, num_workers=num_workers)
+
+
+def test_an_option_has_them_replaced() -> None:
+    """Of environments of gymnasium's."""
+    envs = opened(how="exit", worker_restarts=1)
+    envs.step(np.zeros(4, int))
+    with pytest.warns(WorkerRestarted, match=r"Failing: the process of environments 2 to 3 ended with exit code 3 during step; "):
+        assert envs.step(AT).reward.tolist() == [1, 1, 0, 0]
+    assert envs.begun_anew().tolist() == [False, False, True, True]
+    envs.close()
+    with pytest.raises(ValueError, match="worker_restarts=-1 must be an integer >= 0"):
+        opened(worker_restarts=-1)
 
 
 def test_closing_leaves_nothing(tmp_path: Path) -> None:
