@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.envs import make_env
 from jaxrl.envs.child import WorkerFailed
 from jaxrl.replay.transitions import transitions
 from jaxrl.replay.uniform import uniform_replay
@@ -141,6 +142,29 @@ def test_too_many_restarts_end_the_pool(disturbed: Disturbed) -> None:
             disturbed.collect(n)
         assert "in step" in str(raised.value.__cause__) and "\n" not in str(raised.value)
     assert len(notes) == said and soon(lambda: not any(map(runs, left)))
+
+
+def test_one_that_cannot_start_again(tmp_path: Path) -> None:
+    """Counts as one more."""
+    agent = small_ppo(told(tmp_path / "order"), num_envs=1, num_minibatches=1)
+    with opened(agent, [0], 1, max_restarts=1) as (pool, notes):
+        (member,) = pool.members
+        member.job = member.job._replace(env=partial(make_env, "gymnasium:tests.no_such_module:Env"))
+        os.kill(pids(pool)[0], signal.SIGKILL)
+        with pytest.raises(WorkerFailed, match=r"no_such_module.* at its start, and max_restarts=1 others were replaced"):
+            pool.collect(policies(agent, [0])(0), keys([0], 0))
+        assert len(notes) == 1 and "SIGKILL" in notes[0]
+
+
+def test_who_is_told_of_a_fault_may_close(tmp_path: Path) -> None:
+    """Though that is in the thread which minds the workers, where lost pools can be collected, too."""
+    agent = small_ppo(told(tmp_path / "order"), num_envs=1, num_minibatches=1)
+    with nothing_left():
+        pool = ActorPool(agent, [0], num_workers=1, note=lambda text: pool.close())
+        wait = pool.begin(policies(agent, [0])(0), keys([0], 0))
+        os.kill(pids(pool)[0], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match=r"^this pool of actors is closed$"):
+            wait()
 
 
 # ------------------------------------------------------------------------------------------------------------ two runs are equal

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,30 +17,39 @@ from jaxrl.runtime.actors.scheme import resolve_scheme
 from jaxrl.runtime.drivers.diagnostics import LAG, RESTARTS, STALENESS
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.types import Agent
-from tests.actor_pools import nothing_left
+from tests.actor_pools import nothing_left, pids
 from tests.agents import assert_close, small, small_ppo
+from tests.gymnasium_envs import Told
 from tests.hosted import hosted
 from tests.probes import truncation
 
 ENV = "gymnasium:CartPole-v1"
-CHOICE = "gymnasium:tests.gymnasium_envs:Told?mark='/nowhere/none'"
+MARK = Path(tempfile.gettempdir()) / f"jaxrl-test-{os.getpid()}"
+CHOICE = f"gymnasium:tests.gymnasium_envs:Told?mark={MARK}"
 """Rewards are the action, 0 or 1."""
 SEEDS = [3, 5]
 NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
 
 
-def driven(agent: Agent, scheme: Any, *calls: int, seeds: Sequence[int] = SEEDS, num_workers: int = 2) -> Any:
-    """States and the metrics of each call."""
+def driven(
+    agent: Agent, scheme: Any, *calls: int, seeds: Sequence[int] = SEEDS, num_workers: int = 2, kill_at: int | None = None
+) -> Any:
+    """States and the metrics of each call; worker 1 dies in row ``kill_at`` of its environments."""
     if scheme is not None:
         scheme = resolve_scheme(agent, scheme, num_workers)
+    notes: list[str] = []
     with nothing_left():
-        driver = HostDriver(agent, seeds) if scheme is None else open_actors(agent, seeds, scheme, None, print)
+        driver = HostDriver(agent, seeds) if scheme is None else open_actors(agent, seeds, scheme, None, notes.append)
         states, metrics = driver.init(), []
+        if kill_at is not None:
+            pool: Any = driver.learner.sampler  # type: ignore[union-attr]
+            Told.tell(MARK, pids(pool)[1], "kill", kill_at)
         for iterations in calls:
             states, new, alive = driver.iterate(states, iterations)
             assert alive.all() and driver.done == iterations
             metrics.append(new)
         driver.close()
+    assert len(notes) == (kill_at is not None)
     return states, metrics
 
 
@@ -48,7 +60,7 @@ def learnt(states: Any) -> Any:
 LEARNT_BY_MEAN = {"clock": "deterministic", "gradients": "workers"}
 
 
-@pytest.mark.parametrize("settings", [{}, NORMALIZED], ids=["plain", "normalized"])
+@pytest.mark.parametrize("settings", [NORMALIZED, pytest.param({}, marks=pytest.mark.slow)], ids=["normalized", "plain"])
 def test_the_mean_of_the_workers_is_the_learners_gradient(settings: dict[str, Any]) -> None:
     """After three iterations, over ends of episodes, so that shares have different numbers of valid rows."""
     agent = small("a2c", ENV, rollout_length=16, **settings)
@@ -72,9 +84,10 @@ def test_devices_learn_what_one_does() -> None:
 
 def test_gradients_count_one_by_one() -> None:
     """As they come (A3C): as many make an iteration as there are workers. It learns; some gradient is of older parameters than
-    those that it is applied to; learning rates go by shares, and end where iterations do."""
+    those that it is applied to; learning rates go by shares, and end where iterations do. A worker that is killed on the way is
+    replaced, and nothing of it counts twice."""
     agent = small("a2c", CHOICE, learning_rate=0.03, anneal=True, total_steps=4 * 8 * 60, **NORMALIZED)
-    states, (early, late) = driven(agent, "a3c", 10, 50)
+    states, (early, late) = driven(agent, "a3c", 10, 50, kill_at=101)
     assert states.iteration.tolist() == [61] * 2, "one of them is the warm-up"
     assert states.learner.version.tolist() == [120] * 2
     reward = [part["charts/episodic_return"].sum / part["charts/episodic_return"].count for part in (early, late)]

@@ -136,11 +136,9 @@ class Dispatcher:
 
     def next_part(self) -> tuple[Ticket, Member, Filled]:
         """Wait for what some worker has done, the first that nobody has had yet; for pools that give rollouts part by part."""
-        arrived = self.arrivals.get()
-        if arrived is None:
+        while (arrived := self.arrivals.get()) is None:
             self.arrivals.put(None)  # for whoever asks again
             self._check_open()
-        assert arrived is not None
         ticket, member = arrived
         with self.lock:
             filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
@@ -167,6 +165,12 @@ class Dispatcher:
             return
         self.closing = True
         self._ring()
+        if self.thread is threading.current_thread():  # garbage is collected there, too, and who is told of a fault may close
+            threading.Thread(target=self._release, daemon=True).start()
+        else:
+            self._release()
+
+    def _release(self) -> None:
         if self.thread.ident is not None:
             self.thread.join()
         os.close(self.asleep)
