@@ -15,7 +15,6 @@ import numpy as np
 import tree
 
 from jaxrl.config import check_count
-from jaxrl.envs.child import RemoteTraceback as RemoteTraceback
 from jaxrl.envs.child import end_all
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.part import Part

@@ -14,9 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.child import WorkerFailed, end_all
+from jaxrl.envs.child import RemoteTraceback, WorkerFailed, end_all
 from jaxrl.envs.memory import SharedMemory
-from jaxrl.envs.processes import RemoteTraceback
 from jaxrl.runtime.actors.blocks import Blocks, Ticket
 from jaxrl.runtime.actors.member import Member
 from jaxrl.runtime.actors.messages import (
