@@ -23,7 +23,7 @@ def test_all_parts_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "actors.json").read_text()) == result
     assert list(result["handing"]["seconds"]) == ["queue", "shared memory"]
     assert [list(case["steps_per_second"]) for case in (*result["stepping"], result["slow"])] == [
-        ["raw", "workers"],
+        ["raw", "workers", "pinned"],
         ["one process", "workers", "learner acts"],
     ]
     assert actors.actors_report(result) in render(tmp_path)
@@ -52,7 +52,7 @@ RESULT: dict[str, Any] = {
             "num_envs": 64,
             "num_workers": 2,
             "asked": 0.8,
-            "steps_per_second": {"raw": [100.0, 200.0, 400.0], "workers": [90.0, 190.0, 320.0]},
+            "steps_per_second": {"raw": [100.0, 200.0, 400.0], "workers": [90.0, 190.0, 320.0], "pinned": [70.0, 150.0, 280.0]},
         }
     ],
     "slow": {
@@ -72,7 +72,7 @@ def cells(report: str, start: str) -> list[str]:
 def test_the_report_divides_round_by_round() -> None:
     report = actors.actors_report(RESULT)
     assert cells(report, "16 MiB") == ["16 MiB", "200.00", "1.00", "1.0%", "< 10%", "yes"]
-    assert cells(report, "Pong-v5") == ["Pong-v5, 64 in 2 processes", "200", "190", "90%", "≥ 80%", "yes"]
+    assert cells(report, "Pong-v5") == ["Pong-v5, 64 in 2 processes", "200", "90%", "70%", "≥ 80%", "yes"]
     assert cells(report, "one process") == ["one process", "150", "", "", ""]
     assert cells(report, "8 workers  ") == ["8 workers", "1,050", "7.00", "≥ 6", "yes"]
     assert cells(report, "8 workers, learner acts") == ["8 workers, learner acts", "650", "4.50", "", ""]

@@ -68,6 +68,8 @@ def check_actions(label: str, space: spaces.Space, action: Any, num_envs: int) -
             raise TypeError(f"{label}: action has dtype {array.dtype}, and must be of real numbers")
         if not np.isfinite(array).all():
             raise ValueError(f"{label}: action holds NaN or infinity in environments {rows_text(~np.isfinite(array))}")
+        if ((array >= space.low) & (array <= space.high)).all():  # as nearly always, and quickly
+            return array
     elif array.dtype.kind not in "iu":
         raise TypeError(f"{label}: action has dtype {array.dtype}, and must be of integers")
     if (wrong := outside(space, array)).any():

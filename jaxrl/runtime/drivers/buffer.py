@@ -38,10 +38,8 @@ class RolloutBuffer:
             shape, axes = (*self._lead, num_rows + more_rows, num_envs), len(self._lead) + 1
             self._arrays[name] = jax.tree.map(lambda x: np.empty((*shape, *x.shape[axes:]), x.dtype), tree)
 
-        def put(array: np.ndarray, x: Any) -> None:
+        for array, x in zip(jax.tree.leaves(self._arrays[name]), jax.tree.leaves(tree), strict=True):
             array[index] = x
-
-        jax.tree.map(put, self._arrays[name], tree)
 
     def blank(self, name: str, index: Index) -> None:
         """Zeros, in memory that is there."""
