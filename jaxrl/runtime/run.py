@@ -10,24 +10,19 @@ import contextlib
 import dataclasses
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from jaxrl.agent import check_agent, with_length
 from jaxrl.config import check_switches, whole
 from jaxrl.names import says_keywords
-from jaxrl.runtime.actors.drive import open_actors
 from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
 from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which
-from jaxrl.runtime.drivers.driver import Driver
-from jaxrl.runtime.drivers.host import HostDriver
-from jaxrl.runtime.drivers.layout import open_fused
-from jaxrl.runtime.drivers.samplers import SAMPLERS, check_overlap, check_sampler
+from jaxrl.runtime.drivers.samplers import check_overlap, check_sampler
+from jaxrl.runtime.loop.driving import check_one_way, open_driver
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
@@ -37,7 +32,7 @@ from jaxrl.runtime.records.record import as_arrays
 from jaxrl.runtime.screen.progress import make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.spec import algorithm_name, build_again, unimportable_parts
-from jaxrl.types import Agent, HostEnv, PyTree
+from jaxrl.types import Agent, PyTree
 
 KEPT = (
     "seeds",
@@ -175,7 +170,7 @@ def run(
     check_members(seeds, values)
     chosen = resolve_scheme(agent, scheme, num_workers)
     on_host: dict[str, Any] = {"sampler": check_sampler(agent, sampler), "overlap": check_overlap(agent, overlap)}
-    _check_one_way(chosen, **on_host)
+    check_one_way(chosen, **on_host)
     on_host["scheme"] = chosen and dataclasses.asdict(chosen)
     on_host = {name: value for name, value in on_host.items() if value != ON_HOST[name]}
     output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
@@ -224,13 +219,6 @@ def run(
     if number := session.interrupt.requested:
         raise RunInterrupted(summary, states, as_arrays(session.history), number)
     return states, as_arrays(session.history)
-
-
-def _check_one_way(scheme: Scheme | None, sampler: str, overlap: bool) -> None:
-    """Refuse two answers to who collects when."""
-    if scheme is not None and (overlap or sampler != "sync"):
-        which = "overlap=True" if overlap else f"sampler={sampler!r}"
-        raise ValueError(f"{which} is for environments in this process: leave it out beside a scheme, which has clock= and lag=")
 
 
 def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> None:
@@ -302,21 +290,3 @@ def resume(
     output = {name: value for name, value in config.get("output", {}).items() if name in Output._fields}
     length = request["total_steps"] if total_steps is None else total_steps
     return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
-
-
-def open_driver(
-    agent: Agent,
-    seeds: list[int],
-    sampler: str = "sync",
-    overlap: bool = False,
-    scheme: Mapping[str, Any] | None = None,
-    log_folder: Path | None = None,
-    note: Callable[[str], None] = print,
-) -> tuple[Driver, list[jax.Device], str | None]:
-    """The driver for the agent's kind of environment, its devices, and advice about them."""
-    if scheme is not None:
-        return open_actors(agent, seeds, Scheme(**scheme), log_folder, note), jax.local_devices()[:1], None
-    if isinstance(agent.env, HostEnv):
-        return HostDriver(agent, seeds, SAMPLERS[sampler], lag=int(overlap)), jax.local_devices()[:1], None
-    driver, layout = open_fused(agent, seeds)
-    return driver, layout.devices, layout.advice

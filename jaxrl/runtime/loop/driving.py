@@ -1,0 +1,42 @@
+"""Who trains: the driver for the agent's kind of environment, and for what the run was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxrl.runtime.actors.drive import open_actors
+from jaxrl.runtime.actors.scheme import Scheme
+from jaxrl.runtime.drivers.driver import Driver
+from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.runtime.drivers.layout import open_fused
+from jaxrl.runtime.drivers.samplers import SAMPLERS
+from jaxrl.types import Agent, HostEnv
+
+
+def check_one_way(scheme: Scheme | None, sampler: str, overlap: bool) -> None:
+    """Refuse two answers to who collects when."""
+    if scheme is not None and (overlap or sampler != "sync"):
+        which = "overlap=True" if overlap else f"sampler={sampler!r}"
+        raise ValueError(f"{which} is for environments in this process: leave it out beside a scheme, which has clock= and lag=")
+
+
+def open_driver(
+    agent: Agent,
+    seeds: list[int],
+    sampler: str = "sync",
+    overlap: bool = False,
+    scheme: Mapping[str, Any] | None = None,
+    log_folder: Path | None = None,
+    note: Callable[[str], None] = print,
+) -> tuple[Driver, list[jax.Device], str | None]:
+    """The driver for the agent's kind of environment, its devices, and advice about them."""
+    if scheme is not None:
+        return open_actors(agent, seeds, Scheme(**scheme), log_folder, note), jax.local_devices()[:1], None
+    if isinstance(agent.env, HostEnv):
+        return HostDriver(agent, seeds, SAMPLERS[sampler], lag=int(overlap)), jax.local_devices()[:1], None
+    driver, layout = open_fused(agent, seeds)
+    return driver, layout.devices, layout.advice
