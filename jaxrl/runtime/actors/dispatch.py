@@ -96,8 +96,9 @@ class Dispatcher:
 
     def ask(self, policy: Sequence[Any], version: np.ndarray, key_data: np.ndarray) -> Ticket:
         """Ask for one more rollout."""
+        leaves = [np.asarray(x) for x in policy]  # which waits for the program that makes them
         with self.lock:
-            index = self._publish(policy, version)
+            index = self._publish(leaves, version)
             rollout = self.rollouts.take(len(self.members) if self.by_parts else 1)
             ticket = Ticket(self.asked, key_data, index, rollout, version, len(self.members))
             self.tickets[ticket.number] = ticket
@@ -107,14 +108,14 @@ class Dispatcher:
 
     def publish(self, policy: Sequence[Any], version: np.ndarray) -> None:
         """Let workers that take the newest parameters have these."""
+        leaves = [np.asarray(x) for x in policy]
         with self.lock:
-            self._publish(policy, version)
+            self._publish(leaves, version)
 
-    def _publish(self, policy: Sequence[Any], version: np.ndarray) -> int:
+    def _publish(self, leaves: Sequence[np.ndarray], version: np.ndarray) -> int:
         self._check_open()
         while self.released:
             self.rollouts.users[self.released.popleft()] -= 1
-        leaves = [np.asarray(x) for x in policy]
         self.policies.shape([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves])
         index = self.policies.take()
         for mine, new in zip(self.policies.views[index], leaves, strict=True):
