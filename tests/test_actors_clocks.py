@@ -107,6 +107,7 @@ def test_a_worker_takes_the_newest_parameters(tmp_path: Path) -> None:
         assert np.isin(first, (1, 2, 3)).all() and (second == 7).all() and (third == 7).all()
 
 
+@pytest.mark.slow
 def test_two_runs_are_equal() -> None:
     """To the bit on the deterministic clock, while rollouts are collected ahead; and those of one process, up to rounding."""
 

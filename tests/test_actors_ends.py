@@ -70,16 +70,16 @@ def command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def test_a_learner_ends_with_its_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_learner_ends_with_its_workers(number: signal.Signals, tmp_path: Path) -> None:
     """By Ctrl-C, which reaches its process group, and by SIGTERM it saves and says how to go on; by SIGKILL, while one worker is
-    stopped and cannot hear of it, nothing is left either. Each goes on where the one before it ended."""
+    stopped and cannot hear of it, nothing is left either. The second goes on where the first one ended."""
     out, names = tmp_path / "run", segments()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        learner = Learner(out)
-        (os.killpg if number == signal.SIGINT else os.kill)(learner.process.pid, number)
-        said = learner.ended()
-        assert "RunInterrupted: stopped at step" in said and "resume with: " in said, said
-        assert max(steps(out / "checkpoints")) == iterations(out)
+    learner = Learner(out)
+    (os.killpg if number == signal.SIGINT else os.kill)(learner.process.pid, number)
+    said = learner.ended()
+    assert "RunInterrupted: stopped at step" in said and "resume with: " in said, said
+    assert max(steps(out / "checkpoints")) == iterations(out)
     learner = Learner(out)
     os.kill(learner.workers[1], signal.SIGSTOP)
     learner.process.kill()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +21,8 @@ from jaxrl.envs import make_env
 from jaxrl.envs.child import WorkerFailed
 from jaxrl.replay.transitions import transitions
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.runtime.actors.member import Member
-from jaxrl.runtime.actors.pool import ActorPool
+from jaxrl.runtime.actors.member import Member, Ran
+from jaxrl.runtime.actors.pool import ActorPool, _members
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.types import Agent, Rollout
@@ -144,6 +146,20 @@ def test_too_many_restarts_end_the_pool(disturbed: Disturbed) -> None:
     assert len(notes) == said and soon(lambda: not any(map(runs, left)))
 
 
+def test_who_was_suspended_with_its_workers_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a batch system or a container suspends all of them, and wakes this process first."""
+    times = iter([0.0, 0.2, 100.0, 100.2, 200.0, 200.2, 200.4, 200.6, 200.8, 201.1])
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    ran, (member,) = Ran(), _members(small_ppo("gymnasium:CartPole-v1"), [0], 1, False, None, False)
+    member.ready = member.warm = member.busy = True
+    member.child = SimpleNamespace(is_stopped=False)  # type: ignore[assignment]
+    told = []
+    for stopped in (True, True, False, True, True, True, True, True, True):
+        member.child.is_stopped = stopped  # type: ignore[misc]
+        told.append(member.trouble(0, 60.0, ran.look()))
+    assert told[:-1] == [None] * 8 and told[-1] == "was stopped (SIGSTOP)"
+
+
 def test_one_that_cannot_start_again(tmp_path: Path) -> None:
     """Counts as one more."""
     agent = small_ppo(told(tmp_path / "order"), num_envs=1, num_minibatches=1)
@@ -196,17 +212,18 @@ class Killed(ActorPool):
 
 def driven(agent: Agent, iterations: int, lag: int, **options: Any) -> Any:
     """States and rollouts of a driver, and how often workers were replaced."""
+    notes: list[str] = []
     with nothing_left():
-        driver = HostDriver(
-            agent, SEEDS, partial(Killed, num_workers=2, note=lambda text: None, **options), lag=lag, threaded=False
-        )
+        driver = HostDriver(agent, SEEDS, partial(Killed, num_workers=2, note=notes.append, **options), lag=lag, threaded=False)
         states = driver.init()
         pool: Any = driver.learner.sampler  # type: ignore[union-attr]
         states, _, _ = driver.iterate(states, iterations)
         driver.close()
+    assert len(notes) == 1, notes
     return jax.device_get(states._replace(key=jax.random.key_data(states.key))), pool.rollouts[: pool.asked - lag], pool.restarts
 
 
+@pytest.mark.slow
 def test_a_kill_in_a_rollout_is_one_before_it(tmp_path: Path) -> None:
     """And two runs with it are equal to the bit, on the deterministic clock."""
     agent, mark = small("a2c", told(tmp_path / "order"), num_envs=2), tmp_path / "order"

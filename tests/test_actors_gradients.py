@@ -98,6 +98,7 @@ def test_gradients_count_one_by_one() -> None:
         np.testing.assert_allclose(part["charts/learning_rate"].sum / part["charts/learning_rate"].count, 0.03 * rate, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_part_that_has_no_name_is_used_as_it_is() -> None:
     """An environment that a worker cannot import goes there as an object."""
     agent = small("a2c", hosted(truncation(5)))

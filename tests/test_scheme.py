@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 import jaxrl
@@ -165,16 +164,12 @@ class NoPart(Clock):
         super().__init__(num_envs, seed)
 
 
-@pytest.mark.parametrize("why", ["raises", "cannot be imported", "has no parts"])
+@pytest.mark.parametrize("why", ["raises", pytest.param("has no parts", marks=pytest.mark.slow)])
 def test_environments_that_do_not_start(why: str, tmp_path: Path) -> None:
     """One error, of the first worker that says so."""
     if why == "raises":
         agent = small_ppo("gymnasium:tests.gymnasium_envs:Failing?how=reset")
         message = r"^worker [01] \(environments \d to \d\) raised .*raised KeyError: 'start'.*, before it could start$"
-    elif why == "cannot be imported":
-        gymnasium.register("jaxrl-tests/Here-v0", "tests.gymnasium_envs:Truncation")  # in this process only
-        agent = small_ppo("gymnasium:jaxrl-tests/Here-v0")
-        message = r"^worker [01] .* raised .*Here.*, before it could start$"
     else:
         agent, message = (
             small_ppo(clock(NoPart)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
@@ -17,7 +16,7 @@ import numpy as np
 from jaxrl.envs.child import RemoteTraceback, WorkerFailed, end_all
 from jaxrl.envs.memory import SharedMemory
 from jaxrl.runtime.actors.blocks import Blocks, Ticket
-from jaxrl.runtime.actors.member import Member
+from jaxrl.runtime.actors.member import LOOK, Member, Ran
 from jaxrl.runtime.actors.messages import (
     CLOSE,
     POLICY,
@@ -34,9 +33,6 @@ from jaxrl.runtime.actors.messages import (
     part_of,
 )
 from jaxrl.runtime.drivers.diagnostics import WorkerState
-
-LOOK = 0.25
-"""Seconds between two looks at workers that tell nothing."""
 
 
 class Dispatcher:
@@ -81,6 +77,7 @@ class Dispatcher:
         (self.rows,) = self.progress[0].arrays(progress.layout)
         self.rows[:] = 0
         self.asleep, self.bell = os.pipe()
+        self.ran = Ran()
         self.closing = False
         self.started = threading.Event()
         self.thread = threading.Thread(target=self._run, name="jaxrl-actors", daemon=True)
@@ -213,8 +210,9 @@ class Dispatcher:
                 os.read(self.asleep, 4096)
             else:
                 self._hear(by_connection[ready])
+        now = self.ran.look()
         for member in self.members:
-            if trouble := member.trouble(int(self.rows[member.job.worker]), self.timeout):
+            if trouble := member.trouble(int(self.rows[member.job.worker]), self.timeout, now):
                 self._replace(member, trouble)
         with self.lock:
             for member in self.members:
@@ -252,7 +250,7 @@ class Dispatcher:
         member.give(*self.policies.memory[index])
         if self.rollouts.shapes is not None:
             member.give(*self.rollouts.memory[ticket.rollout])
-        member.busy, member.since = True, time.monotonic()
+        member.busy, member.since = True, None
         member.child.send(Collect(ticket.rollout, index, ticket.key_data))
 
     def _finished(self, member: Member, done: Done) -> None:

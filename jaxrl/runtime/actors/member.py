@@ -16,8 +16,25 @@ from jaxrl.runtime.actors.messages import Job, Memory
 START_TIMEOUT = 120.0
 """Seconds, at least, in which a worker must import what it needs, open its environments and compile what acts."""
 
+LOOK = 0.25
+"""Seconds between two looks at workers that tell nothing."""
+
 STANDSTILL = 1.0
 """Seconds after which a worker that was stopped (SIGSTOP) is replaced."""
+
+
+class Ran:
+    """Seconds in which this process ran. Where it was suspended, its workers were, too, as a batch system or a container does it,
+    and have not hung meanwhile."""
+
+    def __init__(self) -> None:
+        self.seconds, self.last = 0.0, time.monotonic()
+
+    def look(self) -> float:
+        """To be asked every ``LOOK`` seconds, or more often."""
+        now = time.monotonic()
+        self.seconds, self.last = self.seconds + min(now - self.last, 2 * LOOK), now
+        return self.seconds
 
 
 class Member:
@@ -35,8 +52,11 @@ class Member:
         self.done: list[tuple[int, float, float]] = []
         """Of each rollout since somebody asked: environment steps, seconds, and how much older than the newest parameters those
         were by which it acted."""
-        self.rows, self.since, self.stopped = 0, 0.0, 0.0
-        """How many rows it told of, since when there have been no more, and since when it stands still (0: it does not)."""
+        self.rows = 0
+        """How many it told of."""
+        self.since: float | None = None
+        self.stopped: float | None = None
+        """Since when, by ``Ran``, there have been no more rows, and since when it stands still."""
 
     def __str__(self) -> str:
         first, last = self.job.first_id, self.job.first_id + self.job.num_envs - 1
@@ -49,7 +69,7 @@ class Member:
             mixed = [np.random.SeedSequence([seed, job.worker, self.restarts]) for seed in job.seeds]
             job = job._replace(seeds=[int(each.generate_state(1)[0] >> 1) for each in mixed])
         self.ready = self.warm = self.busy = False
-        self.since, self.stopped = time.monotonic(), 0.0
+        self.since = self.stopped = None
         self.attached: set[tuple[str, int]] = set()
         self.child = Child("jaxrl.runtime.actors.worker", variables=self.variables, log=self.log)
         self.child.send(job)
@@ -65,13 +85,15 @@ class Member:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its connection will say that it is gone
             memory.give(self.child.connection, self.child.process.pid)
 
-    def trouble(self, rows: int, timeout: float) -> str | None:
-        """What is wrong with a process that has not ended, having told of so many ``rows``."""
-        now = time.monotonic()
-        if rows != self.rows or not (self.busy or not self.ready):
+    def trouble(self, rows: int, timeout: float, now: float) -> str | None:
+        """What is wrong with a process that has not ended, having told of so many ``rows``; ``now`` is by ``Ran``."""
+        if self.since is None or rows != self.rows or not (self.busy or not self.ready):
             self.rows, self.since = rows, now
-        self.stopped = (self.stopped or now) if self.child.is_stopped else 0.0
-        if self.stopped and now - self.stopped > STANDSTILL:
+        if not self.child.is_stopped:
+            self.stopped = None
+        elif self.stopped is None:
+            self.stopped = now
+        elif now - self.stopped > STANDSTILL:
             return "was stopped (SIGSTOP)"
         allowed = timeout if self.warm else max(timeout, START_TIMEOUT)
         if now - self.since > allowed:
