@@ -58,7 +58,7 @@ def nothing_left() -> Iterator[None]:
     children, names = set(workers_of(os.getpid())), segments()
     yield
     assert soon(lambda: not [pid for pid in workers_of(os.getpid()) if runs(pid) and pid not in children])
-    assert segments() <= names
+    assert soon(lambda: segments() <= names)  # others of this machine come and go
 
 
 @contextlib.contextmanager
