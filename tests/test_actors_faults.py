@@ -85,7 +85,7 @@ def check_no_seam(before: Rollout, after: Rollout, member: Member) -> None:
 
 
 FAULTS = [
-    ("raise", r"raised .*environment 2 raised ZeroDivisionError: in the world \(.*\)"),
+    ("raise", r"failed: .*environment 2 raised ZeroDivisionError: in the world \(.*\)"),
     ("exit", "ended with exit code 3"),
     ("abort", "was killed by SIGABRT"),
     ("kill", r"was killed by SIGKILL \(where nobody sent it, the system was out of memory\)"),
@@ -138,7 +138,7 @@ def test_too_many_restarts_end_the_pool(disturbed: Disturbed) -> None:
     left, said = pids(pool), len(notes)
     pool.dispatcher.max_restarts = sum(pool.restarts)
     disturbed.tell(0, "raise")
-    message = r"^worker 0 \(environments 0 to 1\) raised .*in the world .*, and max_restarts=\d+ others were replaced before it"
+    message = r"^worker 0 \(environments 0 to 1\) failed: .*in the world .*, and max_restarts=\d+ others were replaced before it"
     for n in (6, 7):
         with pytest.raises(WorkerFailed, match=message) as raised:
             disturbed.collect(n)

@@ -169,7 +169,7 @@ def test_environments_that_do_not_start(why: str, tmp_path: Path) -> None:
     """One error, of the first worker that says so."""
     if why == "raises":
         agent = small_ppo("gymnasium:tests.gymnasium_envs:Failing?how=reset")
-        message = r"^worker [01] \(environments \d to \d\) raised .*raised KeyError: 'start'.*, before it could start$"
+        message = r"^worker [01] \(environments \d to \d\) failed: .*raised KeyError: 'start'.*, before it could start$"
     else:
         agent, message = (
             small_ppo(clock(NoPart)),

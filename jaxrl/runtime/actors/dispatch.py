@@ -235,7 +235,7 @@ class Dispatcher:
             elif isinstance(told, Done):
                 self._finished(member, told)
         if isinstance(told, Failed):
-            self._replace(member, f"raised {told.message}", told.traceback)
+            self._replace(member, f"failed: {told.message}", told.traceback)
 
     def _send(self, member: Member) -> None:
         """Let a worker begin its next rollout, if there is one."""
