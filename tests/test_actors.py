@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
+from jaxrl.runtime.actors import blocks
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.types import Agent
@@ -148,3 +149,19 @@ def test_who_forgets_a_pool_leaves_no_process() -> None:
     with nothing_left():
         pool = ActorPool(agent, [0], num_workers=1, note=print)
         del pool
+
+
+def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the system grants what it does not have."""
+    monkeypatch.setattr(blocks, "available_on_host", lambda: 4096)
+    rollouts = blocks.Blocks("rollout")
+    rollouts.take()
+    with pytest.raises(
+        ValueError, match=r"^a rollout to share with workers takes 7\.8 KiB, and 4\.0 KiB of memory are available: use"
+    ):
+        rollouts.shape([jax.ShapeDtypeStruct((1000,), np.float64)])
+    monkeypatch.setattr(blocks, "available_on_host", lambda: None)
+    unknown = blocks.Blocks("policy")
+    unknown.shape([jax.ShapeDtypeStruct((1000,), np.float32)])
+    assert unknown.take() == 0 and unknown.views[0][0].shape == (1000,)
+    unknown.close()

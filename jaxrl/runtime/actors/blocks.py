@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl.envs.memory import SharedMemory
 from jaxrl.runtime.actors.messages import Memory
+from jaxrl.runtime.system.memory import available_on_host, show_bytes
 
 
 class Ticket:
@@ -40,7 +41,7 @@ class Blocks:
 
     def take(self, users: int = 1) -> int:
         """One that nobody uses, made if there is none; it has so many users then."""
-        index = next((i for i, users in enumerate(self.users) if not users), len(self.users))
+        index = next((i for i, number in enumerate(self.users) if not number), len(self.users))
         if index == len(self.users):
             self.users.append(0)
             if self.shapes is not None:
@@ -57,6 +58,12 @@ class Blocks:
 
     def _allocate(self) -> None:
         told = Memory(self.kind, len(self.memory), self.shapes)
+        needed, available = told.layout.num_bytes, available_on_host()
+        if available is not None and needed > available:  # the system would grant it, and end a process for it later
+            raise ValueError(
+                f"a {self.kind} to share with workers takes {show_bytes(needed)}, and {show_bytes(available)} of memory are "
+                "available: use fewer environments or seeds, or a shorter rollout_length"
+            )
         memory = SharedMemory(told.layout.num_bytes)
         self.memory.append((memory, told))
         self.views.append(self.arrays(told.number))

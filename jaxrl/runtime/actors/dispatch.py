@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.child import RemoteTraceback, WorkerFailed, end_all
+from jaxrl.envs.child import GRACE, RemoteTraceback, WorkerFailed, end_all
 from jaxrl.envs.memory import SharedMemory
 from jaxrl.runtime.actors.blocks import Blocks, Ticket
 from jaxrl.runtime.actors.member import LOOK, Member, Ran
@@ -196,7 +196,8 @@ class Dispatcher:
         except BaseException as error:
             self.error = error
         finally:
-            end_all([member.child for member in self.members if hasattr(member, "child")], CLOSE)
+            grace = GRACE if self.started.is_set() else 0.0  # those that are still importing do not hear
+            end_all([member.child for member in self.members if hasattr(member, "child")], CLOSE, grace)
             self.started.set()
             self.arrivals.put(None)
             for ticket in list(self.tickets.values()):

@@ -39,11 +39,16 @@ def check_replay_fits(agent: Agent, needed: int, num_seeds: int, devices: Sequen
 def available_bytes(devices: Sequence[jax.Device]) -> int | None:
     """Memory of these devices that is free, all together; None where it is not known."""
     if devices[0].platform == "cpu":
-        return min((n for n in (_free_on_host(), _left_to_group()) if n is not None), default=None)
+        return available_on_host()
     statistics = [device.memory_stats() for device in devices]
     if not all(each and "bytes_limit" in each for each in statistics):
         return None
     return sum(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in statistics)
+
+
+def available_on_host() -> int | None:
+    """Bytes that processes could have; None where that is not known."""
+    return min((n for n in (_free_on_host(), _left_to_group()) if n is not None), default=None)
 
 
 def _free_on_host() -> int | None:
