@@ -16,7 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ELSEWHERE = {
     "rollout_length": "num_steps n_steps nsteps num_step steps_per_env unroll_length horizon batch_T rollout_steps"
     " rollout_fragment_length num_rollout_steps",
-    "num_envs": "n_envs nenvs n_env num_actors n_actors num_workers num_processes batch_B num_environments",
+    "num_envs": "n_envs nenvs n_env num_actors n_actors num_processes batch_B num_environments",
+    "num_workers": "n_workers nworkers num_rollout_workers num_env_runners worker_num",
     "num_epochs": "update_epochs n_epochs epochs ppo_epoch ppo_epochs num_sgd_iter num_updates_per_batch num_update_epochs",
     "num_minibatches": "batch_size minibatch_size sgd_minibatch_size num_mini_batch n_minibatches nminibatches minibatches",
     "actor_learning_rate": "pi_lr policy_lr actor_lr policy_learning_rate",
