@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from jaxrl.agent import check_key, warn_if_eager
 from jaxrl.config import check_count
 from jaxrl.rollout import params_axes
+from jaxrl.seeds import over_seeds, per_seed
 from jaxrl.spec import build, unimportable_parts
 from jaxrl.training import check_pure
 from jaxrl.types import Agent, AgentState, Key, PyTree
@@ -65,6 +66,11 @@ def partition_specs(agent: Agent, state: AgentState) -> AgentState:
     return specs_of(env_axes(agent, state), _axis_name(agent))
 
 
+def seed_specs(agent: Agent, state: AgentState) -> AgentState:
+    """The same for states with a leading axis of seeds, of which ``state`` is one, over the axis ``SEEDS``."""
+    return jax.tree.map(lambda spec: PartitionSpec(SEEDS, *spec), partition_specs(agent, state), is_leaf=_is_spec)
+
+
 def specs_of(axes: PyTree, name: str) -> Any:
     """``PartitionSpec`` of leaves of which each has an axis that is shared out over the devices of ``name``; -1: none."""
     return jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, name) if axis >= 0 else PartitionSpec(), axes)
@@ -101,7 +107,7 @@ def vmap_seeds(agent: Agent, num_seeds: int) -> Agent:
     def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         return _init_seeds(agent, seed_keys(key, num_seeds), hyperparams, env_params)
 
-    return agent._replace(init=init, step=lambda states: jax.vmap(agent.step)(states))
+    return agent._replace(init=init, step=over_seeds(num_seeds)(agent.step))
 
 
 def shard_seeds(agent: Agent, mesh: Mesh | None = None) -> Agent:
@@ -164,8 +170,7 @@ def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
         if data is None:
             return PartitionSpec(SEEDS)
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[several:], x.dtype), states)
-        specs = partition_specs(stepping, one)
-        return jax.tree.map(lambda spec: PartitionSpec(SEEDS, *spec), specs, is_leaf=_is_spec) if several else specs
+        return seed_specs(stepping, one) if several else partition_specs(stepping, one)
 
     def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         if not several:
@@ -182,7 +187,7 @@ def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
     def step(states: AgentState) -> Any:
         warn_if_eager(states)
         specs, gives = specs_for(states), PartitionSpec(SEEDS) if several else PartitionSpec()
-        one = jax.vmap(stepping.step) if several else stepping.step
+        one = over_seeds(states.iteration.shape[0] // mesh.shape[SEEDS] if several else None)(stepping.step)
         return jax.shard_map(one, mesh=mesh, in_specs=(specs,), out_specs=(specs, gives), check_vma=not several)(states)
 
     return stepping._replace(init=init, step=step)
@@ -202,8 +207,7 @@ def seed_keys(key: Key, num_seeds: int) -> Key:
 def _init_seeds(agent: Agent, keys: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
     number = keys.shape[0]
     given = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
-    per_seed = {name: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (number,)) for name, x in (given or {}).items()}
-    return jax.vmap(agent.init, in_axes=(0, 0, None))(keys, per_seed, env_params)
+    return jax.vmap(agent.init, in_axes=(0, 0, None))(keys, per_seed(given, number), env_params)
 
 
 def check_replicas(states: PyTree) -> None:

@@ -32,4 +32,9 @@ def alone(function: Callable[..., Any], in_axes: Axes = 0) -> Callable[..., Any]
 
 def per_seed(hyperparams: Mapping[str, Any] | None, num_seeds: int) -> dict[str, np.ndarray]:
     """Hyperparameters to change, one value for all seeds or one for each, as f32[num_seeds]."""
-    return {name: np.broadcast_to(np.float32(x), (num_seeds,)) for name, x in (hyperparams or {}).items()}
+
+    def of_all(x: Any) -> Any:
+        xp: Any = jnp if isinstance(x, jax.Array) else np  # a NumPy array starts no backend
+        return xp.broadcast_to(xp.asarray(x, xp.float32), (num_seeds,))
+
+    return {name: of_all(x) for name, x in (hyperparams or {}).items()}

@@ -23,8 +23,9 @@ import numpy as np
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.types import Rollout
-from tests.actor_pools import kept, runs, segments, soon, workers_of
+from tests.actor_pools import kept, segments, workers_of
 from tests.agents import small
+from tests.children import runs, soon
 from tests.gymnasium_envs import Told
 
 LAG = 1
@@ -128,7 +129,7 @@ def train(faults: int, seed: int = 0) -> Report:
         mark = Path(folder) / "order"
         agent = small("impala", f"gymnasium:tests.gymnasium_envs:Told?mark={mark}", learning_rate=0.01)
         options = {"num_workers": 2, "max_restarts": faults, "note": notes.append}
-        driver = HostDriver(agent, [seed], partial(Watched, **options), lag=LAG, threaded=False)
+        driver = HostDriver(agent, [seed], partial(Watched, **options), lag=LAG)
         states = driver.init()
         pool: Any = driver.learner.sampler  # type: ignore[union-attr]
         disturber = Disturber(pool, mark, faults, seed)

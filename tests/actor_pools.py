@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,10 @@ import numpy as np
 
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.types import Agent, Policy
+from tests.children import runs, soon
 
 ROOT = Path(__file__).parents[1]
 SEGMENTS = Path("/dev/shm")
-
-
-def runs(pid: int) -> bool:
-    """Whether a process does anything still: one that has ended may wait for whoever inherited it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    late = time.monotonic() + seconds
-    while not condition() and time.monotonic() < late:
-        time.sleep(0.02)
-    return condition()
 
 
 def pids(pool: ActorPool) -> list[int]:

@@ -15,8 +15,9 @@ from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.diagnostics import LAG, MOST_LAG, RESTARTS, TIMED
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.sampler import HostSampler
-from tests.actor_pools import keys, nothing_left, opened, pids, policies, soon
+from tests.actor_pools import keys, nothing_left, opened, pids, policies
 from tests.agents import assert_bit_equal, assert_close, small, small_ppo
+from tests.children import soon
 from tests.gymnasium_envs import Told
 
 ENV = "gymnasium:CartPole-v1"
@@ -60,7 +61,7 @@ def newest() -> Iterator[ActorPool]:
 def driven(agent: Any, pool: ActorPool, lag: int, *calls: int) -> Any:
     """What acted in a driver's iterations, and the metrics of all."""
     lent = Lent(pool)
-    driver = HostDriver(agent, SEEDS, lambda agent, seeds: lent, lag=lag, threaded=False)  # type: ignore[arg-type, return-value]
+    driver = HostDriver(agent, SEEDS, lambda agent, seeds: lent, lag=lag)  # type: ignore[arg-type, return-value]
     states, metrics = driver.init(), []
     for iterations in calls:
         states, new, _ = driver.iterate(states, iterations)
@@ -113,7 +114,7 @@ def test_two_runs_are_equal() -> None:
 
     def states(sampler: Any) -> Any:
         with nothing_left():
-            driver = HostDriver(small_ppo(ENV), SEEDS, sampler, lag=2, threaded=sampler is HostSampler)
+            driver = HostDriver(small_ppo(ENV), SEEDS, sampler, lag=2)
             states, metrics, _ = driver.iterate(driver.init(), 5)
             driver.close()
         return jax.device_get(states._replace(key=())), {name: x for name, x in metrics.items() if name not in TIMED}

@@ -16,8 +16,9 @@ import pytest
 import jaxrl
 from jaxrl.envs.child import WorkerFailed
 from jaxrl.runtime.checkpoint.manifest import steps
-from tests.actor_pools import ROOT, nothing_left, runs, segments, soon, workers_of
+from tests.actor_pools import ROOT, nothing_left, segments, workers_of
 from tests.agents import small
+from tests.children import runs, soon
 from tests.gymnasium_envs import Told
 
 SETTINGS: dict[str, Any] = {"seeds": [3, 5], "chunk_iterations": 1, "eval_every": 0, "tensorboard": False, "quiet": True}
@@ -119,7 +120,8 @@ def test_a_run_that_loses_too_many_workers_goes_on_when_it_is_asked(tmp_path: Pa
 FILES = """
 import gc, os, resource
 from tests.agents import small
-from tests.actor_pools import workers_of, soon, runs
+from tests.actor_pools import workers_of
+from tests.children import soon, runs
 from jaxrl.envs.child import WorkerFailed
 from jaxrl.runtime.actors.pool import ActorPool
 agent = small("a2c", "gymnasium:CartPole-v1", num_envs=8)

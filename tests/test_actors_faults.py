@@ -26,8 +26,9 @@ from jaxrl.runtime.actors.pool import ActorPool, _members
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.types import Agent, Rollout
-from tests.actor_pools import kept, keys, nothing_left, opened, pids, policies, runs, soon
+from tests.actor_pools import kept, keys, nothing_left, opened, pids, policies
 from tests.agents import assert_bit_equal, small, small_ppo
+from tests.children import runs, soon
 from tests.gymnasium_envs import Told
 
 SEEDS = [3, 5]
@@ -214,7 +215,7 @@ def driven(agent: Agent, iterations: int, lag: int, **options: Any) -> Any:
     """States and rollouts of a driver, and how often workers were replaced."""
     notes: list[str] = []
     with nothing_left():
-        driver = HostDriver(agent, SEEDS, partial(Killed, num_workers=2, note=notes.append, **options), lag=lag, threaded=False)
+        driver = HostDriver(agent, SEEDS, partial(Killed, num_workers=2, note=notes.append, **options), lag=lag)
         states = driver.init()
         pool: Any = driver.learner.sampler  # type: ignore[union-attr]
         states, _, _ = driver.iterate(states, iterations)

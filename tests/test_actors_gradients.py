@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.runtime.actors.drive import open_actors
+from jaxrl.runtime.actors.driver import open_actors
 from jaxrl.runtime.actors.scheme import resolve_scheme
 from jaxrl.runtime.drivers.diagnostics import LAG, RESTARTS, STALENESS
 from jaxrl.runtime.drivers.host import HostDriver

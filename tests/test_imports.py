@@ -67,7 +67,7 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 LAYERS = (
-    ("cache", "collectives", "goals", "interpreter", "masks", "names", "presets", "rows", "types"),
+    ("cache", "collectives", "goals", "interpreter", "masks", "names", "presets", "rows", "seeds", "types"),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "scan", "spaces", "threefry", "trust"),
     ("envs", "intrinsic", "minibatch", "models", "optimize", "replay", "rollout", "surrogates"),
     (

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.processes import Processes, WorkerRestarted
 from jaxrl.runtime.cli.main import main
 from jaxrl.types import HostEnv
+from tests.children import runs, soon
 
 FAILING = "gymnasium:tests.gymnasium_envs:Failing"
 ROOT = Path(__file__).parents[1]
@@ -33,21 +33,6 @@ def opened(num_envs: int = 4, **options: Any) -> Any:
     envs = env.open(num_envs, 0)
     envs.reset()
     return envs
-
-
-def runs(pid: int) -> bool:
-    """Whether a process does anything still: one that has ended may wait for whoever inherited it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    late = time.monotonic() + seconds
-    while not condition() and time.monotonic() < late:
-        time.sleep(0.02)
-    return condition()
 
 
 def numbers(envs: Any) -> list[int]:

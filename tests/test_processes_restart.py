@@ -20,7 +20,8 @@ from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.processes import Processes, WorkerRestarted
 from jaxrl.types import HostStep
 from tests.batches import ACTIONS, Batch, Flag, Later, Once
-from tests.test_processes import numbers, runs, soon
+from tests.children import runs, soon
+from tests.test_processes import numbers
 from tests.test_processes_memory import shared
 
 NOTHING = np.zeros(4, int)

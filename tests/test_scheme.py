@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -16,6 +16,7 @@ from jaxrl.models import actor_critic
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import SCHEMES, Scheme, describe, resolve_scheme
 from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.train import RunOptions
 from jaxrl.types import Agent
 from tests import probes
 from tests.actor_pools import nothing_left
@@ -68,6 +69,7 @@ def test_presets_serve_the_rule_that_they_are_named_for(name: str, rule: str) ->
 
 def test_all_presets_are_known() -> None:
     assert set(SCHEMES) == {"a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"} and jaxrl.Scheme is Scheme
+    assert set(get_args(get_args(get_type_hints(RunOptions)["scheme"])[0])) == set(SCHEMES)  # the command line's
 
 
 def test_how_many_workers() -> None:

@@ -26,8 +26,6 @@ class Ticket:
         """i32[num_seeds] per worker: the parameters that acted."""
         self.losses: list[Any] = [{}] * num_workers
         """Of each worker's gradient."""
-        self.discarded = 0
-        """Times that a worker left its part unfinished, which was then made again."""
         self.over = threading.Event()
 
 

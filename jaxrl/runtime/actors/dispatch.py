@@ -211,10 +211,11 @@ class Dispatcher:
                 os.read(self.asleep, 4096)
             else:
                 self._hear(by_connection[ready])
-        now = self.ran.look()
-        for member in self.members:
-            if trouble := member.trouble(int(self.rows[member.job.worker]), self.timeout, now):
-                self._replace(member, trouble)
+        if self.ran.is_due:
+            now = self.ran.look()
+            for member in self.members:
+                if trouble := member.trouble(int(self.rows[member.job.worker]), self.timeout, now):
+                    self._replace(member, trouble)
         with self.lock:
             for member in self.members:
                 self._send(member)
@@ -298,8 +299,6 @@ class Dispatcher:
             ) from cause
         with self.lock:
             self._put_down(member)
-            if ticket:
-                ticket.discarded += 1
         member.restarts += 1
         self.note(f"{member} {why} {where}; replaced (restart {self.restarts} of {self.max_restarts})")
         if remote:

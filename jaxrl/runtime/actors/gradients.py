@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from jaxrl.collectives import in_order
 from jaxrl.metrics import all_reduce
-from jaxrl.parallel import check_devices, declared_axes, specs_of
+from jaxrl.parallel import DATA, check_devices, declared_axes, make_mesh, specs_of
 from jaxrl.rollout import JOINED
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.diagnostics import Stopwatch, gradient_staleness, policy_lag
@@ -21,9 +21,6 @@ from jaxrl.runtime.system.devices import shard_count
 from jaxrl.seeds import over_seeds
 from jaxrl.spec import build
 from jaxrl.types import Agent, AgentState, Mean, Metrics, PyTree, Rollout
-
-SHARES = "shares"
-"""The axis of the learner's devices."""
 
 
 class MeanLearner(HostLearner):
@@ -86,20 +83,20 @@ class AllReducedLearner(HostLearner):
     def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
         devices = jax.local_devices()
         devices = devices[: shard_count(len(sampler.members), len(devices))]
-        self.shared = build(agent.spec, env=agent.env, axis_name=SHARES)
+        self.shared = build(agent.spec, env=agent.env, axis_name=DATA)
         check_devices(self.shared, len(devices))
-        self.mesh = jax.make_mesh((len(devices),), (SHARES,), axis_types=(AxisType.Auto,), devices=devices)
+        self.mesh = make_mesh({DATA: len(devices)}, devices)
         super().__init__(agent, sampler, num_seeds)
 
     def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
         lag = policy_lag(learner.version, rollout.version)
-        learner_specs = specs_of(declared_axes(learner), SHARES)
-        rollout_specs = specs_of(jax.tree.map(lambda axis, part: jax.tree.map(lambda _: axis, part), JOINED, rollout), SHARES)
+        learner_specs = specs_of(declared_axes(learner), DATA)
+        rollout_specs = specs_of(jax.tree.map(lambda axis, part: jax.tree.map(lambda _: axis, part), JOINED, rollout), DATA)
 
         @in_order
         def update(learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
             learner, losses = self.shared.algorithm.update(learner, rollout)
-            return learner, all_reduce(losses, SHARES)
+            return learner, all_reduce(losses, DATA)
 
         given, gives = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
         shared = jax.shard_map(update, mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)

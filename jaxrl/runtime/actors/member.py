@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,8 +29,13 @@ class Ran:
     def __init__(self) -> None:
         self.seconds, self.last = 0.0, time.monotonic()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a look: messages come more often, and each costs a file of the system's per worker."""
+        return time.monotonic() - self.last >= LOOK
+
     def look(self) -> float:
-        """To be asked every ``LOOK`` seconds, or more often."""
+        """To be asked when it ``is_due``."""
         now = time.monotonic()
         self.seconds, self.last = self.seconds + min(now - self.last, 2 * LOOK), now
         return self.seconds
@@ -82,8 +86,7 @@ class Member:
             return
         self.attached.add((told.kind, told.number))
         self.child.send(told)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its connection will say that it is gone
-            memory.give(self.child.connection, self.child.process.pid)
+        memory.give(self.child.connection, self.child.process.pid)
 
     def trouble(self, rows: int, timeout: float, now: float) -> str | None:
         """What is wrong with a process that has not ended, having told of so many ``rows``; ``now`` is by ``Ran``."""

@@ -35,7 +35,7 @@ class Scheme:
     """"all_reduced": the learner is several devices, as many as there are workers, each of which learns from one worker's
     rollouts by gradients that are averaged over all (DD-PPO, Wijmans et al. 2020)."""
     max_restarts: CountOrZero = 10
-    """How many workers may be replaced, in all, before the run ends."""
+    """How many workers may be replaced, in all, before the run ends; with ``inference="learner"``, each of them."""
     timeout: Positive = 60.0
     """Seconds in which a row must end; a worker that takes longer is taken to hang, and replaced."""
     pin: bool = False
@@ -114,6 +114,8 @@ def _why_impossible(scheme: Scheme) -> str | None:
             "updates='all_reduced' waits for the rollouts of all workers, made by the same parameters: nearest is "
             "clock='deterministic', inference='workers' (scheme='ddppo')"
         )
+    if scheme.pin and scheme.inference == "learner":
+        return "pin=True holds workers that act to cores, and with inference='learner' they only step: leave it out"
     if scheme.clock == "async" and scheme.gradients == "learner" and not scheme.lag:
         return (
             "clock='async' with lag=0 has nothing to do while the learner learns: nearest are lag=1, and clock='deterministic' "

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.agent import state_shapes
-from jaxrl.parallel import DATA, SEEDS, check_replicas, make_mesh, on_axis, partition_specs
+from jaxrl.parallel import DATA, SEEDS, check_replicas, make_mesh, on_axis, seed_specs
 from jaxrl.replay.size import stored_bytes
 from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.system.memory import check_replay_fits
@@ -165,8 +165,7 @@ class FusedDriver:
         """How states lie on the mesh: one for all leaves, or, where environments are shared out, one for each."""
         if self.devices_per_seed == 1:
             return PER_SEED
-        specs = partition_specs(self.stepping, state_shapes(self.agent))
-        return jax.tree.map(lambda spec: P(SEEDS, *spec), specs, is_leaf=_is_spec)
+        return seed_specs(self.stepping, state_shapes(self.agent))
 
     @property
     def _shardings(self) -> Any:

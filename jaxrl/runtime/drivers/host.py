@@ -134,18 +134,13 @@ class HostDriver:
 
     learner_of: Callable[..., HostLearner] = HostLearner
 
-    def __init__(
-        self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, lag: int = 0, threaded: bool = True
-    ) -> None:
-        """
-        Args:
-          lag: collect so many rollouts while others are learnt from: the n-th is asked for by the parameters of max(0, n - lag).
-          threaded: in a thread, where there is a lag; a sampler that collects in the background by itself needs none.
-        """
+    def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, lag: int = 0) -> None:
+        """``lag``: collect so many rollouts while others are learnt from: the n-th is asked for by the parameters of
+        max(0, n - lag). A sampler that cannot ``begin`` one in the background does so in a thread."""
         self.agent, self.seeds, self.sampler, self.lag = agent, list(seeds), sampler, lag
         self.learner: HostLearner | None = None
         self.merge = jax.jit(merge)
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-sampler") if lag and threaded else None
+        self.thread: ThreadPoolExecutor | None = None
         self.pending: deque[Callable[[], Collected]] = deque()
         """What waits for the rollouts of the next iterations."""
         self.failure: WorkerFailed | None = None
@@ -254,7 +249,10 @@ class HostDriver:
 
     def _open(self, seeds: Sequence[int]) -> HostLearner:
         self.close()  # a replay buffer that was not saved is filled by init, before adopt
-        self.learner = self.learner_of(self.agent, self.sampler(self.agent, seeds), len(seeds))
+        sampler = self.sampler(self.agent, seeds)
+        self.learner = self.learner_of(self.agent, sampler, len(seeds))
+        if self.lag and self.thread is None and not hasattr(sampler, "begin"):
+            self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-sampler")
         return self.learner
 
     def close(self) -> None:

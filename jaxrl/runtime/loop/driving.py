@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxrl.runtime.actors.drive import open_actors
+from jaxrl.runtime.actors.driver import open_actors
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.drivers.host import HostDriver

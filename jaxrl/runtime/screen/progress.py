@@ -53,7 +53,7 @@ class Lines:
         parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(eta)}"]
         if workers:
             rates, lags, restarts = zip(*workers, strict=True)
-            parts.append(f"workers {'+'.join(map(short, rates))}/s, lag {number(max(lags), 1)}, {sum(restarts)} restarts")
+            parts.append(f"workers {'+'.join(map(short, rates))}/s, lag {short(max(lags))}, {sum(restarts)} restarts")
         if compile_seconds > self._compile_seconds:
             parts.append(f"compiled in {duration(compile_seconds - self._compile_seconds)}")
             self._compile_seconds = compile_seconds
@@ -138,7 +138,7 @@ class Live:
             table.add_column(Text(name, style="dim"), justify="right")
         table.show_header = True
         for i, (rate, lag, restarts) in enumerate(workers[:SHOWN_WORKERS]):
-            table.add_row(str(i), short(rate), number(lag, 1), Text(str(restarts), style="bold red" if restarts else "bold"))
+            table.add_row(str(i), short(rate), short(lag), Text(str(restarts), style="bold red" if restarts else "bold"))
         return table
 
 

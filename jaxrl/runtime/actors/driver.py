@@ -47,4 +47,4 @@ def open_actors(
     elif scheme.gradients == "workers":
         driver = PartDriver if scheme.clock == "async" else MeanDriver
     played = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
-    return driver(played, seeds, lambda _, seeds: sampler(agent, seeds), lag=scheme.lag, threaded=scheme.inference == "learner")
+    return driver(played, seeds, lambda _, seeds: sampler(agent, seeds), lag=scheme.lag)
