@@ -43,14 +43,21 @@ class Child:
     """
 
     def __init__(
-        self, module: str, *, folders: Iterable[str] = (), variables: Mapping[str, str] = {}, log: Path | None = None
+        self,
+        module: str,
+        *,
+        folders: Iterable[str] = (),
+        variables: Mapping[str, str] = {},
+        log: Path | None = None,
+        output: int | None = None,
     ) -> None:
         """
         Args:
           module: whose ``__main__`` calls ``attend``.
           folders: where it looks for modules last.
           variables: of its environment, besides those of this process's.
-          log: where its output goes, at the end of what is there; None: to where this process's goes.
+          log: where its output goes, at the end of what is there.
+          output: where it goes without a log, as the end of a pipe; None: to where this process's goes.
 
         Raises:
           OSError: too many open files, or processes; the message says how many of them are allowed.
@@ -63,14 +70,14 @@ class Child:
             lifeline, self._lifeline = os.pipe()
             ours.callback(os.close, self._lifeline)
             theirs.callback(os.close, lifeline)
-            output = None if log is None else theirs.enter_context(log.open("ab"))
+            stream = output if log is None else theirs.enter_context(log.open("ab"))
             fds = connection.fileno(), lifeline
             self.process = subprocess.Popen(
                 python_command(module, *map(str, fds), folders=folders),
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=stream,
+                stderr=stream,
                 process_group=0,
                 env={**os.environ, **variables},
             )

@@ -16,7 +16,7 @@ import numpy as np
 from jaxrl.envs.child import GRACE, RemoteTraceback, WorkerFailed, end_all
 from jaxrl.envs.memory import SharedMemory
 from jaxrl.runtime.actors.blocks import Blocks, Ticket
-from jaxrl.runtime.actors.member import LOOK, Member, Ran
+from jaxrl.runtime.actors.member import Member
 from jaxrl.runtime.actors.messages import (
     CLOSE,
     POLICY,
@@ -33,6 +33,7 @@ from jaxrl.runtime.actors.messages import (
     part_of,
 )
 from jaxrl.runtime.drivers.diagnostics import WorkerState
+from jaxrl.runtime.system.clock import LOOK, Ran
 
 
 class Dispatcher:

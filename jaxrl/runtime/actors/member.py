@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,30 +14,8 @@ from jaxrl.runtime.actors.messages import Job, Memory
 START_TIMEOUT = 120.0
 """Seconds, at least, in which a worker must import what it needs, open its environments and compile what acts."""
 
-LOOK = 0.25
-"""Seconds between two looks at workers that tell nothing."""
-
 STANDSTILL = 1.0
 """Seconds after which a worker that was stopped (SIGSTOP) is replaced."""
-
-
-class Ran:
-    """Seconds in which this process ran. Where it was suspended, its workers were, too, as a batch system or a container does it,
-    and have not hung meanwhile."""
-
-    def __init__(self) -> None:
-        self.seconds, self.last = 0.0, time.monotonic()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time for a look: messages come more often, and each costs a file of the system's per worker."""
-        return time.monotonic() - self.last >= LOOK
-
-    def look(self) -> float:
-        """To be asked when it ``is_due``."""
-        now = time.monotonic()
-        self.seconds, self.last = self.seconds + min(now - self.last, 2 * LOOK), now
-        return self.seconds
 
 
 class Member:

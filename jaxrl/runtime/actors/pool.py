@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from jaxrl.runtime.actors.messages import Job, plain_leaves, rollout_of
 from jaxrl.runtime.drivers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.drivers.sampler import host_env
 from jaxrl.runtime.system.devices import threads_per_worker
+from jaxrl.runtime.system.variables import cpu_devices
 from jaxrl.seeds import over_seeds
 from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout
@@ -199,5 +199,4 @@ def _members(
 
 def _variables() -> dict[str, str]:
     """Of a worker's environment: one XLA device with one thread, on the CPU."""
-    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
-    return {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags}
+    return {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1", **cpu_devices(1)}
