@@ -144,7 +144,7 @@ _SAME_UNITS = {"num_mini_batch", "n_minibatches", "nminibatches", "minibatches",
 
 RUN_ARGUMENTS = (
     "seeds out eval_every eval_episodes eval_explore chunk_iterations exact_steps stop_at on_nan on_chunk init_from init_which"
-    " sampler overlap scheme num_workers checkpoint_every keep_checkpoints save_replay tensorboard wandb quiet"
+    " sampler overlap scheme num_workers devices_per_seed checkpoint_every keep_checkpoints save_replay tensorboard wandb quiet"
 )
 """What ``jaxrl.run`` takes and a builder does not."""
 

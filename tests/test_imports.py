@@ -107,6 +107,7 @@ def test_arrows_point_down_only(name: str) -> None:
 ROOMS = (
     "system",
     "records",
+    "hosts",
     "checkpoint",
     "figures",
     "screen",

@@ -22,12 +22,14 @@ from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
 from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which
 from jaxrl.runtime.drivers.samplers import check_overlap, check_sampler
-from jaxrl.runtime.loop.driving import check_one_way, open_driver
+from jaxrl.runtime.hosts.group import current
+from jaxrl.runtime.loop.driving import check_one_way, check_shared_out, open_driver
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
 from jaxrl.runtime.loop.session import OnChunk, Session
-from jaxrl.runtime.records.folder import WORKERS, RunFolder, read_config
+from jaxrl.runtime.loop.together import check_alike, open_folder
+from jaxrl.runtime.records.folder import WORKERS, read_config
 from jaxrl.runtime.records.record import as_arrays
 from jaxrl.runtime.screen.progress import make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache
@@ -81,6 +83,7 @@ def run(
     overlap: bool = False,
     scheme: Scheme | str | Mapping[str, Any] | None = None,
     num_workers: int | None = None,
+    devices_per_seed: int | None = None,
     checkpoint_every: float = 60.0,
     keep_checkpoints: int = 3,
     save_replay: bool = True,
@@ -139,6 +142,9 @@ def run(
       scheme: on host environments, who collects, computes gradients and applies them, in which processes, and who waits for whom:
         a ``jaxrl.Scheme``, or the name of one: "a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo".
       num_workers: worker processes of the scheme, or of "a2c" where none is named; they share out ``num_envs``.
+      devices_per_seed: of pure environments, over how many devices to share out the environments of each seed, which replay rules
+        learn from by batches that are drawn on each; default: one, or several where seeds alone leave devices idle and what is
+        learnt is the same but for rounding. It may differ when the run goes on.
       checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.
       keep_checkpoints: how many to keep.
       save_replay: False leaves the replay buffer out of checkpoints. A resumed run then fills a new one by a warm-up, and is
@@ -169,37 +175,43 @@ def run(
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
     chosen = resolve_scheme(agent, scheme, num_workers)
-    on_host: dict[str, Any] = {"sampler": check_sampler(agent, sampler), "overlap": check_overlap(agent, overlap)}
-    check_one_way(chosen, **on_host)
-    on_host["scheme"] = chosen and dataclasses.asdict(chosen)
-    on_host = {name: value for name, value in on_host.items() if value != ON_HOST[name]}
-    output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb))
+    on_host = _on_host(agent, sampler, overlap, chosen)
+    output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb, devices_per_seed))
+    if devices_per_seed is not None:
+        check_shared_out(agent, devices_per_seed)
     if out is not None:
         check_seal(agent, save_replay=save_replay)
+    looks: dict[str, Any] = {
+        "eval_every": eval_every,
+        "eval_episodes": eval_episodes,
+        "eval_explore": eval_explore,
+        "chunk_iterations": chunk_iterations,
+        "exact_steps": exact_steps,
+        "stop_at": stop_at,
+        "on_nan": on_nan,
+    }
+    asked = {
+        "total_steps": total_steps,
+        "seeds": seeds,
+        "hyperparams": values,
+        "save_replay": save_replay,
+        "out": out is not None,
+    }
+    check_alike(agent, asked | looks | on_host | output._asdict())
     with contextlib.ExitStack() as resources:
-        folder = None if out is None else resources.enter_context(contextlib.closing(RunFolder(out)))
+        folder = None if out is None else resources.enter_context(contextlib.closing(open_folder(out)))
         before = folder.config["run"] if folder and folder.config else None
-        plan = make_plan(
-            agent,
-            total_steps,
-            eval_every,
-            eval_episodes,
-            chunk_iterations,
-            stop_at,
-            on_nan,
-            eval_explore=eval_explore,
-            exact_steps=exact_steps,
-            before=before,
-        )
+        plan = make_plan(agent, total_steps, **looks, before=before)
         request = {**plan.describe(), "seeds": seeds, "hyperparams": values, "save_replay": save_replay, **on_host}
         if folder and before:
             folder.check_same(agent.spec, with_length_of(request, before))
 
         enable_compilation_cache()
-        logs = folder.path / WORKERS if folder and chosen else None
-        driver, devices, advice = open_driver(agent, seeds, **on_host, log_folder=logs, note=lambda text: progress.note(text))
+        on_host |= {"log_folder": folder.path / WORKERS if folder and chosen else None, "devices_per_seed": devices_per_seed}
+        driver, devices, advice = open_driver(agent, seeds, **on_host, note=lambda text: progress.note(text))
+        hidden = quiet or not current().is_first
         title, each = _title(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
-        progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=quiet)))
+        progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=hidden)))
         files = None
         if folder:
             files = RunFiles(folder, agent, request, output, devices, progress.note, each)
@@ -230,10 +242,19 @@ def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> 
     check_which("init_which", init_which)
 
 
+def _on_host(agent: Agent, sampler: str, overlap: bool, scheme: Scheme | None) -> dict[str, Any]:
+    """What of ``ON_HOST`` is asked for."""
+    asked: dict[str, Any] = {"sampler": check_sampler(agent, sampler), "overlap": check_overlap(agent, overlap)}
+    check_one_way(scheme, **asked)
+    asked["scheme"] = scheme and dataclasses.asdict(scheme)
+    return {name: value for name, value in asked.items() if value != ON_HOST[name]}
+
+
 def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
     """Of the panel and the learning curve."""
     title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {num_seeds} seed{'s' * (num_seeds > 1)}"
-    return f"{title} on {num_devices} devices" if num_devices > 1 else title
+    processes = f" of {current().num_processes} processes" if not current().is_alone else ""
+    return f"{title} on {num_devices} devices{processes}" if num_devices > 1 else title
 
 
 def _notes(
@@ -245,7 +266,10 @@ def _notes(
         yield f"total_steps={whole(asked)} rounded up to {total_steps}: whole iterations of {rows} rows"
     if devices_per_seed > 1:
         share = agent.num_envs // devices_per_seed
-        yield f"{devices_per_seed} devices share a seed's environments, {share} each, and learn what one would, up to rounding"
+        alike = (
+            "learn what one would, up to rounding" if agent.algorithm.learn is None else "draw a share of each batch from them"
+        )
+        yield f"{devices_per_seed} devices share a seed's environments, {share} each, and {alike}"
     if advice:
         yield advice
     if out is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl.runtime.checkpoint import leaves, manifest
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, CheckpointWarning, Damage, step_folders, steps
 from jaxrl.runtime.checkpoint.quiet import Quiet
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.runtime.system.warn import warn
@@ -107,6 +108,18 @@ def read_info(folder: str | os.PathLike[str], *, step: int | None = None, run: s
         return found
     hint = "Put the files back from a copy" + (", or leave step out to use another step." if step is not None else ".")
     raise CheckpointError(f"no whole checkpoint: {'; '.join(problems)}. {hint}")
+
+
+def read_agreed_info(folder: Path, *, run: str | None = None) -> CheckpointInfo:
+    """What all processes of the group restore: the step that the first of them finds whole. The others look at that alone."""
+    found: list[CheckpointInfo] = []
+
+    def newest() -> int:
+        found.append(read_info(folder, run=run))
+        return found[0].step
+
+    step = current().of_first(newest)
+    return found[0] if found else read_info(folder, step=step, run=run)
 
 
 def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from jaxrl.runtime.checkpoint import manifest
@@ -18,6 +19,7 @@ from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.states import without_buffers
 from jaxrl.runtime.checkpoint.store import PendingSave
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, RunFolder, plain, set_aside
 from jaxrl.runtime.records.record import Record
 from jaxrl.runtime.system.disk import move_damaged
@@ -29,7 +31,7 @@ SHARE = 0.03
 
 
 class Saver:
-    """Writes ``checkpoints/`` and ``best/`` of a run."""
+    """Writes ``checkpoints/`` and ``best/`` of a run: in a group all processes do, at the same steps, when the first says so."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Saver:
         self._keep, self._leave_out, self._note = keep, leave_out, note
         self._every = self._least = every or math.inf
         self._last = time.perf_counter()
+        self._group = current()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-checkpoint")
         self._pending: Future[float] | None = None
         self._better: tuple[PyTree, int] | None = None
@@ -66,9 +69,11 @@ class Saver:
 
     def is_due(self) -> bool:
         """Whether it is time for a checkpoint, and the one before is done."""
-        if self._pending is not None and self._pending.done():
-            self._collect()
-        return self._pending is None and time.perf_counter() - self._last >= self._every
+        done = self._pending is None or self._pending.done()
+        if not all(self._group.gather(done)):
+            return False
+        self._collect()
+        return self._group.gather(time.perf_counter() - self._last >= self._every)[0]
 
     def begin(self, states: PyTree, step: int) -> None:
         """Hand a checkpoint to the background, once ``is_due``."""
@@ -91,7 +96,11 @@ class Saver:
         self._collect()
         self._write_best()
         if self.saved != step:
-            self._save(self._checkpoints, self.slimmed(states), step, keep=self._keep).finish()
+            self._save_now(self._checkpoints, self.slimmed(states), step, self._keep)
+
+    def _save_now(self, folder: Path, states: PyTree, step: int, keep: int) -> None:
+        pending = self._save(folder, states, step, keep=keep)
+        self._group.together(lambda: str(pending.finish()))
 
     def slimmed(self, states: PyTree) -> PyTree:
         """What a checkpoint holds of the states: everything, or all but the replay buffer."""
@@ -120,7 +129,7 @@ class Saver:
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
-        seconds = pending.result()
+        seconds = self._group.together(pending.result)[0]
         if seconds > SHARE * self._every:
             self._every = seconds / SHARE
             self._note(
@@ -132,10 +141,15 @@ class Saver:
         if self._better is None:
             return
         (policies, step), self._better = self._better, None
+        if self._group.of_first(lambda: self._make_room_for_best(step)):
+            self._save_now(self._best, policies, step, keep=1)
+
+    def _make_room_for_best(self, step: int) -> bool:
+        """Whether policies of this step are to be written; what they must not replace is set aside."""
         last = latest_step(self._best)
         in_the_way = self._best_is_lost or self._best_is_unknown
         if last is not None and step <= last and not in_the_way:  # a resumed run comes by again
-            return
+            return False
         self._folder.check_there()
         if self._best_is_unknown:
             aside = set_aside(self._best)
@@ -143,7 +157,7 @@ class Saver:
         elif os.path.lexists(self._best) and (self._best_is_lost or not self._best.is_dir()):
             move_damaged(self._best)
         self._best_is_lost = self._best_is_unknown = False
-        self._save(self._best, policies, step, keep=1).finish()
+        return True
 
     def compare_best(self, records: Sequence[Record], step: int) -> None:
         """Where the records up to a checkpoint lack the evaluation of the best policies, these must not be deleted."""
@@ -152,6 +166,9 @@ class Saver:
 
     def has_best(self) -> bool:
         """Whether the best policies can be restored; if not, that is said, and the next ones take their place."""
+        return self._group.of_first(self._find_best)
+
+    def _find_best(self) -> bool:
         try:
             with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
                 read_info(self._best, run=self._folder.id)

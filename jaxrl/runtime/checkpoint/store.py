@@ -21,6 +21,7 @@ from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint import leaves, manifest
 from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointError, CheckpointWarning, Damage, step_folders, steps
 from jaxrl.runtime.checkpoint.quiet import Quiet
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.disk import move_damaged, savable
 from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree
@@ -32,7 +33,8 @@ def save(
     """Save a state as ``folder/<step>`` and delete all but the last ``keep`` steps.
 
     Args:
-      folder: made if it is missing. One process at a time writes to it; others may read meanwhile.
+      folder: made if it is missing. One process at a time writes to it; others may read meanwhile. The processes of a group
+        (see ``jaxrl.parallel.initialize``) save together, each its shards, in a folder that all share.
       state: any pytree of arrays (NumPy's, or JAX's on one device or sharded over several) and typed PRNG keys.
       step: at least 0, and above every whole step in the folder. Steps from here on that are not whole are set aside as
         ``<step>.damaged``.
@@ -49,7 +51,8 @@ def save(
       OSError: the folder cannot be written to.
       CheckpointError: writing failed, say on a full disk. Earlier steps are untouched.
     """
-    return PendingSave(folder, state, step, spec=spec, keep=keep, run=run).finish()
+    pending = PendingSave(folder, state, step, spec=spec, keep=keep, run=run)
+    return Path(current().together(lambda: str(pending.finish()))[0])
 
 
 class PendingSave:
@@ -79,10 +82,14 @@ class PendingSave:
         self._step, self._keep = check_count("step", step, at_least=0), check_count("keep", keep)
         self._about = {"spec": _plain("spec", spec), "run": run, "request": _plain("request", request)}
         self._about["structure"], arrays = leaves.encode(state)
-        self._folder, self._check = savable(folder), check
-        check()
-        _make_way(self._folder, self._step, run)
-        self._unfinished = _open_for_writing(self._folder)
+        self._folder, self._check, self._is_first = savable(folder), check, current().is_first
+
+        def make_room() -> str:
+            check()
+            _make_way(self._folder, self._step, run)
+            return _open_for_writing(self._folder)
+
+        self._unfinished = self._folder / UNFINISHED / current().of_first(make_room)
         self._quiet = contextlib.ExitStack()
         self._quiet.enter_context(Quiet())
         try:
@@ -98,6 +105,10 @@ class PendingSave:
         folder, place = self._folder, self._folder / str(self._step)
         try:
             self._manager.wait_until_finished()
+            if not self._is_first:  # which alone moves and deletes
+                self._manager.close()
+                self._quiet.close()
+                return place
             self._check()
             manifest.write(self._unfinished / place.name, self._step, **self._about)
             os.replace(self._unfinished / place.name, place)
@@ -119,6 +130,15 @@ class PendingSave:
         """
         with contextlib.suppress(Exception):  # closing reports the same failure again, and there may be nothing to close
             self._manager.close()
+        if self._is_first:
+            self._clear_away()
+        self._check()
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if len(reason) > 300:
+            reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last
+        return CheckpointError(f"saving step {self._step} in {self._folder} failed: {reason}. The steps before it are untouched.")
+
+    def _clear_away(self) -> None:
         for _ in range(20):  # threads that are still writing may put a file where others were just cleared away
             shutil.rmtree(self._unfinished, ignore_errors=True)
             if not os.path.lexists(self._unfinished):
@@ -126,11 +146,6 @@ class PendingSave:
             time.sleep(0.05)
         with contextlib.suppress(OSError):
             self._unfinished.parent.rmdir()
-        self._check()
-        reason = " ".join(str(error).split()) or type(error).__name__
-        if len(reason) > 300:
-            reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last
-        return CheckpointError(f"saving step {self._step} in {self._folder} failed: {reason}. The steps before it are untouched.")
 
 
 def _plain(name: str, data: Any) -> Any:
@@ -140,10 +155,11 @@ def _plain(name: str, data: Any) -> Any:
         raise TypeError(f"{name} must be plain JSON data (dicts, lists, strings, numbers, booleans, None): {error}") from None
 
 
-def _open_for_writing(folder: Path) -> Path:
-    """Make the folder, and in it an empty one for the save to come; this also shows whether the folder can be written to.
+def _open_for_writing(folder: Path) -> str:
+    """Make the folder, and in its ``UNFINISHED`` an empty one for the save to come, whose name this gives; it also shows whether
+    the folder can be written to.
 
-    Its name is no other save's: should the folder be deleted and become another run's while orbax writes, the two stay apart.
+    The name is no other save's: should the folder be deleted and become another run's while orbax writes, the two stay apart.
     """
     unfinished = folder / UNFINISHED / f"save-{os.urandom(6).hex()}"
     try:
@@ -154,7 +170,7 @@ def _open_for_writing(folder: Path) -> Path:
         raise OSError(
             error.errno, f"cannot save checkpoints in folder={str(folder)!r}: {reason}. Give a folder that can be written to"
         ) from None
-    return unfinished
+    return unfinished.name
 
 
 def _make_way(folder: Path, step: int, run: str | None) -> None:

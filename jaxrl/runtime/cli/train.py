@@ -93,6 +93,8 @@ class RunOptions:
     """On host environments, who collects, computes gradients and applies them, in which processes, and who waits for whom."""
     num_workers: Annotated[Count | None, shown_as("INT", "none, or with a scheme one less than cores")] = None
     """Worker processes that share out the environments."""
+    devices_per_seed: Annotated[Count | None, shown_as("INT", "1, or more where seeds leave devices idle")] = None
+    """Devices that share out the environments of each seed, where they are in JAX."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
     keep_checkpoints: Count = 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import jax
+
 from jaxrl import agent as agents
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.parallel import DATA, check_devices, on_axis
@@ -18,17 +20,23 @@ MIN_ROWS = 4_096
 cores, 32,768 train 1.4 times as fast as on one of them, 4,096 1.3 times, 2,048 1.1 times."""
 
 
-def open_fused(agent: Agent, seeds: Sequence[int]) -> tuple[FusedDriver, Layout]:
-    """A driver on all devices that serve."""
+def open_fused(agent: Agent, seeds: Sequence[int], each: int | None = None) -> tuple[FusedDriver, Layout]:
+    """A driver on all devices that serve, also those of other processes of the group.
+
+    Args:
+      each: over so many devices the environments of each seed are shared out; default: as many as serve.
+    """
     shared = functools.cache(lambda: _shared(agent))
 
     def share(spare: int) -> int:
-        number = devices_per_seed(agent, spare)
+        number = devices_per_seed(agent, spare) if jax.process_count() == 1 else most_devices(agent, spare)
         return number if number > 1 and shared() else 1
 
-    layout = seed_devices(len(seeds), share)
-    each = layout.devices_per_seed
-    return FusedDriver(agent, seeds, layout.devices, each, shared() if each > 1 else agent), layout
+    layout = seed_devices(len(seeds), share, each, of_all_processes=True)
+    if layout.devices_per_seed == 1:
+        return FusedDriver(agent, seeds, layout.devices), layout
+    stepping = on_axis(agent, DATA) if each else shared()
+    return FusedDriver(agent, seeds, layout.devices, layout.devices_per_seed, stepping), layout
 
 
 def devices_per_seed(agent: Agent, spare: int) -> int:
@@ -39,6 +47,12 @@ def devices_per_seed(agent: Agent, spare: int) -> int:
     most = min(spare, agent.steps_per_iteration // MIN_ROWS)
     powers = [2**n for n in range(1, most.bit_length())] if _learns_alike(agent) else []
     return next((number for number in reversed(powers) if _divides(agent, number)), 1)
+
+
+def most_devices(agent: Agent, spare: int) -> int:
+    """The most of ``spare`` devices that can share out the environments of one seed, where all are to serve: those of several
+    processes, which were started for that."""
+    return next(number for number in range(spare, 0, -1) if number == 1 or _divides(agent, number))
 
 
 def _divides(agent: Agent, num_devices: int) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from jaxrl.config import check_count
+from jaxrl.parallel import check_devices
 from jaxrl.runtime.actors.driver import open_actors
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.drivers.driver import Driver
@@ -24,6 +26,16 @@ def check_one_way(scheme: Scheme | None, sampler: str, overlap: bool) -> None:
         raise ValueError(f"{which} is for environments in this process: leave it out beside a scheme, which has clock= and lag=")
 
 
+def check_shared_out(agent: Agent, devices_per_seed: int) -> None:
+    """Refuse to share out environments where that is not done, or not evenly."""
+    if isinstance(agent.env, HostEnv):
+        raise ValueError(
+            f"devices_per_seed={devices_per_seed} is for environments in JAX, and {agent.env.name} runs on the host: see "
+            "scheme='ddppo'"
+        )
+    check_devices(agent, check_count("devices_per_seed", devices_per_seed))
+
+
 def open_driver(
     agent: Agent,
     seeds: list[int],
@@ -32,11 +44,12 @@ def open_driver(
     scheme: Mapping[str, Any] | None = None,
     log_folder: Path | None = None,
     note: Callable[[str], None] = print,
+    devices_per_seed: int | None = None,
 ) -> tuple[Driver, list[jax.Device], str | None]:
     """The driver for the agent's kind of environment, its devices, and advice about them."""
     if scheme is not None:
         return open_actors(agent, seeds, Scheme(**scheme), log_folder, note), jax.local_devices()[:1], None
     if isinstance(agent.env, HostEnv):
         return HostDriver(agent, seeds, SAMPLERS[sampler], lag=int(overlap)), jax.local_devices()[:1], None
-    driver, layout = open_fused(agent, seeds)
+    driver, layout = open_fused(agent, seeds, devices_per_seed)
     return driver, layout.devices, layout.advice

@@ -19,10 +19,11 @@ import numpy as np
 
 from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, latest_step
-from jaxrl.runtime.checkpoint.restore import read_info, read_state
+from jaxrl.runtime.checkpoint.restore import read_agreed_info, read_state
 from jaxrl.runtime.checkpoint.saver import Saver
 from jaxrl.runtime.checkpoint.states import listed, stacked
 from jaxrl.runtime.checkpoint.transfer import describe_source, recorded_source
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.loop.plan import with_length_of
 from jaxrl.runtime.records.folder import (
     BEST,
@@ -49,12 +50,13 @@ from jaxrl.types import Agent, PyTree
 
 
 class Output(NamedTuple):
-    """How a run's results are kept; nothing of it changes a result."""
+    """How a run's results are kept, and on what it computes: a run goes on with other values of these."""
 
     checkpoint_every: float = 60.0
     keep_checkpoints: int = 3
     tensorboard: bool = True
     wandb: str | None = None
+    devices_per_seed: int | None = None
 
 
 def check_output(output: Output) -> Output:
@@ -101,7 +103,7 @@ class RunFiles:
     @property
     def can_resume(self) -> bool:
         """Whether there is a checkpoint."""
-        return latest_step(self.folder.path / CHECKPOINTS) is not None
+        return current().of_first(lambda: latest_step(self.folder.path / CHECKPOINTS) is not None)
 
     @property
     def moved(self) -> str:
@@ -127,7 +129,7 @@ class RunFiles:
           target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
         """
         folder = self.folder.path / CHECKPOINTS
-        found = read_info(folder, run=self.folder.id)
+        found = read_agreed_info(folder, run=self.folder.id)
         if found.step >= 2**31:
             raise CheckpointError(f"{folder / str(found.step)} is no checkpoint of a run, which counts iterations in 32 bits")
         self._check_saved(found)
@@ -169,6 +171,8 @@ class RunFiles:
         return shlex.join([*words, *(word for name in trusted for word in ("--trust", name))])
 
     def log(self, record: Record) -> None:
+        if not current().is_first:
+            return
         with self._explaining():
             self.folder.check_there()
             self._sinks = self._sinks or self._open_sinks()
@@ -187,6 +191,8 @@ class RunFiles:
 
         self._flush()
         self.saver.finish(states, step)
+        if not current().is_first:
+            return
         self.folder.check_there()
         with best_effort(CURVE):
             learning_curve(history, self.folder.path / CURVE, title=title, subtitle=subtitle)

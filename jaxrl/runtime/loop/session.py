@@ -15,6 +15,7 @@ from jaxrl.metrics import merge, widened
 from jaxrl.runtime.checkpoint.states import with_buffers, with_total_steps
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.drivers.driver import Driver
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.loop.files import RunFiles
 from jaxrl.runtime.loop.interrupt import Interrupt
 from jaxrl.runtime.loop.plan import Plan
@@ -54,7 +55,7 @@ class Session:
     def __post_init__(self) -> None:
         self.history: list[Record] = []
         self.unlogged: list[Record] = []
-        self.interrupt = Interrupt()
+        self.interrupt, self.group = Interrupt(), current()
         self.told_of_interrupt = self.told_of_blanks = False
         self.trained = 0
         """Iterations of training so far; the number of an iteration counts the warm-up's, too."""
@@ -106,13 +107,13 @@ class Session:
 
     def train(self, states: PyTree) -> PyTree:
         """Go on to the end of the plan, or to a reason to stop before."""
-        if self.plan.eval_every and not (self.trained or self.history or self.interrupt.requested):
+        if not self.asked_to_stop() and self.plan.eval_every and not (self.trained or self.history):
             record = self.record(states, np.nan)  # so that learning curves begin where training does
             self.keep(states, record)
             self.progress.update(record, np.nan, self.compile_seconds)
         begin, compiled, first = time.perf_counter(), self.compile_seconds, self.trained
         for stop in self.plan.stops(self.trained):
-            if self.ended or self.interrupt.requested:
+            if self.asked_to_stop() or self.ended:
                 break
             states, record = self.chunk(states, stop)
             if not record:
@@ -121,6 +122,11 @@ class Session:
             eta = elapsed / (stop - first) * (self.plan.iterations - stop)
             self.progress.update(record, eta, self.compile_seconds, getattr(self.driver, "workers", list)())
         return states
+
+    def asked_to_stop(self) -> bool:
+        """Whether a signal came, to any process of the group: all then stop at the same iteration."""
+        self.interrupt.requested = max(self.group.gather(self.interrupt.requested))
+        return bool(self.interrupt.requested)
 
     @property
     def ended(self) -> str | None:
@@ -182,7 +188,7 @@ class Session:
             given = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
             if given is not None:
                 if self.diverged.any():  # what was frozen and is given something else goes on
-                    self.diverged = record["diverged"] = self.diverged & ~changed(states, given)
+                    self.diverged = record["diverged"] = self.diverged & ~self.changed(states, given)
                 states = self.driver.place(given)
         self.keep(states, record)
         return states, record
@@ -258,7 +264,7 @@ class Session:
                 self.told_of_interrupt = True
                 self.progress.note("stopping after this chunk; Ctrl-C again to stop at once")
             time.sleep(0.002)
-        return jax.device_get(tree)
+        return self.group.fetch(tree)
 
     def report_diverged(self, new: np.ndarray) -> None:
         if new.any():
@@ -284,13 +290,12 @@ class Session:
                 parts.append(f"resume with: {files.resume_command}")
         return "; ".join(parts)
 
+    def changed(self, before: PyTree, after: PyTree) -> Any:
+        """bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
+        learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
+        differ = [x != y for x, y in zip(*self.group.fetch(learnt), strict=True)]
+        return np.logical_or.reduce([np.any(x, axis=tuple(range(1, np.ndim(x)))) for x in differ])
+
     @property
     def compile_seconds(self) -> float:
         return getattr(self.driver, "compile_seconds", 0.0)
-
-
-def changed(before: PyTree, after: PyTree) -> Any:
-    """bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
-    learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
-    differ = [np.asarray(x) != np.asarray(y) for x, y in zip(*learnt, strict=True)]
-    return np.logical_or.reduce([x.any(axis=tuple(range(1, x.ndim))) for x in differ])

@@ -114,6 +114,22 @@ class RunFolder:
         return lock
 
 
+class GuestFolder(RunFolder):
+    """A run's folder as the processes of a group see it that write nothing there but their shards of checkpoints: the first of
+    them has claimed it. What it knows, these are told."""
+
+    def __init__(self, out: str | os.PathLike[str], config: dict[str, Any] | None, run: str | None) -> None:
+        self.path, self._shown = savable(out, "out"), os.fspath(out)
+        self.config, self.id = config, run
+
+    @property
+    def is_there(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """``config.json`` of a run's folder.
 

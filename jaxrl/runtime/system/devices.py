@@ -66,22 +66,32 @@ class Layout(NamedTuple):
     """Over how many of them the environments of each seed are shared out."""
 
 
-def seed_devices(num_seeds: int, share: Callable[[int], int] = lambda spare: 1) -> Layout:
+def seed_devices(
+    num_seeds: int, share: Callable[[int], int] = lambda spare: 1, each: int | None = None, *, of_all_processes: bool = False
+) -> Layout:
     """The devices to shard the seeds over.
 
     Args:
       share: how many devices to the environments of one seed, of so many that there are for each shard of the seeds.
+      each: so many, in its place.
+      of_all_processes: those of a group's other processes too, each of which must then have one that serves.
     """
     request_cpu_devices()
-    devices, cores = jax.local_devices(), usable_cores()
+    devices, cores = jax.devices() if of_all_processes else jax.local_devices(), usable_cores()
+    if each is not None and each > len(devices):
+        raise ValueError(f"devices_per_seed={each} is more than there are devices, {len(devices)}")
 
     def laid_out(num_devices: int) -> tuple[int, int]:
+        if each is not None:
+            return shard_count(num_seeds, num_devices // each), each
         shards = shard_count(num_seeds, num_devices)
         return shards, share(num_devices // shards)
 
-    (shards, each), advice = laid_out(len(devices)), None
-    used, able = shards * each, min(num_seeds, len(devices))
-    if devices[0].platform == "cpu" and len(devices) < cores and math.prod(laid_out(cores)) > used:
+    (shards, per_seed), advice = laid_out(len(devices)), None
+    used, able = shards * per_seed, min(num_seeds, len(devices))
+    if of_all_processes and jax.process_count() > 1:
+        _check_all_serve(devices[:used], num_seeds)
+    elif each is None and devices[0].platform == "cpu" and len(devices) < cores and math.prod(laid_out(cores)) > used:
         now = f"{used} CPU device{'s' if used > 1 else ''}"
         whose = f"{num_seeds} seeds share" if num_seeds > 1 else "1 seed has"
         advice = (
@@ -90,7 +100,18 @@ def seed_devices(num_seeds: int, share: Callable[[int], int] = lambda spare: 1) 
         )
     elif shards < able and used < len(devices):
         advice = f"{num_seeds} seeds divide over {shards} of {len(devices)} devices only: a multiple of {able} would use {able}"
-    return Layout(devices[:used], advice, each)
+    return Layout(devices[:used], advice, per_seed)
+
+
+def _check_all_serve(devices: list[jax.Device], num_seeds: int) -> None:
+    """Refuse a layout that leaves a process without a device: all of them run the program."""
+    number = jax.process_count()
+    if idle := sorted({*range(number)} - {device.process_index for device in devices}):
+        raise ValueError(
+            f"{num_seeds} seed{'s' * (num_seeds > 1)} can use {len(devices)} of the {jax.device_count()} devices of {number} "
+            f"processes, and process {idle[0]} has none of those: use a number of seeds that is a multiple of {number}, or "
+            "num_envs (and batch_size) that the devices of a seed divide, or fewer processes"
+        )
 
 
 def cache_folder() -> Path | None:

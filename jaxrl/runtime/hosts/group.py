@@ -1,0 +1,136 @@
+"""``Group``: what the processes that train together tell each other besides arrays."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax._src import distributed  # its store of short texts has no public door; orbax goes in here, too
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxrl.types import PyTree
+
+T = TypeVar("T")
+SLICE_MS = 1_000
+"""How long one question to the store may take: between two of them Python answers signals."""
+PATIENCE = 24 * 3600.0
+"""Seconds to wait for others in the middle of a run: one that is dead is found by JAX's heartbeat, long before."""
+
+
+class ProcessFailed(ValueError):
+    """Another process of the group could not do its part; the message names it, and says why."""
+
+
+class Group:
+    """The processes of ``jax.distributed``; one process alone is a group of itself, which waits for nobody.
+
+    Every method is called by all, in the same order, from their main threads.
+    """
+
+    def __init__(self) -> None:
+        state = distributed.global_state
+        self._store: Any = state.client
+        self.process_id: int = state.process_id or 0
+        self.num_processes: int = (state.num_processes or 1) if state.client is not None else 1
+        self._turn = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes, shows and decides."""
+        return self.process_id == 0
+
+    @property
+    def is_alone(self) -> bool:
+        return self.num_processes == 1
+
+    def gather(self, data: Any, timeout: float = PATIENCE) -> list[Any]:
+        """What each process says, by their numbers: plain JSON data.
+
+        Raises:
+          TimeoutError: one said nothing in ``timeout`` seconds.
+        """
+        if self.is_alone:
+            return [data]
+        self._turn += 1
+        late, here = time.monotonic() + timeout, f"jaxrl/{self._turn}"
+        if not self.is_first:
+            self._store.key_value_set(f"{here}/{self.process_id}", json.dumps(data))
+            return json.loads(self._get(f"{here}/all", 0, late))
+        said = [data, *(json.loads(self._get(f"{here}/{i}", i, late)) for i in range(1, self.num_processes))]
+        self._store.key_value_set(f"{here}/all", json.dumps(said))
+        self._store.key_value_delete(f"jaxrl/{self._turn - 1}/")  # which all have read: they are here now
+        return json.loads(json.dumps(said))
+
+    def of_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives in process 0, which alone calls it: plain JSON data. If it fails there, all fail."""
+        return self.together(make if self.is_first else lambda: None)[0]
+
+    def together(self, make: Callable[[], T], timeout: float = PATIENCE) -> list[Any]:
+        """Call it in all processes: plain JSON data from each. If it fails in one, it raises in all.
+
+        Raises:
+          ProcessFailed: it failed in another one.
+        """
+        if self.is_alone:
+            return [make()]
+        error: Exception | None = None
+        try:
+            given: Any = {"value": make()}
+        except Exception as failure:
+            error, given = failure, {"error": " ".join(str(failure).split()) or type(failure).__name__}
+        said = self.gather(given, timeout)
+        if error is not None:
+            raise error
+        for number, each in enumerate(said):
+            if "error" in each:
+                raise ProcessFailed(f"process {number}: {each['error']}")
+        return [each["value"] for each in said]
+
+    def fetch(self, tree: PyTree) -> PyTree:
+        """Arrays on the host, whole, also those of which other processes hold shards."""
+        if any(map(_is_spread, jax.tree.leaves(tree))):
+            tree = jax.tree.map(lambda x: x.addressable_data(0) if _is_spread(x) else x, _replicated(tree))
+        return jax.device_get(tree)
+
+    def _get(self, key: str, whose: int, late: float) -> str:
+        while True:
+            try:
+                return self._store.blocking_key_value_get(key, SLICE_MS)
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise
+            if time.monotonic() > late:
+                raise TimeoutError(f"process {whose} did not come so far in time: see what it says")
+
+
+def _is_spread(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not x.is_fully_addressable
+
+
+def _replicated(tree: PyTree) -> PyTree:
+    """With whole copies of what is spread, in one program for all."""
+    leaves, structure = jax.tree.flatten(tree)
+    spread = [x for x in leaves if _is_spread(x)]
+    meshes = {x.sharding.mesh for x in spread}
+    whole = iter(_gathering(NamedSharding(meshes.pop(), PartitionSpec()))(spread))
+    return structure.unflatten([next(whole) if _is_spread(x) else x for x in leaves])
+
+
+@functools.cache
+def _gathering(sharding: NamedSharding) -> Callable[..., Any]:
+    return jax.jit(lambda tree: tree, out_shardings=sharding)
+
+
+_current: Group | None = None
+
+
+def current() -> Group:
+    """The group of this process, as it is now."""
+    global _current
+    if _current is None or (_current.is_alone and distributed.global_state.client is not None):
+        _current = Group()
+    return _current

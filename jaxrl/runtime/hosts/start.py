@@ -1,0 +1,102 @@
+"""``jaxrl.parallel.initialize``: this process becomes one of a group."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from types import TracebackType
+
+import jax
+
+from jaxrl.config import Range, check_number
+from jaxrl.runtime.hosts.group import Group, current
+from jaxrl.runtime.hosts.place import HEARTBEAT, Place, find_place, is_loopback
+from jaxrl.runtime.hosts.roll_call import bind_address, roll_call
+from jaxrl.runtime.records.origin import installed_versions
+
+COMPARED = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
+"""Packages of which all processes need the same version."""
+
+SHUTDOWN = 10
+"""Seconds that a process waits for the others at its end."""
+
+
+def initialize(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    timeout: float = 60.0,
+    heartbeat: float | None = None,
+) -> Group:
+    """See ``jaxrl.parallel.initialize``, its door; gives the group."""
+    check_number("timeout", timeout, Range(0, open_low=True))
+    heartbeat = check_heartbeat(heartbeat)
+    place = find_place(os.environ, coordinator, num_processes, process_id)
+    if place.num_processes == 1:
+        return current()
+    _check_unused()
+    _check_own_name(place)
+    roll_call(place, {name: version for name, version in installed_versions().items() if name in COMPARED}, timeout)
+    # JAX would catch SIGTERM, and only take a note of it.
+    jax.config.update("jax_enable_preemption_service", False)
+    host, port = bind_address(place)
+    jax.distributed.initialize(
+        place.coordinator,
+        place.num_processes,
+        place.process_id,
+        cluster_detection_method="deactivate",
+        coordinator_bind_address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        initialization_timeout=max(1, round(timeout)),
+        heartbeat_timeout_seconds=max(1, round(heartbeat)),
+        shutdown_timeout_seconds=SHUTDOWN,
+    )
+    sys.excepthook = _end_at_once
+    return current()
+
+
+def check_heartbeat(heartbeat: float | None) -> float:
+    """Seconds: what was given, or what the environment says."""
+    if heartbeat is None:
+        said = os.environ.get(HEARTBEAT, "30")
+        try:
+            heartbeat = float(said)
+        except ValueError:
+            raise ValueError(f"{HEARTBEAT}={said!r} must be a number of seconds") from None
+    check_number("heartbeat", heartbeat, Range(1))
+    return heartbeat
+
+
+def _check_unused() -> None:
+    try:  # refused, once there are devices
+        jax.config.update("jax_num_cpu_devices", jax.config.values["jax_num_cpu_devices"])
+    except RuntimeError:
+        raise ValueError(
+            "JAX was used before jaxrl.parallel.initialize: it counts its devices once. Call it first, before any array is made"
+        ) from None
+
+
+def _check_own_name(place: Place) -> None:
+    """On CPUs JAX's processes find each other by the names of their machines."""
+    if place.is_local:
+        return
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = "nothing"
+    if address == "nothing" or is_loopback(address):
+        raise ValueError(
+            f"this machine calls itself {socket.gethostname()!r}, which leads to {address} here (see /etc/hosts), and other "
+            "machines are to reach it by that name: let it lead to the address that they know it by"
+        )
+
+
+def _end_at_once(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python does with an error that nobody caught, but for its last duties: JAX would wait for the other processes there,
+    and they for this one."""
+    traceback.print_exception(kind, error, trace)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
