@@ -181,28 +181,15 @@ def run(
         check_shared_out(agent, devices_per_seed)
     if out is not None:
         check_seal(agent, save_replay=save_replay)
-    looks: dict[str, Any] = {
-        "eval_every": eval_every,
-        "eval_episodes": eval_episodes,
-        "eval_explore": eval_explore,
-        "chunk_iterations": chunk_iterations,
-        "exact_steps": exact_steps,
-        "stop_at": stop_at,
-        "on_nan": on_nan,
-    }
-    asked = {
-        "total_steps": total_steps,
-        "seeds": seeds,
-        "hyperparams": values,
-        "save_replay": save_replay,
-        "out": out is not None,
-    }
-    check_alike(agent, asked | looks | on_host | output._asdict())
+    looks: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes, "eval_explore": eval_explore}
+    looks |= {"chunk_iterations": chunk_iterations, "exact_steps": exact_steps, "stop_at": stop_at, "on_nan": on_nan}
+    learns = {"seeds": seeds, "hyperparams": values, "save_replay": save_replay, **on_host}
+    check_alike(agent, {**looks, **learns, **output._asdict(), "total_steps": total_steps, "out": out is not None})
     with contextlib.ExitStack() as resources:
         folder = None if out is None else resources.enter_context(contextlib.closing(open_folder(out)))
         before = folder.config["run"] if folder and folder.config else None
         plan = make_plan(agent, total_steps, **looks, before=before)
-        request = {**plan.describe(), "seeds": seeds, "hyperparams": values, "save_replay": save_replay, **on_host}
+        request = plan.describe() | learns
         if folder and before:
             folder.check_same(agent.spec, with_length_of(request, before))
 
@@ -229,6 +216,7 @@ def run(
     if session.failure is not None:
         raise session.failure
     if number := session.interrupt.requested:
+        current().part()
         raise RunInterrupted(summary, states, as_arrays(session.history), number)
     return states, as_arrays(session.history)
 

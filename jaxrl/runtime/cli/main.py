@@ -93,9 +93,15 @@ def run_and_exit(command: Callable[[], int] | None = None) -> None:
     if signal.getsignal(signal.SIGINT) is leave_while_loading:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left is Python's own end
     code = _flushed(code)
-    if code >= 128:  # a signal: Python's own way out would wait for what the devices still compute
+    if code >= 128 or (code and _is_in_a_group()):
+        # Python's own way out would wait for what the devices still compute, and JAX's for other processes.
         os._exit(code)
     sys.exit(code)
+
+
+def _is_in_a_group() -> bool:
+    hosts = sys.modules.get("jaxrl.runtime.hosts.group")
+    return hosts is not None and not hosts.current().is_alone
 
 
 def _flushed(code: int) -> int:

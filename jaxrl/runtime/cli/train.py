@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
+import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from jaxrl.runtime.cli.flags import (
     shown_as,
 )
 from jaxrl.runtime.cli.user_code import import_env_module, import_rule, import_trusted
+from jaxrl.runtime.hosts.place import COORDINATOR, NUM_PROCESSES
 from jaxrl.runtime.screen.tables import plain_table
 
 HELP = """\
@@ -107,6 +109,8 @@ class RunOptions:
     """W&B project to log to; needs pip install "jaxrl[wandb]"."""
     quiet: Flag = False
     """Show nothing but errors."""
+    distributed: Flag = False
+    """Train together with the other tasks of this job, of srun or mpirun; jaxrl launch says it by variables of its own."""
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Take environment, seeds, steps and settings from a preset (jaxrl presets); other flags win over it."""
 
@@ -133,6 +137,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     if preset and not preset.score and not options.quiet:
         print(f"preset {preset.name} was not measured here: its settings are those of {preset.published}")
     seeds = parse_seeds(options.seeds)
+    join_group(options.distributed, options.out)
     from jaxrl.runtime.system.devices import request_devices_for
 
     request_devices_for([options.env])
@@ -142,9 +147,25 @@ def train(algorithm: str, args: Sequence[str]) -> int:
 
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     given |= {"seeds": seeds, "out": options.out or free_folder(f"{ALGORITHMS[algorithm].name}-{options.env}")}
-    del given["env"], given["total_steps"], given["preset"]
+    for name in ("env", "total_steps", "preset", "distributed"):
+        del given[name]
     run(agent, options.total_steps, **given)
     return 0
+
+
+def join_group(distributed: bool, out: str | None) -> None:
+    """Meet the other processes, where this one is to train together with some.
+
+    Raises:
+      ValueError: there is no such group, or no folder for all.
+    """
+    if not (distributed or {COORDINATOR, NUM_PROCESSES} & set(os.environ)):
+        return
+    if out is None:
+        raise ValueError("processes that train together need one folder for all: add --out FOLDER")
+    from jaxrl.parallel import initialize
+
+    initialize()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +180,8 @@ class ResumeOptions:
     """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
     quiet: Flag = False
     """Show nothing but errors."""
+    distributed: Flag = False
+    """Train together with the other tasks of this job."""
 
 
 def refuse_other_settings(args: Sequence[str]) -> None:
@@ -178,6 +201,7 @@ def refuse_other_settings(args: Sequence[str]) -> None:
 def resume(args: Sequence[str]) -> int:
     refuse_other_settings(args)
     options = tyro.cli(ResumeOptions, prog="jaxrl train", args=list(args))
+    join_group(options.distributed, options.resume)
     from jaxrl.runtime.records.folder import read_config
     from jaxrl.runtime.run import resume as go_on
     from jaxrl.runtime.system.devices import request_devices_for

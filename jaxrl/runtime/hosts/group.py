@@ -17,6 +17,8 @@ from jaxrl.types import PyTree
 T = TypeVar("T")
 SLICE_MS = 1_000
 """How long one question to the store may take: between two of them Python answers signals."""
+PARTING = 30.0
+"""Seconds for a process to write the last of a run."""
 PATIENCE = 24 * 3600.0
 """Seconds to wait for others in the middle of a run: one that is dead is found by JAX's heartbeat, long before."""
 
@@ -89,6 +91,14 @@ class Group:
             if "error" in each:
                 raise ProcessFailed(f"process {number}: {each['error']}")
         return [each["value"] for each in said]
+
+    def part(self) -> None:
+        """Before processes end that do not wait for each other: the first, which the store is in, ends last."""
+        if self.is_first:
+            for i in range(1, self.num_processes):
+                self._get(f"jaxrl/parted/{i}", i, time.monotonic() + PARTING)
+        else:
+            self._store.key_value_set(f"jaxrl/parted/{self.process_id}", "")
 
     def fetch(self, tree: PyTree) -> PyTree:
         """Arrays on the host, whole, also those of which other processes hold shards."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -19,7 +20,7 @@ from jaxrl.runtime.records.origin import installed_versions
 COMPARED = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
 """Packages of which all processes need the same version."""
 
-SHUTDOWN = 10
+SHUTDOWN = 60
 """Seconds that a process waits for the others at its end."""
 
 
@@ -99,4 +100,4 @@ def _end_at_once(kind: type[BaseException], error: BaseException, trace: Traceba
     traceback.print_exception(kind, error, trace)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
+    os._exit(128 + getattr(error, "signal", signal.SIGINT) if isinstance(error, KeyboardInterrupt) else 1)
