@@ -206,7 +206,7 @@ def run(
         resources.callback(getattr(driver, "close", lambda: None))
         session = Session(driver, seeds, plan, progress, files, on_chunk)
         if chosen:
-            progress.note(describe(chosen, agent))
+            progress.note(describe(chosen, agent.num_envs // current().num_processes))
         for line in _notes(agent, total_steps, plan.total_steps, each, advice, out):
             progress.note(line)
         with handled(session.interrupt.handle):
@@ -241,8 +241,10 @@ def _on_host(agent: Agent, sampler: str, overlap: bool, scheme: Scheme | None) -
 def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
     """Of the panel and the learning curve."""
     title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {num_seeds} seed{'s' * (num_seeds > 1)}"
-    processes = f" of {current().num_processes} processes" if not current().is_alone else ""
-    return f"{title} on {num_devices} devices{processes}" if num_devices > 1 else title
+    on = [f"on {num_devices} devices"] * (num_devices > 1) + [f"in {current().num_processes} processes"] * (
+        not current().is_alone
+    )
+    return " ".join([title, *on])
 
 
 def _notes(

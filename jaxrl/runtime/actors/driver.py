@@ -9,11 +9,13 @@ from typing import Any
 
 from jaxrl.runtime.actors.central import CentralSampler, in_processes, is_threaded
 from jaxrl.runtime.actors.gradients import AllReducedDriver, MeanDriver, PartDriver
+from jaxrl.runtime.actors.groups import GroupDriver, check_scheme, own_part
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.drivers.asynchronous import AsyncSampler
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.sampler import HostSampler
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.types import Agent
 
@@ -27,6 +29,10 @@ def open_actors(
       log_folder: where workers' output goes; None: to where this process's goes.
       note: is told what befalls workers.
     """
+    group, collecting = current(), agent
+    if not group.is_alone:
+        check_scheme(scheme)
+        collecting, log_folder = own_part(agent), log_folder and log_folder / f"process-{group.process_id}"
     faults: dict[str, Any] = {"max_restarts": scheme.max_restarts, "timeout": scheme.timeout, "log_folder": log_folder}
     driver: type[HostDriver] = HostDriver
     sampler: Any
@@ -39,12 +45,15 @@ def open_actors(
             "pin": scheme.pin,
             "gradients": scheme.gradients == "workers",
             "note": note,
+            "offset": group.process_id * collecting.num_envs,
         }
         sampler = partial(ActorPool, num_workers=scheme.num_workers, **given, **faults)
-    if scheme.updates == "all_reduced":
+    if not group.is_alone:
+        driver = GroupDriver
+    elif scheme.updates == "all_reduced":
         request_cpu_devices()
         driver = AllReducedDriver
     elif scheme.gradients == "workers":
         driver = PartDriver if scheme.clock == "async" else MeanDriver
     played = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
-    return driver(played, seeds, lambda _, seeds: sampler(agent, seeds), lag=scheme.lag)
+    return driver(played, seeds, lambda _, seeds: sampler(collecting, seeds), lag=scheme.lag)

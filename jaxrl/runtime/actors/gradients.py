@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -81,8 +81,7 @@ class AllReducedLearner(HostLearner):
     over all (Wijmans et al. 2020): what one device learns from all of them, up to rounding, with on-policy rules."""
 
     def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
-        devices = jax.local_devices()
-        devices = devices[: shard_count(len(sampler.members), len(devices))]
+        devices = self.devices(sampler)
         self.shared = build(agent.spec, env=agent.env, axis_name=DATA)
         check_devices(self.shared, len(devices))
         self.mesh = make_mesh({DATA: len(devices)}, devices)
@@ -90,18 +89,26 @@ class AllReducedLearner(HostLearner):
 
     def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
         lag = policy_lag(learner.version, rollout.version)
-        learner_specs = specs_of(declared_axes(learner), DATA)
-        rollout_specs = specs_of(jax.tree.map(lambda axis, part: jax.tree.map(lambda _: axis, part), JOINED, rollout), DATA)
 
-        @in_order
         def update(learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
             learner, losses = self.shared.algorithm.update(learner, rollout)
             return learner, all_reduce(losses, DATA)
 
-        given, gives = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
-        shared = jax.shard_map(update, mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)
-        learner, losses = shared(learner, rollout)
+        learner, losses = self.over_devices(update, learner, rollout)
         return learner, episodes | of_one_update(losses, self.mesh.size) | lag
+
+    def devices(self, sampler: ActorPool) -> list[jax.Device]:
+        """Those that learn."""
+        devices = jax.local_devices()
+        return devices[: shard_count(len(sampler.members), len(devices))]
+
+    def over_devices(self, function: Callable[..., Any], learner: Any, rollout: Rollout) -> Any:
+        """What ``function`` gives, a learner and metrics, of each device's share."""
+        learner_specs = specs_of(declared_axes(learner), DATA)
+        rollout_specs = specs_of(jax.tree.map(lambda axis, part: jax.tree.map(lambda _: axis, part), JOINED, rollout), DATA)
+        given, gives = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
+        shared = jax.shard_map(in_order(function), mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)
+        return shared(learner, rollout)
 
 
 class AllReducedDriver(HostDriver):

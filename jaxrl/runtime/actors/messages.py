@@ -29,6 +29,8 @@ class Job(NamedTuple):
     first_id: int
     num_envs: int
     """Of each seed: from the ``first_id``-th on."""
+    offset: int
+    """How many environments other processes of the group have before those of the pool: numbers in all go on from there."""
     after: PyTree
     """What the worker before it in this place saw last, [num_seeds, num_envs]; None where no rollout of its is learnt from."""
     num_threads: int

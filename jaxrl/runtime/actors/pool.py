@@ -58,6 +58,7 @@ class ActorPool:
         gradients: bool = False,
         log_folder: Path | None = None,
         note: Callable[[str], None] = print,
+        offset: int = 0,
     ) -> None:
         """
         Args:
@@ -72,6 +73,7 @@ class ActorPool:
             asynchronous clock each worker's part is then taken as it comes, by ``next_part``.
           log_folder: where each worker's output goes, as ``worker-0.log`` and so on; None: to where this process's goes.
           note: is told, a line each, what befell workers.
+          offset: how many environments of each seed other processes have before these.
 
         Raises:
           TypeError: the agent's environment is pure.
@@ -84,7 +86,7 @@ class ActorPool:
         if clock not in CLOCKS:
             raise unknown("clock", clock, CLOCKS)
         self.gradients = gradients
-        self.members = _members(agent, [int(seed) for seed in seeds], num_workers, pin, log_folder, gradients)
+        self.members = _members(agent, [int(seed) for seed in seeds], num_workers, pin, log_folder, gradients, offset)
         self.watch, self.metrics = Stopwatch(), jax.jit(over_seeds(self.num_seeds)(episode_metrics))
         self.dispatcher = Dispatcher(
             self.members,
@@ -158,7 +160,7 @@ class ActorPool:
 
 
 def _members(
-    agent: Agent, seeds: list[int], num_workers: int, pin: bool, log_folder: Path | None, gradients: bool
+    agent: Agent, seeds: list[int], num_workers: int, pin: bool, log_folder: Path | None, gradients: bool, offset: int
 ) -> list[Member]:
     """The places of a pool; nothing is started."""
     num_workers = check_count("num_workers", num_workers)
@@ -186,6 +188,7 @@ def _members(
             seeds=seeds,
             worker=worker,
             first_id=first_id,
+            offset=offset,
             num_envs=num_envs,
             after=None,
             num_threads=threads_per_worker(num_workers),

@@ -149,10 +149,10 @@ def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
     return None
 
 
-def describe(scheme: Scheme, agent: Agent) -> str:
-    """In one line, with who uses which cores."""
+def describe(scheme: Scheme, num_envs: int) -> str:
+    """In one line, with who uses which cores; of so many environments of each seed."""
     cores, workers = usable_cores(), scheme.num_workers
-    each = f"{agent.num_envs // workers}" + (f" or {agent.num_envs // workers + 1}" if agent.num_envs % workers else "")
+    each = f"{num_envs // workers}" + (f" or {num_envs // workers + 1}" if num_envs % workers else "")
     what = "act and step" if scheme.inference == "workers" else "step"
     threads = threads_per_worker(workers)
     over = "" if workers + 1 <= cores else ": more than there are, which suits environments that wait"

@@ -49,7 +49,7 @@ class Actor:
         given = {} if job.env is None else {"env": job.env()}
         agent = build(job.spec, trust=job.trust, **given)
         self.agent = agent._replace(env=with_threads(agent, job.num_threads))
-        self.sampler = HostSampler(self.agent, job.seeds, job.first_id, job.num_envs)
+        self.sampler = HostSampler(self.agent, job.seeds, job.offset + job.first_id, job.num_envs)
         learner = state_shapes(self.agent).learner
         self.policies = jax.eval_shape(jax.vmap(self.agent.algorithm.policy), _per_seed(learner, len(job.seeds)))
         learn: Any = self.agent.algorithm.gradients if job.gradients else lambda policy, rollout: ((), {})

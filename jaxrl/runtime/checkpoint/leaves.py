@@ -162,8 +162,10 @@ def _as_in_target(spec: LeafSpec, value: Any, leaf: Any) -> Any:
     # Of a NumPy array jnp.array makes two copies, one after the other; and memory shared with one could not be donated.
     array = jax.device_put(value, may_alias=False) if sharding is None else jax.device_put(value, sharding)
     if spec.is_key:
-        array = jax.random.wrap_key_data(array, impl=GENERATORS[spec.dtype][0])
-        return array if sharding is None else jax.device_put(array, sharding)
+        keys = jax.random.wrap_key_data(array, impl=GENERATORS[spec.dtype][0])
+        # They lie where their data do; over several processes JAX places no keys.
+        is_there = sharding is None or keys.sharding.is_equivalent_to(sharding, keys.ndim)
+        return keys if is_there else jax.device_put(keys, sharding)
     if array.dtype != spec.dtype:
         raise ValueError(f"state{spec.path} is {spec}, which JAX holds in 64-bit mode only: set jax_enable_x64")
     return array

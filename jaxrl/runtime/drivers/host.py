@@ -22,6 +22,7 @@ from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.drivers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.seeds import over_seeds, per_seed
 from jaxrl.training import (
@@ -65,12 +66,13 @@ class HostLearner:
     def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
         self.agent, self.sampler = agent, sampler
         algorithm, over = agent.algorithm, over_seeds(num_seeds)
-        self.start = agent.init if num_seeds is None else jax.jit(over(agent.init))
-        self.policy = jax.jit(over(algorithm.policy))
+        self.start: Callable[..., AgentState] = agent.init if num_seeds is None else jax.jit(over(agent.init))
+        self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
         self.update = InPlace(algorithm, algorithm.update, num_seeds)
         self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
         self.learn = InPlace(algorithm, self._learn, num_seeds)
-        self.iteration_key = jax.jit(over(jax.random.fold_in))
+        self.iteration_key: Callable[..., Key] = jax.jit(over(jax.random.fold_in))
+        self.count = jax.jit(lambda valid: valid.sum((-2, -1), dtype=jnp.int32))
 
     def init(self, key: Key, hyperparams: Any = None) -> AgentState:
         """A fresh state, warmed up."""
@@ -79,7 +81,7 @@ class HostLearner:
             learner, rows = state.learner, state.warmup_rows
             for rollout in self.warmup_rollouts(state):
                 assert self.observe is not None
-                rows = rows + np.sum(rollout.valid, axis=(-2, -1), dtype=np.int32)
+                rows = rows + self.count(rollout.valid)
                 learner = self.observe(learner, rollout)
             state = state._replace(learner=learner, iteration=state.iteration + 1, warmup_rows=rows)
         return state
@@ -198,7 +200,7 @@ class HostDriver:
         if total is None:
             return states, {}, going
         spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
-        total = jax.device_get(total) | self._restarts()
+        total = current().fetch(total) | self._restarts()
         return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), going
 
     def _once(self, learner: HostLearner, states: AgentState, going: Any, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
@@ -209,7 +211,7 @@ class HostDriver:
             collected = collect()
         with watch("learning"):
             states, alive, metrics = learner.learn_alive(states, collected, going)
-            return states, np.asarray(alive), metrics
+            return states, current().fetch(alive), metrics
 
     def _ask_ahead(self, learner: HostLearner, states: AgentState) -> None:
         """Begin the rollout of this iteration, and those that are to be under way while it is learnt from: by which parameters
@@ -237,12 +239,14 @@ class HostDriver:
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
-        policies, results = self.policies(states), []
-        for i, seed in enumerate(self.seeds):
-            policy, key = jax.tree.map(lambda x, i=i: x[i], policies), evaluation_key(seed, iteration)
-            results.append(evaluate_host(self.agent, policy, key, num_episodes, explore=explore))
-        played = stack(results)
+        policies = self.policies(states)
+        played = stack([self.play(policies, i, iteration, num_episodes, explore=explore) for i in range(len(self.seeds))])
         return played.episodic_return, played.episodic_length
+
+    def play(self, policies: Policy, i: int, iteration: int, num_episodes: int, *, explore: bool) -> Evaluation:
+        """Episodes of the i-th seed."""
+        policy, key = jax.tree.map(lambda x: x[i], policies), evaluation_key(self.seeds[i], iteration)
+        return evaluate_host(self.agent, policy, key, num_episodes, explore=explore)
 
     def _keys(self) -> Key:
         return jax.vmap(jax.random.key)(np.asarray(self.seeds, np.uint32))

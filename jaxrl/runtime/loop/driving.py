@@ -11,11 +11,13 @@ import jax
 from jaxrl.config import check_count
 from jaxrl.parallel import check_devices
 from jaxrl.runtime.actors.driver import open_actors
+from jaxrl.runtime.actors.groups import GroupDriver, sharing
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.drivers.driver import Driver
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.drivers.samplers import SAMPLERS
+from jaxrl.runtime.hosts.group import current
 from jaxrl.types import Agent, HostEnv
 
 
@@ -50,6 +52,13 @@ def open_driver(
     if scheme is not None:
         return open_actors(agent, seeds, Scheme(**scheme), log_folder, note), jax.local_devices()[:1], None
     if isinstance(agent.env, HostEnv):
-        return HostDriver(agent, seeds, SAMPLERS[sampler], lag=int(overlap)), jax.local_devices()[:1], None
-    driver, layout = open_fused(agent, seeds, devices_per_seed)
-    return driver, layout.devices, layout.advice
+        collects: Any = SAMPLERS[sampler]
+        driver: Driver
+        if not current().is_alone:
+            part = sharing(agent)
+            driver = GroupDriver(agent, seeds, lambda _, seeds: collects(part, seeds), lag=int(overlap))
+        else:
+            driver = HostDriver(agent, seeds, collects, lag=int(overlap))
+        return driver, jax.local_devices()[:1], None
+    fused, layout = open_fused(agent, seeds, devices_per_seed)
+    return fused, layout.devices, layout.advice
