@@ -64,7 +64,9 @@ def test_presets_serve_the_rule_that_they_are_named_for(name: str, rule: str) ->
     agent = small(rule, ENV)
     chosen = resolve_scheme(agent, name, 2)
     assert chosen == dataclasses.replace(SCHEMES[name], num_workers=2) == resolve_scheme(agent, dataclasses.asdict(chosen), None)
-    assert describe(chosen, agent).startswith(f"2 workers {'step' if chosen.inference == 'learner' else 'act and step'} in 2 env")
+    assert describe(chosen, agent.num_envs).startswith(
+        f"2 workers {'step' if chosen.inference == 'learner' else 'act and step'} in 2 env"
+    )
 
 
 def test_all_presets_are_known() -> None:

@@ -241,10 +241,8 @@ def _on_host(agent: Agent, sampler: str, overlap: bool, scheme: Scheme | None) -
 def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
     """Of the panel and the learning curve."""
     title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {num_seeds} seed{'s' * (num_seeds > 1)}"
-    on = [f"on {num_devices} devices"] * (num_devices > 1) + [f"in {current().num_processes} processes"] * (
-        not current().is_alone
-    )
-    return " ".join([title, *on])
+    title += f" on {num_devices} devices" * (num_devices > 1)
+    return title if current().is_alone else f"{title} in {current().num_processes} processes"
 
 
 def _notes(

@@ -51,7 +51,7 @@ def find_place(
     Raises:
       ValueError: something is missing or wrong; the message says what, and where it came from.
     """
-    found = _own(variables) or _of_slurm(variables) or _of_open_mpi(variables) or {}
+    found = _own(variables) or _of_slurm(variables) or _of_open_mpi(variables, coordinator) or {}
     given = {COORDINATOR: coordinator, NUM_PROCESSES: num_processes, PROCESS_ID: process_id}
     said = {
         name: str(found[name] if value is None else value) for name, value in given.items() if value is not None or name in found
@@ -102,17 +102,17 @@ def first_node(nodes: str) -> str:
     return "".join(part or "" for part in match.groups())
 
 
-def _of_open_mpi(variables: Mapping[str, str]) -> dict[str, str] | None:
-    """A process that mpirun has started; it says where mpirun itself runs, whose machine has process 0."""
+def _of_open_mpi(variables: Mapping[str, str], coordinator: str | None) -> dict[str, str] | None:
+    """A process that mpirun has started; Open MPI 4 says where mpirun itself runs, whose machine has process 0."""
     if not {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"} <= set(variables):
         return None
     found = {NUM_PROCESSES: variables["OMPI_COMM_WORLD_SIZE"], PROCESS_ID: variables["OMPI_COMM_WORLD_RANK"]}
-    uri = variables.get("OMPI_MCA_orte_hnp_uri") or variables.get("PMIX_SERVER_URI2", "")
+    uri = variables.get("OMPI_MCA_orte_hnp_uri", "")
     if variables.get("OMPI_COMM_WORLD_LOCAL_SIZE") == found[NUM_PROCESSES]:
         found[COORDINATOR] = f"127.0.0.1:{DEFAULT_PORT}"
     elif match := re.search(r"^(\d+)[^;]*;tcp[46]?://\[?([0-9a-fA-F.:]+?)[],:;]", uri):
         found[COORDINATOR] = f"{match[2]}:{FIRST_PORT + int(match[1]) % NUM_PORTS}"
-    else:
+    elif coordinator is None:
         raise ValueError(f"mpirun does not say where process 0 is: set {COORDINATOR}=host:port, and pass it on with mpirun -x")
     return found
 

@@ -10,6 +10,7 @@ import traceback
 from types import TracebackType
 
 import jax
+from jax._src import xla_bridge
 
 from jaxrl.config import Range, check_number
 from jaxrl.runtime.hosts.group import Group, current
@@ -71,12 +72,10 @@ def check_heartbeat(heartbeat: float | None) -> float:
 
 
 def _check_unused() -> None:
-    try:  # refused, once there are devices
-        jax.config.update("jax_num_cpu_devices", jax.config.values["jax_num_cpu_devices"])
-    except RuntimeError:
+    if xla_bridge.backends_are_initialized():
         raise ValueError(
             "JAX was used before jaxrl.parallel.initialize: it counts its devices once. Call it first, before any array is made"
-        ) from None
+        )
 
 
 def _check_own_name(place: Place) -> None:
