@@ -118,6 +118,7 @@ ROOMS = (
     "run",
     "doctor",
     "sweep",
+    "launch",
     "cli",
 )
 """Of the runtime; each imports itself and those before it in this list."""

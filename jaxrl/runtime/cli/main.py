@@ -24,6 +24,7 @@ DEBUG_VARIABLE = "JAXRL_DEBUG"
 
 COMMANDS = {
     "train": "train an algorithm on an environment, over any number of seeds",
+    "launch": "train in several processes on this machine, and start them again after a fault",
     "sweep": "train a grid of settings and seeds from a file; resumable",
     "plot": "compare learning curves of runs, with intervals over seeds, in one figure",
     "eval": "play what runs have learnt: returns as a table and as JSON",

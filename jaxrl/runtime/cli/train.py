@@ -121,14 +121,24 @@ def main(args: Sequence[str]) -> int:
         rows = [("", name, entry.help) for name, entry in ALGORITHMS.items()]
         print(HELP.format(algorithms=plain_table(None, rows)), end="")
         return 0 if args else 2
-    if any(arg.partition("=")[0] == "--resume" for arg in args):
+    if goes_on(args):
         return resume(args)
+    return train(named_algorithm(args), args[1:])
+
+
+def goes_on(args: Sequence[str]) -> bool:
+    """Whether a run is to go on."""
+    return any(arg.partition("=")[0] == "--resume" for arg in args)
+
+
+def named_algorithm(args: Sequence[str]) -> str:
+    """The first word, if it is one."""
     if args[0].startswith("-"):
         raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
     import_rule(args[0])
     if args[0] not in ALGORITHMS:
         raise unknown("algorithm", args[0], list(ALGORITHMS))
-    return train(args[0], args[1:])
+    return args[0]
 
 
 def train(algorithm: str, args: Sequence[str]) -> int:
@@ -146,7 +156,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     from jaxrl.runtime.run import run
 
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    given |= {"seeds": seeds, "out": options.out or free_folder(f"{ALGORITHMS[algorithm].name}-{options.env}")}
+    given |= {"seeds": seeds, "out": options.out or own_folder(algorithm, options)}
     for name in ("env", "total_steps", "preset", "distributed"):
         del given[name]
     run(agent, options.total_steps, **given)
@@ -198,9 +208,13 @@ def refuse_other_settings(args: Sequence[str]) -> None:
             )
 
 
-def resume(args: Sequence[str]) -> int:
+def parse_resume(args: Sequence[str]) -> ResumeOptions:
     refuse_other_settings(args)
-    options = tyro.cli(ResumeOptions, prog="jaxrl train", args=list(args))
+    return tyro.cli(ResumeOptions, prog="jaxrl train", args=list(args))
+
+
+def resume(args: Sequence[str]) -> int:
+    options = parse_resume(args)
     join_group(options.distributed, options.resume)
     from jaxrl.runtime.records.folder import read_config
     from jaxrl.runtime.run import resume as go_on
@@ -307,6 +321,25 @@ def parse_seeds(text: str) -> int | list[int]:
         return [int(part) for part in text.split(",") if part.strip()] if "," in text else parse_count(text)
     except ValueError:
         raise ValueError(f"--seeds {text!r} must be a number of seeds (8), or seeds with commas (3,5,7)") from None
+
+
+def settled(args: Sequence[str]) -> list[str]:
+    """The arguments as they can be given to several processes, and again: looked through, and with a folder if they name none."""
+    if not args or args[0] in ("-h", "--help"):
+        raise SystemExit(main(args))
+    if goes_on(args):
+        from jaxrl.runtime.records.folder import read_config
+
+        read_config(parse_resume(args).resume)
+        return [*args]
+    options, _ = parse(algorithm := named_algorithm(args), args[1:])
+    parse_seeds(options.seeds)
+    return [*args] if options.out else [*args, "--out", str(own_folder(algorithm, options))]
+
+
+def own_folder(algorithm: str, options: RunOptions) -> Path:
+    """For a run that was given none."""
+    return free_folder(f"{ALGORITHMS[algorithm].name}-{options.env}")
 
 
 def free_folder(name: str) -> Path:

@@ -1,0 +1,58 @@
+"""What a process of a group runs: ``jaxrl train``, or a script, as it was told; it ends at once where that fails.
+
+Python's last duties would wait for the other processes, which wait for this one.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from jaxrl.envs.child import attend
+
+
+def serve(connection: Connection) -> None:
+    """Run the command that is received."""
+    try:
+        command = connection.recv()
+    except EOFError:  # who has started this process is gone
+        return
+    code = run(command)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if code:
+        os._exit(code)
+
+
+def run(command: Sequence[str]) -> int:
+    """The exit code of a script (a file, and what follows it) or of a command of jaxrl's."""
+    sys.argv = ["jaxrl", *command]
+    try:
+        if is_script(command[0]):
+            sys.argv = [*command]
+            sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))  # as Python does it
+            runpy.run_path(command[0], run_name="__main__")
+        else:
+            from jaxrl.runtime.cli.main import run_and_exit
+
+            run_and_exit()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    return 0
+
+
+def is_script(word: str) -> bool:
+    return word.endswith(".py")
+
+
+if __name__ == "__main__":
+    attend(serve)
