@@ -33,6 +33,7 @@ from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.names import called_here
 from jaxrl.presets import PRESETS, interval_text
 from jaxrl.runtime.cli import main as cli
+from jaxrl.runtime.cli.launch import divided
 from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.drivers.diagnostics import LOGGED, OF_WORKERS
 from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
@@ -157,6 +158,12 @@ def test_a_command_line_names_what_there_is(page: str, line: str, monkeypatch: p
         command = args[0]
         if command == "COMMAND":
             return
+        if command == "launch":  # what follows the dashes is a command of its own
+            own, args = divided(args)
+            assert {arg for arg in own if arg.startswith("--")} <= flags_of("launch") | {"--help"}, line
+            if not args or args[0].endswith(".py"):
+                return
+            command = args[0]
         assert command in cli.COMMANDS, line
         for own in [name for name in args[1:2] if command in ("train", "algos") and ":" in name]:
             monkeypatch.setitem(ALGORITHMS, own, import_object(own))

@@ -36,9 +36,7 @@ def run(command: Sequence[str]) -> int:
             sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))  # as Python does it
             runpy.run_path(command[0], run_name="__main__")
         else:
-            from jaxrl.runtime.cli.main import run_and_exit
-
-            run_and_exit()
+            runpy.run_module("jaxrl", run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return (end.code or 0) & 0xFF
