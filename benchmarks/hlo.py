@@ -7,7 +7,9 @@ them one by one, and for small networks that costs more than what they do. Times
 from __future__ import annotations
 
 import itertools
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,6 +35,8 @@ class Instruction(NamedTuple):
     """Scopes and transformations that it comes from, "jit(f)/while/body/update/…"; "" where the compiler lost it."""
     is_one_kernel: bool
     """A call that XLA compiles as a whole: on a CPU it does so with small loops, as random bits need them."""
+    shape: str
+    """Type and shape of what it gives, "f32[9157]{0}"; those of several in parentheses."""
 
     def within(self, scope: str) -> bool:
         return re.search(rf"(^|[/(]){scope}[/)]", self.path) is not None
@@ -56,6 +60,7 @@ _CALLED = re.compile(
     r"(?:condition|body|calls|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|[%\w.\-]+)"
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_ARRAY = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
 _PATH = re.compile(r'op_name="([^"]*)"')
 
 
@@ -103,6 +108,19 @@ class Program:
     def kernels(self, computation: str) -> float:
         """That one run of a computation starts, in all loops and calls within."""
         return sum(map(self._started, self._computations[computation]))
+
+    def all_reduces(self, computation: str | None = None) -> Counter[int]:
+        """How many of each size, in bytes, a run of the program (or of a computation of it) does; a loop of a length that is not
+        known counts as one turn."""
+        found: Counter[int] = Counter()
+        for x in self._computations[self._entry if computation is None else computation]:
+            if x.opcode in ("all-reduce", "all-reduce-start"):
+                found[bytes_of(x.shape)] += 1
+            ways = [self.all_reduces(name) for name in x.called if not x.opcode.startswith("all-reduce")]
+            if x.opcode == "while":
+                ways = [Counter({size: (x.trips or 1) * times for size, times in ways[1].items()})]
+            found += max(ways, key=lambda way: way.total(), default=Counter())  # of branches, that which does the most
+        return found
 
     def _started(self, instruction: Instruction) -> float:
         """Kernels that one instruction stands for."""
@@ -167,6 +185,12 @@ class Program:
         return total
 
 
+def bytes_of(shape: str) -> int:
+    """Of an array of this type and shape, or of several together: 36,628 of "f32[9157]{0}"."""
+    found = _ARRAY.findall(shape)
+    return sum(math.prod([int(size) for size in sizes.split(",") if size]) * int(bits) // 8 for bits, sizes in found)
+
+
 def _instruction(name: str, rest: str) -> Instruction:
     found = _OPCODE.search(rest)
     if found is None:
@@ -182,4 +206,5 @@ def _instruction(name: str, rest: str) -> Instruction:
         trips=int(trips[1]) if trips else None,
         path=path[1] if path else "",
         is_one_kernel='xla_cpu_small_call="true"' in after,
+        shape=rest[: found.start("opcode")].strip(),
     )

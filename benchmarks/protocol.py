@@ -52,9 +52,13 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def kill(self) -> None:
+        """End the process, which holds nothing that this could spoil; whoever waits for an answer gets an error."""
+        self._process.kill()
+
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()  # it holds nothing that a kill could spoil
+        """End the process, and close what it talked through."""
+        self.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             if stream is not None:

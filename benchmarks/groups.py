@@ -1,0 +1,85 @@
+"""Worker processes that are one JAX program together, on this machine. Standard library only."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any
+
+from benchmarks.protocol import Worker, WorkerError
+
+TIMEOUT = 300.0
+"""Seconds in which every command has to be answered; compiling on a busy machine takes the longest."""
+
+
+def free_port() -> int:
+    """One of the loopback device that nobody listens at now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Group:
+    """Workers that get each command at once; a context manager that ends them all.
+
+    Each is started as ``COMMAND PROCESSES NUMBER PORT``: where there are several they find each other at the port, on loopback.
+    """
+
+    def __init__(
+        self, command: Sequence[str], num_processes: int, environment: Mapping[str, str], timeout: float = TIMEOUT
+    ) -> None:
+        self._timeout, port = timeout, str(free_port())
+        self._late = False
+        self._workers: list[Worker] = []
+        try:
+            for number in range(num_processes):
+                self._workers.append(Worker([*command, str(num_processes), str(number), port], environment))
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, op: str, **arguments: Any) -> list[dict[str, Any]]:
+        """Their answers to a command that all of them get.
+
+        Raises:
+          WorkerError: one died, or has not answered in time. None is left then: those that wait for it would do so for ever.
+        """
+        timer = threading.Timer(self._timeout, self._give_up)
+        timer.start()
+        try:
+            with ThreadPoolExecutor(len(self._workers)) as pool:
+                asked = [pool.submit(worker.ask, op, **arguments) for worker in self._workers]
+                done, _ = wait(asked, return_when=FIRST_EXCEPTION)
+                failed = [error for one in done if (error := one.exception()) is not None]
+                if failed:
+                    self._kill()
+                    late = f"no answer to {op!r} within {self._timeout:g} s: " if self._late else ""
+                    raise WorkerError(f"{late}{failed[0]}") from failed[0]
+                return [one.result() for one in asked]
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        self._late = True
+        self._kill()
+
+    def _kill(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes: first each is killed, so that none sees another go."""
+        self._kill()
+        for worker in self._workers:
+            worker.close()
