@@ -93,8 +93,12 @@ def make_parser() -> argparse.ArgumentParser:
     memory = commands.add_parser("memory", help="what many seeds of DQN with large buffers take, beside the rows in them")
     memory.add_argument("--scale", type=fraction, default=1.0, help="smaller buffers, to see whether everything works")
 
+    scaling = commands.add_parser("scaling", help="seeds, and the environments of one, over devices and processes; all-reduces")
+    scaling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
+    scaling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+
     table = commands.add_parser("table", help="print the tables again from the results, and write them where they stand")
-    for command in (speed, scores, overhead, replay, sampling, learners, actors, memory, table):
+    for command in (speed, scores, overhead, replay, sampling, learners, actors, memory, scaling, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -117,6 +121,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "sampling": run_sampling,
             "learners": run_learners,
             "actors": run_actors,
+            "scaling": run_scaling,
             "table": show,
         }
         return commands[given.command](given)
@@ -222,6 +227,15 @@ def run_memory(given: argparse.Namespace) -> int:
     print(memory.memory_report(result))
     write_table(given.out)
     return int(bool(memory.missed(result)))
+
+
+def run_scaling(given: argparse.Namespace) -> int:
+    from benchmarks import scaling
+
+    result = scaling.measure(given.repeats, given.scale, given.out)
+    print(scaling.scaling_report(result))
+    write_table(given.out)
+    return int(scaling.missed(result))
 
 
 def show(given: argparse.Namespace) -> int:

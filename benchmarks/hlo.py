@@ -112,14 +112,14 @@ class Program:
     def all_reduces(self, computation: str | None = None) -> Counter[int]:
         """How many of each size, in bytes, a run of the program (or of a computation of it) does; a loop of a length that is not
         known counts as one turn."""
-        found: Counter[int] = Counter()
+        found = Counter[int]()
         for x in self._computations[self._entry if computation is None else computation]:
             if x.opcode in ("all-reduce", "all-reduce-start"):
                 found[bytes_of(x.shape)] += 1
-            ways = [self.all_reduces(name) for name in x.called if not x.opcode.startswith("all-reduce")]
+            ways: list[Counter[int]] = [self.all_reduces(name) for name in x.called if not x.opcode.startswith("all-reduce")]
             if x.opcode == "while":
                 ways = [Counter({size: (x.trips or 1) * times for size, times in ways[1].items()})]
-            found += max(ways, key=lambda way: way.total(), default=Counter())  # of branches, that which does the most
+            found += max(ways, key=lambda way: sum(way.values()), default=Counter[int]())  # of branches, that which does the most
         return found
 
     def _started(self, instruction: Instruction) -> float:

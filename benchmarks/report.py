@@ -19,7 +19,7 @@ from jaxrl.presets import interval_text, shown
 
 NAMES = {"jaxrl": "jaxrl", "vmapped": "jaxrl, seeds vmapped", "rejax": "Rejax", "sbx": "SBX", "random": "random policy"}
 """Of the sides that are programs of their own; the others are parts of one."""
-OTHERS = ("overhead", "replay", "sampling", "learners", "actors", "memory")
+OTHERS = ("overhead", "replay", "sampling", "learners", "actors", "memory", "scaling")
 """Measurements that are a module each, with a function ``NAME_report``."""
 
 
