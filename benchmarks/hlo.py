@@ -119,7 +119,8 @@ class Program:
             ways: list[Counter[int]] = [self.all_reduces(name) for name in x.called if not x.opcode.startswith("all-reduce")]
             if x.opcode == "while":
                 ways = [Counter({size: (x.trips or 1) * times for size, times in ways[1].items()})]
-            found += max(ways, key=lambda way: sum(way.values()), default=Counter[int]())  # of branches, that which does the most
+            most = max(ways, key=Counter.total, default=Counter[int]())  # of branches
+            found += most
         return found
 
     def _started(self, instruction: Instruction) -> float:

@@ -135,17 +135,17 @@ def reducing_table(result: Result) -> str:
         rows.append([shown_bytes(size), *cells])
     fitted = [
         ["a hop", *(microseconds(link(result, name).hop) for name in models)],
-        ["bandwidth, B/s", *(bandwidth(link(result, name)) for name in models)],
+        ["bandwidth, GB/s", *(bandwidth(link(result, name)) for name in models)],
     ]
     legend = (
-        "Microseconds of an all-reduce, in brackets what the model says: the line through the column, by its relative errors; of 4 "
-        "processes, that of 2. Each column's own line is below. 4 processes share this machine's cores."
+        "Microseconds of an all-reduce, in brackets what the model says: the line through the column, by its relative errors; of "
+        "4 processes, that of 2. Each column's own line is below. 4 processes share this machine's cores."
     )
     return table(["all-reduce", *models], [*rows, *fitted]) + "\n\n" + legend
 
 
 def bandwidth(found: Link) -> str:
-    return short(found.bandwidth) if math.isfinite(found.bandwidth) else "–"
+    return f"{found.bandwidth / 1e9:.3g}" if math.isfinite(found.bandwidth) else "–"
 
 
 def microseconds(seconds: float) -> str:

@@ -2,9 +2,9 @@
 
 In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train ppo --help`` says, ``<!-- results: PPO -->`` a
 table of measured scores, ``<!-- curves: PPO -->`` the command and the curve of each, ``<!-- speed: ppo -->`` the measured speed,
-``<!-- switches: CartPole-v1 -->`` scores of DQN's variants, ``<!-- algorithms: table -->`` a list from the registry, and
-``[code: ppo.py | some text]`` the line of that file which holds the text. LaTeX becomes MathML. The navigation gets the page of
-each algorithm, and one with its source.
+``<!-- switches: CartPole-v1 -->`` scores of DQN's variants, ``<!-- scaling: shared -->`` what devices are worth,
+``<!-- algorithms: table -->`` a list from the registry, and ``[code: ppo.py | some text]`` the line of that file which holds the
+text. LaTeX becomes MathML. The navigation gets the page of each algorithm, and one with its source.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from benchmarks import scaling_report
 from benchmarks.comparison import comparison_table, read_compared
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.summary import page_table, read_speed
@@ -36,7 +37,7 @@ WIDTH = "100"
 
 HELP = re.compile(r"<!-- help: ?([a-z0-9 ]*)-->")
 LISTS = re.compile(r"<!-- algorithms: (\w+) -->")
-MEASURED = re.compile(r"<!-- (results|curves|speed|switches): (.+?) -->")
+MEASURED = re.compile(r"<!-- (results|curves|speed|switches|scaling): (.+?) -->")
 LOGGED = re.compile(r"^## What is logged\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"\[code: (\w+)\.py \| (.+?)\]")
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
@@ -253,7 +254,18 @@ def switches(env: str) -> str:
     return comparison_table(read_compared(SCORES), env)
 
 
-MEASURES: dict[str, Callable[[str], str]] = {"results": results, "curves": curves, "speed": speed, "switches": switches}
+def scaling(name: str) -> str:
+    """A table of devices and processes, from ``benchmarks/results``."""
+    return scaling_report.page_part(name, SCORES.parent)
+
+
+MEASURES: dict[str, Callable[[str], str]] = {
+    "results": results,
+    "curves": curves,
+    "speed": speed,
+    "switches": switches,
+    "scaling": scaling,
+}
 
 
 def code_link(stem: str, text: str) -> str:

@@ -27,6 +27,7 @@ import jax
 import pytest
 
 import jaxrl
+from benchmarks import scaling_report
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl import types
 from jaxrl.algorithms import ALGORITHMS, setting_names
@@ -265,6 +266,14 @@ def test_the_speed_on_a_page_is_that_of_the_benchmark() -> None:
         assert f" {statistics.median(ratios):.3g} |" in row
     with pytest.raises(ValueError, match="no speed of td3"):
         hooks.speed("td3")
+
+
+def test_the_page_of_scaling_has_every_table() -> None:
+    named = [name for what, name in hooks.MEASURED.findall(PAGES["scaling.md"]) if what == "scaling"]
+    assert named == [*scaling_report.PAGE, "stragglers"]
+    shown = hooks.on_page_markdown(PAGES["scaling.md"])
+    measured = (hooks.SCORES.parent / "scaling.json").exists()
+    assert ("Not measured yet" not in shown) == measured and scaling_report.stragglers_table() in shown
 
 
 def pairs(programs: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
