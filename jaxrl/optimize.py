@@ -208,7 +208,9 @@ def _sum_of_rows(x: Array, valid: Array) -> Array:
 
 
 def _average_count(count: Array, axis_name: str | None) -> Array:
-    return jnp.maximum(pmean(count, axis_name), 1.0)
+    # Of one valid row on all devices together, an average device has less than one.
+    least = 1.0 if axis_name is None else 1.0 / jax.lax.axis_size(axis_name)
+    return jnp.maximum(pmean(count, axis_name), least)
 
 
 def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree, axis_name: str | None) -> tuple[PyTree, Any]:

@@ -173,7 +173,7 @@ class Told(gymnasium.Env):
     @staticmethod
     def tell(mark: Path, pid: int, how: str, row: int = 0) -> None:
         """Let one environment of a process do one of ``batches.FAULTS`` in its row ``row``, or in the next one after that; or
-        "wait", until there is a file ``mark``."""
+        "wait", until there is a file ``mark``; "wait.x" until there is ``mark.x``."""
         order = Path(f"{mark}.{pid}")
         order.with_suffix(".new").write_text(f"{how} {row}")
         order.with_suffix(".new").rename(order)
@@ -189,11 +189,11 @@ class Told(gymnasium.Env):
             how, row = self.order.read_text().split()
             if self.row > int(row):
                 self.order.unlink()
-                self.wait() if how == "wait" else FAULTS[how]()
+                self.wait(how[4:]) if how.startswith("wait") else FAULTS[how]()
         return self.seen(), float(action), False, self.time >= self.every, {}
 
-    def wait(self) -> None:
-        while not self.order.with_suffix("").exists():
+    def wait(self, suffix: str) -> None:
+        while not Path(f"{self.order.with_suffix('')}{suffix}").exists():
             time.sleep(0.01)
 
     def seen(self) -> Any:

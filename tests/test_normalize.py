@@ -173,8 +173,8 @@ def test_return_statistics_go_on_from_rollout_to_rollout() -> None:
             valid = np.where(valid, rng.random(size) < 0.7, True)
             valids[t], reward[t] = valid, rng.normal(size=size) * valid
             for b, i in enumerate(env_id.tolist()):
-                running[i] = reward[t, b] + 0.8 * running[i] if valid[b] and not is_first[t, b] else reward[t, b]
                 if valid[b]:
+                    running[i] = reward[t, b] + 0.8 * running[i] * (not is_first[t, b])
                     seen.append(running[i])
         inputs = first_input(jnp.zeros((rows + 1, size)), spaces.Discrete(2), 1)._replace(is_first=jnp.asarray(is_first))
         flags = jnp.zeros((rows, size), bool)

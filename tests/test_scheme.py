@@ -42,6 +42,10 @@ def dqn() -> Agent:
     return small("dqn", ENV)
 
 
+def r2d2() -> Agent:
+    return small("r2d2", ENV)
+
+
 RULE_OF = {"a2c": "ppo", "a3c": "a2c", "ga3c": "impala", "impala": "impala", "apex": "dqn", "r2d2": "r2d2", "ddppo": "ppo"}
 
 
@@ -102,6 +106,17 @@ REFUSED: list[tuple[Callable[[], Agent], Any, Any, str]] = [
     (dqn, "a3c", ValueError, r"^gradients='workers' is for rules .* and DQN takes several: nearest is scheme='apex'"),
     (a2c, "impala", ValueError, r"and A2C learns as if they were its own: nearest is scheme='a2c'"),
     (a2c, {"lag": 1}, ValueError, r"and A2C learns as if they were its own: nearest is scheme='a2c'"),
+    (ppo, {"sync_fraction": 0.0}, ValueError, r"^scheme\.sync_fraction=0\.0 must be a number in \(0, 1\]"),
+    (ppo, {"sync_fraction": 1.1}, ValueError, r"^scheme\.sync_fraction=1\.1 must be a number in \(0, 1\]"),
+    (ppo, {"sync_fraction": "0.6"}, TypeError, r"^scheme\.sync_fraction='0\.6'"),
+    (
+        ppo,
+        {"sync_fraction": 0.6, "clock": "async", "lag": 1},
+        ValueError,
+        r"with clock='async' none does: .* \(scheme='ddppo'\)$",
+    ),
+    (ppo, {"sync_fraction": 0.6, "inference": "learner"}, ValueError, r"^sync_fraction=0\.6 .* all step together: nearest are"),
+    (r2d2, {"sync_fraction": 0.5}, ValueError, r"^sync_fraction=0\.5 leaves gaps in replay, and R2D2 .* scheme='r2d2', where"),
     (a2c, {"num_workers": 5}, ValueError, r"^num_workers=5 must be at most num_envs=4: each has one environment at least$"),
     (a2c, {"num_workers": 3, "gradients": "workers"}, ValueError, r"^num_envs=4 must be a multiple of num_workers=3"),
     (ppo, {"num_workers": 3, "updates": "all_reduced"}, ValueError, r"^num_envs=4 must be a multiple of num_workers=3"),
@@ -159,6 +174,8 @@ def test_pools_that_cannot_be() -> None:
     )
     refused(ppo(), ValueError, r"^unknown clock 'asynchronous'", clock="asynchronous")
     refused(ppo(), ValueError, r"timeout", timeout=0)
+    refused(ppo(), ValueError, r"sync_fraction", sync_fraction=0.0)
+    refused(ppo(), ValueError, r"^sync_fraction=0.5 is for clock='deterministic'", sync_fraction=0.5, clock="async")
 
 
 class NoPart(Clock):

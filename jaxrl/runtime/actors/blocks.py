@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl.envs.memory import SharedMemory
-from jaxrl.runtime.actors.messages import Memory
+from jaxrl.runtime.actors.messages import PROGRESS, Memory
 from jaxrl.runtime.system.memory import available_on_host, show_bytes
 
 
@@ -26,6 +26,8 @@ class Ticket:
         """i32[num_seeds] per worker: the parameters that acted."""
         self.losses: list[Any] = [{}] * num_workers
         """Of each worker's gradient."""
+        self.rows = [0] * num_workers
+        """How many each worker collected: all, unless it was cut short."""
         self.over = threading.Event()
 
 
@@ -73,3 +75,17 @@ class Blocks:
     def close(self) -> None:
         for memory, _ in self.memory:
             memory.close()
+
+
+class Progress:
+    """Memory in which workers tell how far they are, and are told which rollouts to cut short."""
+
+    def __init__(self, num_workers: int) -> None:
+        told = Memory(PROGRESS, 0, [jax.ShapeDtypeStruct((size,), np.int64) for size in (num_workers, 1)])
+        self.memory = SharedMemory(told.layout.num_bytes), told
+        self.rows, self.due = self.memory[0].arrays(told.layout)
+        """Of each worker, the rows that it has done in all; and one number: rollouts with lower ones need not be finished."""
+        self.rows[:], self.due[:] = 0, 0
+
+    def close(self) -> None:
+        self.memory[0].close()

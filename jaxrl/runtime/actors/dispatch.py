@@ -14,19 +14,16 @@ import jax
 import numpy as np
 
 from jaxrl.envs.child import GRACE, RemoteTraceback, WorkerFailed, end_all
-from jaxrl.envs.memory import SharedMemory
-from jaxrl.runtime.actors.blocks import Blocks, Ticket
+from jaxrl.runtime.actors.blocks import Blocks, Progress, Ticket
 from jaxrl.runtime.actors.member import Member
 from jaxrl.runtime.actors.messages import (
     CLOSE,
     POLICY,
-    PROGRESS,
     ROLLOUT,
     Collect,
     Done,
     Failed,
     Filled,
-    Memory,
     Ready,
     Shapes,
     of_all,
@@ -46,6 +43,7 @@ class Dispatcher:
         *,
         newest: bool,
         by_parts: bool = False,
+        enough: int | None = None,
         max_restarts: int,
         timeout: float,
         note: Callable[[str], None],
@@ -54,10 +52,11 @@ class Dispatcher:
         Args:
           newest: a worker takes the newest parameters, and not those that its rollout was asked for with.
           by_parts: what workers have done is taken as it comes (``next_part``), and not rollout by rollout.
+          enough: once so many have finished a rollout, the others are to cut theirs short; None: all finish.
         """
         self.members, self.num_envs, self.newest = members, num_envs, newest
         self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
-        self.by_parts = by_parts
+        self.by_parts, self.enough = by_parts, enough or len(members)
         self.arrivals: SimpleQueue[tuple[Ticket, Member] | None] = SimpleQueue()
         self.tickets: dict[int, Ticket] = {}
         self.asked = 0
@@ -73,10 +72,7 @@ class Dispatcher:
         self.lock = threading.Lock()
         self.released: deque[int] = deque()
         """Rollouts that nobody reads any more; filled from wherever garbage is collected, so without the lock."""
-        progress = Memory(PROGRESS, 0, [jax.ShapeDtypeStruct((len(members),), np.int64)])
-        self.progress = SharedMemory(progress.layout.num_bytes), progress
-        (self.rows,) = self.progress[0].arrays(progress.layout)
-        self.rows[:] = 0
+        self.progress = Progress(len(members))
         self.asleep, self.bell = os.pipe()
         self.ran = Ran()
         self.closing = False
@@ -150,12 +146,7 @@ class Dispatcher:
 
     def states(self) -> list[WorkerState]:
         """Of the workers, since this was asked last."""
-        found = []
-        for member in self.members:
-            done, member.done = member.done, []
-            steps, seconds, lags = zip(*done, strict=True) if done else ((0,), (1.0,), (0.0,))
-            found.append(WorkerState(sum(steps) / max(sum(seconds), 1e-9), float(np.mean(lags)), member.restarts))
-        return found
+        return [member.state() for member in self.members]
 
     def close(self) -> None:
         """End all workers."""
@@ -175,7 +166,7 @@ class Dispatcher:
         os.close(self.bell)
         for blocks in (self.policies, self.rollouts):
             blocks.close()
-        self.progress[0].close()
+        self.progress.close()
 
     def _check_open(self) -> None:
         if self.error is not None:
@@ -191,7 +182,7 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             for member in self.members:
-                member.start(self.progress)
+                member.start(self.progress.memory)
             while not self.closing:
                 self._turn()
         except BaseException as error:
@@ -215,7 +206,7 @@ class Dispatcher:
         if self.ran.is_due:
             now = self.ran.look()
             for member in self.members:
-                if trouble := member.trouble(int(self.rows[member.job.worker]), self.timeout, now):
+                if trouble := member.trouble(int(self.progress.rows[member.job.worker]), self.timeout, now):
                     self._replace(member, trouble)
         with self.lock:
             for member in self.members:
@@ -254,7 +245,7 @@ class Dispatcher:
         if self.rollouts.shapes is not None:
             member.give(*self.rollouts.memory[ticket.rollout])
         member.busy, member.since = True, None
-        member.child.send(Collect(ticket.rollout, index, ticket.key_data))
+        member.child.send(Collect(ticket.number, ticket.rollout, index, ticket.key_data))
 
     def _finished(self, member: Member, done: Done) -> None:
         ticket = self.tickets[member.next_ticket]
@@ -266,11 +257,14 @@ class Dispatcher:
         member.job = member.job._replace(after=last)
         for part, seconds in done.seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(self.members)
-        ticket.losses[member.job.worker] = done.losses
+        ticket.losses[member.job.worker], ticket.rows[member.job.worker] = done.losses, done.rows
         assert self.current is not None
-        steps, lag = mine.came.reward.size, float(np.mean(self.current[1] - member.acted))
+        num_seeds, _, num_envs = mine.came.reward.shape
+        steps, lag = num_seeds * done.rows * num_envs, float(np.mean(self.current[1] - member.acted))
         member.done.append((steps, sum(done.seconds.values()), lag))
         ticket.waiting.discard(member.job.worker)
+        if len(self.members) - len(ticket.waiting) >= self.enough:
+            self.progress.due[0] = max(self.progress.due[0], ticket.number + 1)
         if self.by_parts:
             self.arrivals.put((ticket, member))
         if not ticket.waiting:
@@ -304,4 +298,4 @@ class Dispatcher:
         self.note(f"{member} {why} {where}; replaced (restart {self.restarts} of {self.max_restarts})")
         if remote:
             self.note(remote.rstrip())
-        member.start(self.progress)
+        member.start(self.progress.memory)

@@ -44,6 +44,7 @@ def open_actors(
             "clock": scheme.clock,
             "pin": scheme.pin,
             "gradients": scheme.gradients == "workers",
+            "sync_fraction": scheme.sync_fraction,
             "note": note,
             "offset": group.process_id * collecting.num_envs,
         }

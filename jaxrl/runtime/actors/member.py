@@ -10,6 +10,7 @@ import numpy as np
 from jaxrl.envs.child import Child
 from jaxrl.envs.memory import SharedMemory
 from jaxrl.runtime.actors.messages import Job, Memory
+from jaxrl.runtime.drivers.diagnostics import WorkerState
 
 START_TIMEOUT = 120.0
 """Seconds, at least, in which a worker must import what it needs, open its environments and compile what acts."""
@@ -42,6 +43,12 @@ class Member:
     def __str__(self) -> str:
         first, last = self.job.first_id, self.job.first_id + self.job.num_envs - 1
         return f"worker {self.job.worker} (environment{f's {first} to {last}' if last > first else f' {first}'})"
+
+    def state(self) -> WorkerState:
+        """What it did since this was asked last."""
+        done, self.done = self.done, []
+        steps, seconds, lags = zip(*done, strict=True) if done else ((0,), (1.0,), (0.0,))
+        return WorkerState(sum(steps) / max(sum(seconds), 1e-9), float(np.mean(lags)), self.restarts)
 
     def start(self, *memory: tuple[SharedMemory, Memory]) -> None:
         """Start a process in this place, seeded anew where it follows another one."""

@@ -39,6 +39,8 @@ class Job(NamedTuple):
     """Whether it computes one from each rollout."""
     pinned: tuple[int, ...]
     """Cores that it is held to; none: the system chooses."""
+    cut_short: bool
+    """Whether its rollouts may be."""
 
 
 class Memory(NamedTuple):
@@ -57,6 +59,8 @@ class Memory(NamedTuple):
 class Collect(NamedTuple):
     """Fill a rollout."""
 
+    number: int
+    """Of the rollout, in the order of asking."""
     rollout: int
     policy: int
     """Which block holds it, and which the policy that acts."""
@@ -82,6 +86,8 @@ class Done(NamedTuple):
     """Spent on it, by ``diagnostics.PARTS``."""
     losses: Metrics
     """Of its gradient, [num_seeds], in NumPy; {} where none was computed."""
+    rows: int
+    """How many are no padding."""
 
 
 class Failed(NamedTuple):

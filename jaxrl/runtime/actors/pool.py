@@ -17,6 +17,7 @@ from jaxrl.config import Range, check_count, check_number
 from jaxrl.metrics import merge
 from jaxrl.names import unknown
 from jaxrl.rollout import episode_metrics
+from jaxrl.runtime.actors.cut import cut_rows, enough
 from jaxrl.runtime.actors.dispatch import Dispatcher, Ticket
 from jaxrl.runtime.actors.member import Member, shares
 from jaxrl.runtime.actors.messages import Job, plain_leaves, rollout_of
@@ -40,6 +41,9 @@ class ActorPool:
     Of two clocks one says by which parameters a worker begins a rollout: "deterministic", those with which it was asked for, so
     that two runs are equal to the bit; "async", the newest. ``Rollout.version`` says which they were.
 
+    With a ``sync_fraction`` below 1 workers that are late for a rollout are cut short, and it ends in padding where they are
+    (``actors.cut``); then a clock decides how far each got, and no two runs are the same.
+
     A worker that crashes, is killed, hangs or is stopped is told of, and replaced by one that makes the unfinished rollout again,
     by the same parameters, in environments seeded by (seed, worker, number of the restart). Its first row is not valid: it shows
     what the rollout before led to, as after a truncation, so that neither replay nor a recurrent model sees a step that was none.
@@ -56,6 +60,7 @@ class ActorPool:
         timeout: float = 60.0,
         pin: bool = False,
         gradients: bool = False,
+        sync_fraction: float = 1.0,
         log_folder: Path | None = None,
         note: Callable[[str], None] = print,
         offset: int = 0,
@@ -71,13 +76,15 @@ class ActorPool:
           pin: hold each worker to cores of its own.
           gradients: workers compute the gradients of what they collect, too; for rules that have ``Algorithm.gradients``. On the
             asynchronous clock each worker's part is then taken as it comes, by ``next_part``.
+          sync_fraction: the share of the workers that finish a rollout before the others are cut short; 1: all finish it. For the
+            deterministic clock; see ``Scheme``.
           log_folder: where each worker's output goes, as ``worker-0.log`` and so on; None: to where this process's goes.
           note: is told, a line each, what befell workers.
           offset: how many environments of each seed other processes have before these.
 
         Raises:
           TypeError: the agent's environment is pure.
-          ValueError: more workers than environments, or parts that cannot be imported.
+          ValueError: more workers than environments, parts that cannot be imported, or numbers out of range.
           WorkerFailed: one did not start.
           OSError: too many open files, or too little memory.
         """
@@ -86,13 +93,20 @@ class ActorPool:
         if clock not in CLOCKS:
             raise unknown("clock", clock, CLOCKS)
         self.gradients = gradients
-        self.members = _members(agent, [int(seed) for seed in seeds], num_workers, pin, log_folder, gradients, offset)
+        check_number("sync_fraction", sync_fraction, Range(0, 1, open_low=True))
+        if sync_fraction < 1 and clock == "async":
+            raise ValueError(f"sync_fraction={sync_fraction:g} is for clock='deterministic': on the other nobody waits")
+        num_workers = check_count("num_workers", num_workers)
+        self.cuts = enough(sync_fraction, num_workers) < num_workers
+        numbers = [int(seed) for seed in seeds]
+        self.members = _members(agent, numbers, num_workers, pin, log_folder, gradients, offset, self.cuts)
         self.watch, self.metrics = Stopwatch(), jax.jit(over_seeds(self.num_seeds)(episode_metrics))
         self.dispatcher = Dispatcher(
             self.members,
             agent.num_envs,
             newest=clock == "async",
             by_parts=clock == "async" and gradients,
+            enough=enough(sync_fraction, num_workers),
             max_restarts=check_count("max_restarts", max_restarts, at_least=0),
             timeout=timeout,
             note=lambda text: note(f"{env.name}: {text}"),
@@ -150,6 +164,8 @@ class ActorPool:
         parts = zip(ticket.acted, self.members, strict=True)
         version = np.concatenate([np.repeat(acted[:, None], member.job.num_envs, 1) for acted, member in parts], 1)
         rollout, episodes = rollout_of(rows, version), self.metrics(rows.came)
+        if self.cuts:
+            episodes |= cut_rows(ticket.rows, [member.job.num_envs for member in self.members], *rows.came.reward.shape[:2])
         if not self.gradients:
             return rollout, episodes
         return rollout, episodes | functools.reduce(merge, ticket.losses), rows.gradient
@@ -160,7 +176,14 @@ class ActorPool:
 
 
 def _members(
-    agent: Agent, seeds: list[int], num_workers: int, pin: bool, log_folder: Path | None, gradients: bool, offset: int
+    agent: Agent,
+    seeds: list[int],
+    num_workers: int,
+    pin: bool,
+    log_folder: Path | None,
+    gradients: bool,
+    offset: int,
+    cut_short: bool = False,
 ) -> list[Member]:
     """The places of a pool; nothing is started."""
     num_workers = check_count("num_workers", num_workers)
@@ -194,6 +217,7 @@ def _members(
             num_threads=threads_per_worker(num_workers),
             gradients=gradients,
             pinned=tuple(cores[worker % len(cores) :][:1]) if cores else (),
+            cut_short=cut_short,
         )
         log = None if log_folder is None else log_folder / f"worker-{worker}.log"
         members.append(Member(job, log, _variables()))

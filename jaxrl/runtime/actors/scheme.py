@@ -6,8 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from jaxrl.config import CountOrZero, Positive, checked, setting_types
+import jax
+
+from jaxrl.agent import state_shapes
+from jaxrl.config import CountOrZero, Positive, PositiveUnit, checked, setting_types
 from jaxrl.names import nearest, unknown
+from jaxrl.replay.sequence import SequenceState
 from jaxrl.runtime.system.devices import threads_per_worker, usable_cores
 from jaxrl.spec import algorithm_name
 from jaxrl.types import Agent, HostEnv
@@ -34,6 +38,10 @@ class Scheme:
     updates: Literal["learner", "all_reduced"] = "learner"
     """"all_reduced": the learner is several devices, as many as there are workers, each of which learns from one worker's
     rollouts by gradients that are averaged over all (DD-PPO, Wijmans et al. 2020)."""
+    sync_fraction: PositiveUnit = 1.0
+    """The share of the workers that finish their rollout before the others are cut short (Wijmans et al. 2020, section 3: 0.6);
+    1: wait for all. Each collects a quarter of its rows at least; what is missing is padding, and their environments go on where
+    they stand. A clock then decides who is cut, so two runs differ."""
     max_restarts: CountOrZero = 10
     """How many workers may be replaced, in all, before the run ends; with ``inference="learner"``, each of them."""
     timeout: Positive = 60.0
@@ -49,7 +57,7 @@ SCHEMES: dict[str, Scheme] = {
     "impala": Scheme(clock="async", lag=2),
     "apex": Scheme(clock="async", lag=2),
     "r2d2": Scheme(clock="async", lag=2),
-    "ddppo": Scheme(updates="all_reduced"),
+    "ddppo": Scheme(updates="all_reduced", sync_fraction=0.6),
 }
 
 
@@ -114,6 +122,12 @@ def _why_impossible(scheme: Scheme) -> str | None:
             "updates='all_reduced' waits for the rollouts of all workers, made by the same parameters: nearest is "
             "clock='deterministic', inference='workers' (scheme='ddppo')"
         )
+    if scheme.sync_fraction < 1 and (scheme.clock == "async" or scheme.inference == "learner"):
+        why = "with inference='learner' all step together" if scheme.clock == "deterministic" else "with clock='async' none does"
+        return (
+            f"sync_fraction={scheme.sync_fraction:g} cuts workers short for which others wait, and {why}: nearest are "
+            "sync_fraction=1, and clock='deterministic', inference='workers' (scheme='ddppo')"
+        )
     if scheme.pin and scheme.inference == "learner":
         return "pin=True holds workers that act to cores, and with inference='learner' they only step: leave it out"
     if scheme.clock == "async" and scheme.gradients == "learner" and not scheme.lag:
@@ -140,6 +154,11 @@ def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
     uneven = agent.num_envs % scheme.num_workers
     if uneven and (scheme.gradients == "workers" or scheme.updates == "all_reduced"):
         return f"num_envs={agent.num_envs} must be a multiple of num_workers={scheme.num_workers}: each gradient counts alike"
+    if scheme.sync_fraction < 1 and _replays_memory(agent):
+        return (
+            f"sync_fraction={scheme.sync_fraction:g} leaves gaps in replay, and {name} takes memory to begin anew behind them: "
+            "nearest are sync_fraction=1, and scheme='r2d2', where nobody waits"
+        )
     if (scheme.lag or scheme.clock == "async") and scheme.gradients == "learner" and not rule.tolerates_lag:
         return (
             f"this scheme collects by parameters that are older than those that learn, and {name} learns as if they were its "
@@ -147,6 +166,12 @@ def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
             "IMPALA do"
         )
     return None
+
+
+def _replays_memory(agent: Agent) -> bool:
+    """Whether it learns from stored sequences, and the carries that they began with."""
+    is_one: Any = lambda x: isinstance(x, SequenceState)  # noqa: E731
+    return agent.algorithm.learn is not None and any(map(is_one, jax.tree.leaves(state_shapes(agent).learner, is_leaf=is_one)))
 
 
 def describe(scheme: Scheme, num_envs: int) -> str:

@@ -16,6 +16,7 @@ from jaxrl.envs.child import attend
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.memory import received
 from jaxrl.runtime.actors.central import with_threads
+from jaxrl.runtime.actors.cut import CutSampler
 from jaxrl.runtime.actors.messages import (
     CLOSE,
     POLICY,
@@ -49,13 +50,14 @@ class Actor:
         given = {} if job.env is None else {"env": job.env()}
         agent = build(job.spec, trust=job.trust, **given)
         self.agent = agent._replace(env=with_threads(agent, job.num_threads))
-        self.sampler = HostSampler(self.agent, job.seeds, job.offset + job.first_id, job.num_envs)
+        mine = (self.agent, job.seeds, job.offset + job.first_id, job.num_envs)
+        self.sampler = CutSampler(*mine, self.is_due) if job.cut_short else HostSampler(*mine)
         learner = state_shapes(self.agent).learner
         self.policies = jax.eval_shape(jax.vmap(self.agent.algorithm.policy), _per_seed(learner, len(job.seeds)))
         learn: Any = self.agent.algorithm.gradients if job.gradients else lambda policy, rollout: ((), {})
         self.gradients = jax.jit(over_seeds(len(job.seeds))(learn))
         self.memory: dict[tuple[str, int], Any] = {}
-        self.after = job.after
+        self.after, self.number = job.after, 0
 
     def attach(self, told: Memory) -> None:
         """Take memory that follows on the connection."""
@@ -65,7 +67,7 @@ class Actor:
     def collect(self, call: Collect) -> None:
         """One rollout."""
         watch = self.sampler.watch
-        before = dict(watch.seconds)
+        before, self.number = dict(watch.seconds), call.number
         leaves = [np.array(x) for x in self.memory[POLICY, call.policy]]
         policy = jax.device_put(policy_like(self.policies, leaves))  # else each row would take it to the device
         key = jax.random.wrap_key_data(jnp.asarray(call.key_data))
@@ -77,7 +79,9 @@ class Actor:
             while (ROLLOUT, call.rollout) not in self.memory:
                 self.attach(self.connection.recv())
             jax.tree.map(np.copyto, self.rows(call.rollout), mine)
-        self.connection.send(Done({part: seconds - before[part] for part, seconds in watch.seconds.items()}, losses))
+        spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
+        rows = self.sampler.collected if isinstance(self.sampler, CutSampler) else self.sampler.num_rows
+        self.connection.send(Done(spent, losses, rows))
 
     def rows(self, number: int) -> Filled:
         """This worker's part of a rollout in shared memory."""
@@ -125,8 +129,13 @@ class Actor:
 
     def tell(self) -> None:
         """That it goes on."""
-        (progress,) = self.memory[PROGRESS, 0]
-        progress[self.job.worker] += 1
+        rows, _ = self.memory[PROGRESS, 0]
+        rows[self.job.worker] += 1
+
+    def is_due(self) -> bool:
+        """Whether enough others have finished the rollout that this one is at."""
+        _, due = self.memory[PROGRESS, 0]
+        return bool(self.number < due[0])
 
 
 def _in_numpy(tree: PyTree) -> Any:
