@@ -33,6 +33,7 @@ from jaxrl import types
 from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.names import called_here
 from jaxrl.presets import PRESETS, interval_text
+from jaxrl.runtime.actors.cut import CUT_ROWS
 from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.cli.launch import divided
 from jaxrl.runtime.cli.train import parse
@@ -352,7 +353,7 @@ def test_functions_in_the_table_of_names_exist() -> None:
         assert {keyword.arg for keyword in parsed.keywords} <= set(signature.parameters), call
 
 
-OF_A_RUN = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS}
+OF_A_RUN = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS, CUT_ROWS}
 """The log keys that no algorithm writes; tests/test_run.py and tests/test_samplers.py hold that there are no more."""
 
 

@@ -28,8 +28,9 @@ class Scheme:
     """Where the policy acts: "workers", each in its own environments; "learner", in batches over all workers, which then only
     step (GA3C, Babaeizadeh et al. 2017; SEED, Espeholt et al. 2020)."""
     clock: Literal["deterministic", "async"] = "deterministic"
-    """"deterministic": rollout n is made by the parameters of version max(0, n - lag), and two runs are the same. "async": by the
-    newest that there are when a worker begins; who is ready first is served first."""
+    """"deterministic": rollout n is made by the parameters of version max(0, n - lag), and two runs are the same, unless
+    ``sync_fraction`` lets a clock decide who is cut short. "async": by the newest that there are when a worker begins; who is
+    ready first is served first."""
     lag: CountOrZero = 0
     """How many rollouts are under way while one is learnt from. On the asynchronous clock it bounds the age of parameters."""
     gradients: Literal["learner", "workers"] = "learner"
@@ -41,7 +42,7 @@ class Scheme:
     sync_fraction: PositiveUnit = 1.0
     """The share of the workers that finish their rollout before the others are cut short (Wijmans et al. 2020, section 3: 0.6);
     1: wait for all. Each collects a quarter of its rows at least; what is missing is padding, and their environments go on where
-    they stand. A clock then decides who is cut, so two runs differ."""
+    they stand. With "ddppo" and two workers all finish, as two are the least that 0.6 of them can be."""
     max_restarts: CountOrZero = 10
     """How many workers may be replaced, in all, before the run ends; with ``inference="learner"``, each of them."""
     timeout: Positive = 60.0
