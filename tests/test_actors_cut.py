@@ -29,7 +29,7 @@ from jaxrl.runtime.drivers.host import HostLearner
 from jaxrl.runtime.drivers.sampler import HostSampler, row_keys
 from jaxrl.types import Agent, Rollout
 from tests.actor_pools import kept, keys, nothing_left, opened, pids, policies
-from tests.agents import RECURRENT, assert_close, small, small_ppo
+from tests.agents import RECURRENT, assert_close, small
 from tests.children import soon
 from tests.gymnasium_envs import Told
 
@@ -328,10 +328,13 @@ def test_one_row_on_all_devices_counts_as_one() -> None:
     assert mean(x, valid).tolist() == [7.0, 7.0] and mean(x, valid & False).tolist() == [0.0, 0.0]
 
 
-def test_a_run_learns_from_rollouts_that_were_cut() -> None:
-    """On two devices, one of which has fewer rows; later ones are whole again, or are not, as the clock has it."""
-    agent = small_ppo(ENV, num_envs=4, rollout_length=LENGTH, num_minibatches=2)
-    scheme = resolve_scheme(agent, {"updates": "all_reduced", "sync_fraction": 0.5}, 2)
+@pytest.mark.parametrize(
+    ("rule", "who"), [("ppo", {"updates": "all_reduced"}), pytest.param("a2c", {"gradients": "workers"}, marks=pytest.mark.slow)]
+)
+def test_a_run_learns_from_rollouts_that_were_cut(rule: str, who: dict[str, str]) -> None:
+    """One of two devices, or of two workers, has fewer rows; later rollouts are whole or not, as the clock has it."""
+    agent = small(rule, ENV, num_envs=4, rollout_length=LENGTH)
+    scheme = resolve_scheme(agent, {"sync_fraction": 0.5, **who}, 2)
     assert scheme is not None
     with nothing_left():
         driver = open_actors(agent, [3], scheme, None, lambda note: None)
