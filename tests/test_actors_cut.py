@@ -103,7 +103,17 @@ def ends(rollout: Rollout) -> list[int]:
 
 def test_how_many_are_enough() -> None:
     """At least the share, and no more for rounding."""
-    cases = {(0.6, 2): 2, (0.6, 3): 2, (0.6, 5): 3, (0.6, 10): 6, (0.55, 20): 11, (0.01, 4): 1, (1.0, 7): 7, (0.5, 1): 1}
+    cases = {
+        (0.6, 2): 2,
+        (0.6, 3): 2,
+        (0.6, 5): 3,
+        (0.6, 10): 6,
+        (0.55, 20): 11,
+        (0.01, 4): 1,
+        (1e-12, 4): 1,
+        (1.0, 7): 7,
+        (0.5, 1): 1,
+    }
     assert {case: enough(*case) for case in cases} == cases
     (share,) = cut_rows([8, 5], [1, 3], 2, 8).values()
     assert share.sum.tolist() == [9, 9] and share.count.tolist() == [32, 32]  # type: ignore[union-attr]

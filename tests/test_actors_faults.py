@@ -152,7 +152,7 @@ def test_who_was_suspended_with_its_workers_misses_none(monkeypatch: pytest.Monk
     """As a batch system or a container suspends all of them, and wakes this process first."""
     times = iter([0.0, 0.2, 100.0, 100.2, 200.0, 200.2, 200.4, 200.6, 200.8, 201.1])
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    ran, (member,) = Ran(), _members(small_ppo("gymnasium:CartPole-v1"), [0], 1, False, None, False, 1.0)
+    ran, (member,) = Ran(), _members(small_ppo("gymnasium:CartPole-v1"), [0], 1, False, None, False, 0, False)
     member.ready = member.warm = member.busy = True
     member.child = SimpleNamespace(is_stopped=False)  # type: ignore[assignment]
     told = []

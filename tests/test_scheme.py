@@ -106,7 +106,7 @@ REFUSED: list[tuple[Callable[[], Agent], Any, Any, str]] = [
     (dqn, "a3c", ValueError, r"^gradients='workers' is for rules .* and DQN takes several: nearest is scheme='apex'"),
     (a2c, "impala", ValueError, r"and A2C learns as if they were its own: nearest is scheme='a2c'"),
     (a2c, {"lag": 1}, ValueError, r"and A2C learns as if they were its own: nearest is scheme='a2c'"),
-    (ppo, {"sync_fraction": 0.0}, ValueError, r"^scheme\.sync_fraction=0\.0 is not allowed: it must be a number in \(0, 1\]"),
+    (ppo, {"sync_fraction": 0.0}, ValueError, r"^scheme\.sync_fraction=0 is not allowed: it must be a number in \(0, 1\]"),
     (ppo, {"sync_fraction": 1.1}, ValueError, r"^scheme\.sync_fraction=1\.1 is not allowed: it must be a number in \(0, 1\]"),
     (ppo, {"sync_fraction": "0.6"}, TypeError, r"^scheme\.sync_fraction='0\.6'"),
     (

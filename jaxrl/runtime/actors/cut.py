@@ -21,7 +21,7 @@ LEAST = 0.25
 
 def enough(sync_fraction: float, num_workers: int) -> int:
     """How many workers must finish a rollout before the others are cut short: at least that share of them."""
-    return math.ceil(sync_fraction * num_workers - 1e-9)  # 0.55 · 20 is a little more than 11
+    return max(1, math.ceil(sync_fraction * num_workers - 1e-9))  # 0.55 · 20 is a little more than 11
 
 
 def cut_rows(rows: Sequence[int], num_envs: Sequence[int], num_seeds: int, rollout_length: int) -> Metrics:
@@ -42,12 +42,12 @@ class CutSampler(HostSampler):
     def __init__(self, agent: Agent, seeds: Sequence[int], first_id: int, num_envs: int, is_due: Callable[[], bool]) -> None:
         """
         Args:
-          is_due: whether a rollout is to end here, or as soon as it has enough rows; asked after each row.
+          is_due: whether the rollout need not be finished; asked after each row once it has the least.
         """
         super().__init__(agent, seeds, first_id, num_envs)
         self.is_due, self.least = is_due, math.ceil(LEAST * self.num_rows)
         self.collected = self.num_rows
-        """Rows of the last rollout that are no padding; the one with which a worker follows another is none."""
+        """Rows of the last rollout that are no padding."""
 
     def fill(
         self, buffer: RolloutBuffer, policy: Policy, key: Key, first: int = 0, on_row: Callable[[], object] = lambda: None

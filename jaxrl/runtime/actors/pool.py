@@ -183,7 +183,7 @@ def _members(
     log_folder: Path | None,
     gradients: bool,
     offset: int,
-    cut_short: bool = False,
+    cut_short: bool,
 ) -> list[Member]:
     """The places of a pool; nothing is started."""
     num_workers = check_count("num_workers", num_workers)
