@@ -42,6 +42,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         {"file": "rows.npz", "total_steps": 4096, "iterations": 2},
         r"\d+ rows of each of 8 environments to learn from\nreturn of what was learnt from the file: \d+\.\d",
     ),
+    "two_processes": ({"total_steps": 1024}, r"return \d+\.\d"),
     "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
     "population_based_training": (
         {"members": 4, "total_steps": 4096, "chunk_iterations": 2},
