@@ -48,21 +48,20 @@ class Group:
         """
         timer = threading.Timer(self._timeout, self._give_up)
         timer.start()
-        try:
-            with ThreadPoolExecutor(len(self._workers)) as pool:
+        with ThreadPoolExecutor(len(self._workers)) as pool:
+            try:
                 asked = [pool.submit(worker.ask, op, **arguments) for worker in self._workers]
                 done, _ = wait(asked, return_when=FIRST_EXCEPTION)
                 failed = [error for one in done if (error := one.exception()) is not None]
                 if failed:
-                    self._kill()
                     late = f"no answer to {op!r} within {self._timeout:g} s: " if self._late else ""
                     raise WorkerError(f"{late}{failed[0]}") from failed[0]
                 return [one.result() for one in asked]
-        except BaseException:
-            self._kill()
-            raise
-        finally:
-            timer.cancel()
+            except BaseException:
+                self._kill()  # here: the pool waits for its threads, and they for the workers
+                raise
+            finally:
+                timer.cancel()
 
     def _give_up(self) -> None:
         self._late = True

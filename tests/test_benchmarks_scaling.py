@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import math
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,6 +174,17 @@ def test_nobody_waits_for_the_dead(tmp_path: Path, command: str, timeout: float,
     with group(tmp_path, timeout) as both:
         with pytest.raises(WorkerError, match=message):
             both.ask(command)
+        assert all(worker._process.wait(timeout=10) for worker in both._workers)
+
+
+def test_nobody_outlives_who_asked(tmp_path: Path) -> None:
+    with group(tmp_path) as both:
+        both.ask("where")
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            both.ask("sleep")
         assert all(worker._process.wait(timeout=10) for worker in both._workers)
 
 
