@@ -25,13 +25,25 @@ def main(port: str, num_processes: int, number: int, rule: str) -> None:
             heartbeat_timeout_seconds=20,
         )
     from jaxrl.parallel import check_replicas, data_parallel, make_mesh
+    from jaxrl.runtime.hosts.group import current
     from tests.agents import small
 
     agent = data_parallel(small(rule, "CartPole-v1"), make_mesh({"data": 2}))
     state, step = agent.init(jax.random.key(0)), jax.jit(agent.step)
     for _ in range(3):
         state, _ = step(state)
-    check_replicas(state)
+    check_replicas(state, current().gather)
+    uneven = jax.make_array_from_single_device_arrays(
+        (2,),
+        jax.NamedSharding(make_mesh({"data": 2}), jax.P()),
+        [jax.device_put(np.full(2, 1.0 + device.id), device) for device in jax.local_devices()],
+    )
+    try:
+        check_replicas({"w": uneven}, current().gather)
+    except RuntimeError as error:
+        assert "states['w'] is not the same on all devices" in str(error)
+    else:
+        raise AssertionError("copies that differ went unnoticed")
     mine = [np.asarray(leaf.addressable_shards[0].data) for leaf in jax.tree.leaves(state.learner.params)]
     print(" ".join(x.tobytes().hex() for x in mine))
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl.envs.child import WorkerFailed
 from jaxrl.metrics import all_reduce
-from jaxrl.parallel import DATA, check_devices, declared_axes, make_mesh
+from jaxrl.parallel import DATA, check_devices, check_replicas, declared_axes, make_mesh
 from jaxrl.rollout import JOINED
 from jaxrl.runtime.actors.gradients import AllReducedLearner
 from jaxrl.runtime.actors.scheme import Scheme
@@ -147,7 +147,12 @@ class GroupDriver(HostDriver):
     def evaluate(
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Each process plays the episodes of some of the seeds."""
+        """Each process plays the episodes of some of the seeds.
+
+        Raises:
+          RuntimeError: they do not agree any more on what they have learnt.
+        """
+        check_replicas(states.learner, current().gather)
         group, policies = current(), self.policies(states)
         mine = range(group.process_id, len(self.seeds), group.num_processes)
         played = {str(i): self.play(policies, i, iteration, num_episodes, explore=explore) for i in mine}

@@ -21,6 +21,7 @@ from jaxrl.agent import state_shapes
 from jaxrl.parallel import DATA, SEEDS, check_replicas, make_mesh, on_axis, seed_specs
 from jaxrl.replay.size import stored_bytes
 from jaxrl.runtime.checkpoint.states import seal
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.seeds import alone, per_seed
 from jaxrl.training import evaluate, evaluation_key, freezing, run_iterations
@@ -137,7 +138,7 @@ class FusedDriver:
           RuntimeError: devices that share a seed do not agree any more on what they have learnt.
         """
         if self.devices_per_seed > 1:
-            check_replicas(states.learner)
+            check_replicas(states.learner, current().gather)
 
         def play(seed: Array, state: AgentState, iteration: Array) -> tuple[Array, Array]:
             result = evaluate(self.agent, state, evaluation_key(seed, iteration), num_episodes, explore=explore)
