@@ -248,6 +248,10 @@ class Store:
                 raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: {key}")
             return self.texts[key]
 
+    def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
+        with self.changed:
+            return [(name, text) for name, text in self.texts.items() if name.startswith(key)]
+
     def key_value_delete(self, key: str) -> None:
         with self.changed:
             self.texts = {name: text for name, text in self.texts.items() if not name.startswith(key)}
@@ -292,6 +296,15 @@ def test_the_first_decides() -> None:
     given = outcomes([lambda group=group: group.of_first(lambda: asked.append(group.process_id) or "so") for group in made])  # type: ignore[misc,func-returns-value]
     assert given == ["so", "so"] and asked == [0]
     assert outcomes([lambda group=group: group.part() for group in made]) == [None, None]  # type: ignore[misc]
+
+
+def test_who_ends_before_its_time_says_why() -> None:
+    """Those that wait for it hear of it: the first, and by way of the first also others."""
+    first, second, third = groups(3)
+    errors = outcomes([lambda: first.gather(0), lambda: second.fail("no\nroom"), lambda: third.gather(0)])
+    assert errors[1] is None
+    for error in (errors[0], errors[2]):
+        assert isinstance(error, ProcessFailed) and str(error) == "process 1 has ended: no room"
 
 
 def test_who_says_nothing_is_named() -> None:

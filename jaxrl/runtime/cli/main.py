@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import jaxrl
 from jaxrl.names import unknown
@@ -17,6 +17,9 @@ from jaxrl.runtime.loop.interrupt import leave_while_loading
 from jaxrl.runtime.screen.streams import Screen, discard
 from jaxrl.runtime.screen.tables import plain_table
 from jaxrl.runtime.system.disk import check_here
+
+if TYPE_CHECKING:
+    from jaxrl.runtime.hosts.group import Group
 
 BROKEN_PIPE, USAGE_ERROR = 1, 2
 DEBUG_VARIABLE = "JAXRL_DEBUG"
@@ -78,7 +81,9 @@ def guarded(command: Callable[[], int]) -> int:
     except _told_in_a_line() as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        complain(" ".join(str(error).split()) or type(error).__name__)
+        complain(said := " ".join(str(error).split()) or type(error).__name__)
+        if (group := _group()) is not None:
+            group.fail(said)
         return USAGE_ERROR
 
 
@@ -94,15 +99,16 @@ def run_and_exit(command: Callable[[], int] | None = None) -> None:
     if signal.getsignal(signal.SIGINT) is leave_while_loading:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left is Python's own end
     code = _flushed(code)
-    if code >= 128 or (code and _is_in_a_group()):
+    if code >= 128 or (code and _group()):
         # Python's own way out would wait for what the devices still compute, and JAX's for other processes.
         os._exit(code)
     sys.exit(code)
 
 
-def _is_in_a_group() -> bool:
+def _group() -> Group | None:
+    """The other processes that this one trains with, if it has joined some."""
     hosts = sys.modules.get("jaxrl.runtime.hosts.group")
-    return hosts is not None and not hosts.current().is_alone
+    return None if hosts is None or hosts.current().is_alone else hosts.current()
 
 
 def _flushed(code: int) -> int:

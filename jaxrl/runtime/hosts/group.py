@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import time
@@ -17,10 +18,16 @@ from jaxrl.types import PyTree
 T = TypeVar("T")
 SLICE_MS = 1_000
 """How long one question to the store may take: between two of them Python answers signals."""
+HEARING = 10.0
+"""Seconds for others to hear that the first process ends before its time."""
 PARTING = 30.0
 """Seconds for a process to write the last of a run."""
 PATIENCE = 24 * 3600.0
 """Seconds to wait for others in the middle of a run: one that is dead is found by JAX's heartbeat, long before."""
+
+
+FAILED = "jaxrl/failed/"
+"""Where processes say why they end before their time."""
 
 
 class ProcessFailed(ValueError):
@@ -92,6 +99,16 @@ class Group:
                 raise ProcessFailed(f"process {number}: {each['error']}")
         return [each["value"] for each in said]
 
+    def fail(self, why: str) -> None:
+        """Tell the others, which may wait for this process, why it ends now."""
+        if self.is_alone:
+            return
+        with contextlib.suppress(Exception):
+            self._store.key_value_set(f"{FAILED}{self.process_id}", " ".join(why.split()))
+            late = time.monotonic() + HEARING
+            while self.is_first and len(self._failures()) < self.num_processes and time.monotonic() < late:
+                time.sleep(0.05)  # its end is that of the store: the others are to hear of it, and say so
+
     def part(self) -> None:
         """Before processes end that do not wait for each other: the first, which the store is in, ends last."""
         if self.is_first:
@@ -106,6 +123,10 @@ class Group:
             tree = jax.tree.map(lambda x: x.addressable_data(0) if _is_spread(x) else x, _replicated(tree))
         return jax.device_get(tree)
 
+    def _failures(self) -> list[tuple[int, str]]:
+        said = self._store.key_value_dir_get(FAILED)
+        return [(int(key.rpartition("/")[2]), why) for key, why in said]
+
     def _get(self, key: str, whose: int, late: float) -> str:
         while True:
             try:
@@ -113,6 +134,8 @@ class Group:
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise
+            for number, why in self._failures():
+                raise ProcessFailed(f"process {number} has ended: {why}")
             if time.monotonic() > late:
                 raise TimeoutError(f"process {whose} did not come so far in time: see what it says")
 

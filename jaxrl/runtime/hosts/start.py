@@ -97,6 +97,7 @@ def _end_at_once(kind: type[BaseException], error: BaseException, trace: Traceba
     """What Python does with an error that nobody caught, but for its last duties: JAX would wait for the other processes there,
     and they for this one."""
     traceback.print_exception(kind, error, trace)
+    current().fail(f"{kind.__name__}: {error}")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(128 + getattr(error, "signal", signal.SIGINT) if isinstance(error, KeyboardInterrupt) else 1)

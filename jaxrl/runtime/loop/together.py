@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -32,10 +32,14 @@ def check_alike(agent: Agent, request: Mapping[str, Any]) -> None:
     group = current()
     if group.is_alone:
         return
+    _compare(group.gather({"agent": plain(agent.spec), "run": plain(request)}, SECONDS))
+    # Not before: JAX's backend waits for those of all processes, and says nothing of one that does not come.
     if not isinstance(agent.env, HostEnv):
         request_cpu_devices()
-    devices = {"platform": jax.default_backend(), "local_devices": jax.local_device_count()}
-    said = group.gather({"agent": plain(agent.spec), "run": plain(request), **devices}, SECONDS)
+    _compare(group.gather({"platform": jax.default_backend(), "local_devices": jax.local_device_count()}, SECONDS))
+
+
+def _compare(said: Sequence[Mapping[str, Any]]) -> None:
     for number, each in enumerate(said):
         if difference := first_difference(each, said[0]):
             raise ValueError(
