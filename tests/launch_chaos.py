@@ -46,14 +46,18 @@ def cartpole():
 """
 """A user's environment, in which something fails, once, when a file orders it."""
 
-FAULTS = ("kill 0", "kill 1", "stop 1", "raise 1", "save-kill 0", "save-kill 1", "term 1", "stop 0", "raise 0", "term 0")
-"""What is done, and to which process; save-kill: while a checkpoint is being saved."""
+FAULTS = (
+    *("kill 0", "early-kill 1", "kill 1", "stop 1", "raise 1", "save-kill 0", "save-kill 1", "term 1"),
+    *("early-kill 0", "stop 0", "raise 0", "term 0"),
+)
+"""What is done, and to which process; save-kill: while a checkpoint is being saved; early-kill: while they load and meet."""
 TOLD = {
+    "early-kill": "was killed by SIGKILL",
     "kill": "was killed by SIGKILL",
     "save-kill": "was killed by SIGKILL",
     "stop": "stands still (SIGSTOP)",
     "raise": "ended with exit code 1",
-    "term": "ended with exit code 143 (it was asked to, by SIGTERM)",
+    "term": "ended with exit code 143 (as after SIGTERM to any of them, which lets all save)",
 }
 
 
@@ -61,7 +65,7 @@ class Launch:
     """A training in several processes, looked at from outside."""
 
     def __init__(self, folder: Path, processes: int, total_steps: int, restarts: int) -> None:
-        self.folder, self.lines, self.pids = folder, list[str](), set[int]()
+        self.folder, self.processes, self.lines, self.pids = folder, processes, list[str](), set[int]()
         folder.parent.mkdir(exist_ok=True)
         (folder.parent / "disturbed_env.py").write_text(MODULE)
         flags = f"--processes {processes} --max-restarts {restarts} --heartbeat {HEARTBEAT}"
@@ -119,9 +123,13 @@ class Launch:
     def disturb(self, fault: str, deadline: float) -> str:
         """When the run has got further; says where it was, and what was told."""
         how, number = fault.split()
-        before, told = self.last, len(self.told)
-        self.wait(lambda: self.last > before, deadline)
-        time.sleep(0.3)
+        before, told, known = self.last, len(self.told), set(self.pids)
+        if how == "early-kill":
+            self.wait(lambda: len(self.ranks()) == self.processes and not known & {*self.ranks().values()}, deadline)
+            time.sleep(1.0)
+        else:
+            self.wait(lambda: self.last > before, deadline)
+            time.sleep(0.3)
         if how == "save-kill":
             self.wait(lambda: is_saving(self.folder), deadline, 0.0005)
         pid, at, began = self.ranks()[int(number)], self.last, time.monotonic()

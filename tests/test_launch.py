@@ -174,7 +174,7 @@ def test_all_are_started_again_after_each_kind_of_fault(
         r"ended with exit code 1",
         r"was killed by SIGABRT",
         r"stands still \(SIGSTOP\), for 1 s",
-        r"ended with exit code 143 \(it was asked to, by SIGTERM\)",
+        r"ended with exit code 143 \(as after SIGTERM to any of them, which lets all save\)",
     )
     assert len(told) == 6
     for restart, (line, how) in enumerate(zip(told, expected, strict=True), 1):
@@ -205,7 +205,8 @@ def test_a_fault_too_many_is_told_of_with_the_command_that_goes_on(capsys: pytes
     assert re.fullmatch(pattern, err), err
 
 
-def test_a_request_that_cannot_be_met_is_made_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_request_that_cannot_be_met_is_made_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "CONFESSION", 0.1)
     code, lines, err = launch(capsys, "0=waits", "1=2")
     assert code == 2 and len(starts(0)) == 1 and not any("restart" in line for line in lines)
     assert err == "jaxrl: rank 1 ended with exit code 2, having said: start 1 | doing: 2\n"
@@ -218,6 +219,17 @@ def test_the_first_to_fail_is_named_though_another_was_seen_to_end_before_it(
     monkeypatch.setattr(group, "SETTLE", 30.0)
     code, _, err = launch(capsys, "0=abort", "1=late", flags="--processes 2 --max-restarts 0")
     assert code == 1 and err.startswith("jaxrl: rank 1 was killed by SIGKILL (") and "first, and --max-restarts is 0" in err
+
+
+def test_who_was_told_of_a_failure_may_end_before_the_one_that_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "SETTLE", 0.0)
+    Path("script.py").write_text(
+        "import os, sys, time; first = os.environ['JAXRL_PROCESS_ID'] == '0'; time.sleep(0.7 * first); sys.exit(2 - first)"
+    )
+    assert main(["launch", "--processes", "2", "--max-restarts", "0", "--", "script.py"]) == 1
+    assert capsys.readouterr().err.startswith("jaxrl: rank 0 ended with exit code 1 first")
 
 
 def test_who_stands_still_while_others_abort_is_the_cause(
@@ -387,6 +399,16 @@ def test_a_command_of_jaxrl_says_what_is_wrong_itself() -> None:
     fault = supervise(Plan(["train", "nonsense"], [cpu_devices(1)], 3, 30.0), shown.append)
     assert fault and fault.kind is Kind.REFUSED and "unknown algorithm 'nonsense'" in fault.said
     assert len(shown) == 1
+
+
+def test_processes_train_together(capsys: pytest.CaptureFixture[str]) -> None:
+    """And one of them shows it. Given again, there is nothing left to do."""
+    flags = "--env CartPole-v1 --seeds 2 --total-steps 16 --eval-every 0 --no-tensorboard --num-envs 2 --rollout-length 4"
+    line = ["launch", "--processes", "2", "--", "train", "ppo", *flags.split(), "--num-epochs", "1", "--num-minibatches", "1"]
+    assert main(line) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "2 seeds on 2 devices in 2 processes" in of(0, lines)[0] and "results in runs/ppo-CartPole-v1" in of(0, lines)[-1]
+    assert not [text for text in of(1, lines) if "step" in text] and Path("runs/ppo-CartPole-v1/checkpoints/2").is_dir()
 
 
 def test_the_first_dashes_divide() -> None:

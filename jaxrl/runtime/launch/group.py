@@ -14,6 +14,9 @@ SOON = 0.01
 """Seconds between two looks at a process that is ending."""
 SETTLE = 0.5
 """Seconds after a fault in which others may show that it was theirs."""
+CONFESSION = 5.0
+"""Seconds after one has ended as by a wrong request. It may have heard from another one that this one fails, which that one tells
+before it ends."""
 FAREWELL = 30.0
 """Seconds, after one has saved and ended, in which the others may do so."""
 
@@ -74,7 +77,7 @@ class Group:
         first = self._fault(self.heartbeat)
         if first is None:
             return None
-        late = time.monotonic() + (FAREWELL if first.kind is Kind.SAVED else SETTLE)
+        late = time.monotonic() + {Kind.SAVED: FAREWELL, Kind.REFUSED: CONFESSION}.get(first.kind, SETTLE)
         while self.running and time.monotonic() < late:
             self.look()
         return self._fault(0.0)

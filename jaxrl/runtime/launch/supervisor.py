@@ -54,7 +54,7 @@ def supervise(plan: Plan, show: Callable[[str], None]) -> Fault | None:
 
 def in_words(fault: Fault) -> str:
     """``rank 1 was killed by SIGKILL``."""
-    asked = " (it was asked to, by SIGTERM)" * (fault.kind is Kind.SAVED)
+    asked = " (as after SIGTERM to any of them, which lets all save)" * (fault.kind is Kind.SAVED)
     return f"rank {fault.number} {fault.how}{asked}"
 
 
