@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 HELP = """\
 Train in several processes on this machine, which share the seeds and environments of one run: to try out what a cluster will do,
-in tests, or with a process per GPU. What follows -- is jaxrl train …, without "jaxrl", or a script of yours that calls
-jaxrl.parallel.initialize(). Processes are known by their rank, from 0: what rank 1 prints is shown after [1].
+in tests, or with a process per GPU. What follows -- is jaxrl train …, without "jaxrl", or a script of yours that imports
+jaxrl.parallel and calls its initialize(). Processes are known by their rank, from 0: what rank 1 prints is shown after [1].
 
 When a process dies, fails, or stands still for longer than the heartbeat, all are ended and started again, and go on from the
 run's last checkpoint. Ctrl-C and SIGTERM let all save and end; a second Ctrl-C does not wait.

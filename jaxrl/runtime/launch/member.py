@@ -43,7 +43,11 @@ def run(command: Sequence[str]) -> int:
         print(end.code, file=sys.stderr)
         return 1
     except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename != command[0]:  # what is above a script is not the user's
+            trace = trace.tb_next
+        shown = error.with_traceback(trace or error.__traceback__)
+        sys.excepthook(type(error), shown, shown.__traceback__)
         return 1
     return 0
 
