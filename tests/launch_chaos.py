@@ -162,10 +162,8 @@ def disturbed(
         for count, fault in enumerate(faults, 1):
             done.append(launch.disturb(fault, deadline))
             how, number = fault.split()
-            if (
-                f"rank {number} {TOLD[how]}" not in launch.told[-1]
-                or f"(restart {count} of {len(faults)})" not in launch.told[-1]
-            ):
+            ended = [f"rank {each} {TOLD[how]}" for each in (range(processes) if how == "term" else [number])]
+            if not launch.told[-1].startswith(tuple(ended)) or f"(restart {count} of {len(faults)})" not in launch.told[-1]:
                 wrong.append(f"after {fault!r} it was told: {launch.told[-1]}")
         wrong += end(launch, deadline - time.monotonic())
     finally:
@@ -184,7 +182,7 @@ def compare(folder: Path, processes: int, total_steps: int, faults: Sequence[str
         alone.process.kill()
     done, more = disturbed(folder / "b" / "disturbed", processes, total_steps, faults, timeout)
     wrong += more
-    return done, wrong or differences(alone.folder, folder / "b" / "disturbed")
+    return done, wrong + differences(alone.folder, folder / "b" / "disturbed")
 
 
 def main() -> int:
