@@ -208,9 +208,12 @@ def _sum_of_rows(x: Array, valid: Array) -> Array:
 
 
 def _average_count(count: Array, axis_name: str | None) -> Array:
+    return _at_least_a_row(pmean(count, axis_name), axis_name)
+
+
+def _at_least_a_row(average: Array, axis_name: str | None) -> Array:
     # Of one valid row on all devices together, an average device has less than one.
-    least = 1.0 if axis_name is None else 1.0 / jax.lax.axis_size(axis_name)
-    return jnp.maximum(pmean(count, axis_name), least)
+    return jnp.maximum(average, 1.0 if axis_name is None else 1.0 / jax.lax.axis_size(axis_name))
 
 
 def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree, axis_name: str | None) -> tuple[PyTree, Any]:
@@ -223,39 +226,43 @@ def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree
 
 @jax.named_scope("descend")
 def accumulated_gradient(
-    loss_fn: Callable[[PyTree, PyTree], tuple[Array, dict[str, Array]]],
+    loss_fn: Callable[..., tuple[Array, dict[str, Array]]],
     params: PyTree,
     batch: PyTree,
     valid: Array,
     num_parts: int | None,
     axis_name: str | None = None,
 ) -> tuple[PyTree, dict[str, Array]]:
-    """``(gradient, what the loss logs)`` of ``loss_fn(params, batch)``, a mean over valid rows, one part of them after the other.
+    """``(gradient, what the loss logs)`` of a loss that is a mean over valid rows, one part of them after the other.
 
     Only the activations of one part are in memory. A part counts as it has valid rows, so it is the gradient of the whole.
+    Devices meet twice, to count all valid rows and to average.
 
     Args:
+      loss_fn: (params, batch, axis_name) -> (loss, metrics), over the rows of all devices on the axis.
       batch: leaves [N, ...], and ``valid`` bool[N, ...] says which rows the loss looks at.
       num_parts: must divide N; 1 takes all at once, None as many as serve the processor, and sequences all at once.
     """
     if num_parts is None:
-        num_parts = parts_in_cache(loss_fn, params, batch, rows=valid.shape[0]) if valid.ndim == 1 else 1
+        alone = partial(loss_fn, axis_name=None)
+        num_parts = parts_in_cache(alone, params, batch, rows=valid.shape[0]) if valid.ndim == 1 else 1
         if num_parts > 1:
             cut, whole = (partial(accumulated_gradient, loss_fn, num_parts=n, axis_name=axis_name) for n in (num_parts, 1))
             return jax.lax.platform_dependent(params, batch, valid, cpu=cut, default=whole)
     if num_parts == 1:
-        return mean_gradient(lambda params: loss_fn(params, batch), params, axis_name)
+        return mean_gradient(lambda params: loss_fn(params, batch, axis_name), params, axis_name)
     if valid.shape[0] % num_parts:  # a builder knows no devices; this is one's share
         raise ValueError(f"accumulation_steps={num_parts} must divide the {valid.shape[0]} items of a minibatch on each device")
     parts = jax.tree.map(lambda x: x.reshape((num_parts, -1, *x.shape[1:])), batch)
-    count = pmean(valid.reshape(num_parts, -1).sum(1, dtype=jnp.float32), axis_name)
-    weight = jnp.where(count.sum() > 0, count / jnp.maximum(count.sum(), 1.0), 1.0 / num_parts)
+    count = valid.reshape(num_parts, -1).sum(1, dtype=jnp.float32)
+    total = pmean(count.sum(), axis_name)
+    weight = jnp.where(total > 0, count / _at_least_a_row(total, axis_name), 1.0 / num_parts)
     start = jax.tree.map(jnp.zeros_like, params)
     if axis_name is not None:
         params, start = varying(params, axis_name), varying(start, axis_name)
 
     def add(total: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, dict[str, Array]]:
-        gradient, logged = jax.grad(loss_fn, has_aux=True)(params, part[0])
+        gradient, logged = jax.grad(loss_fn, has_aux=True)(params, part[0], None)
         total = jax.tree.map(lambda sum_, g: sum_ + (part[1] * g).astype(sum_.dtype), total, gradient)
         return total, jax.tree.map(lambda x: part[1] * x, logged)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from jaxrl.optimize import (
     valid_mean,
     valid_means,
 )
+from jaxrl.parallel import make_mesh
 from tests import probes
 from tests.agents import assert_bit_equal, assert_close, small_ppo
 from tests.test_ppo import jit, sample, whole_batch
@@ -56,8 +58,8 @@ def test_the_gradient_of_parts_is_that_of_the_whole() -> None:
     x, y, w = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(size=d)
     valid = np.array([1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 1, 0], bool)  # of three parts 3, 1 and 2, of six 2 1 0 1 1 1
 
-    def loss(params: Any, batch: Any) -> Any:
-        mean, error = valid_mean(batch["valid"]), batch["x"] @ params["w"] - batch["y"]
+    def loss(params: Any, batch: Any, axis_name: str | None) -> Any:
+        mean, error = valid_mean(batch["valid"], axis_name), batch["x"] @ params["w"] - batch["y"]
         total = mean(error**2) + 0.5 * (params["w"] ** 2).sum()
         return total, {"total": total, "two": 2}
 
@@ -74,6 +76,30 @@ def test_the_gradient_of_parts_is_that_of_the_whole() -> None:
     np.testing.assert_allclose(gradient["w"], w, rtol=1e-5)
     with pytest.raises(ValueError, match="accumulation_steps=5 must divide the 12 items of a minibatch on each device"):
         accumulated_gradient(loss, {"w": jnp.asarray(w)}, batch, batch["valid"], 5)
+
+
+def test_devices_meet_as_often_for_many_parts_as_for_few() -> None:
+    """Each meeting costs a network's delay: two hosts pay it for every gradient, and not for every part of one."""
+
+    def loss(params: Any, batch: Any, axis_name: str | None) -> Any:
+        total = valid_mean(batch["valid"], axis_name)((batch["x"] * params) ** 2)
+        return total, {"total": total}
+
+    def gradient(params: Any, batch: Any, parts: int) -> Any:
+        return accumulated_gradient(loss, params, batch, batch["valid"], parts, "d")[0]
+
+    x, valid = jnp.arange(16.0), jnp.arange(16) % 5 > 0
+    batch, mesh, split = {"x": x, "valid": valid}, make_mesh({"d": 2}), jax.P("d")
+    for parts in (2, 8):
+        shared = jax.shard_map(
+            lambda params, batch, parts=parts: gradient(params, batch, parts),
+            mesh=mesh,
+            in_specs=(jax.P(), split),
+            out_specs=jax.P(),
+        )
+        program = str(jax.make_jaxpr(shared)(jnp.float32(3), batch))
+        assert len(re.findall(r"= psum\w*\[", program)) == 2
+        assert float(jax.jit(shared)(jnp.float32(3), batch)) == pytest.approx(float(6 * (x**2)[valid].mean()))
 
 
 def test_annealing_falls_to_zero_at_total_steps() -> None:

@@ -177,9 +177,9 @@ def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, 
     # A loss of the user's may be more than a mean over rows.
     num_parts = None if config.accumulation_steps == 1 and not rule.extra_losses else config.accumulation_steps
 
-    def loss(packed: PyTree, part: Batch) -> tuple[Array, dict[str, Array]]:
+    def loss(packed: PyTree, part: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
         params = unpack(packed)
-        total, metrics = ppo_loss(rule.model, config, hp, params, part, rule.axis_name, learner)
+        total, metrics = ppo_loss(rule.model, config, hp, params, part, axis_name, learner)
         return add_losses(rule.extra_losses, params, part, total, metrics)
 
     def minibatch(carry: Progress, part: Batch) -> tuple[Progress, tuple[Stacked, Array | None]]:
