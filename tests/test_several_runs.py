@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.records.folder import CHECKPOINTS
@@ -140,3 +141,19 @@ def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_p
         assert_same(leaves_of(result, 5, number), fused)
         assert_same(leaves_of(result, 6, number), host, 1e-5)
         assert_same(leaves_of(result, 7, number), host, 1e-5)
+
+
+@pytest.mark.slow
+def test_four_processes_restore_to_the_bit_what_one_has_saved(tmp_path: Path) -> None:
+    """Two seeds over four devices share the environments of each; what follows is the same up to other sums. DQN's replay too."""
+    runs = {rule: PPO | {"rule": rule, "total_steps": 960, "out": str(tmp_path / rule)} for rule in ("ppo", "dqn")}
+    saved = {rule: plain_leaves(call(**run)[0]) for rule, run in runs.items()}
+    longer = {"total_steps": 960 + 3 * 32}
+    alone = plain_leaves(call(**PPO | longer)[0])
+    with started(4, [*runs.values(), runs["ppo"] | longer], tmp_path / "result") as processes:
+        printed = ended(processes)
+    assert "2 devices share a seed's environments" in printed[0]
+    for number in range(4):
+        assert_same(leaves_of(tmp_path / "result", 0, number), saved["ppo"])
+        assert_same(leaves_of(tmp_path / "result", 1, number), saved["dqn"])
+        assert_same(leaves_of(tmp_path / "result", 2, number), alone, 1e-5)

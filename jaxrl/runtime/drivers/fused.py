@@ -92,8 +92,9 @@ class FusedDriver:
             start = time.perf_counter()
             # Each device makes all environments of its seeds, as one alone does, and keeps its own.
             init = self._lower(self._mapped(self._init_one, (0, 0), *args), *args, out_shardings=self._shardings)
-            size = stored_bytes(self.agent.algorithm, init.out_info.learner)
-            check_replay_fits(self.agent, size, len(self._seeds), list(self._mesh.devices.flat))
+            size, here = stored_bytes(self.agent.algorithm, init.out_info.learner), list(self._mesh.local_devices)
+            # Each process knows its own memory.
+            check_replay_fits(self.agent, size * len(here) // self._mesh.size, len(self._seeds), here)
             with ThreadPoolExecutor(1) as background:  # XLA compiles one while Python traces the other
                 compiled = background.submit(init.compile, self._init_options)
                 self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))
