@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -90,14 +91,24 @@ class GroupLearner(AllReducedLearner):
     def __init__(self, agent: Agent, sampler: Any, num_seeds: int) -> None:
         super().__init__(agent, sampler, num_seeds)
         over, whole = over_seeds(num_seeds), sharding_along(self.mesh, None)
-        begin, policy = self.start, jax.jit(over(agent.algorithm.policy), out_shardings=whole)
+        policy = jax.jit(over(agent.algorithm.policy), out_shardings=whole)
         iteration_key = jax.jit(over(jax.random.fold_in), out_shardings=whole)
-        self.start = lambda *given: place(states := begin(*given), shardings(self.mesh, states))
+        self.start = partial(self._start, over(agent.init))
         # Acting is each process's own business.
         self.policy = lambda learner: local(policy(learner))
         self.iteration_key = lambda *given: local(iteration_key(*given))
         if agent.algorithm.observe is not None:
             self.observe = InPlace(agent.algorithm, self._observe, num_seeds)
+
+    def _start(self, init: Callable[..., AgentState], keys: Key, hyperparams: Any) -> AgentState:
+        """New states where they belong: no process holds all of a replay."""
+        data = np.asarray(jax.random.key_data(keys))  # a program over several processes takes what is in NumPy as the same in all
+
+        def start(data: Array, hyperparams: Any) -> AgentState:
+            return init(jax.random.wrap_key_data(data), hyperparams)
+
+        where = shardings(self.mesh, jax.eval_shape(start, data, hyperparams))
+        return jax.jit(start, out_shardings=where)(data, hyperparams)
 
     def warmup_rollouts(self, state: AgentState) -> Iterator[Rollout]:
         return map(self.joined, super().warmup_rollouts(state))

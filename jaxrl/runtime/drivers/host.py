@@ -154,7 +154,8 @@ class HostDriver:
         """New states, [num_seeds, ...], and environments that stand where they begin."""
         num_seeds = len(self.seeds)
         if self.agent.algorithm.buffers:
-            check_replay_fits(self.agent, num_seeds * replay_bytes(self.agent), num_seeds, jax.devices()[:1])
+            share = num_seeds * replay_bytes(self.agent) // current().num_processes
+            check_replay_fits(self.agent, share, num_seeds, jax.local_devices()[:1])
         return self._open(self.seeds).init(self._keys(), per_seed(hyperparams, num_seeds))
 
     def shapes(self, hyperparams: Any = None) -> AgentState:
