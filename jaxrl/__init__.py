@@ -89,8 +89,14 @@ __all__ = [
 __all__ += [entry.builder for entry in ALGORITHMS.values()]
 
 
+_ROOMS = ("envs", "models", "parallel", "replay", "returns", "types")
+"""Modules of building blocks, which ``import jaxrl`` is enough for: ``jaxrl.parallel.initialize()``."""
+
+
 def __getattr__(name: str) -> Any:
     homes = _homes()
+    if name in _ROOMS:
+        return importlib.import_module(f"jaxrl.{name}")
     if name not in homes:
         near = [make for make in (f"make_{name.lower()}", *difflib.get_close_matches(name, homes, 1, 0.75)) if make in homes]
         hint = f" Did you mean {near[0]!r}?" if near else ""

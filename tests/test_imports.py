@@ -257,6 +257,12 @@ def test_public_names() -> None:
         _ = jaxrl.make_sarsa
 
 
+def test_building_blocks_are_there_without_an_import_of_their_own() -> None:
+    found = in_fresh_python("import jaxrl\nresult = [getattr(jaxrl, name).__name__ for name in jaxrl._ROOMS]")
+    assert found == [f"jaxrl.{name}" for name in jaxrl._ROOMS]
+    assert callable(jaxrl.parallel.initialize)
+
+
 def test_type_checkers_see_the_same_names() -> None:
     """The imports under TYPE_CHECKING, which nothing runs, agree with the table."""
     seen = {}
