@@ -157,3 +157,17 @@ def test_four_processes_restore_to_the_bit_what_one_has_saved(tmp_path: Path) ->
         assert_same(leaves_of(tmp_path / "result", 0, number), saved["ppo"])
         assert_same(leaves_of(tmp_path / "result", 1, number), saved["dqn"])
         assert_same(leaves_of(tmp_path / "result", 2, number), alone, 1e-5)
+
+
+@pytest.mark.slow
+def test_replay_on_the_host_is_shared_out_and_goes_on_in_one_process(tmp_path: Path) -> None:
+    """Each process keeps the rows of its environments, and all learn the same from their shares of each batch."""
+    folder, result = tmp_path / "run", tmp_path / "result"
+    run = POOL | {"rule": "dqn", "settings": {}, "out": str(folder), "on_nan": "stop"}
+    with started(2, [run, run | {"total_steps": 320}], result) as processes:
+        printed = ended(processes)
+    assert "resumed at step 256" in printed[0]
+    for i in (0, 1):
+        assert_same(leaves_of(result, i, 0), leaves_of(result, i, 1))
+    _, history = call(**run | {"total_steps": 384})
+    assert history["rows"][-1] == 384 and np.isfinite(history["losses/td_loss"][-1]).all()
