@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,6 +20,8 @@ from jaxrl.runtime.hosts import start
 from jaxrl.runtime.hosts.group import Group, ProcessFailed, current
 from jaxrl.runtime.hosts.place import Place, find_place, first_node
 from jaxrl.runtime.hosts.roll_call import bind_address, roll_call
+from jaxrl.runtime.loop.interrupt import Interrupt
+from jaxrl.runtime.loop.session import Session
 from tests.test_several_processes import free_port
 
 SLURM = {"SLURM_JOB_ID": "70001", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "gpu[07-12,15],login"}
@@ -41,6 +45,7 @@ OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
         ),
         ({"JAXRL_COORDINATOR": "a:1", "JAXRL_NUM_PROCESSES": "3", "JOB_COMPLETION_INDEX": "1"}, (None,) * 3, Place("a:1", 3, 1)),
         ({"JAXRL_NUM_PROCESSES": "3", "JAXRL_PROCESS_ID": "2"}, ("b:2", None, 1), Place("b:2", 3, 1)),
+        ({"JAXRL_COORDINATOR": "h:1"}, (None, 2, 1), Place("h:1", 2, 1)),
         (SLURM, (None,) * 3, Place(f"gpu07:{61_440 + 70_001 % 4_096}", 8, 3)),
         (SLURM | {"JAXRL_NUM_PROCESSES": "2", "JAXRL_PROCESS_ID": "0"}, (None,) * 3, Place("127.0.0.1:14270", 2, 0)),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (None,) * 3, Place("127.0.0.1:14270", 4, 1)),
@@ -211,6 +216,12 @@ def test_initialize_refuses(given: dict[str, Any], message: str) -> None:
         jaxrl.parallel.initialize(**given)
 
 
+def test_a_group_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start.distributed.global_state, "client", object())
+    with pytest.raises(ValueError, match="has joined a group before"):
+        jaxrl.parallel.initialize(num_processes=2, process_id=0)
+
+
 def test_a_heartbeat_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXRL_HEARTBEAT", "often")
     with pytest.raises(ValueError, match="JAXRL_HEARTBEAT='often' must be a number of seconds"):
@@ -295,7 +306,10 @@ def test_the_first_decides() -> None:
     made = groups(2)
     given = outcomes([lambda group=group: group.of_first(lambda: asked.append(group.process_id) or "so") for group in made])  # type: ignore[misc,func-returns-value]
     assert given == ["so", "so"] and asked == [0]
-    assert outcomes([lambda group=group: group.part() for group in made]) == [None, None]  # type: ignore[misc]
+    for turn in (1, 2):
+        for group in made:
+            group._turn += turn
+        assert outcomes([lambda group=group: group.part() for group in made]) == [None, None]  # type: ignore[misc]
 
 
 def test_who_ends_before_its_time_says_why() -> None:
@@ -305,6 +319,28 @@ def test_who_ends_before_its_time_says_why() -> None:
     assert errors[1] is None
     for error in (errors[0], errors[2]):
         assert isinstance(error, ProcessFailed) and str(error) == "process 1 has ended: no room"
+
+
+def test_who_has_only_heard_of_a_failure_is_not_its_cause() -> None:
+    first, second, third = groups(3)
+    second.fail("no room")
+    third.fail("")
+    with pytest.raises(ProcessFailed, match="process 1 has ended: no room"):
+        first.gather(0)
+    first.fail("")  # and it waits no more: all have told
+    assert len(first._failures()) == 3
+
+
+def test_a_signal_that_comes_while_others_are_waited_for_is_not_lost() -> None:
+    interrupt = Interrupt()
+
+    def gather(mine: int) -> list[int]:
+        interrupt.requested = signal.SIGTERM
+        return [mine, 0]
+
+    session: Any = SimpleNamespace(group=SimpleNamespace(gather=gather), interrupt=interrupt, stopped_by=0)
+    assert [Session.asked_to_stop(session), Session.asked_to_stop(session)] == [False, True]
+    assert session.stopped_by == interrupt.requested == signal.SIGTERM
 
 
 def test_who_says_nothing_is_named() -> None:

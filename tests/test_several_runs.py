@@ -116,6 +116,7 @@ def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_p
         PPO | {"total_steps": 320, "out": str(tmp_path / "new"), "odd": {"out": str(elsewhere)}},
         PPO | {"total_steps": 320, "seeds": 3, "settings": {"num_envs": 3}},
         POOL | {"scheme": "ga3c", "num_workers": 1},
+        POOL | {"settings": {"num_envs": 3}},
         long | {"out": str(folder)},
         POOL,
         POOL | {"scheme": "a2c", "num_workers": 1},
@@ -128,6 +129,7 @@ def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_p
         r"out='.*elsewhere' is not the folder that process 0 has made: name one on a file system that all machines share",
         r"3 seeds can use 1 of the 2 devices of 2 processes, and process 1 has none of those: use a number of seeds",
         r"inference='learner' is for one process, and this is one of 2, .*: nearest are scheme='a2c'",
+        r"2 processes, with a device each, share out the environments of each seed: num_envs=3 must be a multiple",
     ]
     for text in printed:
         errors = [line for line in text.splitlines() if line.startswith("ERROR")]
@@ -138,9 +140,9 @@ def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_p
 
     fused, host = plain_leaves(call(**long)[0]), plain_leaves(call(**POOL)[0])
     for number in (0, 1):
-        assert_same(leaves_of(result, 5, number), fused)
-        assert_same(leaves_of(result, 6, number), host, 1e-5)
+        assert_same(leaves_of(result, 6, number), fused)
         assert_same(leaves_of(result, 7, number), host, 1e-5)
+        assert_same(leaves_of(result, 8, number), host, 1e-5)
 
 
 @pytest.mark.slow

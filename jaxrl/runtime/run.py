@@ -20,10 +20,11 @@ from jaxrl.config import check_switches, whole
 from jaxrl.names import says_keywords
 from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
 from jaxrl.runtime.checkpoint.states import check_seal
-from jaxrl.runtime.checkpoint.transfer import check_which
+from jaxrl.runtime.checkpoint.transfer import check_which, describe_source
+from jaxrl.runtime.drivers.layout import learns_alike
 from jaxrl.runtime.drivers.samplers import check_overlap, check_sampler
 from jaxrl.runtime.hosts.group import current
-from jaxrl.runtime.loop.driving import check_one_way, check_shared_out, open_driver
+from jaxrl.runtime.loop.driving import check_one_way, check_shared_out, devices_for, open_driver
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
 from jaxrl.runtime.loop.interrupt import Interrupted, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
@@ -31,8 +32,9 @@ from jaxrl.runtime.loop.session import OnChunk, Session
 from jaxrl.runtime.loop.together import check_alike, open_folder
 from jaxrl.runtime.records.folder import WORKERS, read_config
 from jaxrl.runtime.records.record import as_arrays
-from jaxrl.runtime.screen.progress import make_progress
+from jaxrl.runtime.screen.progress import Progress, make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache
+from jaxrl.runtime.system.warn import warn
 from jaxrl.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.types import Agent, PyTree
 
@@ -144,7 +146,8 @@ def run(
       num_workers: worker processes of the scheme, or of "a2c" where none is named; they share out ``num_envs``.
       devices_per_seed: of pure environments, over how many devices to share out the environments of each seed, which replay rules
         learn from by batches that are drawn on each; default: one, or several where seeds alone leave devices idle and what is
-        learnt is the same but for rounding. It may differ when the run goes on.
+        learnt is the same but for rounding; in a group of processes, all devices that seeds leave. It may differ when the run
+        goes on.
       checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.
       keep_checkpoints: how many to keep.
       save_replay: False leaves the replay buffer out of checkpoints. A resumed run then fills a new one by a warm-up, and is
@@ -184,7 +187,8 @@ def run(
     looks: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes, "eval_explore": eval_explore}
     looks |= {"chunk_iterations": chunk_iterations, "exact_steps": exact_steps, "stop_at": stop_at, "on_nan": on_nan}
     learns = {"seeds": seeds, "hyperparams": values, "save_replay": save_replay, **on_host}
-    check_alike(agent, {**looks, **learns, **output._asdict(), "total_steps": total_steps, "out": out is not None})
+    begins = {"total_steps": total_steps, "out": out is not None, "init_from": describe_source(init_from, init_which)}
+    check_alike(agent, {**looks, **learns, **output._asdict(), **begins})
     with contextlib.ExitStack() as resources:
         folder = None if out is None else resources.enter_context(contextlib.closing(open_folder(out)))
         before = folder.config["run"] if folder and folder.config else None
@@ -195,7 +199,7 @@ def run(
 
         enable_compilation_cache()
         on_host |= {"log_folder": folder.path / WORKERS if folder and chosen else None, "devices_per_seed": devices_per_seed}
-        driver, devices, advice = open_driver(agent, seeds, **on_host, note=lambda text: progress.note(text))
+        driver, devices, advice = open_driver(agent, seeds, **on_host, note=lambda text: _tell(text, progress, quiet))
         hidden = quiet or not current().is_first
         title, each = _title(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
         progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=hidden)))
@@ -212,12 +216,14 @@ def run(
         with handled(session.interrupt.handle):
             states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
             summary = session.finish(states, title)
+            session.asked_to_stop()  # also by a signal that came meanwhile
     progress.note(summary)
     if session.failure is not None:
         raise session.failure
-    if number := session.interrupt.requested:
+    if session.stopped_by:
         current().part()
-        raise RunInterrupted(summary, states, as_arrays(session.history), number)
+        raise RunInterrupted(summary, states, as_arrays(session.history), session.stopped_by)
+    current().gather(None)  # the first process may have written until now
     return states, as_arrays(session.history)
 
 
@@ -238,6 +244,14 @@ def _on_host(agent: Agent, sampler: str, overlap: bool, scheme: Scheme | None) -
     return {name: value for name, value in asked.items() if value != ON_HOST[name]}
 
 
+def _tell(text: str, progress: Progress, quiet: bool) -> None:
+    """What befell workers: the first process has a display, the others say it on stderr."""
+    if current().is_first:
+        progress.note(text)
+    elif not quiet:
+        warn(text)
+
+
 def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
     """Of the panel and the learning curve."""
     title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {num_seeds} seed{'s' * (num_seeds > 1)}"
@@ -254,10 +268,13 @@ def _notes(
         yield f"total_steps={whole(asked)} rounded up to {total_steps}: whole iterations of {rows} rows"
     if devices_per_seed > 1:
         share = agent.num_envs // devices_per_seed
-        alike = (
-            "learn what one would, up to rounding" if agent.algorithm.learn is None else "draw a share of each batch from them"
-        )
-        yield f"{devices_per_seed} devices share a seed's environments, {share} each, and {alike}"
+        what = f"{devices_per_seed} devices share a seed's environments, {share} each"
+        if agent.algorithm.learn:
+            yield f"{what}, and draw a share of each batch from them: this is another run than one device's"
+        elif learns_alike(agent) and devices_per_seed.bit_count() == 1:
+            yield f"{what}, and learn what one would, up to rounding"
+        else:
+            yield what
     if advice:
         yield advice
     if out is not None:
@@ -273,6 +290,7 @@ def resume(
     *,
     total_steps: int | None = None,
     on_chunk: OnChunk | None = None,
+    devices_per_seed: int | None = None,
     quiet: bool = False,
     trust: str | Iterable[str] = (),
     **parts: Any,
@@ -285,6 +303,7 @@ def resume(
     Args:
       total_steps: rows per seed in all, to make the run longer, also when it has ended; default: its own.
       on_chunk: the same as in the run; functions are not recorded.
+      devices_per_seed: as in ``run``; default: what the run was told, if there are as many devices here.
       trust: packages or modules that the run uses, whose code may run: ``("my_package",)``.
       parts: parts of the agent that no other process can import, given again: ``model=my_function``, ``env=my_env``.
 
@@ -300,5 +319,6 @@ def resume(
         raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: put it back from a copy")
     settings = {name: request[name] for name in KEPT} | {name: request[name] for name in ON_HOST if name in request}
     output = {name: value for name, value in config.get("output", {}).items() if name in Output._fields}
+    output["devices_per_seed"] = devices_per_seed or devices_for(agent, output.get("devices_per_seed"))
     length = request["total_steps"] if total_steps is None else total_steps
     return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)

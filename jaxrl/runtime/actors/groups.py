@@ -48,8 +48,12 @@ def own_part(agent: Agent) -> Agent:
     Raises:
       ValueError: they, or what is learnt from them, cannot be shared out evenly.
     """
-    check_devices(agent, current().num_processes)
-    return agent._replace(num_envs=agent.num_envs // current().num_processes)
+    number = current().num_processes
+    try:
+        check_devices(agent, number)
+    except ValueError as error:
+        raise ValueError(f"{number} processes, with a device each, share out the environments of each seed: {error}") from error
+    return agent._replace(num_envs=agent.num_envs // number)
 
 
 def sharing(agent: Agent) -> Agent:

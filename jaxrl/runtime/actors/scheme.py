@@ -12,6 +12,7 @@ from jaxrl.agent import state_shapes
 from jaxrl.config import CountOrZero, Positive, PositiveUnit, checked, setting_types
 from jaxrl.names import nearest, unknown
 from jaxrl.replay.sequence import SequenceState
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.devices import threads_per_worker, usable_cores
 from jaxrl.spec import algorithm_name
 from jaxrl.types import Agent, HostEnv
@@ -81,7 +82,7 @@ def resolve_scheme(agent: Agent, scheme: Scheme | str | Mapping[str, Any] | None
         raise ValueError(
             f"scheme=… is for environments on the host, and {agent.env.name} runs in JAX, in one program: leave it out"
         )
-    chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or min(agent.num_envs, max(1, usable_cores() - 1)))
+    chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or max(1, min(_envs_here(agent), usable_cores() - 1)))
     if problem := _why_impossible(chosen) or _why_unfit(chosen, agent):
         raise ValueError(problem)
     return chosen
@@ -142,8 +143,10 @@ def _why_impossible(scheme: Scheme) -> str | None:
 def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
     """Why the agent cannot be trained so, and the nearest way that it can."""
     name, rule = algorithm_name(agent.spec), agent.algorithm
-    if scheme.num_workers > agent.num_envs:
-        return f"num_workers={scheme.num_workers} must be at most num_envs={agent.num_envs}: each has one environment at least"
+    if scheme.num_workers > (here := _envs_here(agent)):
+        of_each = "" if current().is_alone else f", of which each of {current().num_processes} processes has {here}"
+        most = f"num_envs={agent.num_envs}{of_each}"
+        return f"num_workers={scheme.num_workers} must be at most {most}: each has one environment at least"
     if scheme.gradients == "workers" and rule.gradients is None:
         nearest_one = "apex" if rule.learn else "ddppo"
         return (
@@ -173,6 +176,11 @@ def _replays_memory(agent: Agent) -> bool:
     """Whether it learns from stored sequences, and the carries that they began with."""
     is_one: Any = lambda x: isinstance(x, SequenceState)  # noqa: E731
     return agent.algorithm.learn is not None and any(map(is_one, jax.tree.leaves(state_shapes(agent).learner, is_leaf=is_one)))
+
+
+def _envs_here(agent: Agent) -> int:
+    """The environments of each seed that are in this process."""
+    return agent.num_envs // current().num_processes
 
 
 def describe(scheme: Scheme, num_envs: int) -> str:

@@ -16,6 +16,7 @@ from jaxrl.names import nearest
 from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.checkpoint.manifest import latest_step
 from jaxrl.runtime.checkpoint.restore import read_arrays
+from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, read_config
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.types import PyTree
@@ -59,7 +60,8 @@ def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") ->
         name = f"{name} ({what}, iteration {info.step})"
     else:
         name = "the given states"
-        given = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
+        whole = source if current().is_alone else current().fetch(source)
+        given = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(whole)}
     return Source(name, by_path({f".learner{path}" if path.startswith(POLICY) else path: leaf for path, leaf in given.items()}))
 
 

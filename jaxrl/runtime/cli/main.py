@@ -83,7 +83,7 @@ def guarded(command: Callable[[], int]) -> int:
             raise
         complain(said := " ".join(str(error).split()) or type(error).__name__)
         if (group := _group()) is not None:
-            group.fail(said)
+            group.fail("" if type(error).__name__ == "ProcessFailed" else said)
         return USAGE_ERROR
 
 

@@ -25,6 +25,8 @@ class ResumeOptions:
     """More than the run's own make it longer, also when it has ended: rows per seed in all."""
     trust: Trust = ()
     """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
+    devices_per_seed: Annotated[Count | None, shown_as("INT", "the run's own, if there are as many")] = None
+    """Devices that share out the environments of each seed."""
     quiet: Flag = False
     """Show nothing but errors."""
     distributed: Flag = False
@@ -60,5 +62,11 @@ def resume(args: Sequence[str]) -> int:
     spec = read_config(options.resume)["agent"]
     request_devices_for([str(spec.get("env"))])
     import_trusted(spec, options.trust)
-    go_on(options.resume, total_steps=options.total_steps, trust=options.trust, quiet=options.quiet)
+    go_on(
+        options.resume,
+        total_steps=options.total_steps,
+        devices_per_seed=options.devices_per_seed,
+        trust=options.trust,
+        quiet=options.quiet,
+    )
     return 0

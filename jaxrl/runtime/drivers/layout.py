@@ -45,7 +45,7 @@ def devices_per_seed(agent: Agent, spare: int) -> int:
     Several only where what is learnt is the same up to rounding, and faster.
     """
     most = min(spare, agent.steps_per_iteration // MIN_ROWS)
-    powers = [2**n for n in range(1, most.bit_length())] if _learns_alike(agent) else []
+    powers = [2**n for n in range(1, most.bit_length())] if learns_alike(agent) else []
     return next((number for number in reversed(powers) if _divides(agent, number)), 1)
 
 
@@ -63,7 +63,7 @@ def _divides(agent: Agent, num_devices: int) -> bool:
     return True
 
 
-def _learns_alike(agent: Agent) -> bool:
+def learns_alike(agent: Agent) -> bool:
     """Whether several devices learn what one does: jaxrl's on-policy rules do, without losses and bonuses of the user's own.
 
     Replay rules draw another batch on each device. What a function of the user's takes a mean or a maximum of, it would take of

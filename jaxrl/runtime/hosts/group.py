@@ -7,6 +7,7 @@ import functools
 import json
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import jax
@@ -100,7 +101,7 @@ class Group:
         return [each["value"] for each in said]
 
     def fail(self, why: str) -> None:
-        """Tell the others, which may wait for this process, why it ends now."""
+        """Tell the others, which may wait for this process, why it ends now: nothing where it has heard of another's end."""
         if self.is_alone:
             return
         with contextlib.suppress(Exception):
@@ -113,9 +114,9 @@ class Group:
         """Before processes end that do not wait for each other: the first, which the store is in, ends last."""
         if self.is_first:
             for i in range(1, self.num_processes):
-                self._get(f"jaxrl/parted/{i}", i, time.monotonic() + PARTING)
+                self._get(f"jaxrl/parted/{self._turn}/{i}", i, time.monotonic() + PARTING)
         else:
-            self._store.key_value_set(f"jaxrl/parted/{self.process_id}", "")
+            self._store.key_value_set(f"jaxrl/parted/{self._turn}/{self.process_id}", "")
 
     def fetch(self, tree: PyTree) -> PyTree:
         """Arrays on the host, whole, also those of which other processes hold shards."""
@@ -134,7 +135,7 @@ class Group:
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise
-            for number, why in self._failures():
+            for number, why in filter(itemgetter(1), self._failures()):
                 raise ProcessFailed(f"process {number} has ended: {why}")
             if time.monotonic() > late:
                 raise TimeoutError(f"process {whose} did not come so far in time: see what it says")

@@ -51,7 +51,7 @@ def find_place(
     Raises:
       ValueError: something is missing or wrong; the message says what, and where it came from.
     """
-    found = _own(variables) or _of_slurm(variables) or _of_open_mpi(variables, coordinator) or {}
+    found = _own(variables, num_processes) or _of_slurm(variables) or _of_open_mpi(variables, coordinator) or {}
     given = {COORDINATOR: coordinator, NUM_PROCESSES: num_processes, PROCESS_ID: process_id}
     said = {
         name: str(found[name] if value is None else value) for name, value in given.items() if value is not None or name in found
@@ -70,14 +70,14 @@ def find_place(
     return Place(_address(said.get(COORDINATOR, f"127.0.0.1:{DEFAULT_PORT}")), count, number)
 
 
-def _own(variables: Mapping[str, str]) -> dict[str, str] | None:
+def _own(variables: Mapping[str, str], num_processes: int | None) -> dict[str, str] | None:
     """jaxrl's; the pods of an Indexed Job of Kubernetes are told their number by Kubernetes."""
     if NUM_PROCESSES not in variables and COORDINATOR not in variables:
         return None
     found = {name: variables[name] for name in (COORDINATOR, NUM_PROCESSES, PROCESS_ID) if name in variables}
     if PROCESS_ID not in found and "JOB_COMPLETION_INDEX" in variables:
         found[PROCESS_ID] = variables["JOB_COMPLETION_INDEX"]
-    if NUM_PROCESSES not in found:
+    if NUM_PROCESSES not in found and num_processes is None:
         raise ValueError(f"{COORDINATOR} is set and {NUM_PROCESSES} is not: say how many processes there are")
     return found
 

@@ -10,19 +10,16 @@ import traceback
 from types import TracebackType
 
 import jax
-from jax._src import xla_bridge
+from jax._src import distributed, xla_bridge
 
 from jaxrl.config import Range, check_number
-from jaxrl.runtime.hosts.group import Group, current
+from jaxrl.runtime.hosts.group import PATIENCE, Group, ProcessFailed, current
 from jaxrl.runtime.hosts.place import HEARTBEAT, Place, find_place, is_loopback
 from jaxrl.runtime.hosts.roll_call import bind_address, roll_call
 from jaxrl.runtime.records.origin import installed_versions
 
 COMPARED = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
 """Packages of which all processes need the same version."""
-
-SHUTDOWN = 60
-"""Seconds that a process waits for the others at its end."""
 
 
 def initialize(
@@ -53,7 +50,7 @@ def initialize(
         coordinator_bind_address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         initialization_timeout=max(1, round(timeout)),
         heartbeat_timeout_seconds=max(1, round(heartbeat)),
-        shutdown_timeout_seconds=SHUTDOWN,
+        shutdown_timeout_seconds=round(PATIENCE),  # the first may have much to write; one that is dead is found earlier
     )
     sys.excepthook = _end_at_once
     return current()
@@ -72,6 +69,8 @@ def check_heartbeat(heartbeat: float | None) -> float:
 
 
 def _check_unused() -> None:
+    if distributed.global_state.client is not None:
+        raise ValueError("this process has joined a group before: call jaxrl.parallel.initialize once")
     if xla_bridge.backends_are_initialized():
         raise ValueError(
             "JAX was used before jaxrl.parallel.initialize: it counts its devices once. Call it first, before any array is made"
@@ -97,7 +96,7 @@ def _end_at_once(kind: type[BaseException], error: BaseException, trace: Traceba
     """What Python does with an error that nobody caught, but for its last duties: JAX would wait for the other processes there,
     and they for this one."""
     traceback.print_exception(kind, error, trace)
-    current().fail(f"{kind.__name__}: {error}")
+    current().fail("" if isinstance(error, ProcessFailed) else f"{kind.__name__}: {error}")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(128 + getattr(error, "signal", signal.SIGINT) if isinstance(error, KeyboardInterrupt) else 1)

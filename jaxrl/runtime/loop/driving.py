@@ -18,6 +18,7 @@ from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.drivers.samplers import SAMPLERS
 from jaxrl.runtime.hosts.group import current
+from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.types import Agent, HostEnv
 
 
@@ -36,6 +37,14 @@ def check_shared_out(agent: Agent, devices_per_seed: int) -> None:
             "scheme='ddppo'"
         )
     check_devices(agent, check_count("devices_per_seed", devices_per_seed))
+
+
+def devices_for(agent: Agent, before: int | None) -> int | None:
+    """Over how many devices a run shares out its seeds' environments that was told so elsewhere; None: as it comes here."""
+    if before is None or isinstance(agent.env, HostEnv):
+        return None
+    request_cpu_devices()
+    return before if before <= jax.device_count() else None
 
 
 def open_driver(

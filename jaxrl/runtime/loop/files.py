@@ -113,7 +113,8 @@ class RunFiles:
         if before == self.devices_per_seed:
             return ""
         now = f"{self.devices_per_seed} device{'s' * (self.devices_per_seed > 1)}"
-        return f", with a seed's environments on {now} where they were on {before}: it is as before up to rounding"
+        what = "batches are drawn otherwise from here" if self.agent.algorithm.learn else "it is as before up to rounding"
+        return f", with a seed's environments on {now} where they were on {before}: {what}"
 
     def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
         """What a run without a checkpoint begins from: what the call says, or what it began from before a kill; recorded."""

@@ -56,6 +56,8 @@ class Session:
         self.history: list[Record] = []
         self.unlogged: list[Record] = []
         self.interrupt, self.group = Interrupt(), current()
+        self.stopped_by = 0
+        """The number of the signal by which all processes agreed to stop."""
         self.told_of_interrupt = self.told_of_blanks = False
         self.trained = 0
         """Iterations of training so far; the number of an iteration counts the warm-up's, too."""
@@ -125,8 +127,9 @@ class Session:
 
     def asked_to_stop(self) -> bool:
         """Whether a signal came, to any process of the group: all then stop at the same iteration."""
-        self.interrupt.requested = max(self.group.gather(self.interrupt.requested))
-        return bool(self.interrupt.requested)
+        agreed = max(self.group.gather(self.interrupt.requested))
+        self.stopped_by = self.stopped_by or agreed
+        return bool(self.stopped_by)
 
     @property
     def ended(self) -> str | None:

@@ -62,8 +62,8 @@ def open_folder(out: str | os.PathLike[str]) -> RunFolder:
         claimed.append(RunFolder(out))
         return [claimed[0].config, claimed[0].id, os.stat(claimed[0].path / LOCK).st_ino]
 
-    config, run, mark = group.of_first(claim)
     try:
+        config, run, mark = group.of_first(claim)
         group.together(lambda: _check_seen(out, mark))
     except BaseException:
         for folder in claimed:

@@ -98,7 +98,7 @@ def seed_devices(
             f"{whose} {now}, because JAX was in use before this run. To use {cores} cores, put this line first: "
             f'import jax; jax.config.update("jax_num_cpu_devices", {cores}) (or set JAX_NUM_CPU_DEVICES={cores})'
         )
-    elif shards < able and used < len(devices):
+    elif each is None and shards < able and used < len(devices):
         advice = f"{num_seeds} seeds divide over {shards} of {len(devices)} devices only: a multiple of {able} would use {able}"
     return Layout(devices[:used], advice, per_seed)
 
@@ -110,7 +110,7 @@ def _check_all_serve(devices: list[jax.Device], num_seeds: int) -> None:
         raise ValueError(
             f"{num_seeds} seed{'s' * (num_seeds > 1)} can use {len(devices)} of the {jax.device_count()} devices of {number} "
             f"processes, and process {idle[0]} has none of those: use a number of seeds that is a multiple of {number}, or "
-            "num_envs (and batch_size) that the devices of a seed divide, or fewer processes"
+            "num_envs (and batch_size) that the devices of a seed divide, another devices_per_seed, or fewer processes"
         )
 
 
