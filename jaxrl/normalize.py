@@ -145,8 +145,10 @@ def refresh(statistics: Statistics, rollout: Rollout, gamma: Array | float, axis
         obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
         observations = update_moments(observations, obs, rollout.valid, axis_name)
     if rewards:
-        # The sum goes on over padding; where a row is spent on a reset, the next one is the first of an episode.
-        discount = jnp.where(rollout.inputs.is_first[:-1], 0.0, jnp.where(rollout.valid, gamma, 1.0))
+        # A row that is spent on a reset is followed by the first of an episode; over padding the sum goes on.
+        first, next_first = rollout.inputs.is_first[:-1], rollout.inputs.is_first[1:]
+        ends = first | (~rollout.valid & next_first)
+        discount = jnp.where(ends, 0.0, jnp.where(rollout.valid, gamma, 1.0))
         rewards = refresh_rewards(rewards, rollout.reward, discount, rollout.valid, rollout.env_id, axis_name)
     return Statistics(observations, rewards)
 
