@@ -39,7 +39,7 @@ test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow
 	$(call run_tests,not learning and not chaos and not slow and not gpu,tests marked learning or chaos or slow (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
 
 test-all: $(VENV)/.installed ## the same with learning, chaos and slow; under 75 minutes on 2 cores
-	$(call run_tests,not gpu,$(GPU_LEFT_OUT); scores of over 20 million rows (make bench ARGS=scores))
+	$(call run_tests,not gpu,$(GPU_LEFT_OUT); scores that take longest (make bench ARGS=scores))
 
 test-gpu: $(VENV)/.installed ## only the tests marked gpu
 	JAX_PLATFORMS=cuda,cpu $(PYTEST) -m gpu $(ARGS)

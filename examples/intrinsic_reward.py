@@ -14,7 +14,7 @@ import jaxrl
 from jaxrl.intrinsic import rnd
 
 
-def main(size: int = 16, total_steps: int = 100_000, num_seeds: int = 8) -> dict[str, int]:
+def main(size: int = 16, total_steps: int = 200_000, num_seeds: int = 8) -> dict[str, int]:
     found = {}
     for name, intrinsic in (("PPO", None), ("PPO with RND", partial(rnd, coef=2.0))):
         ppo = jaxrl.make_ppo(f"DeepSea-bsuite?size={size}", num_envs=8, intrinsic=intrinsic)

@@ -176,8 +176,9 @@ def as_box(env: Env | HostEnv) -> Env | HostEnv:
 
     def open_boxed(*args: Any, **kwargs: Any) -> Any:
         envs = env.open(*args, **kwargs)
-        plain = envs.step
-        envs.step = lambda action: plain(number(action))
+        for name in ("step", "send"):
+            if plain := getattr(envs, name, None):
+                setattr(envs, name, lambda action, plain=plain: plain(number(action)))
         return envs
 
     return env._replace(open=open_boxed, action_space=box)

@@ -331,7 +331,7 @@ def test_a_run_reports_the_seed_whose_rewards_break(capsys: pytest.CaptureFixtur
     assert "seed 7: losses or parameters are NaN or infinite by step" in (told := capsys.readouterr().out), told
     np.testing.assert_array_equal(history["diverged"][[0, -1]], [[False, False], [False, True]])
     assert np.isfinite(history["losses/td_loss"][1:, 0]).all() and np.isnan(history["losses/td_loss"][-1, 1])
-    assert all(np.isfinite(x).all() for state in states for x in jax.tree.leaves(to_numpy(state.learner.params)))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(to_numpy(states.learner.params)))
 
 
 def test_one_message_for_each_mistake() -> None:
