@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ os.environ["JAXRL_CACHE_DIR"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+MOST_MAPPINGS = 20_000
 
 EXPENSIVE_FILES = (
     "test_learning.py",
@@ -76,6 +79,15 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     """Refuse to run without the groups: every worker would compile, and keep in memory, the programs of all rules."""
     if node.config.option.dist == "loadgroup" and not all("@" in id for id in ids):
         pytest.exit(f"pytest-xdist made no groups of the tests, for pytest {pytest.__version__} is not one that it knows", 4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_mappings() -> Iterator[None]:
+    """Forget compiled programs in time: each maps its code into memory in many parts, and a process may have 65,530."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="module")
