@@ -24,18 +24,15 @@ install: $(VENV)/.installed ## build the environment: the package in editable mo
 quickstart: $(VENV)/.installed ## train PPO on CartPole over eight seeds in one jit; minutes
 	$(BIN)/jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/quickstart $(ARGS)
 
-# Most of the tests' time is compiling. These make it several times shorter, and the programs hardly slower; test-all and learning
-# tests compile as users do. A jaxlib that does not know one of them would end the process, so it is asked first.
-FAST_FLAGS = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
-	--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
-FAST_COMPILE = XLA_FLAGS="$$(XLA_FLAGS='$(FAST_FLAGS)' JAX_PLATFORMS=cpu $(BIN)/python -c 'import jax; jax.devices()' 2>/dev/null \
-	&& echo '$(FAST_FLAGS)') $$XLA_FLAGS"
+# Most of the tests' time is compiling. These flags make it several times shorter, and the programs hardly slower; test-all and
+# learning tests compile as users do.
+FAST_COMPILE = XLA_FLAGS="$$(JAX_PLATFORMS=cpu $(BIN)/python -m tests.fast_flags) $$XLA_FLAGS"
 
 # $(1): the marker expression; $(2): what it leaves out, and how to run that; $(3): variables for pytest
 run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
-test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 8 minutes on 2 cores
+test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 8 minutes on 2 cores; ARGS="--quarter 0" (to 3): a quarter of them
 	$(call run_tests,not learning and not chaos and not slow and not gpu,tests marked learning or chaos or slow (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
 
 test-all: $(VENV)/.installed ## the same with learning, chaos and slow; under 75 minutes on 2 cores

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import comparison
+from benchmarks import comparison, pictures
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
@@ -97,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     scaling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     scaling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
 
-    table = commands.add_parser("table", help="print the tables again from the results, and write them where they stand")
+    table = commands.add_parser("table", help="print the tables again from the results, and write them and the figures")
     for command in (speed, scores, overhead, replay, sampling, learners, actors, memory, scaling, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
@@ -245,10 +245,11 @@ def show(given: argparse.Namespace) -> int:
 
 
 def write_table(out: Path) -> None:
-    """``TABLES.md`` beside the results; the README's table and the figure of switches where these are the repository's."""
+    """``TABLES.md`` beside the results; the README's table and the figures where these are the repository's."""
     (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
     if out == RESULTS:
         README.write_text(in_readme(README.read_text(encoding="utf-8"), read_speed(out)), encoding="utf-8")
+        pictures.draw_missing(out / "scores")
         compared = comparison.read_compared(out / "scores")
         if not comparison.is_of(comparison.FIGURE, compared):  # another matplotlib would draw it a little differently
             comparison.draw(compared, comparison.FIGURE)

@@ -12,13 +12,6 @@ from benchmarks.cases import Case
 from benchmarks.markdown import table
 from benchmarks.protocol import Worker, clean_environment
 
-QUICK = (
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
-"""XLA's flags for code that is slow and soon there. They come after the program is cut into kernels, and change none of them."""
-
 
 @contextmanager
 def worker(**environment: str) -> Iterator[Worker]:
@@ -31,7 +24,7 @@ def worker(**environment: str) -> Iterator[Worker]:
 
 def count(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
     """By name, the kernels of a case on a CPU, as in ``hlo.Counts``: seconds each, and nothing is timed."""
-    with worker(JAX_PLATFORMS="cpu", XLA_FLAGS=" ".join(QUICK)) as asked:
+    with worker(JAX_PLATFORMS="cpu") as asked:
         return {case.name: asked.ask("kernels", **case._asdict()) for case in cases}
 
 

@@ -14,15 +14,25 @@ from benchmarks.products import flops_of, seconds_of
 from benchmarks.protocol import serve
 from benchmarks.starts import kernel_seconds
 from jaxrl.agent import state_shapes
+from jaxrl.private_jax import known_options
+from jaxrl.runtime.drivers.fused import CPU_OPTIONS
 from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
+
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+"""Options of the compiler for slow code that compiles quickly. They act after a program is cut into kernels, and change none."""
 
 
 def count_kernels(**case: Any) -> dict[str, Any]:
     """Of the program of ``jaxrl.run`` for a case; nothing is run."""
     given = Case(**case)
     driver = open_fused(make_agent(given), range(given.num_seeds))[0]
+    driver.compiler_options = known_options(CPU_OPTIONS | QUICK)
     return Program(driver.compile_iterate(driver.shapes()).as_text()).counts()._asdict()
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters.partial_eval import dce_jaxpr
 
 from benchmarks.matmuls import least_seconds
+from jaxrl.private_jax import known_options, needed_part
 from jaxrl.runtime.drivers.fused import CPU_OPTIONS
 
 TRIPS = 500
@@ -49,9 +49,7 @@ def products_of(function: Callable[..., Any], *args: Any) -> Counter[Product]:
     What no output needs does not count. A ``while_loop``, whose length is not known, counts as one trip, a ``cond`` as its most
     costly branch; convolutions do not count.
     """
-    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-    needed, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return _products(needed)
+    return _products(needed_part(jax.make_jaxpr(function)(*args).jaxpr))
 
 
 def _products(jaxpr: Any) -> Counter[Product]:
@@ -110,5 +108,5 @@ def _loop_seconds(product: Product, seconds: float) -> float:
         return left, jax.lax.dynamic_update_slice(right, some.reshape([1] * right.ndim), [0] * right.ndim)
 
     loop: Any = jax.jit(lambda *factors: jax.lax.fori_loop(0, TRIPS, trip, factors)[1])
-    compiled = loop.lower(*factors).compile(CPU_OPTIONS)
+    compiled = loop.lower(*factors).compile(known_options(CPU_OPTIONS))
     return least_seconds(lambda: compiled(*factors), seconds) / TRIPS

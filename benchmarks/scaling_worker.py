@@ -22,6 +22,7 @@ from benchmarks.hlo import Program
 from benchmarks.jaxrl_side import make_agent
 from benchmarks.protocol import serve
 from jaxrl.parallel import DATA, SEEDS, data_parallel, initialize, make_mesh, shard_seeds
+from jaxrl.private_jax import known_options
 from jaxrl.runtime.drivers.fused import CPU_OPTIONS
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent
@@ -69,7 +70,7 @@ class Training:
         key = jax.random.key(0)
         self.states = over.init(jax.random.split(key, case.num_seeds) if case.num_seeds > 1 else key)
         loop = jax.jit(lambda states, iterations: run_iterations(over, states, iterations), donate_argnums=0)
-        options: Any = CPU_OPTIONS if jax.default_backend() == "cpu" else None
+        options = known_options(CPU_OPTIONS) if jax.default_backend() == "cpu" else None
         self._loop = loop.lower(self.states, np.int32(1)).compile(options)
         self.all_reduces = sorted(Program(self._loop.as_text() or "").all_reduces().items())
 

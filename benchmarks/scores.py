@@ -12,10 +12,8 @@ import jax
 import numpy as np
 
 import jaxrl
-from benchmarks import machine
+from benchmarks import machine, pictures
 from benchmarks.experiments import Experiment
-from jaxrl.presets import interval_text
-from jaxrl.runtime.figures.draw import learning_curve
 from jaxrl.runtime.records.folder import plain, without_nan
 from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN
@@ -52,19 +50,16 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
         if not quiet:
             print(f"{experiment.name}: already there, in {path} (--force runs it again)")
         return done
-    result, history = train_and_evaluate(experiment, folder, quiet)
+    result = train_and_evaluate(experiment, folder, quiet)
     out.mkdir(parents=True, exist_ok=True)
-    verdict = "passed" if result["passed"] else "NOT passed"
-    seeds = f"{experiment.num_seeds} seed{'s' * (experiment.num_seeds > 1)}"
-    title = f"{result['agent']} · {experiment.env} · {seeds}"
-    score = interval_text(result["mean"], *result["interval"])
-    kind = f"last {result['episodes']} training episodes" if experiment.last_episodes else "greedy return at the end"
-    subtitle = f"{kind}: {score}; asked: {experiment.limit}, {verdict}"
-    learning_curve({name: history[name] for name in CURVES}, path.with_suffix(".png"), title=title, subtitle=subtitle)
+    pictures.draw(result, path.with_suffix(".png"))
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     if not quiet:
-        print(f"{experiment.name}: {subtitle}; trained in {duration(result['train_seconds'])}")
+        verdict = "passed" if result["passed"] else "NOT passed"
+        _, score = pictures.headings(result)
+        took = duration(result["train_seconds"])
+        print(f"{experiment.name}: {score}; asked: {experiment.limit}, {verdict}; trained in {took}")
     return result
 
 
@@ -88,8 +83,8 @@ def build_agent(experiment: Experiment) -> Agent:
     return getattr(jaxrl, experiment.builder)(experiment.env, **experiment.settings)
 
 
-def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """``(result, history)``."""
+def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> dict[str, Any]:
+    """The result, as it goes into the file."""
     agent = build_agent(experiment)
     _, history = jaxrl.run(
         agent,
@@ -105,7 +100,7 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tup
     greedy, trained = history[EVALUATION_RETURN][-1], training_returns(history, experiment.last_episodes)
     scores = trained.mean if experiment.last_episodes else greedy
     more = {"greedy": greedy.tolist(), "episodes": min(trained.episodes)} if experiment.last_episodes else {}
-    result = {
+    return {
         "name": experiment.name,
         "agent": algorithm_name(agent.spec),
         "experiment": describe(experiment),
@@ -125,7 +120,6 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> tup
         "spec": plain(agent.spec),
         "history": without_nan(plain({name: history[name].round(3) for name in CURVES})),
     }
-    return result, history
 
 
 class Trained(NamedTuple):

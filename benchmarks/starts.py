@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from benchmarks.hlo import Program
 from benchmarks.matmuls import least_seconds
+from jaxrl.private_jax import known_options
 from jaxrl.runtime.drivers.fused import CPU_OPTIONS
 
 TRIPS = 2_000
@@ -28,5 +29,5 @@ def kernel_seconds(seconds: float = 0.5) -> float:
         return jax.lax.fori_loop(0, TRIPS, trip, x)
 
     x = jnp.zeros(8)
-    compiled: Any = jax.jit(chain).lower(x).compile(CPU_OPTIONS)  # type: ignore[arg-type]  # numbers are allowed too
+    compiled: Any = jax.jit(chain).lower(x).compile(known_options(CPU_OPTIONS))
     return least_seconds(lambda: compiled(x), seconds) / Program(compiled.as_text()).all_kernels()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxrl.algorithms import ALGORITHMS
+from jaxrl.algorithms import ALGORITHMS, known_as
+from jaxrl.names import hint_or
 
 __version__ = "0.2.0"
 
@@ -89,8 +91,31 @@ __all__ = [
 __all__ += [entry.builder for entry in ALGORITHMS.values()]
 
 
-_ROOMS = ("envs", "models", "parallel", "replay", "returns", "types")
+_ROOMS = ("envs", "metrics", "models", "parallel", "replay", "returns", "types")
 """Modules of building blocks, which ``import jaxrl`` is enough for: ``jaxrl.parallel.initialize()``."""
+
+
+_ELSEWHERE = {
+    "learn": "run",
+    "load": "load_policy",
+    "load_model": "load_policy",
+    "predict": "load_policy",
+    "evaluate_policy": "evaluate",
+    "make": "make_env",
+    "make_vec": "make_env",
+    "make_vec_env": "make_env",
+}
+"""Functions of other libraries -> what does the same here."""
+
+
+def _hint(name: str, homes: Mapping[str, str]) -> str:
+    """What somebody who asks for ``name`` may mean; nothing where that is not known."""
+    plain = name.lower().removesuffix("config").removeprefix("make_")
+    algorithm, flags = known_as(plain) or (plain, "")
+    meant = [_ELSEWHERE.get(name.lower(), ""), f"make_{plain}", f"make_{algorithm}"]
+    near = next((x for x in [*meant, *difflib.get_close_matches(name, homes, 1, 0.8)] if x in homes), None)
+    settings = f" {name} is its settings {flags}, as the command line has them." if flags and near == meant[-1] else ""
+    return f" Did you mean {near!r}?{settings}" if near else ""
 
 
 def __getattr__(name: str) -> Any:
@@ -98,9 +123,8 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"jaxrl.{name}")
     if name not in homes:
-        near = [make for make in (f"make_{name.lower()}", *difflib.get_close_matches(name, homes, 1, 0.75)) if make in homes]
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise AttributeError(f"module 'jaxrl' has no attribute {name!r}.{hint} Public names: {', '.join(sorted(homes))}")
+        said = hint_or(_hint(name, homes), f"Public names: {', '.join(sorted(homes))}")
+        raise AttributeError(f"module 'jaxrl' has no attribute {name!r}.{said}")
     value = getattr(importlib.import_module(homes[name]), name)
     globals()[name] = value
     return value

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.masks import some_allowed
 from jaxrl.spaces import bounds
 from jaxrl.threefry import unrolled
 from jaxrl.types import Algorithm, Array, Key, Policy, PyTree, StepInput
@@ -72,7 +73,7 @@ def spread_epsilon(epsilon: Array, exponent: float, env_id: Array, num_envs: int
 def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Key) -> Array:
     """Greedy actions, but with probability ``epsilon``, f32[] or f32[B], uniform over the allowed ones; ``keys[b]`` decides
     for row b."""
-    logits = jnp.zeros_like(q_values) if mask is None else jnp.where(mask.astype(bool), 0.0, -jnp.inf)
+    logits = jnp.zeros_like(q_values) if mask is None else jnp.where(some_allowed(mask.astype(bool)), 0.0, -jnp.inf)
 
     def choose(greedy: Array, logits: Array, epsilon: Array, key: Key) -> Array:
         explore_key, action_key = jax.random.split(key)

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,33 +14,21 @@ import numpy as np
 from jaxrl.collectives import in_order
 from jaxrl.config import merge_hyperparams, setting_types
 from jaxrl.metrics import all_reduce
+from jaxrl.private_jax import is_traced, setting
 from jaxrl.rollout import check_env_params, collect, init_actor
+from jaxrl.schedules import ScheduleWarning, doubtful
 from jaxrl.threefry import fold_in
-from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, EnvLike, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
 
 
-def resolve_env(env: str | Env | HostEnv) -> Env | HostEnv:
+def resolve_env(env: EnvLike) -> Env | HostEnv:
     """The environment behind an id, or the one given, after a look at its shapes."""
     from jaxrl.envs import make_env, validate_env
 
-    if isinstance(env, str):
-        env = make_env(env)
     if not isinstance(env, Env | HostEnv):
-        raise TypeError(f"env must be an id such as 'CartPole-v1', a jaxrl.Env or a jaxrl.HostEnv, not {_foreign_env(env)}")
+        env = make_env(env)
     validate_env(env)
     return env
-
-
-def _foreign_env(env: Any) -> str:
-    """What was given for an environment, and what to do with it."""
-    one = env[0] if isinstance(env, tuple) and env else env
-    library, kind = type(one).__module__.partition(".")[0], type(one).__name__
-    if library == "gymnax":
-        return f"gymnax's {kind}: give its id"
-    if isinstance(one, gymnasium.Env | gymnasium.vector.VectorEnv):
-        return f"gymnasium's {kind}: give the id of a backend, or wrap it in a HostEnv, as docs/howto/host.md does"
-    name = getattr(env, "__name__", None)
-    return f"{name}: call it, or give its id 'module:{name}'" if callable(env) and name else type(env).__name__
 
 
 def environment_ids(batch: int, axis_name: str | None) -> Array:
@@ -59,6 +46,7 @@ def bind(
     hyperparams: Any,
     spec: dict[str, Any] | None = None,
     axis_name: str | None = None,
+    schedules: Mapping[str, Callable[[Array], Array]] | None = None,
 ) -> Agent:
     """An Agent that collects ``rollout_length`` rows in ``num_envs`` environments per step, and learns from them.
 
@@ -79,6 +67,9 @@ def bind(
 
     def init_agent(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         check_key(key)
+        if not is_traced(key):  # a program that is traced may be for shapes alone
+            for said in doubtful(schedules or {}, defaults):
+                warnings.warn(said, ScheduleWarning, stacklevel=2)
         if env_params is None:
             env_params = env.params if isinstance(env, Env) else ()
         elif isinstance(env, Env):
@@ -87,7 +78,9 @@ def bind(
             refuse_env_params(env)
         return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
-    return Agent(init_agent, step, algorithm, env, dict(spec or {}), num_envs, rollout_length, axis_name, defaults)
+    return Agent(
+        init_agent, step, algorithm, env, dict(spec or {}), num_envs, rollout_length, axis_name, defaults, schedules or {}
+    )
 
 
 def with_length(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
@@ -161,10 +154,10 @@ class EagerStepWarning(UserWarning):
 
 def warn_if_eager(state: AgentState) -> None:
     """Tell the caller of a step that nothing compiles it."""
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(state))
+    traced = any(is_traced(leaf) for leaf in jax.tree.leaves(state))
     # A state that a traced function closes over has no tracers, but what is computed from it there is one.
-    traced = traced or isinstance(state.iteration + 1, jax.core.Tracer)
-    if not traced and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+    traced = traced or is_traced(state.iteration + 1)
+    if not traced and not setting("jax_disable_jit"):
         _warn_of_eager_step()
 
 

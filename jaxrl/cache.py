@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, jaxprs_in_params
+
+from jaxrl.private_jax import Jaxpr, NotInThisJax, jaxprs_in_params
 
 CACHED_BYTES = 1 << 21
 """Of what the products of a part give. Those two cores have second-level caches of 2 MiB together; parts of half this size, or of
@@ -46,4 +47,7 @@ def bytes_of_products(function: Callable[..., Any], *args: Any) -> int:
         inside = [max(counts) if chosen else sum(counts) for counts, chosen in zip(inner, one_of, strict=True)]
         return sum(x.size * x.dtype.itemsize for x in made) + sum(inside)
 
-    return count(jax.make_jaxpr(function)(*args).jaxpr)
+    try:
+        return count(jax.make_jaxpr(function)(*args).jaxpr)
+    except NotInThisJax:  # then nothing is cut
+        return 0

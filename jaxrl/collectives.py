@@ -14,9 +14,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 
+from jaxrl.private_jax import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+    parameter,
+    scan_arguments,
+    while_arguments,
+)
 from jaxrl.types import Array, PyTree
 
 REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
@@ -76,7 +86,7 @@ def varying(tree: PyTree, *axes: str) -> PyTree:
 def _evaluate(closed: ClosedJaxpr, token: Array, args: _Values) -> tuple[Array, list[Any]]:
     """``(token, results)`` of a traced function."""
     jaxpr = closed.jaxpr
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
+    known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else known[atom]
@@ -123,37 +133,35 @@ def _everywhere(token: Array) -> Array:
 
 
 def _call(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
-    return _evaluate(eqn.params["jaxpr"], token, values)
+    return _evaluate(parameter(eqn, "jaxpr", "call_jaxpr"), token, values)
 
 
 def _scan(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
-    params, body = eqn.params, eqn.params["jaxpr"]
-    num_consts, num_carried = params["num_consts"], params["num_carry"]
+    body, (num_consts, num_carried) = parameter(eqn, "jaxpr"), scan_arguments(eqn)
     consts, start, xs = values[:num_consts], values[num_consts : num_consts + num_carried], values[num_consts + num_carried :]
 
     def one(carried: Any, x: _Values) -> Any:
         token, results = _evaluate(body, carried[0], [*consts, *carried[1], *x])
         return (token, results[:num_carried]), results[num_carried:]
 
-    how = {name: params[name] for name in ("length", "reverse", "unroll")}
+    how = {name: parameter(eqn, name) for name in ("length", "reverse", "unroll")}
     (token, last), stacked = jax.lax.scan(one, (token, list(start)), list(xs), **how)
     return token, [*last, *stacked]
 
 
 def _while(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
-    params = eqn.params
-    split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    of_condition, of_body, start = values[: split[0]], values[split[0] : split[1]], values[split[1] :]
-    goes_on = jaxpr_as_fun(params["cond_jaxpr"])
+    of_condition, of_body = while_arguments(eqn)
+    condition_consts, body_consts = values[:of_condition], values[of_condition : of_condition + of_body]
+    goes_on, body = jaxpr_as_fun(parameter(eqn, "cond_jaxpr")), parameter(eqn, "body_jaxpr")
     return jax.lax.while_loop(
-        lambda carried: goes_on(*of_condition, *carried[1])[0],
-        lambda carried: _evaluate(params["body_jaxpr"], carried[0], [*of_body, *carried[1]]),
-        (token, list(start)),
+        lambda carried: goes_on(*condition_consts, *carried[1])[0],
+        lambda carried: _evaluate(body, carried[0], [*body_consts, *carried[1]]),
+        (token, list(values[of_condition + of_body :])),
     )
 
 
 def _switch(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
-    branches = [functools.partial(_evaluate, branch) for branch in eqn.params["branches"]]
+    branches = [functools.partial(_evaluate, branch) for branch in parameter(eqn, "branches")]
     of_platforms = eqn.params.get("branches_platforms")
     if of_platforms is None:
         return jax.lax.switch(values[0], branches, token, values[1:])
@@ -165,6 +173,7 @@ RULES: dict[str, Callable[[JaxprEqn, Array, _Values], tuple[Array, list[Any]]]] 
     **dict.fromkeys(REDUCTIONS, _reduce),
     "jit": _call,
     "closed_call": _call,
+    "eval_jaxpr": _call,  # as newer versions of JAX call the one before
     "scan": _scan,
     "while": _while,
     "cond": _switch,

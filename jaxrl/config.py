@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_o
 
 import numpy as np
 
-from jaxrl.names import home_of, nearest
+from jaxrl.names import hint_or, home_of, nearest, shortened
 from jaxrl.types import PyTree
 
 
@@ -95,7 +95,7 @@ def checked(name: str, value: Any, type_: Any) -> Any:
         return bool(value)
     if get_origin(type_) is Literal:
         if value not in get_args(type_):
-            raise ValueError(f"{name}={value!r} must be {in_words(type_)}")
+            raise ValueError(f"{name}={shortened(value)} must be {in_words(type_)}")
         return value
     if type_.__origin__ is int:
         return _check_whole(name, value, _range_of(type_))
@@ -119,10 +119,8 @@ def split_settings(
     for name in settings:
         if name not in structure | data:
             hint = home_of(name) or nearest(name, sorted({*structure, *data, *parts}))
-            raise TypeError(
-                f"{builder}() got an unknown keyword {name!r}.{hint} Config: {sorted(structure)}."
-                f" Hyperparameters: {sorted(data)}."
-            )
+            said = hint_or(hint, f"Config: {sorted(structure)}. Hyperparameters: {sorted(data)}.")
+            raise TypeError(f"{builder}() got an unknown keyword {name!r}.{said}")
     plain = {name: checked(name, value, (structure | data)[name]) for name, value in settings.items()}
     chosen = hyperparams(**{name: value for name, value in plain.items() if name in data})
     return config(**{name: value for name, value in plain.items() if name in structure}), chosen
@@ -130,17 +128,23 @@ def split_settings(
 
 def check_number(name: str, value: Any, allowed: Range | None = None) -> None:
     """Refuse a concrete value outside the range; without one, any finite number is allowed. Traced values pass."""
-    import jax
+    from jaxrl.private_jax import is_traced
 
-    if isinstance(value, jax.core.Tracer):
+    if is_traced(value):
         return
     allowed = allowed or Range()
     number = np.asarray(value)
+    if callable(value):
+        raise TypeError(
+            f"{name}=… must be {allowed}, not a function: anneal=True lets the learning rate fall to 0, and "
+            f"schedules={{{name!r}: …}} takes a function of the iteration that gives a factor"
+        )
     if number.dtype.kind not in "iuf" or isinstance(value, str):
-        raise TypeError(f"{name}={value!r} must be {allowed}")
+        raise TypeError(f"{name}={shortened(value)} must be {allowed}")
     if number.ndim:
         raise ValueError(
-            f"{name}={value!r} must be one number, {allowed}: for several, vmap agent.init over a mapping of hyperparameters"
+            f"{name}={shortened(value)} must be one number, {allowed}: for several, vmap agent.init over a mapping of "
+            "hyperparameters"
         )
     if not allowed.contains(float(number)):
         raise ValueError(f"{name}={float(number):g} is not allowed: it must be {allowed}")
@@ -159,7 +163,7 @@ def check_count(name: str, value: Any, *, at_least: int = 1) -> int:
 def _check_whole(name: str, value: Any, allowed: Range | None) -> int:
     count, allowed = whole(value), allowed or Range(integral=True)
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not allowed.contains(int(count)):
-        raise ValueError(f"{name}={value!r} must be {allowed}")
+        raise ValueError(f"{name}={shortened(value)} must be {allowed}")
     return int(count)
 
 
@@ -167,15 +171,16 @@ def check_switches(**switches: Any) -> None:
     """Refuse anything but True and False."""
     for name, value in switches.items():
         if not isinstance(value, bool | np.bool_):
-            raise TypeError(f"{name}={value!r} must be True or False")
+            raise TypeError(f"{name}={shortened(value)} must be True or False")
 
 
 def check_hyperparam(rule: type, name: str, value: Any) -> None:
     """Refuse a value that the Hyperparams of a rule do not allow. Traced values pass."""
     types = setting_types(rule)
     if name not in types:
-        hint = nearest(name, types) or " Sizes and switches belong to the builder."
-        raise TypeError(f"unknown hyperparameter {name!r}.{hint} Allowed: {sorted(types)}.")
+        hint = nearest(name, types)
+        said = hint_or(hint, f"Sizes and switches belong to the builder. Allowed: {sorted(types)}.")
+        raise TypeError(f"unknown hyperparameter {name!r}.{said}")
     check_number(name, value, _range_of(types[name]))
 
 

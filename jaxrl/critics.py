@@ -1,4 +1,4 @@
-"""An ensemble of critics beside a policy: what their updates draw, and the terms of their losses."""
+"""An ensemble of critics beside a policy: what their updates draw, a group of these, and the terms of their losses."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from gymnasium import spaces
 from jaxrl.actions import from_environment
 from jaxrl.config import RolloutConfig
 from jaxrl.optimize import mean_gradient, packing, valid_mean
+from jaxrl.q_learning import PRIORITIES
+from jaxrl.replay import Draw
 from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rows import per_row
 from jaxrl.rule import Rule
@@ -41,6 +43,8 @@ class ActorCriticRule(Rule[C]):
     """One action-value; see ``jaxrl.models.action_value`` for what it is given."""
 
 
+NOISE, CHOSEN = 0, 1
+"""Streams of an iteration: what actions and networks draw, and which critics a target looks at."""
 MOST_PACKED = 2**16
 """Parameters of a network, or of an ensemble. Two critics of 256 units have twice as many, and would spend more on copying their
 gradients together than on kernels for each leaf: an update takes 1.05 times as long."""
@@ -76,44 +80,89 @@ def networks(rule: Rule[Any], params: Networks, hyperparams: Any) -> Networks:
 class Update(NamedTuple):
     """What one update of the critics learns from."""
 
-    batch: Transitions
-    """[batch_size], the action as networks have it: of a Box in [−1, 1], flat."""
+    batch: Any
+    """``Transitions`` [batch_size], the action as networks have it: of a Box in [−1, 1], flat. Nothing yet, (), of a prioritised
+    replay, from which each update draws by what those before it have learnt."""
     noise: Array
     """f32[2, batch_size, d] for a Box, standard normal: of an action at the next observations, and of one at the first."""
     chosen: Array
     """bool[num_critics]: those that the target takes the least of."""
     key: Key
     """For what networks draw."""
+    draw_key: Key | None = None
+    """For what is drawn from a prioritised replay."""
 
 
 def draw_updates(rule: ActorCriticRule[Any], learner: Any, gamma: Array) -> Update:
     """All that the updates of an iteration draw, [groups, policy_delay, ...]: gathered before the loop over them, into which a
     buffer that it reads would be copied, and in a few kernels instead of some for each update."""
-    config, space = rule.config, rule.action_space
-    drawn = transitions(rule.replay, learner.replay, rule.draw(learner), gamma, config.n_step)
-    batch = rule.per_update(finite(drawn, drawn.valid))
-    # Far from 0, which counts updates: the rows are drawn with the key itself.
-    key = fold_in(fold_in(learner.key, learner.version), 1)
+    config, space, batch = rule.config, rule.action_space, ()
+    if not rule.replay.prioritised:
+        batch = rule.per_update(batch_of(rule, learner.replay, rule.draw(learner), gamma))
+    key = rule.stream(learner, NOISE)
     if rule.axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
     noise_key, network_key = jax.random.split(key)
     noise = jnp.zeros((config.updates_per_iteration, 2, 0))
     if isinstance(space, spaces.Box):
-        shape = (config.updates_per_iteration, 2, batch.valid.shape[1], math.prod(space.shape))
+        shape = (config.updates_per_iteration, 2, rule.device_batch_size, math.prod(space.shape))
         noise = jax.random.normal(unrolled(noise_key), shape)
-        batch = batch._replace(action=from_environment(space, batch.action))
-    updates = Update(batch, noise, _chosen(config, learner), jax.random.split(network_key, config.updates_per_iteration))
+    updates = Update(batch, noise, _chosen(rule, learner), jax.random.split(network_key, config.updates_per_iteration))
+    if rule.replay.prioritised:
+        numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
+        updates = updates._replace(draw_key=jax.vmap(fold_in, (None, 0))(rule.draw_key(learner), numbers))
     groups = config.updates_per_iteration // config.policy_delay
     return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
 
 
-def _chosen(config: Any, learner: Any) -> Array:
+def batch_of(rule: ActorCriticRule[Any], replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
+    """What critics learn from of drawn rows."""
+    drawn = transitions(rule.replay, replay, draw, gamma, rule.config.n_step)
+    batch = finite(drawn, drawn.valid)
+    if isinstance(rule.action_space, spaces.Box):
+        batch = batch._replace(action=from_environment(rule.action_space, batch.action))
+    return batch
+
+
+def learn_critics(
+    rule: ActorCriticRule[Any],
+    gamma: Array,
+    one: Callable[[Any, Update], tuple[Any, dict[str, Array]]],
+    carry: tuple[Any, PyTree],
+    group: Update,
+) -> tuple[tuple[Any, PyTree], dict[str, Array], Update]:
+    """A group of updates of the critics: what they carry last, what they log, and what the last one learnt from.
+
+    Args:
+      one: (critics, update) -> (critics, what it logs, and ``PRIORITIES``).
+      carry: (critics, the replay's state).
+      group: [policy_delay, ...] of ``draw_updates``.
+    """
+    prioritised = rule.replay.prioritised
+
+    def update(carry: tuple[Any, PyTree], now: Update) -> Any:
+        (critics, replay), drawn = carry, None
+        if prioritised:
+            drawn = rule.draw_batches(replay, now.draw_key)  # type: ignore[arg-type]
+            now = now._replace(batch=batch_of(rule, replay, drawn, gamma))
+        critics, metrics = one(critics, now)
+        priorities = metrics.pop(PRIORITIES)
+        if drawn is not None:
+            replay = rule.replay.update(replay, drawn, priorities)
+        return (critics, replay), (metrics, now.batch if prioritised else ())
+
+    carry, (metrics, batches) = jax.lax.scan(update, carry, group)
+    learnt = group._replace(batch=batches) if prioritised else group
+    return carry, metrics, jax.tree.map(lambda x: x[-1], learnt)
+
+
+def _chosen(rule: ActorCriticRule[Any], learner: Any) -> Array:
     """bool[updates, num_critics]: ``num_target_critics`` of each row, without replacement; the same on all devices."""
+    config = rule.config
     shape = (config.updates_per_iteration, config.num_critics)
     if config.num_target_critics in (0, config.num_critics):
         return jnp.ones(shape, bool)
-    key = fold_in(fold_in(learner.key, learner.version), 2)
-    score = jax.random.bits(unrolled(key), shape)
+    score = jax.random.bits(unrolled(rule.stream(learner, CHOSEN)), shape)
     before = (score[:, :, None] > score[:, None, :]).sum(-1)
     return before < config.num_target_critics
 
@@ -157,7 +206,7 @@ def bootstrapped(batch: Transitions, value: Array) -> Array:
 
 
 def td_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
-    """Σ over critics of ½·w·(Q(s, a) − y)², as a mean over valid draws.
+    """Σ over critics of ½·w·(Q(s, a) − y)², as a mean over valid draws. Its priorities are their mean |Q(s, a) − y|.
 
     Args:
       values: f32[num_critics, N].
@@ -165,9 +214,5 @@ def td_loss(values: Array, target: Array, batch: Transitions, axis_name: str | N
     """
     mean = valid_mean(batch.valid, axis_name)
     loss = 0.5 * mean(batch.weight * (values - target) ** 2).sum()
-    return loss, {"losses/td_loss": loss, "losses/q_values": mean(values.mean(0))}
-
-
-def moved(target: PyTree, params: PyTree, tau: Array) -> PyTree:
-    """Target parameters, moved by ``tau`` towards the others."""
-    return optax.incremental_update(params, target, tau)
+    logged = {"losses/td_loss": loss, "losses/q_values": mean(values.mean(0))}
+    return loss, logged | {PRIORITIES: jnp.where(batch.valid, jnp.abs(values - target).mean(0), 0.0)}

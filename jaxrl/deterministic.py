@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from gymnasium import spaces
 
 from jaxrl.actions import normal_each, to_environment, uniform_of
@@ -21,8 +22,8 @@ from jaxrl.critics import (
     action_values,
     bootstrapped,
     draw_updates,
+    learn_critics,
     least,
-    moved,
     networks,
     td_loss,
 )
@@ -30,7 +31,7 @@ from jaxrl.models import deterministic_policy
 from jaxrl.off_policy import OffPolicyConfig, check_actions_of, init_networks, init_replay, prepare_off_policy
 from jaxrl.optimize import valid_mean
 from jaxrl.rollout import fold_each
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Policy, PyTree, StepInput
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
 @dataclass(frozen=True)
@@ -140,19 +141,20 @@ def learn(target: TargetFn, rule: ActorCriticRule[Any], learner: DeterministicSt
         return (params, opt_state), metrics
 
     def group(carry: Any, now: Update) -> Any:
-        params, opt_state, targets = carry
-        critic = (params.critic, opt_state.critic)
-        (critic, critic_state), metrics = jax.lax.scan(partial(critic_update, targets), critic, now)
-        last: Update = jax.tree.map(lambda x: x[-1], now)
+        params, opt_state, targets, replay = carry
+        before = ((params.critic, opt_state.critic), replay)
+        after, metrics, last = learn_critics(rule, hp.gamma, partial(critic_update, targets), before, now)
+        (critic, critic_state), replay = after
         loss = lambda params: actor_loss(rule, params, critic, last)  # noqa: E731
         actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, rule.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         params = Networks(actor, critic)
-        return (params, Networks(actor_state, critic_state), moved(targets, params, hp.tau)), metrics | logged
+        targets = optax.incremental_update(params, targets, hp.tau)
+        return (params, Networks(actor_state, critic_state), targets, replay), metrics | logged
 
-    start = (learner.params, learner.opt_state, learner.target_params)
-    (params, opt_state, targets), metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
-    fields = {"params": params, "target_params": targets, "opt_state": opt_state}
+    start = (learner.params, learner.opt_state, learner.target_params, learner.replay)
+    (params, opt_state, targets, replay), metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
+    fields = {"params": params, "target_params": targets, "opt_state": opt_state, "replay": replay}
     return rule.updated(learner, hp, metrics, **fields)
 
 
@@ -178,7 +180,7 @@ def make_algorithm(target: TargetFn, rule: ActorCriticRule[Any]) -> Algorithm:
 
 def build(
     builder: Callable[..., Agent],
-    env: str | Env | HostEnv,
+    env: EnvLike,
     config: type[DeterministicConfig],
     hyperparams: type,
     settings: Mapping[str, Any],

@@ -46,9 +46,9 @@ def pick(values: Array, index: Array) -> Array:
 MASKED = -1e9
 """The logit of an action that ``action_mask`` forbids: finite, so that gradients stay finite; exp of it is exactly 0.
 
-Where a mask forbids every action, a trace cannot say so: the distribution is then uniform over all of them, as if all were
-allowed, without a gradient; ``mode`` and the greedy action of Q-values are the first. The host loop and ``check_env``, which see
-values, refuse such a mask.
+Where a mask forbids every action, a trace cannot say so: jaxrl's networks then act, and give Q-values, as if the mask were not
+there (``jaxrl.masks.some_allowed``). The host loop and ``check_env``, which see values, refuse such a mask where an episode
+continues. In a dimension of a MultiDiscrete space that forbids all its choices the distribution is uniform over them.
 """
 
 LACKING = 2 * MASKED

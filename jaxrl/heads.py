@@ -79,6 +79,9 @@ def tilted_huber(values: Array, target: Array, fractions: Array, threshold: floa
     """|τ − 1(y < θ)|·H(y − θ) of each quantile θ, at its fraction τ, and each target y, H being Huber's loss, quadratic up to
     ``threshold`` (Dabney et al. 2018a, eq. 9 and 10); and |y − θ|. f32[..., K, M] each.
 
+    The loss is not divided by the threshold κ, as Dabney et al. 2018b, eq. 3, has it for IQN: with κ = 1 both are the same;
+    otherwise the losses, and their gradients, are κ times as large, which Adam makes up for but ``max_grad_norm`` does not.
+
     Args:
       values: f32[..., K].
       target: f32[..., M].
@@ -162,8 +165,8 @@ class HeadConfig(PrioritizedConfig):
     num_quantiles: Count = added(32)
     """Quantiles of qr, and fractions of iqn."""
     huber_threshold: Positive = added(1.0)
-    """κ of qr and iqn: their loss is quadratic for errors up to it. With 1, where returns are far larger, nearly all errors count
-    alike."""
+    """κ of qr and iqn: their loss is quadratic for errors up to it, and not divided by it. With 1, where returns are far larger,
+    nearly all errors count alike."""
     dueling: bool = added(False)
     """A stream for the state's value and one for advantages (Wang et al. 2016)."""
     noisy: bool = added(False)

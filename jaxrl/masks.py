@@ -26,6 +26,12 @@ def flat_mask(mask: PyTree) -> Array:
     return parts[0] if len(parts) == 1 else parts[0].__array_namespace__().concatenate(parts, -1)
 
 
+def some_allowed(mask: Array) -> Array:
+    """A mask, bool[..., n], or all True where it forbids every action, as it may at the last observation of an episode: the value
+    of one that a limit cut is then that of the best of all actions."""
+    return mask | ~mask.any(-1, keepdims=True)
+
+
 def choices(obs: PyTree, action_space: spaces.Space) -> list[Array]:
     """The masks of an observation, bool[..., n] for each dimension of the action space; none where there is no mask, or one that
     does not fit the space."""

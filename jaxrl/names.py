@@ -15,9 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ELSEWHERE = {
     "rollout_length": "num_steps n_steps nsteps num_step steps_per_env unroll_length horizon batch_T rollout_steps"
-    " rollout_fragment_length num_rollout_steps",
-    "num_envs": "n_envs nenvs n_env num_actors n_actors num_processes batch_B num_environments",
-    "num_workers": "n_workers nworkers num_rollout_workers num_env_runners worker_num",
+    " rollout_fragment_length num_rollout_steps sample_batch_steps",
+    "num_envs": "n_envs nenvs n_env num_actors n_actors num_processes batch_B num_environments env_num num_envs_per_worker"
+    " num_envs_per_env_runner",
+    "num_workers": "n_workers nworkers num_rollout_workers num_env_runners worker_num actor_num",
     "num_epochs": "update_epochs n_epochs epochs ppo_epoch ppo_epochs num_sgd_iter num_updates_per_batch num_update_epochs",
     "num_minibatches": "batch_size minibatch_size sgd_minibatch_size num_mini_batch n_minibatches nminibatches minibatches",
     "actor_learning_rate": "pi_lr policy_lr actor_lr policy_learning_rate",
@@ -40,8 +41,9 @@ _ELSEWHERE = {
     "stop_kl": "target_kl max_kl kl_threshold kl_cutoff kl_early_stop early_stopping_kl",
     "accumulation_steps": "gradient_accumulation_steps grad_accumulation_steps grad_accum gradient_accumulation accumulate_grad"
     " accumulate_grad_batches num_microbatches",
-    "hold_noise": "sde_sample_freq use_sde gsde noise_repeat action_noise",
-    "max_grad_norm": "grad_clip clip_grad_norm grad_norm clip_grad gradient_clip max_gradient_norm grad_norm_clip",
+    "hold_noise": "sde_sample_freq use_sde gsde noise_repeat",
+    "max_grad_norm": "grad_clip clip_grad_norm grad_norm clip_grad gradient_clip max_gradient_norm grad_norm_clip"
+    " grad_norm_clipping",
     "adam_eps": "adam_epsilon optimizer_eps optimizer_epsilon optim_eps adam_e",
     "normalize_advantages": "norm_adv normalize_advantage normalise_advantages advantage_normalization standardize_advantages",
     "normalize_observations": "norm_obs normalize_obs normalise_observations obs_norm normalize_observation",
@@ -52,7 +54,7 @@ _ELSEWHERE = {
     " total_frames",
     "buffer_size": "replay_size replay_buffer_size buffer_capacity memory_size replay_capacity capacity replay_memory",
     "learning_starts": "fill_buffer min_replay_size warmup warmup_steps start_steps min_buffer_size learn_start start_training"
-    " min_steps_learn",
+    " min_steps_learn num_steps_sampled_before_learning_starts memory_warmup_size",
     "replay_ratio": "train_frequency train_freq gradient_steps update_every grad_updates_per_step utd utd_ratio updates_per_step",
     "n_step": "nstep multi_step n_step_return n_step_returns num_step_returns n_step_td update_horizon",
     "hindsight": "goal_selection_strategy replay_strategy her her_strategy future_strategy",
@@ -63,7 +65,8 @@ _ELSEWHERE = {
     "importance_exponent": "prioritized_replay_beta prioritized_replay_beta0 per_beta beta_per pri_beta_init"
     " importance_sampling_exponent importance_beta priority_weight",
     "target_update_interval": "target_network_frequency target_update_freq target_update_frequency target_update"
-    " target_network_update_freq update_target_every target_update_period",
+    " target_network_update_freq update_target_every target_update_period"
+    " update_target_steps",
     "tau": "polyak soft_update target_smoothing",
     "epsilon_start": "start_e eps_start exploration_initial_eps initial_epsilon epsilon_init eps_init",
     "epsilon_end": "end_e eps_end exploration_final_eps final_epsilon epsilon_final eps_final min_epsilon epsilon_min",
@@ -76,11 +79,12 @@ _ELSEWHERE = {
     "huber_threshold": "kappa huber_param huber_loss_parameter",
     "dropped_quantiles": "top_quantiles_to_drop_per_net top_quantiles_to_drop",
     "policy_delay": "policy_frequency policy_freq policy_update_freq actor_update_interval actor_delay",
-    "temperature": "alpha init_alpha init_temperature initial_temperature",
-    "learn_temperature": "autotune auto_alpha learn_alpha automatic_entropy_tuning",
+    "temperature": "alpha init_alpha initial_alpha init_temperature initial_temperature",
+    "learn_temperature": "autotune auto_alpha learn_alpha automatic_entropy_tuning auto_entropy",
     "box_entropy": "target_entropy",
     "discrete_entropy": "target_entropy_scale target_entropy_ratio",
-    "exploration_noise": "expl_noise explore_noise act_noise noise_std exploration_sigma",
+    "exploration_noise": "expl_noise explore_noise act_noise action_noise noise_std exploration_sigma",
+    "noise": "noise_type exploration_type action_noise_type",
     "target_noise": "policy_noise target_policy_noise target_noise_std",
     "target_noise_clip": "noise_clip target_noise_limit",
     "ou_theta": "theta ornstein_uhlenbeck_theta",
@@ -88,7 +92,8 @@ _ELSEWHERE = {
     "double": "ddqn double_q double_dqn use_double",
     "model": "policy policy_kwargs agent_kwargs network net net_arch hidden_sizes activation actor_critic q_network policy_class"
     " core core_size rnn lstm gru use_lstm use_rnn recurrent hidden_size layer_norm encoder embedding_size",
-    "optimizer": "optim optimizer_class tx",
+    "optimizer": "optim optimizer_class tx opt_type",
+    "schedules": "lr_scheduler entropy_coeff_scheduler entropy_coeff_schedule",
     "replay": "replay_buffer replay_buffer_class buffer memory",
     "extra_losses": "extra_loss loss loss_fn aux_loss",
     "intrinsic": "rnd curiosity intrinsic_reward exploration_bonus",
@@ -102,6 +107,7 @@ _ELSEWHERE = {
     "checkpoint_every": "save_freq save_every checkpoint_freq save_interval",
     "wandb": "track wandb_project_name wandb_project use_wandb project",
     "quiet": "verbose verbosity progress_bar",
+    "chunk_iterations": "log_interval log_freq log_every",
     "on_chunk": "callback callbacks on_step progress_fn",
     "num_episodes": "n_episodes episodes n_eval_episodes eval_episodes num_eval_episodes",
     "explore": "deterministic stochastic greedy",
@@ -113,8 +119,39 @@ _OTHERWISE = {
     "learning_rate": "pi_lr policy_lr actor_lr alpha",
     "vtrace_lambda": "gae_lambda lam lambda lambda_ lmbda",
     "q_lambda": "gae_lambda lam lambda lambda_ lmbda",
+    "temperature": "ent_coef ent_coeff entropy_coef entropy_coeff entropy_cost",
+    "batch_size": "minibatch_size train_batch_size train_batch_size_per_learner",
 }
-"""The same, where nothing above is among what is allowed: of rules with one learning rate, or with a λ of another kind."""
+"""The same, where nothing above is among what is allowed: of rules with one learning rate, a λ of another kind, or a temperature
+instead of an entropy bonus."""
+
+_INSTEAD = [
+    (
+        "target_network_frequency target_update_interval target_update_freq target_network_update_freq",
+        "tau",
+        "the targets move by tau at every update, without an interval",
+    ),
+    (
+        "batch_size minibatch_size train_batch_size train_batch_size_per_learner",
+        "rollout_length",
+        "an iteration learns from num_envs * rollout_length rows",
+    ),
+    ("action_noise", "temperature", "exploration is by the policy's own deviation"),
+    ("vtrace use_vtrace", "vtrace_lambda", "rollouts are always corrected by V-trace"),
+    (
+        "device cuda use_cuda gpu use_gpu num_gpus torch_deterministic",
+        "",
+        "JAX takes the accelerator that it finds, and JAX_PLATFORMS=cpu keeps off it",
+    ),
+    (
+        "reward_clipping clip_rewards clip_reward reward_clip",
+        "",
+        "it is an option of environments of games, as in 'envpool:Pong-v5?reward_clip=True'",
+    ),
+    ("capture_video record_video render render_mode", "", "jaxrl record draws what a run has learnt"),
+    ("save_model", "", "a run saves its policies in the folder out"),
+]
+"""Names elsewhere, a setting that the rule must have (or none), and what is so here instead."""
 
 _NOTES = {
     "num_minibatches": "how many parts, not their size: num_envs * rollout_length / num_minibatches rows each",
@@ -124,9 +161,10 @@ _NOTES = {
     "target_update_interval": "it counts updates, not environment steps",
     "rho_bar": "one clip for the temporal difference and for the gradient",
     "stop_kl": "the approx_kl of a minibatch that ends an iteration's gradient steps, without a factor of 1.5",
+    "exploration_noise": "its deviation, on actions in [−1, 1]; noise='ou' is an Ornstein–Uhlenbeck process",
     "hold_noise": "rows that act with one draw of noise, whose deviation does not depend on the state",
     "exploration_steps": "rows over which epsilon falls, not a share of the run",
-    "temperature": "where it begins; learn_temperature=False keeps it there",
+    "temperature": "where it begins: it is learnt, as with ent_coef='auto', unless learn_temperature=False keeps it there",
     "box_entropy": "nats below 0 for each dimension: 1 where others have a target of minus the number of dimensions",
     "discrete_entropy": "the share of log n",
     "tau": "the share by which the target moves: 1 - polyak",
@@ -165,29 +203,72 @@ def called_here(name: str, allowed: Collection[str]) -> tuple[str, str] | None:
     return None
 
 
+def instead_of(name: str, allowed: Collection[str]) -> str | None:
+    """What there is here instead of a setting that other libraries have."""
+    plain = name.lower().replace("-", "_")
+    return next((what for names, needed, what in _INSTEAD if plain in names.split() and (not needed or needed in allowed)), None)
+
+
 def home_of(name: str) -> str:
     """Where a keyword of ``jaxrl.run`` belongs, a sentence to append where a builder was given it; or nothing."""
     found = called_here(name, RUN_ARGUMENTS.split())
     return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """`` It is called 'x' here.``, `` Did you mean 'x'?`` or nothing, to append to an error."""
+def nearest(name: Any, allowed: Iterable[str]) -> str:
+    """`` It is called 'x' here.``, `` Did you mean 'x'?`` or nothing, to append to an error. A name may be anything."""
+    if not isinstance(name, str):
+        return ""
     allowed = list(allowed)
     if known := called_here(name, allowed):
         here, note = known
         return f" It is called {here!r} here{note and f' ({note})'}."
-    return _similar(name, allowed, 0.5)
+    if what := instead_of(name, allowed):
+        return f" There is none: {what}."
+    return similar(name, allowed, 0.5)
 
 
-def _similar(name: str, allowed: Sequence[str], cutoff: float) -> str:
+def similar(name: str, allowed: Sequence[str], cutoff: float) -> str:
+    """`` Did you mean 'x'?``, or nothing where none is near."""
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def unknown(kind: str, name: str, allowed: Sequence[str]) -> ValueError:
-    """The error for a word that is none of those allowed."""
-    return ValueError(f"unknown {kind} {name!r}.{_similar(name, allowed, 0.4)} There are: {', '.join(allowed)}.")
+def shortened(name: Any, most: int = 200) -> str:
+    """``repr(name)`` for an error, without the middle of what is long."""
+    shown = repr(name)
+    return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[-most // 2 :]}"
+
+
+def unknown(kind: str, name: Any, allowed: Sequence[str]) -> ValueError | TypeError:
+    """The error for a word that is none of those allowed, or for what is not a word."""
+    if not isinstance(name, str):
+        return TypeError(f"{kind} {shortened(name)} must be a string. There are: {', '.join(allowed)}.")
+    return ValueError(f"unknown {kind} {shortened(name)}.{similar(name[:100], allowed, 0.4)} There are: {', '.join(allowed)}.")
+
+
+def hint_or(hint: str, listing: str) -> str:
+    """What an error goes on with: a hint alone, since it would be lost among what is allowed; or that, where there is none."""
+    return hint or f" {listing}"
+
+
+def says_arguments(builder: F) -> F:
+    """``builder``, which says what to do without a policy's name, as in ``PPO("MlpPolicy", env)``, and arguments by place."""
+
+    @functools.wraps(builder)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        name = builder.__name__
+        policies = [x for x in (*args, *keywords.values()) if isinstance(x, str) and x.isidentifier() and x.endswith("Policy")]
+        if policies:
+            raise TypeError(
+                f"{name}() takes no {policies[0]!r}: leave it out, {name}(env). The network follows from the observations, and "
+                "model={'hidden_sizes': (256, 256)} changes it"
+            )
+        if len(args) > 1:
+            raise TypeError(f"{name}() takes the environment first, and all else by name: {name}(env, learning_rate=…)")
+        return builder(*args, **keywords)
+
+    return cast(F, checked)
 
 
 def says_keywords(function: F) -> F:
@@ -199,17 +280,16 @@ def says_keywords(function: F) -> F:
         if setting and not called_here(name, allowed):
             here = setting[0]
             return f" {here} is a setting of the algorithm: give it to the builder, or in hyperparams={{{here!r}: …}}."
-        elsewhere = " Settings of the algorithm belong to its builder." if "hyperparams" in allowed else ""
-        return nearest(name, allowed) or elsewhere
+        elsewhere = f" Settings of the algorithm belong to its builder. It takes: {', '.join(allowed)}."
+        return nearest(name, allowed) or elsewhere * ("hyperparams" in allowed)
 
     @functools.wraps(function)
     def checked(*args: Any, **keywords: Any) -> Any:
         for name in keywords:
             if name not in allowed:
                 agent = args[0] if args else keywords.get("agent")
-                raise TypeError(
-                    f"{function.__name__}() got an unknown keyword {name!r}.{hint(name, agent)} It takes: {', '.join(allowed)}."
-                )
+                said = hint_or(hint(name, agent), f"It takes: {', '.join(allowed)}.")
+                raise TypeError(f"{function.__name__}() got an unknown keyword {name!r}.{said}")
         return function(*args, **keywords)
 
     return cast(F, checked)

@@ -25,7 +25,7 @@ from jaxrl.replay.transitions import example_row
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rule import Prepared, Rule, prepare
 from jaxrl.spaces import example_input, show_shapes
-from jaxrl.types import Agent, Env, HostEnv, Key, Model, Policy, PyTree
+from jaxrl.types import Agent, Env, EnvLike, HostEnv, Key, Model, Policy, PyTree
 
 Share = Annotated[float, Range(0, 0.99)]
 
@@ -77,7 +77,7 @@ C = TypeVar("C", bound=OffPolicyConfig)
 
 def prepare_off_policy(
     builder: Callable[..., Agent],
-    env: str | Env | HostEnv,
+    env: EnvLike,
     config: type[C],
     hyperparams: type,
     settings: Mapping[str, Any],

@@ -25,7 +25,7 @@ from jaxrl.returns import counted
 from jaxrl.rollout import fold_each
 from jaxrl.rule import Learner, Prepared, Rule, prepare
 from jaxrl.spaces import finite
-from jaxrl.types import Agent, ApplyFn, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+from jaxrl.types import Agent, ApplyFn, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
 C = TypeVar("C", bound=RolloutConfig)
 
@@ -53,7 +53,7 @@ LossOfRollout = Callable[[Model, Any, Any, PyTree, Rollout, str | None], tuple[A
 
 def prepare_actor_critic(
     builder: Callable[..., Agent],
-    env: str | Env | HostEnv,
+    env: EnvLike,
     config: type[C],
     hyperparams: type,
     settings: Mapping[str, Any],

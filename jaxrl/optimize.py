@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxrl.cache import parts_in_cache
 from jaxrl.collectives import varying
-from jaxrl.names import nearest
+from jaxrl.names import hint_or, nearest
 from jaxrl.spaces import show_shapes
 from jaxrl.types import Array, PyTree
 
@@ -134,7 +134,8 @@ def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str,
         raise TypeError(f"schedules={schedules!r} must map names of hyperparameters to functions: {{'learning_rate': …}}")
     for name, schedule in (schedules or {}).items():
         if name not in fields:
-            raise ValueError(f"schedules[{name!r}] names no hyperparameter.{nearest(name, fields)} Allowed: {sorted(fields)}.")
+            said = hint_or(nearest(name, fields), f"Allowed: {sorted(fields)}.")
+            raise ValueError(f"schedules[{name!r}] names no hyperparameter.{said}")
         if not callable(schedule):
             raise TypeError(f"schedules[{name!r}]={schedule!r} must be a function of the iteration that gives a factor")
         _check_schedule(f"schedules[{name!r}]", schedule)

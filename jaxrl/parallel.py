@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
-from jaxrl.agent import check_key, warn_if_eager
+from jaxrl.agent import check_agent, check_key, warn_if_eager
 from jaxrl.config import check_count
+from jaxrl.names import shortened
 from jaxrl.rollout import params_axes
 from jaxrl.seeds import over_seeds, per_seed
 from jaxrl.spec import build, unimportable_parts
@@ -43,7 +44,8 @@ def initialize(
     and ``JAXRL_PROCESS_ID``, as ``jaxrl launch`` sets them (or ``JOB_COMPLETION_INDEX``, as a Job of Kubernetes does), or from
     SLURM's or Open MPI's variables. A group of one is none.
 
-    The processes meet first, and compare their numbers and versions: all are told, in an error, what does not fit. Once they are
+    The processes meet first, and compare their numbers, their versions and jaxrl's source: all are told, in an error, what does
+    not fit. With a secret in ``JAXRL_SECRET``, or in the file that ``JAXRL_SECRET_FILE`` names, no others can join. Once they are
     connected, an error that nobody catches ends its process at once, and a process that has lost another one ends itself
     (SIGABRT), within the heartbeat: start them again, and a run with ``out`` goes on from its last checkpoint.
 
@@ -57,7 +59,7 @@ def initialize(
     Raises:
       ValueError: numbers or versions do not fit together; or JAX was used before.
       TimeoutError: somebody did not come.
-      OSError: the coordinator's address is no place to meet.
+      OSError: the coordinator's address is not one of process 0's machine, or another program has its port.
     """
     # What touches the world is the runtime's; nothing of it is loaded before somebody asks for it.
     start = importlib.import_module("jaxrl.runtime.hosts.start")
@@ -139,6 +141,7 @@ def vmap_seeds(agent: Agent, num_seeds: int) -> Agent:
       An Agent whose states have a leading axis [num_seeds] in front of every leaf. Its ``init`` takes one key, which it splits,
       or [num_seeds] of them, and hyperparameters that are one value for all seeds or one for each. Seed i is what it is alone.
     """
+    check_agent(agent)
     num_seeds = check_count("num_seeds", num_seeds)
 
     def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
@@ -157,7 +160,12 @@ def shard_seeds(agent: Agent, mesh: Mesh | None = None) -> Agent:
       An Agent as ``vmap_seeds`` gives it, whose states lie in shards over the axis. Its ``init`` takes as many keys as there are
       seeds, a multiple of the devices on it.
     """
+    check_agent(agent)
     mesh = make_mesh({SEEDS: jax.device_count()}) if mesh is None else mesh
+    if not isinstance(mesh, Mesh):
+        raise TypeError(
+            f"mesh={shortened(mesh)} must be a jax.sharding.Mesh, as jaxrl.parallel.make_mesh({{{SEEDS!r}: 2}}) makes one"
+        )
     if SEEDS not in mesh.shape:
         raise ValueError(f"mesh has the axes {mesh.axis_names}, and shard_seeds needs one that is named {SEEDS!r}")
     return _over(agent, mesh, agent, None)
@@ -178,8 +186,10 @@ def data_parallel(agent: Agent, mesh: Mesh | int | None = None) -> Agent:
       On-policy rules of jaxrl learn what they learn on one device, up to rounding, where the devices are a power of two; replay
       rules draw another batch on each.
     """
+    check_agent(agent)
     if not isinstance(mesh, Mesh):
-        mesh = make_mesh({agent.axis_name or DATA: mesh or jax.device_count()})
+        number = jax.device_count() if mesh is None else check_count("mesh", mesh)
+        mesh = make_mesh({agent.axis_name or DATA: number})
     axes = [name for name in mesh.axis_names if name != SEEDS]
     if len(axes) != 1 or agent.axis_name not in (None, *axes):
         name = agent.axis_name or DATA

@@ -368,7 +368,7 @@ PRESETS = {
             Score(8885.2, 7182.1, 9843.2, 4960, CPU),
             4500,
         ),
-        Preset("sac-cartpole", "sac", "CartPole-v1", SAC_CARTPOLE, 200_000, 8, Score(500.0, 500.0, 500.0, 120, CPU), 475, 7),
+        Preset("sac-cartpole", "sac", "CartPole-v1", SAC_CARTPOLE, 200_000, 8, Score(500.0, 500.0, 500.0, 62, CPU), 475, 7),
         *_published("atari", "envpool:{}-v5?episodic_life=True&reward_clip=True", ("Pong", "Breakout"), ATARI, 10_000_000),
         *_published("mujoco", "envpool:{}-v4", ("Hopper", "Walker2d"), MUJOCO, 1_000_000),
     )

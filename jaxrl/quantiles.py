@@ -13,6 +13,7 @@ from jaxrl.critics import least, td_loss
 from jaxrl.heads import midpoints, tilted_huber
 from jaxrl.off_policy import OffPolicyConfig
 from jaxrl.optimize import valid_mean
+from jaxrl.q_learning import PRIORITIES
 from jaxrl.replay.transitions import Transitions
 from jaxrl.types import Array
 
@@ -25,7 +26,7 @@ class Head(NamedTuple):
     values: Callable[[Array], Array]
     """outputs -> each critic's value, f32[num_critics, N, ...]."""
     loss: Callable[[Array, Array, Transitions, str | None], tuple[Array, dict[str, Array]]]
-    """(outputs, target, batch, axis_name) -> (loss, scalars to log)."""
+    """(outputs, target, batch, axis_name) -> (loss, scalars to log, and ``PRIORITIES``)."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,15 @@ def truncated(values: Array, dropped: int) -> Array:
 
 def quantile_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
     """Σ over critics of the mean of w·|τ − 1(y < θ)|·H(y − θ) over quantiles θ, at fractions τ, and targets y, H being Huber's
-    loss with a threshold of 1 (Kuznetsov et al. 2020, eq. 11; Dabney et al. 2018, eq. 10), as a mean over valid draws.
+    loss with a threshold of 1 (Kuznetsov et al. 2020, eq. 11; Dabney et al. 2018, eq. 10), as a mean over valid draws. Its
+    priorities are the mean |y − θ| of all pairs.
 
     Args:
       values: f32[num_critics, N, K].
       target: f32[N, M].
     """
-    tilted, _ = tilted_huber(values, target, midpoints(values.shape[-1]))  # [num_critics, N, K, M]
+    tilted, size = tilted_huber(values, target, midpoints(values.shape[-1]))  # [num_critics, N, K, M]
     mean = valid_mean(batch.valid, axis_name)
     loss = mean(batch.weight * tilted.mean((-2, -1))).sum()
-    return loss, {"losses/td_loss": loss, "losses/q_values": mean(values.mean((0, -1)))}
+    logged = {"losses/td_loss": loss, "losses/q_values": mean(values.mean((0, -1)))}
+    return loss, logged | {PRIORITIES: jnp.where(batch.valid, size.mean((0, -2, -1)), 0.0)}

@@ -102,6 +102,40 @@ def gae(r_t: Array, discount_t: Array, lambda_t: Array, v_tm1: Array, v_t: Array
     return discounted_sums(delta_t, discount_t * lambda_t, jnp.zeros_like(r_t[0]))
 
 
+def gae_from_dones(
+    rewards: Array, values: Array, dones: Array, gamma: Array | float, lam: Array | float, final_values: Array | None = None
+) -> Array:
+    """Generalised advantage estimation of plain arrays, in which the step after a done is the first of the next episode.
+
+    For loops that are not jaxrl's. Rollouts, in which a step after an end is spent on the reset, are for ``gae``.
+
+    Args:
+      rewards: f32[T, ...], such as [T] or [T, B].
+      values: f32[T + 1, ...] V of the observation that each step began with; last, of what the last step reached.
+      dones: bool[T, ...]: whether the step ended its episode. CleanRL and Stable-Baselines3 keep whether the step before did:
+        ``np.concatenate([dones[1:], next_done[None]])`` is what is meant here.
+      gamma: discount in [0, 1].
+      lam: trace decay in [0, 1].
+      final_values: f32[T, ...] what lies beyond each done: V of the episode's last observation where a limit cut it, 0 where it
+        terminated; not looked at elsewhere. None: every done is a termination.
+
+    Returns:
+      f32[T, ...] advantages; the λ-return is advantage + values[:-1].
+
+    Raises:
+      ValueError: the shapes do not fit.
+    """
+    r_t, v, ended = jnp.asarray(rewards, jnp.float32), jnp.asarray(values, jnp.float32), jnp.asarray(dones, bool)
+    beyond = jnp.zeros_like(r_t) if final_values is None else jnp.asarray(final_values, jnp.float32)
+    wanted = {"values": (v.shape, (len(r_t) + 1, *r_t.shape[1:])), "dones": (ended.shape, r_t.shape)}
+    for name, (shape, fits) in {**wanted, "final_values": (beyond.shape, r_t.shape)}.items():
+        if shape != fits:
+            why = ": one row more, whose value is that of what the last step reached" if name == "values" else ""
+            raise ValueError(f"{name} has shape {shape}, and with rewards {r_t.shape} must have {fits}{why}")
+    delta_t = r_t + gamma * jnp.where(ended, beyond, v[1:]) - v[:-1]
+    return discounted_sums(delta_t, jnp.where(ended, 0.0, gamma * lam), jnp.zeros_like(r_t[0]))
+
+
 def endless_gae(r_t: Array, values: Array, valid: Array, gamma: Array | float, lam: Array | float) -> Array:
     """The same of a reward that does not end with the episodes: what comes after an end is the first row of the next episode
     (Burda et al. 2018, section 2.3).

@@ -50,13 +50,28 @@ from jaxrl.parts import (
     show,
     with_arguments,
 )
-from jaxrl.replay import Draw, Replay
+from jaxrl.replay import Draw, Replay, over_devices
 from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import example_rollout
 from jaxrl.spaces import example_input, same_shapes, show_shapes
 from jaxrl.spec import agent_spec, brief
 from jaxrl.threefry import fold_in
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, LearnerState, Mean, Metrics, Model, Policy, PyTree, Rollout
+from jaxrl.types import (
+    Agent,
+    Algorithm,
+    Array,
+    Env,
+    EnvLike,
+    HostEnv,
+    Key,
+    LearnerState,
+    Mean,
+    Metrics,
+    Model,
+    Policy,
+    PyTree,
+    Rollout,
+)
 
 C = TypeVar("C", bound=RolloutConfig)
 L = TypeVar("L", bound=LearnerState)
@@ -115,19 +130,30 @@ class Rule(Generic[C]):
         return Learner(params, opt_state, hyperparams, statistics, learner_key, jnp.zeros((), jnp.int32))
 
     def draw(self, learner: Any) -> Draw:
-        """The rows that all updates of an iteration learn from, one batch after the other; a device draws its share."""
+        """The rows that all updates of an iteration learn from, one batch after the other."""
         config: Any = self.config
-        key, batch_size = self._draws(learner)
-        return self.replay.draw(learner.replay, key, config.updates_per_iteration * batch_size)
+        return self.draw_batches(learner.replay, self.draw_key(learner), config.updates_per_iteration)
 
-    def _draws(self, learner: Any) -> tuple[Key, int]:
-        """``(key, rows of a batch)`` of this iteration on this device."""
+    def draw_batches(self, replay: PyTree, key: Key, number: int = 1) -> Draw:
+        """The rows of some batches; a device draws its share."""
+        return over_devices(self.replay.draw(replay, key, number * self.device_batch_size), self.axis_name)
+
+    def draw_key(self, learner: Any) -> Key:
+        """For the rows of this iteration on this device."""
+        key = fold_in(learner.key, learner.version)
+        return key if self.axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(self.axis_name))
+
+    @property
+    def device_batch_size(self) -> int:
+        """Rows of a batch on this device."""
         config: Any = self.config
-        key, batch_size = fold_in(learner.key, learner.version), config.batch_size
-        if self.axis_name is not None:
-            key = jax.random.fold_in(key, jax.lax.axis_index(self.axis_name))
-            batch_size //= jax.lax.axis_size(self.axis_name)
-        return key, batch_size
+        return config.batch_size // (1 if self.axis_name is None else jax.lax.axis_size(self.axis_name))
+
+    def stream(self, learner: Any, number: int) -> Key:
+        """A key of this iteration, the same on all devices, beside that of ``draw``, of which replay splits others, and of which
+        there are those of updates and devices, 0, 1, 2, …: ``fold_in(key, 2)`` is ``split(key, 3)[2]``. So these are far from
+        0."""
+        return fold_in(fold_in(learner.key, learner.version), 2**31 - 1 - number)
 
     @property
     def num_parts(self) -> int:
@@ -181,12 +207,12 @@ class Rule(Generic[C]):
                 metrics = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), metrics)
             return carry, state, metrics
 
-        key, batch_size = self._draws(learner)
+        key = self.draw_key(learner)
 
         def draw_and_learn(carry: Any, now: Any) -> Any:
             learnt, state = carry
             number, *rest = now
-            drawn = self.replay.draw(state, fold_in(key, number), batch_size)
+            drawn = self.draw_batches(state, fold_in(key, number))
             learnt, (metrics, priorities) = one(learnt, (number, batch(state, drawn), *rest))
             return (learnt, self.replay.update(state, drawn, priorities)), metrics
 
@@ -330,6 +356,7 @@ class Prepared(Generic[C]):
             hyperparams=self.hyperparams,
             spec=self.spec,
             axis_name=self.rule.axis_name,
+            schedules=self.rule.schedules,
         )
 
     def _check_parts(self, algorithm: Algorithm, batch: Any) -> None:
@@ -347,7 +374,7 @@ class Prepared(Generic[C]):
 
 def prepare(
     builder: Callable[..., Agent],
-    env: str | Env | HostEnv,
+    env: EnvLike,
     config: type[C],
     hyperparams: type,
     settings: Mapping[str, Any],
@@ -392,4 +419,6 @@ def prepare(
         parts = {**parts, "extra_losses": losses}  # one need not be in a list
     if intrinsic is None:  # specs without this part are those of before there was one
         parts = {name: part for name, part in parts.items() if name != "intrinsic"}
-    return Prepared(rule, bound, data, output, agent_spec(builder, env, structure, data, parts, unread))
+    return Prepared(
+        rule, bound, data, output, agent_spec(builder, env if isinstance(env, str) else bound, structure, data, parts, unread)
+    )

@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 import jax
-import jax.extend.random
 import jax.numpy as jnp
 
+from jaxrl.private_jax import define_prng, setting
 from jaxrl.types import Array, Key
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
@@ -63,19 +63,17 @@ def _fold_in(key: Array, data: Any) -> Array:
     return jnp.stack(threefry(key, jnp.zeros_like(low), low), -1)
 
 
-UNROLLED = jax.extend.random.define_prng_impl(
-    key_shape=(2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="jaxrl", tag="jaxrl"
-)
+UNROLLED = define_prng("jaxrl", (2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in)
 
 
 def unrolled(keys: Key) -> Key:
     """The same keys, with which ``jax.random`` draws the same in fewer kernels.
 
     Keys of another kind than JAX's default stay as they are, and so do all where ``jax_threefry_partitionable`` is turned off,
-    which lays the counters out in another way.
+    which lays the counters out in another way, or where this JAX takes no generators of others.
     """
-    partitionable = jax.config.values["jax_threefry_partitionable"]
-    return _as(keys, "threefry2x32", UNROLLED) if partitionable else keys
+    possible = UNROLLED is not None and setting("jax_threefry_partitionable")
+    return _as(keys, "threefry2x32", UNROLLED) if possible else keys
 
 
 def plain(keys: Key) -> Key:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxrl.agent import check_agent, check_key, with_length
 from jaxrl.config import check_count, merge_hyperparams
+from jaxrl.in_place import put_back
 from jaxrl.metrics import identity, merge, only_if
 from jaxrl.names import says_keywords
 from jaxrl.rollout import advance, init_actor
 from jaxrl.rows import Outcome
+from jaxrl.schedules import ScheduleWarning, doubtful
 from jaxrl.spaces import same_shapes
-from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, Key, Mean, Metrics, Policy, PyTree
+from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Policy, PyTree
 
 EVALUATION_LIMIT = 100_000
 """Rows after which ``evaluate`` gives an episode up, for environments without a limit of their own."""
@@ -73,9 +75,10 @@ def freezing(agent: Agent) -> Agent:
     """An agent whose ``step`` takes and gives ``(AgentState, alive)``, alive bool[]: a state that breaks stays as it was before.
 
     It breaks in an iteration whose losses, or parameters after it, are NaN or infinite. That iteration's losses are among the
-    metrics, so that they show it; beyond them, and ever after, nothing is counted and nothing moves. Only the arrays within the
-    rule's ``buffers`` are as the last iteration left them: keeping them would copy the buffer, and as nothing else moves, the
-    same rows are written to the same places again.
+    metrics, so that they show it; beyond them, and ever after, nothing is counted and nothing moves. Only the arrays of rows
+    within the rule's ``buffers`` are as the last iteration left them: keeping them would copy the buffer. As nothing else moves,
+    not the priorities and tables beside them either, rows are written to the same places again, and a state that is mended
+    writes over them before it draws.
     """
 
     def step(carry: tuple[AgentState, Array]) -> tuple[tuple[AgentState, Array], Metrics]:
@@ -90,28 +93,6 @@ def freezing(agent: Agent) -> Agent:
         return (state, goes_on), only_if(goes_on, metrics) | only_if(alive, losses(metrics))
 
     return agent._replace(step=step)  # type: ignore[arg-type]
-
-
-def put_back(algorithm: Algorithm, before: AgentState, after: AgentState) -> AgentState:
-    """``before``, but with the arrays within the rule's ``buffers`` as ``after`` has them."""
-    rows, rest = split_rows(algorithm, after.learner)[0], split_rows(algorithm, before.learner)[1]
-    return before._replace(learner=join_rows(rows, rest))
-
-
-def split_rows(algorithm: Algorithm, learner: Any, lead: int = 0) -> tuple[PyTree, PyTree]:
-    """The arrays within the rule's ``buffers``, which iterations write into, and all else of a learner: its tree twice,
-    each time with None for the leaves of the other. ``lead``: how many axes there are in front, of seeds."""
-    buffers = {f".{name}" for name in algorithm.buffers}
-    leaves, tree = jax.tree_util.tree_flatten_with_path(learner)
-    is_row = [str(path[0]) in buffers and np.ndim(x) > lead for path, x in leaves]
-    rows = [x if row else None for row, (_, x) in zip(is_row, leaves, strict=True)]
-    rest = [None if row else x for row, (_, x) in zip(is_row, leaves, strict=True)]
-    return tree.unflatten(rows), tree.unflatten(rest)
-
-
-def join_rows(rows: PyTree, rest: PyTree) -> Any:
-    """The learner of both parts."""
-    return jax.tree.map(lambda row, other: other if row is None else row, rows, rest, is_leaf=lambda x: x is None)
 
 
 def losses(metrics: Metrics) -> dict[str, Mean]:
@@ -144,6 +125,8 @@ def make_train(
     metrics_every = check_count("metrics_every", metrics_every)
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
     rows = (agent.algorithm.warmup_iterations + iterations) * agent.steps_per_iteration
+    for said in doubtful(agent.schedules, agent.hyperparams, agent.algorithm.warmup_iterations + iterations):
+        warnings.warn(said, ScheduleWarning, stacklevel=3)  # whoever called this, through what says its keywords
     if (entry := min(metrics_every, iterations) * agent.steps_per_iteration) >= 2**31:
         raise ValueError(
             f"metrics_every={metrics_every} merges {entry} rows into one entry, which are counted in 32 bits: use at most "
@@ -256,6 +239,21 @@ def policy_of(agent: Agent, given: Any) -> Policy:
       TypeError: it is neither.
       ValueError: it holds several seeds, or is another agent's.
     """
+    check_one_policy(given)
+    policy = agent.algorithm.policy(given.learner) if isinstance(given, AgentState) else given
+    hyperparams = merge_hyperparams(agent.hyperparams, None)
+    new = lambda: agent.algorithm.policy(agent.algorithm.init(jax.random.key(0), hyperparams))  # noqa: E731
+    expected = jax.eval_shape(new).params
+    if not same_shapes(policy.params, expected):
+        from jaxrl.envs.validate import mismatches
+
+        which = mismatches("its params", jax.eval_shape(lambda: policy.params), expected, f"the agent on {agent.env.name}")
+        raise ValueError(f"policy is of another agent: {which[0]}")
+    return policy
+
+
+def check_one_policy(given: Any) -> None:
+    """Refuse what is not the state or the policy of one seed."""
     if not isinstance(given, AgentState | Policy):
         several = isinstance(given, list | tuple) and any(isinstance(x, AgentState) for x in given)
         fix = ": states is the first of the two that run returns" if several and isinstance(given, tuple) else ""
@@ -268,16 +266,6 @@ def policy_of(agent: Agent, given: Any) -> Policy:
             f"policy holds {lead[0]} seeds, on the leading axis of every leaf: pick one, jax.tree.map(lambda x: x[0], states), "
             "or take all, jax.vmap(lambda state: jaxrl.evaluate(agent, state, key))(states)"
         )
-    policy = agent.algorithm.policy(given.learner) if isinstance(given, AgentState) else given
-    hyperparams = merge_hyperparams(agent.hyperparams, None)
-    new = lambda: agent.algorithm.policy(agent.algorithm.init(jax.random.key(0), hyperparams))  # noqa: E731
-    expected = jax.eval_shape(new).params
-    if not same_shapes(policy.params, expected):
-        from jaxrl.envs.validate import mismatches
-
-        which = mismatches("its params", jax.eval_shape(lambda: policy.params), expected, f"the agent on {agent.env.name}")
-        raise ValueError(f"policy is of another agent: {which[0]}")
-    return policy
 
 
 def _kind(given: Any) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 from gymnasium import spaces
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ class HostEnvs(Protocol):
     ``recv() -> (env_id i32[n], HostStep[n])`` waits for rows that were sent and gives some of them, in any order; ``env_id``
     counts from 0 in this batch. No ``step`` and no ``reset`` may come between the two. Where rows come in parts there may be
     ``recv_all() -> HostStep[B]`` too, which gives those of all environments, after ``send(action)``, without a copy of each part.
+    Where ``open`` takes a keyword ``batch_size`` as well, ``recv`` gives so many rows, of the environments that are done first,
+    and ``send`` takes any environments.
 
     Environments that can be lost and begun anew by themselves tell of it: ``begun_anew() -> bool[B]`` says in which of them the
     last row did not come of the action, but is a reset row (``obs`` the first of a new episode, reward 0, both flags false) after
@@ -183,6 +186,10 @@ class HostEnv(NamedTuple):
     """Of a goal environment, as ``Env.compute_reward``; a function of JAX, as learning calls it."""
 
 
+EnvLike: TypeAlias = str | Env | HostEnv | Callable[..., Any]
+"""An environment, as builders take it: an id, an Env, a HostEnv, or a class or function that makes one Gymnasium environment."""
+
+
 # ------------------------------------------------------------------------------------------------------------------------ data
 
 
@@ -226,22 +233,53 @@ class Rollout(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A weighted mean that is still open: parts combine by adding, the ratio is taken on the host."""
+    """A weighted mean that is still open: parts combine by adding, the ratio is taken on the host.
+
+    ``float`` gives the ratio of all that was counted, ``np.asarray`` one for each element; NaN where nothing was counted.
+    ``jaxrl.metrics.to_floats`` does so for all metrics at once.
+    """
 
     sum: Array
     count: Array  # type: ignore[assignment]  # a field may hide tuple.count
 
+    def __float__(self) -> float:
+        total, count = (np.sum(np.asarray(x), dtype=np.float64) for x in self)
+        return float(_ratio(np.asarray(total), np.asarray(count)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return _ratio(np.asarray(self.sum, np.float64), np.asarray(self.count, np.float64)).astype(dtype or np.float64)
+
 
 class Min(NamedTuple):
-    """A minimum that is still open; +inf when nothing was seen."""
+    """A minimum that is still open; +inf when nothing was seen, for which ``float`` and ``np.asarray`` give NaN."""
 
     value: Array
+
+    def __float__(self) -> float:
+        return float(_seen(np.min(np.asarray(self.value))))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return _seen(np.asarray(self.value)).astype(dtype or np.float64)
 
 
 class Max(NamedTuple):
-    """A maximum that is still open; -inf when nothing was seen."""
+    """A maximum that is still open; -inf when nothing was seen, for which ``float`` and ``np.asarray`` give NaN."""
 
     value: Array
+
+    def __float__(self) -> float:
+        return float(_seen(np.max(np.asarray(self.value))))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return _seen(np.asarray(self.value)).astype(dtype or np.float64)
+
+
+def _ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
+
+
+def _seen(value: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(value), value, np.nan)
 
 
 Metrics: TypeAlias = dict[str, Mean | Min | Max]
@@ -362,7 +400,8 @@ class Algorithm(NamedTuple):
     buffers: tuple[str, ...] = ()
     """Fields of the LearnerState that store rows: ``save_replay=False`` leaves them out of checkpoints, where a seed is frozen
     their arrays alone are not put back, and where environments run on the host those arrays are given up to each ``update`` and
-    ``observe``, which write into them: a ``Policy`` must not hold them."""
+    ``observe``, which write into them: a ``Policy`` must not hold them. A NamedTuple within them that has other arrays as well,
+    such as priorities, names its fields of rows by a property ``row_fields``; then only these arrays count."""
     tolerates_lag: bool = False
     """Whether ``update`` is right for a rollout of parameters that are a few updates old: because rows come from replay, or
     because the rule corrects for the probability with which actions were drawn."""
@@ -436,8 +475,35 @@ class Agent(NamedTuple):
     axis_name: str | None = None
     hyperparams: Any = ()
     """The rule's defaults: a NamedTuple of numbers."""
+    schedules: Mapping[str, Callable[[Array], Array]] = {}
+    """Factors on them, by name: functions of the iteration."""
 
     @property
     def steps_per_iteration(self) -> int:
         """Rows per ``step``, over all environments and devices."""
         return self.num_envs * self.rollout_length
+
+
+_METHODS_ELSEWHERE = {
+    "learn train fit run": "jaxrl.run(agent, total_steps=…) trains it",
+    "predict act sample get_action get_actions compute_action compute_actions compute_single_action forward policy": (
+        "jaxrl.load_policy(folder) acts as a run has learnt, and agent.algorithm.act as a state has"
+    ),
+    "save": "jaxrl.run(agent, …, out=folder) saves as it trains, and jaxrl.save(folder, state, step) saves a state",
+    "load restore from_checkpoint": "jaxrl.load_policy(folder) gives what a run has learnt, and jaxrl.restore a state",
+    "evaluate": "jaxrl.evaluate(agent, state, key) does it",
+    "update": "agent.step(state) collects and learns, and agent.algorithm.update learns from a rollout",
+    "reset": "agent.init(key) gives a new state",
+    "params parameters": "they are in a state, state.learner.params",
+    "get_env set_env observation_space action_space": "agent.env is its environment; for another one, build another agent",
+}
+"""Methods of agents in PARL, Stable-Baselines3, RLlib and others, and what does the same here."""
+
+
+def _say_what_does_it(agent: Agent, name: str) -> Any:
+    hint = next((f": {what}" for names, what in _METHODS_ELSEWHERE.items() if name in names.split()), "")
+    raise AttributeError(f"an Agent holds functions and no state, and has no attribute {name!r}{hint}")
+
+
+if not TYPE_CHECKING:  # a checker is to say itself that there is no such attribute
+    Agent.__getattr__ = _say_what_does_it

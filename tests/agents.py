@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -14,15 +14,33 @@ import numpy as np
 import pytest
 
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.models import actor_critic, q_network
+from jaxrl.distributions import Normal
+from jaxrl.models import ActorCriticOutput, actor_critic, q_network
 from jaxrl.replay.records import Records
 from jaxrl.spec import algorithm_name
-from jaxrl.types import Agent, Env, HostEnv, StepInput
+from jaxrl.types import Agent, Env, HostEnv, Model, StepInput
 from tests.probes import as_box
 
 SMALL_ACTOR_CRITIC = partial(actor_critic, hidden_sizes=(8,))
 SMALL_Q_NETWORK = partial(q_network, hidden_sizes=(8,))
 RECURRENT = partial(actor_critic, hidden_sizes=(16,), core="gru", core_size=16)
+
+
+def only_noise(observation_space: Any, action_space: Any) -> Model:
+    """A policy whose actions of a Box, before they are scaled, are standard normal noise, whatever it sees: ``raw_action`` of a
+    rollout is what was drawn."""
+
+    def apply(params: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
+        nothing = params + jnp.zeros((*inputs.is_first.shape, *action_space.shape))
+        return carry, ActorCriticOutput(Normal(nothing, nothing), nothing[..., 0])
+
+    return Model(lambda key, inputs: jnp.zeros(()), apply, apply, lambda batch_size: ())
+
+
+def assert_new_noise(rollouts: Sequence[Any]) -> None:
+    """Of agents of ``only_noise``: no row of any environment has the noise of another, nor has it anything to do with it."""
+    noise = np.concatenate([np.asarray(rollout.extras["raw_action"]).ravel() for rollout in rollouts])
+    assert np.unique(np.abs(noise)).size == noise.size > len(rollouts)
 
 
 class Tiny(NamedTuple):

@@ -27,6 +27,17 @@ def _orphan() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _regroup() -> None:
+    """It leaves its process group, and hangs."""
+    os.setpgid(0, os.getpgid(os.getppid()))
+    time.sleep(600)
+
+
+def _garble() -> None:
+    """As a library that writes to a file which is none of its own."""
+    os.write(int(sys.argv[1]), b"garbage")
+
+
 FAULTS = {
     "raise": _raise,
     "exit": partial(os._exit, 3),
@@ -36,6 +47,8 @@ FAULTS = {
     "orphan": _orphan,
     "hang": partial(time.sleep, 600),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "regroup": _regroup,
+    "garble": _garble,
 }
 """What actions do; those of a policy are harmless."""
 

@@ -21,7 +21,7 @@ import numpy as np
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.checkpoint.restore import read_arrays
 
-TIMES = ("seconds", "sps")
+TIMES = ("seconds", "sps", "time/evaluation")
 PROGRAM = """
 import sys
 from tests.agents import small_dqn

@@ -16,7 +16,8 @@ def runs(pid: int) -> bool:
 
 
 def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether ``condition`` is true in time; once it is, it is not asked again."""
     late = time.monotonic() + seconds
-    while not condition() and time.monotonic() < late:
+    while not (fulfilled := condition()) and time.monotonic() < late:
         time.sleep(0.02)
-    return condition()
+    return fulfilled

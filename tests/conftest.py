@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,17 @@ EXPENSIVE_FILES = (
 """Run last, the longest first, so that all workers end together; the others come before them, in pytest's own order."""
 
 
+IN_EACH_QUARTER = ("test_collectives", "test_private_jax", "test_scan", "test_several_devices")
+"""Files of what has differed between versions of JAX."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    what = "run this quarter of the tests, and those of what a new JAX breaks"
+    parser.addoption("--quarter", type=int, choices=range(4), help=what)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Cheapest first: a broken helper is reported before the long tests that stand on it.
 
     Workers take groups: all tests of one learning rule, which share its compiled programs, or the rest of a file.
@@ -72,6 +81,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         rule = getattr(item, "callspec", None) and item.callspec.params.get("rule")
         item.add_marker(pytest.mark.xdist_group(rule if isinstance(rule, str) else item.path.stem))
+    if (quarter := config.getoption("quarter")) is not None:
+        chosen = set(in_quarter(quarter, [group_of(item) for item in items]))
+        config.hook.pytest_deselected(items=[item for item in items if group_of(item) not in chosen])
+        items[:] = [item for item in items if group_of(item) in chosen]
+
+
+def group_of(item: pytest.Item) -> str:
+    return str(next(item.iter_markers("xdist_group")).args[0])
+
+
+def in_quarter(quarter: int, groups: Iterable[str]) -> list[str]:
+    """Every fourth of the groups in their order, in which those that take long stand together."""
+    return [group for i, group in enumerate(dict.fromkeys(groups)) if i % 4 == quarter or group in IN_EACH_QUARTER]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,6 +110,14 @@ def few_mappings() -> Iterator[None]:
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
         jax.clear_caches()
+
+
+@pytest.fixture
+def hangups_heard() -> Iterator[None]:
+    """For tests of SIGHUP, and the processes that they start: ``nohup make test`` has it ignored, as all else leaves it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="module")

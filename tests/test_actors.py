@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -12,11 +13,12 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from jaxrl.runtime.actors import blocks
+from jaxrl.runtime.actors.driver import make_log_folder
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.types import Agent
 from tests.actor_pools import kept, keys, nothing_left, opened, policies
-from tests.agents import RECURRENT, assert_bit_equal, assert_close, small_ppo
+from tests.agents import RECURRENT, assert_bit_equal, assert_close, assert_new_noise, only_noise, small_ppo
 from tests.gymnasium_envs import Truncation
 
 ENV = "gymnasium:CartPole-v1"
@@ -71,6 +73,14 @@ def test_rollouts_are_those_of_one_process(name: str, request: pytest.FixtureReq
     assert ended > 4
     carries = [np.asarray(x) for x in jax.tree.leaves(ours.carry)]
     assert len(carries) == (name == "recurrent") and all(x.any() for x in carries)
+
+
+@pytest.mark.parametrize("clock", ["deterministic", "async"])
+def test_noise_is_new_in_each_worker_row_and_rollout(clock: str) -> None:
+    agent = small_ppo("gymnasium:Pendulum-v1", model=only_noise)
+    with opened(agent, SEEDS, clock=clock) as (pool, _):
+        policy = policies(agent, SEEDS)
+        assert_new_noise([kept(pool.collect(policy(n), keys(SEEDS, n))[0]) for n in range(3)])
 
 
 def test_shares_are_as_even_as_they_can_be(uneven: Twins) -> None:
@@ -165,3 +175,16 @@ def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -
     unknown.shape([jax.ShapeDtypeStruct((1000,), np.float32)])
     assert unknown.take() == 0 and unknown.views[0][0].shape == (1000,)
     unknown.close()
+
+
+def test_a_link_in_the_place_of_a_folder_for_logs_makes_way(tmp_path: Path) -> None:
+    """A stranger's run may bring one, which leads anywhere."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "kept").touch()
+    for inside in ((), ("process-1",)):
+        (tmp_path / "run" / "workers").parent.mkdir(exist_ok=True)
+        link = (tmp_path / "run" / "workers").joinpath(*inside)
+        link.symlink_to(tmp_path / "home")
+        assert make_log_folder(tmp_path / "run" / "workers", *inside) == link
+        assert link.is_dir() and not link.is_symlink() and (tmp_path / "home" / "kept").exists()
+    assert make_log_folder(tmp_path / "run" / "workers", "process-2").is_dir()

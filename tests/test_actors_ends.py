@@ -79,7 +79,8 @@ def test_a_learner_ends_with_its_workers(number: signal.Signals, tmp_path: Path)
     learner = Learner(out)
     (os.killpg if number == signal.SIGINT else os.kill)(learner.process.pid, number)
     said = learner.ended()
-    assert "RunInterrupted: stopped at step" in said and "resume with: " in said, said
+    assert said.startswith("jaxrl: stopped at step") and "resume with: " in said and said.count("\n") == 1, said
+    assert learner.process.returncode == 128 + number
     assert max(steps(out / "checkpoints")) == iterations(out)
     learner = Learner(out)
     os.kill(learner.workers[1], signal.SIGSTOP)

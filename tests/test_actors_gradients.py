@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jaxrl.runtime.actors.driver import open_actors
+from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import resolve_scheme
 from jaxrl.runtime.drivers.diagnostics import LAG, RESTARTS, STALENESS
 from jaxrl.runtime.drivers.host import HostDriver
@@ -96,6 +97,19 @@ def test_gradients_count_one_by_one() -> None:
     assert all((x > 0).all() and (x < 4).all() for x in stale)
     for part, rate in ((early, 110 / 120), (late, 50 / 120)):
         np.testing.assert_allclose(part["charts/learning_rate"].sum / part["charts/learning_rate"].count, 0.03 * rate, rtol=0.1)
+
+
+def test_workers_get_the_parameters_of_each_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not only those with which a rollout is asked for."""
+    versions, publish = list[Any](), ActorPool.publish
+
+    def noted(pool: ActorPool, policy: Any) -> None:
+        versions.append(np.asarray(policy.version).tolist())
+        publish(pool, policy)
+
+    monkeypatch.setattr(ActorPool, "publish", noted)
+    driven(small("a2c", CHOICE), "a3c", 2)
+    assert versions == [[n, n] for n in (1, 2, 3, 4)]
 
 
 @pytest.mark.slow

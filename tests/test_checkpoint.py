@@ -27,6 +27,7 @@ from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning
 from jaxrl.runtime.checkpoint.restore import read_arrays, read_info, restore
 from jaxrl.runtime.checkpoint.store import PendingSave, save
 from jaxrl.runtime.system import disk
+from tests.children import soon
 from tests.written_runs import make_older
 
 
@@ -302,17 +303,6 @@ def test_a_run_goes_on_past_a_damaged_step(two: Path) -> None:
     assert_bit_equal(restore(two, tiny())[0], tiny(2))
 
 
-@pytest.mark.parametrize("link", [False, True])
-def test_a_file_in_the_place_of_a_step_makes_way(two: Path, link: bool) -> None:
-    (two / "3.damaged").mkdir()
-    (two / "3").symlink_to("nowhere") if link else (two / "3").write_text("mine")
-    with pytest.warns(CheckpointWarning, match=r"step 3 .* is no folder. It is set aside as 3\.damaged") as said:
-        save(two, tiny(3), 3)
-    assert said[0].filename == __file__
-    assert_bit_equal(restore(two, tiny())[0], tiny(3))
-    assert (two / "3.damaged").is_symlink() if link else (two / "3.damaged").read_text() == "mine"
-
-
 # ----------------------------------------------------------------------------------------------------------------------- kills
 
 
@@ -321,14 +311,26 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("module", "function", "survives"),
-    [(manifest, "write", 2), (manifest, "render", 2), (os, "replace", 2), (manifest, "sync_folder", 2), (store, "steps", 3)],
+    ("module", "function", "calls", "survives"),
+    [
+        (manifest, "write", 0, 2),
+        (manifest, "render", 1, 2),  # the first says whose the unfinished save is
+        (os, "replace", 1, 2),
+        (manifest, "sync_folder", 0, 2),
+        (store, "own_steps", 0, 3),
+    ],
 )
 def test_a_kill_between_the_stages_of_a_save(
-    two: Path, monkeypatch: pytest.MonkeyPatch, module: Any, function: str, survives: int
+    two: Path, monkeypatch: pytest.MonkeyPatch, module: Any, function: str, calls: int, survives: int
 ) -> None:
-    def kill(*_: Any, **__: Any) -> None:
-        raise Killed
+    """After so many calls of a function."""
+    original, left = getattr(module, function), [None] * calls
+
+    def kill(*args: Any, **settings: Any) -> Any:
+        if not left:
+            raise Killed
+        left.pop()
+        return original(*args, **settings)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(module, function, kill)
@@ -364,10 +366,8 @@ def test_sigkill_at_any_moment_leaves_a_whole_step(tmp_path: Path) -> None:
     for _ in range(3):
         process = multiprocessing.get_context("spawn").Process(target=_save_without_end, args=(str(tmp_path),))
         process.start()
-        deadline = time.monotonic() + 120
-        while (latest_step(tmp_path) or 0) < last + 3:
-            assert process.is_alive() and time.monotonic() < deadline
-            time.sleep(0.01)
+        saved = lambda step=last + 3: (latest_step(tmp_path) or 0) >= step  # noqa: E731
+        assert soon(lambda saved=saved, process=process: saved() or not process.is_alive(), 120) and process.is_alive()
         time.sleep(draw.random() * 0.2)
         process.kill()
         process.join()
@@ -439,6 +439,42 @@ def test_a_mismatch_names_the_first_path(tmp_path_factory: pytest.TempPathFactor
     for wanted in (target,) if case == "host dtype" else (target, jax.eval_shape(lambda: target)):
         with pytest.raises(ValueError, match=rf"step 5 in .* does not fit the agent: .*{message}.*read_info"):
             restore(folder, wanted)
+
+
+def test_an_axis_of_seeds_that_differs_is_said(tmp_path: Path) -> None:
+    """A run's states have it, and the target of one state has not; with what a script saved it may be the other way round."""
+    several = jax.vmap(lambda i: tiny())
+    save(tmp_path / "eight", several(jnp.arange(8)), 5)
+    save(tmp_path / "one", tiny(), 5)
+    keys = r"jax\.random\.split\(jax\.random\.key\(0\), 8\)"
+    for folder, target, message in (
+        (
+            "eight",
+            tiny(),
+            rf"the states of 8 seeds, along a first axis that the target lacks: .*jax\.vmap\(agent\.init\), {keys}",
+        ),
+        ("eight", several(jnp.arange(2)), rf"the states of 8 seeds, and the target those of 2: .*{keys}"),
+        (
+            "one",
+            several(jnp.arange(8)),
+            r"one state, and the target has a first axis of 8 seeds: .*\(agent\.init, jax\.random\.key",
+        ),
+    ):
+        for wanted in (target, jax.eval_shape(lambda target=target: target)):
+            with pytest.raises(ValueError, match=rf"^step 5 in .* holds {message}"):
+                restore(tmp_path / folder, wanted)
+    with pytest.raises(ValueError, match=r"does not fit the agent: at state\.params"):  # where more than the axis differs
+        restore(tmp_path / "eight", tiny(units=4))
+
+
+def test_the_folder_of_a_run_is_that_of_its_checkpoints(tmp_path: Path) -> None:
+    save(tmp_path / "run" / "checkpoints", tiny(3), 7)
+    (tmp_path / "run" / "best").mkdir()
+    state, info = restore(tmp_path / "run", tiny())
+    assert_bit_equal(state, tiny(3))
+    assert info == read_info(tmp_path / "run") == read_arrays(tmp_path / "run")[1] and info.step == 7
+    save(tmp_path / "run", tiny(4), 1)  # a script's own, which it means when it names the folder
+    assert restore(tmp_path / "run", tiny())[1].step == 1
 
 
 def test_a_different_order_is_a_mismatch(tmp_path: Path) -> None:

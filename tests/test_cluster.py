@@ -14,6 +14,7 @@ import yaml
 
 from jaxrl.runtime.cli.train import RunOptions, parse
 from jaxrl.runtime.hosts.place import find_place
+from jaxrl.runtime.hosts.wire import find_secret
 
 FOLDER = Path(__file__).parents[1] / "examples" / "cluster"
 SCRIPT = (FOLDER / "slurm.sbatch").read_text()
@@ -45,7 +46,7 @@ def test_the_pods_find_each_other(documents: tuple[dict[str, Any], dict[str, Any
     pod = spec["template"]["spec"]
     assert pod["subdomain"] == service["metadata"]["name"]
     (container,) = pod["containers"]
-    variables = {each["name"]: each["value"] for each in container["env"]}
+    variables = {each["name"]: each["value"] for each in container["env"] if each["name"] != "JAXRL_SECRET"}
     assert all(isinstance(value, str) for value in variables.values())
     for number in range(spec["completions"]):
         place = find_place({**variables, "JOB_COMPLETION_INDEX": str(number)})
@@ -86,7 +87,10 @@ def test_slurm_is_told_before_the_first_command() -> None:
     ("code", "restarts", "again"), [(0, "", False), (143, "", True), (134, "3", True), (1, "20", False), (2, "", False)]
 )
 def test_the_script_starts_again_what_another_start_would_mend(code: int, restarts: str, again: bool, tmp_path: Path) -> None:
-    for name, body in (("srun", f'printf "%s\\n" "$@" > srun-got; exit {code}'), ("scontrol", 'echo "$@" > scontrol-got')):
+    for name, body in (
+        ("srun", f'printf "%s\\n" "$@" > srun-got; echo $JAXRL_SECRET > srun-secret; exit {code}'),
+        ("scontrol", 'echo "$@" > scontrol-got'),
+    ):
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
@@ -106,5 +110,6 @@ def test_the_script_starts_again_what_another_start_would_mend(code: int, restar
     assert (done.returncode, done.stderr) == (code, "")
     words = (tmp_path / "srun-got").read_text().splitlines()
     assert options_of(words[words.index("jaxrl") :]).out == "/home/me/runs/slurm"
+    assert len(find_secret({"JAXRL_SECRET": (tmp_path / "srun-secret").read_text()})) == 64
     asked = tmp_path / "scontrol-got"
     assert asked.exists() == again and (not again or asked.read_text() == "requeue 77\n")

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType, PartitionSpec
 
 from benchmarks.hlo import Instruction, Program
 from jaxrl.collectives import REDUCTIONS, in_order, together
 from jaxrl.metrics import all_reduce
 from jaxrl.parallel import split_state
+from jaxrl.private_jax import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 from jaxrl.types import Max, Mean, Min
 from tests.agents import assert_bit_equal, assert_close, every_rule, small
 
@@ -34,6 +34,11 @@ def independent(x: jax.Array) -> dict[str, Any]:
         return total + jax.lax.psum(row, AXIS).sum(), jax.lax.pmin(row, AXIS)
 
     total, least = jax.lax.scan(add, x.sum() * 0, jnp.stack([x, 2 * x, x**2]))
+
+    def discount(later: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (now := jax.lax.psum(row, AXIS) + 0.5 * later), now
+
+    returns = jax.lax.scan(discount, x[:2] * 0, jnp.stack([x[:2], x[2:4], x[4:6]]), reverse=True)[1]
     rest = x[0] - x[0] + 1.0
     doubled = jax.lax.while_loop(lambda s: s[1] < 3, lambda s: (jax.lax.psum(s[0], AXIS) * rest, s[1] + 1), (rest, 0))[0]
     chosen = jax.lax.cond(total > 0, lambda x: jax.lax.psum(x, AXIS) * 2, lambda x: jax.lax.pmax(x, AXIS) * 3, x[:5])
@@ -44,6 +49,7 @@ def independent(x: jax.Array) -> dict[str, Any]:
         "most": most,
         "total": total,
         "least": least,
+        "returns": returns,
         "doubled": doubled,
         "chosen": chosen,
         "here": here,

@@ -1,9 +1,11 @@
-"""DQN's switches beside each other: the committed figure and tables are those of the committed scores."""
+"""The committed figures and tables are those of the committed scores: learning curves, and DQN's switches beside each other."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks import pictures
 from benchmarks.comparison import FIGURE, comparison_table, draw, is_of, read_compared
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.switches import PANELS, SWITCHES
@@ -11,6 +13,30 @@ from jaxrl.presets import interval_text
 
 ROOT = Path(__file__).parents[1]
 COMPARED = read_compared(ROOT / "benchmarks/results/scores")
+
+
+SCORES = {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "benchmarks/results/scores").glob("*.json"))}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_the_picture_of_a_score_is_of_it(name: str) -> None:
+    path = ROOT / f"benchmarks/results/scores/{name}.png"
+    assert pictures.is_of(path, SCORES[name]), "python -m benchmarks table"
+    assert "asked" not in pictures.identity(SCORES[name])  # that is for the tables
+
+
+def test_a_picture_says_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, path = SCORES["ppo-cartpole"], tmp_path / "ppo-cartpole.png"
+    title, subtitle = pictures.headings(result)
+    assert title == "PPO · CartPole-v1 · 16 seeds" and subtitle.startswith("greedy return at the end of training: 500.0 [")
+    assert pictures.headings(SCORES["ppo-pong"])[1] == "return of the last 104 training episodes: -5.17"
+    assert not pictures.is_of(path, result)
+    (tmp_path / "ppo-cartpole.json").write_text(json.dumps(result))
+    pictures.draw_missing(tmp_path)
+    assert pictures.is_of(path, result) and path.stat().st_size > 10_000
+    assert not pictures.is_of(path, result | {"mean": 499.0}) and not pictures.is_of(path, result | {"history": {}})
+    monkeypatch.setattr(pictures, "draw", lambda *_: pytest.fail("drawn again"))
+    pictures.draw_missing(tmp_path)
 
 
 def test_the_figure_is_of_the_scores() -> None:

@@ -158,7 +158,13 @@ def test_what_an_iteration_collects_is_counted_in_32_bits() -> None:
 def test_an_unknown_keyword_suggests_the_nearest(build: Builder, wrong: str, right: str) -> None:
     with pytest.raises(TypeError, match=rf"{wrong}'.* Did you mean '{right}'\?") as caught:
         build(ENV, **{wrong: 1})
-    assert "learning_rate" in str(caught.value) and "num_envs" in str(caught.value)  # and lists what there is
+    assert str(caught.value).endswith("?")  # or the hint would be lost among all that there is
+
+
+@every_builder
+def test_an_unknown_keyword_that_is_near_nothing_lists_what_there_is(build: Builder) -> None:
+    with pytest.raises(TypeError, match=r"unknown keyword 'xyzzy'\. Config: .*'num_envs'.*Hyperparameters: .*'learning_rate'"):
+        build(ENV, xyzzy=1)
 
 
 @every_builder
@@ -349,7 +355,7 @@ def test_merge_hyperparams_gives_f32_scalars() -> None:
 
 
 def test_merge_hyperparams_refuses() -> None:
-    with pytest.raises(TypeError, match=r"unknown hyperparameter 'gama'. Did you mean 'gamma'\? Allowed: \['gamma', 'tau'\]"):
+    with pytest.raises(TypeError, match=r"unknown hyperparameter 'gama'. Did you mean 'gamma'\?$"):
         merge_hyperparams(Toy(), {"gama": 0.5})
     for wrong in ([0.5], 0.5, "gamma", PPOHyperparams()):
         with pytest.raises(TypeError, match=f"hyperparams must be a mapping or a Toy, not {type(wrong).__name__}"):

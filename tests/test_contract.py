@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.agent import bind
 from jaxrl.metrics import to_floats
 from jaxrl.rows import first_input
 from jaxrl.runtime.checkpoint.restore import restore
@@ -29,10 +30,12 @@ from tests.agents import (
     SMALL_ACTOR_CRITIC,
     assert_bit_equal,
     assert_close,
+    assert_new_noise,
     cartpole,
     each_family,
     every_rule,
     jitted,
+    only_noise,
     run_steps,
     small,
     small_ppo,
@@ -40,6 +43,7 @@ from tests.agents import (
     to_numpy,
 )
 from tests.hosted import hosted
+from tests.key_uses import twice, uses_of
 
 KEY = partial(jax.random.key, 0)
 GAMMA = 0.9
@@ -132,6 +136,25 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
     # Several iterations: of a few actions, two seeds may draw the same.
     actions = [np.asarray(state.actor.input.prev_action) for state in states[1:]]
     assert any((both[0] != both[1]).any() for both in actions)
+
+
+@every_rule
+def test_no_random_number_is_used_twice(rule: str) -> None:
+    """From ``init`` over its warm-up through two iterations: what is drawn in one of them is drawn in no other."""
+    assert not twice(uses_of(cartpole(rule)))
+
+
+def test_noise_is_new_in_each_row_environment_and_iteration() -> None:
+    env = probes.as_box(probes.truncation())
+    agent, rollouts = small_ppo(env, model=only_noise), []
+    update = agent.algorithm.update
+    noted = agent.algorithm._replace(update=lambda learner, rollout: (update(learner, rollout)[0], {"rollout": rollout}))
+    agent = bind(noted, env, num_envs=4, rollout_length=8, hyperparams=agent.hyperparams)
+    state = agent.init(KEY())
+    for _ in range(3):
+        state, metrics = jitted(agent.step)(state)
+        rollouts.append(metrics["rollout"])
+    assert_new_noise(rollouts)
 
 
 def test_environment_parameters_are_data() -> None:

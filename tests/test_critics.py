@@ -8,11 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from jaxrl.critics import MOST_PACKED, Networks, action_values, draw_updates, least, networks
+from jaxrl.algorithms import ddpg, sac, td3
+from jaxrl.critics import MOST_PACKED, Networks, Update, action_values, batch_of, draw_updates, learn_critics, least, networks
 from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.q_learning import PRIORITIES
+from jaxrl.replay.prioritised import prioritised_replay
 from tests import probes
-from tests.agents import small, to_numpy
+from tests.agents import assert_bit_equal, small, to_numpy
 
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 
@@ -97,3 +101,81 @@ def test_each_critic_drops_units_of_its_own() -> None:
 
     without, dropped = jit(values)(jax.random.key(0))
     assert len(np.unique(without)) == 1 and len(np.unique(dropped)) == 4
+
+
+# ---------------------------------------------------------------------------------------------------------- prioritised replay
+
+PRIORITISED = prioritised_replay(priority_exponent=0.5, importance_exponent=0.7)
+
+
+def rule_of(agent: Any) -> Any:
+    return agent.algorithm.learn.args[-1]
+
+
+def test_updates_draw_one_after_the_other_by_the_priorities_of_those_before() -> None:
+    agent = small("sac", probes.target_action(), replay=PRIORITISED, policy_delay=2, replay_ratio=16)  # two groups of two
+    rule, learner = rule_of(agent), jit(agent.init)(jax.random.key(0)).learner
+
+    def one(total: Any, now: Update) -> Any:
+        errors = jnp.abs(now.batch.action[:, 0])
+        return total + (errors * now.batch.weight).sum(), {"total": total, PRIORITIES: errors}
+
+    @jit
+    def in_a_loop(learner: Any) -> Any:
+        total, replay, totals = jnp.float32(0), learner.replay, []
+        for number in range(4):
+            key = jax.random.fold_in(jax.random.fold_in(learner.key, learner.version), number)
+            drawn = rule.replay.draw(replay, key, 32)
+            batch = batch_of(rule, replay, drawn, 0.9)
+            totals.append(total)
+            total += (jnp.abs(batch.action[:, 0]) * batch.weight).sum()
+            replay = rule.replay.update(replay, drawn, jnp.abs(batch.action[:, 0]))
+        return (total, replay), jnp.stack(totals), batch
+
+    @jit
+    def in_groups(learner: Any) -> Any:
+        carry, totals, updates = (jnp.float32(0), learner.replay), [], draw_updates(rule, learner, 0.9)
+        for group in range(2):
+            of_group = jax.tree.map(lambda x, group=group: x[group], updates)
+            carry, metrics, last = learn_critics(rule, 0.9, one, carry, of_group)
+            totals.append(metrics["total"])
+        return carry, jnp.concatenate(totals), last.batch
+
+    expected = in_a_loop(learner)
+    assert_bit_equal(in_groups(learner), expected)
+    assert len(np.unique(expected[0][1].levels[0])) > 5
+
+
+def target_of(name: str, rule: Any, learner: Any, now: Update) -> Any:
+    if name != "sac":
+        module: Any = {"td3": td3, "ddpg": ddpg}[name]
+        return module.target(rule, rule.current(learner), learner.target_params, now)
+    temperature = jnp.exp(learner.log_temperature)
+    return sac.target(rule, learner.params.actor, learner.target_params.critic, temperature, now)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+def test_a_prioritised_replay_is_learnt_from_and_told_the_errors(name: str) -> None:
+    """Of one update: its loss is weighted, and the rows that it drew count from then on as much as their mean |Q(s, a) − y|."""
+    agent = small(name, probes.target_action(), replay=PRIORITISED, policy_delay=1, replay_ratio=4, num_critics=2)
+    rule = rule_of(agent)
+
+    @jit
+    def by_hand(learner: Any) -> Any:
+        now = jax.tree.map(lambda x: x[0, 0], draw_updates(rule, learner, rule.current(learner).gamma))
+        drawn = rule.replay.draw(learner.replay, now.draw_key, 32)
+        now = now._replace(batch=batch_of(rule, learner.replay, drawn, rule.current(learner).gamma))
+        values = action_values(rule, learner.params.critic, now.batch.inputs, now.batch.action)
+        return drawn, jnp.abs(values - target_of(name, rule, learner, now))
+
+    learn = jit(agent.algorithm.learn)
+    learner, _ = learn(jit(agent.init)(jax.random.key(0)).learner)
+    (drawn, errors), (after, metrics) = to_numpy(by_hand(learner)), learn(learner)
+    weight, valid = drawn.weight, drawn.valid
+    assert valid.all() and weight.min() < 0.9
+    assert float(metrics["losses/td_loss"].sum) == pytest.approx(0.5 * (weight * errors**2).mean(1).sum(), rel=1e-4)
+    assert PRIORITIES not in metrics
+    leaves = np.asarray(after.replay.levels[0]).reshape(4, -1)
+    for row, env in {*zip(drawn.row.tolist(), drawn.env.tolist(), strict=True)}:
+        largest = errors.mean(0)[(drawn.row == row) & (drawn.env == env)].max()
+        assert leaves[env, row] == pytest.approx((largest + 1e-6) ** 0.5, rel=1e-3)

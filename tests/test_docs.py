@@ -30,7 +30,9 @@ import jaxrl
 from benchmarks import scaling_report
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl import types
-from jaxrl.algorithms import ALGORITHMS, setting_names
+from jaxrl.algorithms import ALGORITHMS, known_as, setting_names
+from jaxrl.envs import make_env
+from jaxrl.envs.backend import format_id, parse_id
 from jaxrl.names import called_here
 from jaxrl.presets import PRESETS, interval_text
 from jaxrl.runtime.actors.cut import CUT_ROWS
@@ -38,7 +40,7 @@ from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.cli.launch import divided
 from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.drivers.diagnostics import LOGGED, OF_WORKERS
-from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
+from jaxrl.runtime.records.record import FIRST_COLUMNS, OF_EVALUATIONS
 from jaxrl.runtime.records.services import RENAMED
 from jaxrl.runtime.sweep import expand, read_sweep
 from jaxrl.trust import import_object
@@ -209,7 +211,9 @@ def test_the_page_of_the_command_line_is_what_help_says() -> None:
     assert sorted(name.strip() for name in hooks.HELP.findall(source)) == sorted(every)
     page = hooks.on_page_markdown(source)
     for command in every:
-        assert f"```text\n{hooks.help_text(command)}```" in page, command
+        shown = hooks.help_text(command)
+        assert f"```text\n{shown}```" in page, command
+        assert max(map(len, shown.splitlines())) <= int(hooks.WIDTH), command
     assert all(flag in page for flag in ("--learning-rate", "--replay-ratio", "--resume", "--eval-seed"))
 
 
@@ -353,7 +357,24 @@ def test_functions_in_the_table_of_names_exist() -> None:
         assert {keyword.arg for keyword in parsed.keywords} <= set(signature.parameters), call
 
 
-OF_A_RUN = {EVALUATION_RETURN, EVALUATION_LENGTH, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS, CUT_ROWS}
+def test_algorithms_in_the_table_of_names_are_settings_here() -> None:
+    """And what they are, the command line says too."""
+    for theirs, ours, _ in table("Algorithms"):
+        for name in theirs.split(", "):
+            found = known_as(name)
+            assert found and found[0] in re.findall(r"`(\w+)`", ours), name
+
+
+def test_environments_in_the_table_of_names_exist() -> None:
+    ids = [env_id for ours, _ in table("Environments") for env_id in re.findall(r"`([^`]+)`", ours)]
+    assert len(ids) > 10
+    for env_id in ids:
+        parsed = parse_id(env_id)
+        if parsed.backend in ("gymnax", "envpool"):  # others need packages that a test may lack
+            assert make_env(env_id).name == format_id(parsed)
+
+
+OF_A_RUN = {*OF_EVALUATIONS, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS, CUT_ROWS}
 """The log keys that no algorithm writes; tests/test_run.py and tests/test_samplers.py hold that there are no more."""
 
 

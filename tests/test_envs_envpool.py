@@ -172,7 +172,7 @@ def test_open_and_close_are_guarded():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("Pong", {}, "no environment 'Pong'. Did you mean 'Pong-v5'"),
+        ("Pong", {}, "envpool has no environment 'Pong': write 'envpool:Pong-v5'"),
         ("Pong-v5", {"stack": 2}, "no option 'stack'. Did you mean 'stack_num'.*It takes: .*frame_skip"),
         ("Pong-v5", {"stack_num": -1}, "must be an integer >= 1"),
         ("Pong-v5", {"stack_num": "two"}, "option stack_num='two' must be an integer"),

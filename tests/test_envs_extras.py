@@ -95,7 +95,7 @@ def test_masks_are_those_that_jaxrl_has(env_id: str, space: Any, size: int) -> N
     ("env_id", "message"),
     [
         needs("jumanji", "jumanji:Connector-v3", r"reward of shape \(10,\), for several agents"),
-        needs("jumanji", "jumanji:Snake", "Did you mean 'Snake-v1'"),
+        needs("jumanji", "jumanji:Snake", "jumanji has no environment 'Snake': write 'jumanji:Snake-v1'"),
         needs("jumanji", "jumanji:Snake-v1?size=3", "no option 'size'"),
         needs("xminigrid", "xminigrid:XLand-MiniGrid-R1-9x9", "xminigrid has no environment 'XLand-MiniGrid-R1-9x9'"),
         needs("xminigrid", "xminigrid:MiniGrid-Empty-5x5?max_steps=0", "max_steps=0 must be an integer >= 1"),

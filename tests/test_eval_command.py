@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -140,6 +141,9 @@ def test_a_folder_of_runs_is_one_table(
     assert main(["eval", ".", "--which", "last", "--episodes", "3", "--json", str(file)]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("3 greedy episodes per seed, last policies\n") and out.endswith(f"written to {file}\n")
+    assert re.search(
+        r"\nppo: last policies: iteration \d+, evaluation return \S+(; the best: iteration \d+, |, which is also the best)", out
+    )
     assert err.splitlines() == ["deeper/dqn: 2 seeds × 3 episodes", "ppo: 2 seeds × 3 episodes"]
     found = json.loads(file.read_text())["runs"]
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith(("ppo", "deeper"))}

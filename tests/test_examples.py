@@ -42,6 +42,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         {"file": "rows.npz", "total_steps": 4096, "iterations": 2},
         r"\d+ rows of each of 8 environments to learn from\nreturn of what was learnt from the file: \d+\.\d",
     ),
+    "export_policy": ({"total_steps": 1024}, r"actions: \[[01]( [01]){4}\]"),
     "two_processes": ({"total_steps": 1024}, r"return \d+\.\d"),
     "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
     "population_based_training": (
@@ -62,7 +63,11 @@ def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_every_example_is_tried() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHORT, "custom_env"}  # which tests/test_envs.py runs
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *SHORT,
+        "custom_env",  # tests/test_envs.py runs it
+        "serve_policy",  # tests/test_export.py
+    }
 
 
 def test_population_based_training_is_short() -> None:

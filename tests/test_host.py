@@ -14,12 +14,14 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl import make_env
 from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.in_place import split_rows
 from jaxrl.runtime.cli.film import _host_player
 from jaxrl.runtime.drivers.host import HostDriver, HostLearner, evaluate_host
 from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.play.evaluation import evaluate
-from jaxrl.training import freezing, run_iterations, split_rows
+from jaxrl.training import freezing, run_iterations
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
 from tests import probes
 from tests.agents import RECURRENT, assert_bit_equal, small, small_dqn, small_ppo, suited
@@ -110,6 +112,20 @@ def test_episodes_end_at_the_limit_as_in_pure_environments(kind: Any) -> None:
 def test_an_environment_that_cannot_be_cut_says_so() -> None:
     with pytest.raises(RuntimeError, match=r"clock: an episode went on past max_episode_steps=3: set truncated"):
         collected(clock(max_episode_steps=3))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [(None, "None"), (["no"] * NUM_ENVS, r"<U2\[4\]"), (np.zeros((NUM_ENVS, 1), bool), r"bool\[4, 1\]")]
+)
+def test_flags_that_say_nothing_are_refused(flags: Any, said: str) -> None:
+    """Their truth would be taken: None for a step that goes on, "no" for an end."""
+
+    class Odd(Clock):
+        def step(self, action: Any) -> HostStep:
+            return super().step(action)._replace(terminated=flags)
+
+    with pytest.raises(EnvironmentFailed, match=rf"^clock: step gave terminated={said}; it must be an array bool\[4\]$"):
+        collected(clock(Odd))
 
 
 def test_multi_discrete_actions_and_their_masks() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +19,15 @@ import jax
 import pytest
 
 import jaxrl.parallel
-from jaxrl.runtime.hosts import start
+from jaxrl.runtime.hosts import door, start, wire
+from jaxrl.runtime.hosts import roll_call as roll_call_module
 from jaxrl.runtime.hosts.group import Group, ProcessFailed, current
 from jaxrl.runtime.hosts.place import Place, find_place, first_node
-from jaxrl.runtime.hosts.roll_call import bind_address, roll_call
+from jaxrl.runtime.hosts.roll_call import PortTaken, addresses, roll_call
+from jaxrl.runtime.hosts.wire import LONGEST, clean, find_secret, new_nonce, opened, parsed, read_line, sealed
 from jaxrl.runtime.loop.interrupt import Interrupt
 from jaxrl.runtime.loop.session import Session
+from tests.children import soon
 from tests.test_several_processes import free_port
 
 SLURM = {"SLURM_JOB_ID": "70001", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "gpu[07-12,15],login"}
@@ -90,11 +96,62 @@ def test_the_first_node_of_a_list(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
 
 
-def test_where_process_0_listens() -> None:
-    assert bind_address(Place("10.0.0.1:99", 2, 0)) == ("10.0.0.1", 99)
-    assert bind_address(Place("[::1]:99", 2, 0)) == ("::1", 99)
-    assert bind_address(Place("localhost:99", 2, 0)) == ("127.0.0.1", 99)
-    assert bind_address(Place("node7:99", 2, 0)) == ("0.0.0.0", 99)  # which may call itself otherwise
+def named(monkeypatch: pytest.MonkeyPatch, *found: str) -> None:
+    """Every name leads to these addresses."""
+    given = [(socket.AF_INET6 if ":" in each else socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 99)) for each in found]
+    monkeypatch.setattr(roll_call_module.socket, "getaddrinfo", lambda *_, **__: given)
+
+
+def test_where_process_0_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the address that its name leads to, and at no other."""
+    named(monkeypatch, "fd00::7", "127.0.1.1", "10.0.0.7", "10.0.0.7")
+    assert addresses(Place("10.0.0.1:99", 2, 0)) == ["10.0.0.1"]
+    assert addresses(Place("[::1]:99", 2, 0)) == ["::1"]
+    assert addresses(Place("localhost:99", 2, 0)) == ["127.0.0.1"]
+    assert addresses(Place("node7:99", 2, 0)) == ["10.0.0.7", "fd00::7"]
+    named(monkeypatch, "127.0.1.1")
+    with pytest.raises(ValueError, match=r"leads to 127\.0\.1\.1 on the machine of process 0 \(see /etc/hosts\), where other"):
+        addresses(Place("node7:99", 2, 0))
+
+
+def test_all_meet_at_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is known a moment later than it is asked for, as in a cluster."""
+    at, asked = Place(f"node7:{free_port()}", 2, 0), 0
+    look_up = socket.getaddrinfo
+
+    def known(host: str, *rest: Any, **given: Any) -> Any:
+        nonlocal asked
+        asked += host == "node7"
+        if asked == 1:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up("127.0.0.1" if host == "node7" else host, *rest, **given)
+
+    monkeypatch.setattr(roll_call_module.socket, "getaddrinfo", known)
+    monkeypatch.setattr(roll_call_module, "is_loopback", lambda host: False)
+    assert outcomes([lambda: roll_call(at, {}, 9.0), lambda: roll_call(at._replace(process_id=1), {}, 9.0)]) == [
+        "127.0.0.1",
+        None,
+    ]
+    monkeypatch.setattr(roll_call_module.socket, "getaddrinfo", lambda *_, **__: look_up("no-such-name.invalid", 1))
+    with pytest.raises(OSError, match=r"process 0 cannot meet the others at .*: this machine does not know that name \("):
+        roll_call(at, {}, 0.1)
+
+
+def test_a_name_may_lead_to_the_machine_before_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a moment; a process that is started again elsewhere waits for that to change."""
+    at, asked = Place(f"node7:{free_port()}", 2, 0), 0
+
+    def known(place: Place) -> list[str]:
+        nonlocal asked
+        asked += 1
+        return ["192.0.2.1", "198.51.100.2"] if asked < 3 else ["192.0.2.1", "127.0.0.1"]
+
+    monkeypatch.setattr(roll_call_module, "addresses", known)
+    other = Place(f"127.0.0.1:{at.address[1]}", 2, 1)
+    assert outcomes([lambda: roll_call(at, {}, 30.0), lambda: roll_call(other, {}, 30.0)]) == ["127.0.0.1", None]
+    monkeypatch.setattr(roll_call_module, "addresses", lambda place: ["192.0.2.1"])
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        roll_call(at, {}, 0.1)
 
 
 # ------------------------------------------------------------------------------------------------------------------- roll call
@@ -113,20 +170,25 @@ def outcomes(calls: list[Callable[[], Any]]) -> list[Any]:
         return list(threads.map(outcome, calls))
 
 
-def called(*processes: tuple[int, int], about: Any = (), timeout: float = 5.0) -> list[Any]:
-    """How a roll call goes for processes (count, number), each with versions of its own."""
+def called(
+    *processes: tuple[int, int], about: Any = (), timeout: float = 20.0, secrets: tuple[bytes, ...] = (b"",) * 9
+) -> list[Any]:
+    """How a roll call goes for processes (count, number), each with versions, and a secret, of its own."""
     at = f"127.0.0.1:{free_port()}"
     versions = about or [{"jax": "1"}] * len(processes)
     return outcomes(
         [
-            lambda count=count, number=number, own=own: roll_call(Place(at, count, number), own, timeout)  # type: ignore[misc]
-            for (count, number), own in zip(processes, versions, strict=True)
+            lambda count=count, number=number, own=own, secret=secret: roll_call(  # type: ignore[misc]
+                Place(at, count, number), own, timeout, secret
+            )
+            for (count, number), own, secret in zip(processes, versions, secrets, strict=False)
         ]
     )
 
 
 def test_all_come() -> None:
-    assert called((3, 2), (3, 0), (3, 1)) == [None, None, None]
+    for secret in (b"", b"a secret of theirs"):
+        assert called((3, 2), (3, 0), (3, 1), secrets=(secret,) * 3) == [None, "127.0.0.1", None]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +208,9 @@ def test_all_are_told_what_does_not_fit(processes: Any, about: Any, message: str
 
 
 def test_all_are_told_who_is_missing() -> None:
-    begin = time.monotonic()
     errors = called((4, 0), (4, 2), timeout=0.5)
     assert {str(error) for error in errors} == {str(errors[0])} and all(isinstance(error, TimeoutError) for error in errors)
     assert "2 of 4 processes did not come" in str(errors[0]) and "number 1, 3" in str(errors[0])
-    assert time.monotonic() - begin < 30
 
 
 def test_no_process_0() -> None:
@@ -161,35 +221,235 @@ def test_no_process_0() -> None:
 def test_an_address_that_is_taken_or_elsewhere() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         places = [Place(f"127.0.0.1:{taken.getsockname()[1]}", 2, 0), Place("192.0.2.1:14270", 2, 0)]
-        for place in places:
-            with pytest.raises(OSError, match=r"cannot meet the others .* address of this machine, and a port that is free"):
+        for place, kind in zip(places, (PortTaken, OSError), strict=True):
+            with pytest.raises(kind, match=r"cannot meet the others .* address of this machine, and a port that is free"):
                 roll_call(place, {}, 0.2)
 
 
-def test_a_stranger_at_the_port_is_sent_away() -> None:
-    at = Place(f"127.0.0.1:{free_port()}", 2, 0)
-    errors: list[Any] = []
-    first = threading.Thread(target=lambda: errors.extend(outcomes([lambda: roll_call(at, {}, 10.0)])))
-    first.start()
-    for nonsense in (b"GET / HTTP/1.1\n", b"[]\n", b'{"process_id": "1"}\n', b""):
-        late = time.monotonic() + 5
-        while True:
-            try:
-                with socket.create_connection(at.address, 5) as stranger:
-                    stranger.sendall(nonsense)
-                break
-            except ConnectionRefusedError:
-                assert time.monotonic() < late
-    roll_call(at._replace(process_id=1), {}, 10.0)
-    first.join()
-    assert errors == [None]
+class Meeting:
+    """Process 0 of two, in a thread, and strangers that come to it."""
+
+    def __init__(self, secret: bytes = b"", timeout: float = 60.0) -> None:
+        self.at, self.secret = Place(f"127.0.0.1:{free_port()}", 2, 0), secret
+        self.ends: list[Any] = []
+        self.strangers: list[socket.socket] = []
+        call = lambda: roll_call(self.at, {"jax": "1"}, timeout, secret)  # noqa: E731
+        self.first = threading.Thread(target=lambda: self.ends.extend(outcomes([call])), daemon=True)
+        self.first.start()
+
+    def come(self) -> tuple[socket.socket, str]:
+        """A connection, and the nonce that process 0 sends."""
+
+        def listens() -> bool:
+            with contextlib.suppress(ConnectionRefusedError):
+                self.strangers.append(socket.create_connection(self.at.address, 30))
+                return True
+            return False
+
+        assert soon(listens)
+        stranger = self.strangers[-1]
+        return stranger, str(parsed(read_line(stranger, time.monotonic() + 30))["nonce"])
+
+    def end(self) -> Any:
+        """Process 1 comes, and how process 0 takes it."""
+        assert self.ends == []
+        roll_call(self.at._replace(process_id=1), {"jax": "1"}, 60.0, self.secret)
+        self.first.join(60)
+        for stranger in self.strangers:
+            stranger.close()
+        return self.ends
 
 
-def test_what_answers_may_be_no_process_0() -> None:
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"GET / HTTP/1.1\n",
+        b"[]\n",
+        b'{"process_id": "1"}\n',
+        b"",
+        b"[" * 60_000 + b"\n",
+        b'{"body": ' + b"[" * 60_000 + b"\n",
+        b"\xff\xfe\n",
+        b"9" * (LONGEST + 1),
+        json.dumps({"body": "[" * 60_000, "signature": "0"}).encode() + b"\n",
+    ],
+    ids=lambda nonsense: repr(nonsense[:12]),
+)
+def test_a_stranger_at_the_port_is_sent_away(nonsense: bytes) -> None:
+    meeting = Meeting()
+    stranger, _ = meeting.come()
+    stranger.sendall(nonsense)
+    if not nonsense:
+        stranger.close()
+    else:
+        with contextlib.suppress(ConnectionResetError):
+            while stranger.recv(4096):
+                pass
+    assert meeting.end() == ["127.0.0.1"]
+
+
+def report(theirs: str, secret: bytes = b"", **changes: Any) -> bytes:
+    mine = {"process_id": 1, "num_processes": 2, "name": "a", "about": {"jax": "1"}, "nonce": "mine"}
+    return sealed({**mine, **changes}, secret, theirs)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"process_id": 7},
+        {"process_id": 2},
+        {"process_id": -1},
+        {"process_id": True},
+        {"process_id": 1.0},
+        {"num_processes": True},
+        {"num_processes": 0},
+        {"about": []},
+        {"name": 1},
+        {"nonce": None},
+    ],
+    ids=str,
+)
+def test_a_rank_that_cannot_be_is_a_strangers(changes: dict[str, Any]) -> None:
+    meeting = Meeting()
+    stranger, nonce = meeting.come()
+    stranger.sendall(report(nonce, **changes))
+    assert stranger.recv(4096) == b""
+    assert meeting.end() == ["127.0.0.1"]
+
+
+def test_a_report_of_nothing_but_brackets_is_a_strangers() -> None:
+    """Signed as it should be, where there is no secret."""
+    meeting = Meeting()
+    stranger, nonce = meeting.come()
+    body = '{"about": ' + "[" * 60_000
+    stranger.sendall(json.dumps({"body": body, "signature": wire._signature(b"", nonce, body)}).encode() + b"\n")
+    assert stranger.recv(4096) == b""
+    assert meeting.end() == ["127.0.0.1"]
+
+
+def test_those_that_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own time, and all the same; more than there is room for are sent away, the first of them first."""
+    monkeypatch.setattr(door, "PATIENCE", 3600.0)
+    monkeypatch.setattr(door, "MAX_SILENT", 20)
+    meeting = Meeting()
+    for _ in range(30):
+        meeting.come()
+    assert meeting.strangers[0].recv(1) == b""
+    assert meeting.end() == ["127.0.0.1"]
+
+
+def test_a_byte_now_and_then_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one time for all of a report."""
+    monkeypatch.setattr(door, "PATIENCE", 0.3)
+    meeting = Meeting()
+    stranger, _ = meeting.come()
+    with pytest.raises(OSError):
+        for _ in range(1000):
+            stranger.sendall(b" ")
+            time.sleep(0.02)
+    assert meeting.end() == ["127.0.0.1"]
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roll_call_module, "GRACE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as other:
-        threading.Thread(target=lambda: other.accept()[0].sendall(b"220 mail\n"), daemon=True).start()
-        with pytest.raises(TimeoutError, match=r"process 0 did not answer: .* or another program has that port"):
-            roll_call(Place(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 1.0)
+
+        def drip() -> None:
+            connection = other.accept()[0]
+            with contextlib.suppress(OSError), connection:
+                while True:
+                    connection.sendall(b" ")
+                    time.sleep(0.02)
+
+        threading.Thread(target=drip, daemon=True).start()
+        with pytest.raises(TimeoutError, match="nothing answers there: another program has that port, or process 0 hangs"):
+            roll_call(Place(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 0.2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- secrets
+
+
+def test_who_has_another_secret_is_a_stranger() -> None:
+    """Both are told; and process 0 waits for the one that has its secret."""
+    meeting = Meeting(b"one")
+    with pytest.raises(ValueError, match=r"process 0 at .* has another secret than process 1: give all the same JAXRL_SEC"):
+        roll_call(meeting.at._replace(process_id=1), {}, 30.0, b"other")
+    assert meeting.end() == ["127.0.0.1"]
+    first, _ = called((2, 0), (2, 1), secrets=(b"one", b""), timeout=1.0)
+    assert isinstance(first, TimeoutError) and "(1 came with another JAXRL_SECRET)" in str(first)
+
+
+def test_a_recorded_report_is_of_no_use() -> None:
+    meeting = Meeting(b"secret")
+    _, nonce = meeting.come()
+    other, new = meeting.come()
+    assert nonce != new
+    other.sendall(report(nonce, b"secret"))
+    assert b"signature" in other.recv(4096) and other.recv(4096) == b""
+    assert meeting.end() == ["127.0.0.1"]
+
+
+def test_a_secret_does_not_travel() -> None:
+    secret, nonce = b"a secret of the group's", new_nonce()
+    line = sealed({"a": 1}, secret, nonce)
+    assert secret not in line and opened(line, secret, nonce) == {"a": 1}
+    for other in ((b"", nonce), (secret, new_nonce())):
+        with pytest.raises(ValueError, match="signed with another secret"):
+            opened(line, *other)
+    with pytest.raises(ValueError, match="signed with another secret"):
+        opened(line.replace(b"1", b"2", 1), secret, nonce)
+
+
+def test_where_a_secret_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("0123456789abcdef\n")
+    assert find_secret({}) == b""
+    assert find_secret({"JAXRL_SECRET_FILE": str(file)}) == b"0123456789abcdef"
+    assert find_secret({"JAXRL_SECRET_FILE": str(file), "JAXRL_SECRET": "fedcba9876543210"}) == b"fedcba9876543210"
+    with pytest.raises(OSError, match=r"JAXRL_SECRET_FILE='.*none' cannot be read: No such file"):
+        find_secret({"JAXRL_SECRET_FILE": str(tmp_path / "none")})
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=r"JAXRL_SECRET_FILE='.*pipe' cannot be read"):
+        find_secret({"JAXRL_SECRET_FILE": str(tmp_path / "pipe")})
+    for variables in ({"JAXRL_SECRET": ""}, {"JAXRL_SECRET": "guess"}):
+        with pytest.raises(ValueError, match=r"JAXRL_SECRET holds \d characters, and a secret needs 16: make one by openssl"):
+            find_secret(variables)
+
+
+def test_what_others_say_is_shown_without_signs_for_terminals() -> None:
+    assert clean("gpu-7.local, pid 3") == "gpu-7.local, pid 3"
+    assert clean("a\x1b[2J\r\n\x9b\u202eb\ud800") == "a?[2J????b?"
+    assert clean("x" * 1000) == "x" * 100 + "…" and clean({"a": "\x1b"}) == "{'a': '\\x1b'}"
+    errors = called((2, 0), (2, 1), about=({"jax": "1"}, {"jax": "\x1b[31m"}))
+    for error in errors:
+        assert "has jax ?[31m, and process 0" in str(error)
+
+
+def test_the_answer_of_a_false_process_0_is_shown_so_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection = other.accept()[0]
+            connection.sendall(b'{"nonce": "theirs"}\n')
+            nonce = opened(read_line(connection, time.monotonic() + 30), b"", "theirs")["nonce"]
+            connection.sendall(sealed({"problem": "\x1b[2Jnothing"}, b"", nonce))
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(ValueError, match=r"^\?\[2Jnothing$"):
+            roll_call(Place(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 30.0)
+
+
+@pytest.mark.parametrize("answer", [b"220 mail\n", b"{}\n", b"[" * 60_000 + b"\n", b""])
+def test_what_answers_may_be_no_process_0(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def serve() -> None:
+            with other.accept()[0] as connection:
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(PortTaken, match=r"what answers there is not process 0: another program has that port"):
+            roll_call(Place(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 30.0)
 
 
 # ------------------------------------------------------------------------------------------------------------------ initialize
@@ -216,8 +476,40 @@ def test_initialize_refuses(given: dict[str, Any], message: str) -> None:
         jaxrl.parallel.initialize(**given)
 
 
+def test_copies_of_jaxrl_that_differ_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of the same version: processes tell each other a digest of its files."""
+    given: list[Any] = []
+
+    def meet(*arguments: Any) -> None:
+        given.append(arguments)
+        raise TimeoutError("nobody came")
+
+    monkeypatch.setattr(start, "_check_unused", lambda: None)
+    monkeypatch.setattr(start, "roll_call", meet)
+    monkeypatch.setenv("JAXRL_SECRET", "0123456789abcdef")
+    (tmp_path / "room").mkdir()
+    (tmp_path / "__init__.py").write_text("a = 1\n")
+    (tmp_path / "room" / "file.py").write_text("")
+    for change in (
+        lambda: None,
+        lambda: monkeypatch.setattr(jaxrl, "__file__", str(tmp_path / "__init__.py")),
+        lambda: (tmp_path / "__init__.py").write_text("a = 2\n"),
+        lambda: (tmp_path / "room" / "file.py").rename(tmp_path / "file.py"),
+        lambda: (tmp_path / "notes.txt").write_text("a"),
+    ):
+        change()
+        with pytest.raises(TimeoutError, match="nobody came"):
+            jaxrl.parallel.initialize(num_processes=2, process_id=1)
+    assert {secret for *_, secret in given} == {b"0123456789abcdef"}
+    digests = [about["source of jaxrl"] for _, about, *_ in given]
+    assert len(set(digests)) == 4 and digests[-1] == digests[-2]
+    errors = called((2, 0), (2, 1), about=(given[0][1], given[1][1]))
+    for error in errors:
+        assert f"has source of jaxrl {digests[1]}, and process 0" in str(error)
+
+
 def test_a_group_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start.distributed.global_state, "client", object())
+    monkeypatch.setattr("jax.distributed.is_initialized", lambda: True)
     with pytest.raises(ValueError, match="has joined a group before"):
         jaxrl.parallel.initialize(num_processes=2, process_id=0)
 

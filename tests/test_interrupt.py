@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from jaxrl.runtime.loop import interrupt
 from jaxrl.runtime.loop.interrupt import Interrupt, handled, leave_while_loading
+from tests.children import soon
 from tests.test_cli import ENV, SMALL, start
 
 REPOSITORY = Path(__file__).parents[1]
@@ -48,10 +48,7 @@ run_and_exit(lambda: main(["sweep", "grid.toml", "--out", "out"]))
 
 
 def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
-    until = time.monotonic() + 120
-    while not path.exists():
-        assert process.poll() is None and time.monotonic() < until
-        time.sleep(0.02)
+    assert soon(lambda: path.exists() or process.poll() is not None, 120) and process.poll() is None
 
 
 @pytest.mark.parametrize(
@@ -97,6 +94,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+@pytest.mark.usefixtures("hangups_heard")
 def test_signals_that_come_several_times_are_one_wish_but_a_later_ctrl_c_is_impatience(clock: list[float]) -> None:
     wish = Interrupt()
     with handled(wish.handle):
@@ -139,6 +137,18 @@ def test_under_nohup_a_closing_terminal_is_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_tests_of_signals_pass_under_nohup() -> None:
+    """Those that need SIGHUP heard ask for it, and it is ignored again after them."""
+    chosen = ["-q", "-n", "0", "-p", "no:cacheprovider", "tests/test_interrupt.py", "-k", "several_times or nohup_a"]
+    code = (
+        "import signal, sys, pytest; signal.signal(signal.SIGHUP, signal.SIG_IGN);"
+        f"code = pytest.main({chosen}); sys.exit(code or signal.getsignal(signal.SIGHUP) != signal.SIG_IGN)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.usefixtures("hangups_heard")
 @pytest.mark.parametrize(
     ("number", "to_all", "code"),
     [

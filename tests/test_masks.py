@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.masks import allowed, choices, flat_mask, nothing_allowed
+from jaxrl.masks import allowed, choices, flat_mask, nothing_allowed, some_allowed
 
 ONE, SEVERAL = spaces.Discrete(3), spaces.MultiDiscrete([[2, 3]])
 FLAT = np.array([[1, 0, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 1, 1, 1]], np.int8)
@@ -47,6 +47,13 @@ def test_no_mask_or_one_that_does_not_fit(obs: Any, space: spaces.Space) -> None
     assert choices(obs, space) == [] and nothing_allowed(obs, space) is None
     action = np.ones(3, np.int32)
     assert allowed(action, obs, space) is action
+
+
+@both
+def test_a_mask_that_forbids_everything_is_none(xp: Any) -> None:
+    mask = FLAT[:, :3].astype(bool)
+    mask[2] = False
+    np.testing.assert_array_equal(some_allowed(xp.asarray(mask)), [[1, 0, 0], [0, 1, 0], [1, 1, 1]])
 
 
 @both

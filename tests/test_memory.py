@@ -48,7 +48,7 @@ def test_sixteen_seeds_take_little_more_than_their_rows() -> None:
     agent = small_dqn(large_observations(), buffer_size=capacity, rollout_length=32, replay_ratio=32, batch_size=64)
     rows = seeds * capacity * (400 * 4 + 4 + 4 + 2)  # observation, action, reward, and two flags
     driver = FusedDriver(agent, range(seeds), jax.devices()[:1])
-    driver._compiler_options = COMPILE_FAST
+    driver.compiler_options = COMPILE_FAST
     memory = driver.compile_iterate(driver.shapes()).memory_analysis()
     assert memory.alias_size_in_bytes > rows
     taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes - memory.alias_size_in_bytes

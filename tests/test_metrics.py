@@ -146,3 +146,17 @@ def test_scalars_that_a_scan_writes_as_one_come_out_by_name() -> None:
     named = metrics.unstack(stacked)
     np.testing.assert_array_equal(named["double"], [0, 2, 4, 6])
     np.testing.assert_array_equal(named["count"], [3.0] * 4)
+
+
+def test_a_metric_is_its_ratio_for_float_and_numpy() -> None:
+    """A NamedTuple is a sequence to NumPy, which would give its fields, [sum, count], for a number and its weight."""
+    mean = Mean(jnp.array([6.0, 0.0, 1.0]), jnp.array([3, 0, 1], jnp.int32))
+    np.testing.assert_array_equal(np.asarray(mean), [2.0, np.nan, 1.0])
+    assert float(mean) == 1.75 == metrics.to_floats({"m": mean})["m"]
+    assert np.mean(np.asarray(Mean(jnp.float32(6), jnp.int32(3)))) == 2.0
+    np.testing.assert_array_equal(np.asarray(Min(jnp.array([1.0, jnp.inf]))), [1.0, np.nan])
+    np.testing.assert_array_equal(
+        np.array(Max(jnp.array([-jnp.inf, 4.0])), np.float32), np.array([np.nan, 4], np.float32), strict=True
+    )
+    assert float(Min(jnp.array([3.0, 1.0]))) == 1.0 and float(Max(jnp.float32(4))) == 4.0
+    assert np.isnan([float(Mean(jnp.float32(0), jnp.int32(0))), float(Min(jnp.float32(jnp.inf)))]).all()

@@ -18,16 +18,19 @@ from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import (
     ActorCriticOutput,
     OrthogonalKernel,
+    action_value,
     actor_critic,
     drawn_at_once,
     encode_space,
     orthogonal,
+    policy_network,
     q_network,
     split_mask,
+    value_network,
 )
 from jaxrl.spaces import example_input, first_input, zeros
 from jaxrl.types import Model, StepInput
-from tests.agents import to_numpy
+from tests.agents import assert_bit_equal, to_numpy
 
 OBSERVATION = spaces.Box(-1, 1, (3,), np.float32)
 DISCRETE, BOX = spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
@@ -339,6 +342,25 @@ def test_masks_bind_and_are_never_encoded(make: Any) -> None:
     np.testing.assert_array_equal(bound, np.where(mask, free, MASKED))
     assert (np.asarray(free) > MASKED).all()
     assert not np.isin(bound.argmax(-1), [1, 2])[0] and bound.argmax(-1)[1] == 2
+
+
+OF_MASKS: dict[str, Any] = {
+    "actor-critic": partial(actor_critic, WITH_MASK, DISCRETE, hidden_sizes=(8,)),
+    "policy": partial(policy_network, WITH_MASK, DISCRETE, hidden_sizes=(8,)),
+    "q": partial(q_network, WITH_MASK, DISCRETE, hidden_sizes=(8,)),
+    "recurrent q": partial(q_network, WITH_MASK, DISCRETE, hidden_sizes=(8,), core="gru", core_size=8),
+    "dueling": partial(value_network, WITH_MASK, DISCRETE, hidden_sizes=(8,), dueling=True),
+    "critic": partial(action_value, WITH_MASK, DISCRETE, hidden_sizes=(8,)),
+}
+
+
+@pytest.mark.parametrize("name", OF_MASKS)
+def test_a_mask_that_forbids_everything_is_none(name: str) -> None:
+    """As at a last observation, of which Q-values are still taken where a limit cut the episode."""
+    model = OF_MASKS[name]()
+    params = jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))
+    apply = jit(lambda inputs: model.apply(params, model.initial_carry(B), inputs)[1])
+    assert_bit_equal(apply(masked_inputs(np.zeros((B, 4)))), apply(masked_inputs(np.ones((B, 4)))))
 
 
 def test_gradients_through_a_mask_are_finite() -> None:

@@ -107,6 +107,57 @@ def test_a_module_is_a_model(make: Callable[[], Model]) -> None:
     np.testing.assert_allclose(row.value, expected[2, :, 2], rtol=1e-5, atol=1e-6)
 
 
+class LinenOfObservations(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(2)(nn.Dense(SIZE)(x))
+
+
+class NnxOfObservations(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.layer = nnx.Linear(1, 2, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.layer(x.reshape(x.shape[0], -1))
+
+
+class LinenSumOfObservations(nn.Module):
+    @nn.compact
+    def __call__(self, carry: Any, x: Any) -> Any:
+        return carry + nn.Dense(1)(x), carry
+
+
+class NnxSumOfObservations(NnxOfObservations):
+    def __call__(self, carry: Any, x: Any) -> Any:
+        return carry + self.layer(x), carry
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: from_linen(LinenOfObservations()), "LinenOfObservations"),
+        (lambda: from_nnx(NnxOfObservations), "NnxOfObservations"),
+        (lambda: from_linen(LinenSumOfObservations(), initial_carry=start), "LinenSumOfObservations"),
+        (lambda: from_nnx(NnxSumOfObservations, initial_carry=start), "NnxSumOfObservations"),
+    ],
+)
+def test_a_module_of_observations_is_told_of_inputs_obs(make: Callable[[], Model], name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name} is called with a StepInput, and takes an observation: use inputs\.obs"):
+        model = make()
+        params = model.init(jax.random.key(0), rows(1))
+        model.apply(params, model.initial_carry(1), rows(1))
+
+
+def test_other_failures_of_a_module_are_its_own() -> None:
+    class Broken(nn.Module):
+        @nn.compact
+        def __call__(self, inputs: StepInput) -> Any:
+            raise KeyError("its own")
+
+    with pytest.raises(TypeError, match="fails with KeyError: 'its own'"):
+        small_dqn(probes.truncation(5), model=from_linen(Broken()))
+
+
 @pytest.mark.parametrize("make", MEMORYLESS)
 def test_a_module_draws_where_there_is_a_key(make: Callable[[], Model]) -> None:
     model = make()

@@ -11,11 +11,13 @@ import jax
 import pytest
 
 import jaxrl
-from jaxrl.algorithms import setting_names
+from jaxrl.algorithms import _ELSEWHERE as ELSEWHERE
+from jaxrl.algorithms import ALGORITHMS, setting_names
+from jaxrl.algorithms.dqn import RAINBOW
 from jaxrl.names import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, called_here, nearest
 from jaxrl.optimize import check_schedules
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.cli.train import RunOptions
+from jaxrl.runtime.cli.train import RunOptions, parse
 from jaxrl.runtime.sweep import SweepFile, read_sweep
 from jaxrl.types import Agent
 from tests import probes
@@ -69,12 +71,86 @@ def test_a_builder_says_what_a_keyword_is_called_here(build: Builder, name: str,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "build, name, words",
+    [
+        (jaxrl.make_sac, "ent_coef", "'temperature' here (where it begins: it is learnt, as with ent_coef='auto', unless"),
+        (jaxrl.make_sac, "initial_alpha", "'temperature' here"),  # RLlib
+        (jaxrl.make_sac, "target_entropy", "'box_entropy' here (nats below 0 for each dimension"),
+        (jaxrl.make_sac, "q_lr", "'learning_rate' here"),
+        (jaxrl.make_sac, "train_batch_size", "'batch_size' here"),
+        (jaxrl.make_sac, "target_network_frequency", "There is none: the targets move by tau at every update"),
+        (jaxrl.make_sac, "action_noise", "There is none: exploration is by the policy's own deviation"),
+        (jaxrl.make_sac, "device", "There is none: JAX takes the accelerator that it finds"),
+        (jaxrl.make_td3, "action_noise", "'exploration_noise' here (its deviation, on actions in [−1, 1]"),
+        (jaxrl.make_td3, "expl_noise", "'exploration_noise' here"),
+        (jaxrl.make_td3, "policy_frequency", "'policy_delay' here"),
+        (jaxrl.make_td3, "target_policy_noise", "'target_noise' here"),
+        (jaxrl.make_ddpg, "action_noise", "'exploration_noise' here"),
+        (jaxrl.make_impala, "vtrace_clip_rho_threshold", "'rho_bar' here"),
+        (jaxrl.make_impala, "baseline_cost", "'vf_coef' here"),  # TorchBeast
+        (jaxrl.make_impala, "sample_batch_steps", "'rollout_length' here"),  # PARL
+        (jaxrl.make_impala, "lr_scheduler", "'schedules' here"),
+        (jaxrl.make_impala, "batch_size", "There is none: an iteration learns from num_envs * rollout_length rows"),
+        (jaxrl.make_dqn, "target_network_frequency", "'target_update_interval' here"),
+    ],
+)
+def test_a_hint_stands_alone(build: Builder, name: str, words: str) -> None:
+    """Followed by nothing: all settings of SAC are 600 characters."""
+    with pytest.raises(TypeError) as caught:
+        build("Pendulum-v1" if build is not jaxrl.make_dqn else "CartPole-v1", **{name: "auto"})
+    said = str(caught.value)
+    assert words in said and len(said) < 200 and said.endswith(".")
+
+
+@every_rule
+@pytest.mark.parametrize(
+    "args, keywords, words",
+    [
+        (("MlpPolicy", ENV), {}, r"takes no 'MlpPolicy': leave it out, make_\w+\(env\)\. The network follows from the obs"),
+        (("CnnPolicy",), {"env": ENV}, "takes no 'CnnPolicy'"),
+        ((ENV,), {"policy": "MlpLstmPolicy"}, "takes no 'MlpLstmPolicy'"),
+        ((ENV, 3e-4), {}, r"takes the environment first, and all else by name: make_\w+\(env, learning_rate=…\)$"),
+    ],
+)
+def test_the_policy_of_other_libraries_is_left_out(rule: str, args: Any, keywords: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=rf"^make_{rule}\(\) {words}"):
+        getattr(jaxrl, f"make_{rule}")(*args, **keywords)
+
+
+def test_a_schedule_given_as_a_setting_is_told_where_it_belongs() -> None:
+    """As in Stable-Baselines3, learning_rate=lambda left: left * 3e-4."""
+    with pytest.raises(TypeError, match=r"learning_rate=… must be .*, not a function: .*schedules=\{'learning_rate': …\}"):
+        small_ppo(ENV, learning_rate=lambda left: left * 3e-4)
+
+
+@pytest.mark.parametrize(
+    "method, words",
+    [
+        ("learn", r"jaxrl\.run\(agent, total_steps=…\) trains it"),  # Stable-Baselines3, PARL
+        ("train", r"jaxrl\.run"),  # RLlib
+        ("predict", r"jaxrl\.load_policy"),
+        ("compute_single_action", r"jaxrl\.load_policy"),
+        ("save", r"jaxrl\.save"),
+        ("load", r"jaxrl\.restore"),
+        ("get_env", r"agent\.env"),
+    ],
+)
+def test_methods_of_other_agents(method: str, words: str) -> None:
+    agent = small_ppo(ENV)
+    with pytest.raises(
+        AttributeError, match=rf"^an Agent holds functions and no state, and has no attribute '{method}': .*{words}"
+    ):
+        getattr(agent, method)
+    assert not hasattr(agent, "xyzzy") and agent._replace(num_envs=3).num_envs == 3
+
+
 def test_what_differs_is_said() -> None:
     with pytest.raises(TypeError, match=r"'exploration_steps' here \(rows over which epsilon falls, not a share of the run\)\."):
         small_dqn(ENV, exploration_fraction=0.5)
     with pytest.raises(TypeError, match=r"'tau' here \(the share by which the target moves: 1 - polyak\)"):
         small_dqn(ENV, polyak=0.99)
-    with pytest.raises(TypeError, match=r"It is called 'num_minibatches' here\. Config"):  # the same unit: nothing to add
+    with pytest.raises(TypeError, match=r"It is called 'num_minibatches' here\.$"):  # the same unit: nothing to add
         small_ppo(ENV, n_minibatches=2)
 
 
@@ -136,6 +212,7 @@ def test_mappings_of_hyperparameters_and_schedules_too() -> None:
         (["--total-timesteps", "1e5"], "--total-timesteps is called --total-steps here"),
         (["--seed", "3"], "--seed is called --seeds here: 8 are the seeds 0 to 7, and a list names them"),
         (["--env-id", "CartPole-v1"], "--env-id is called --env here"),
+        (["--cuda", "1"], "there is no --cuda: JAX takes the accelerator that it finds, and JAX_PLATFORMS=cpu keeps off it"),
     ],
 )
 def test_flags_say_it_in_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,13 +236,51 @@ def test_sweep_files_too(old: str, new: str, words: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "name, near", [("PPO", "make_ppo"), ("DQN", "make_dqn"), ("train", "make_train"), ("evalute", "evaluate")]
+    "name, near",
+    [
+        ("PPO", "make_ppo"),
+        ("DQN", "make_dqn"),
+        ("train", "make_train"),
+        ("evalute", "evaluate"),
+        ("learn", "run"),
+        ("load", "load_policy"),
+        ("evaluate_policy", "evaluate"),
+        ("make_vec_env", "make_env"),
+        ("SACConfig", "make_sac"),
+        ("Rainbow", "make_rainbow"),
+        ("RecurrentPPO", "make_ppo"),
+    ],
 )
 def test_the_face_says_it_too(name: str, near: str) -> None:
-    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean '{near}'"):
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'\. Did you mean '{near}'\?( \w+ is its settings .*\.)?$"):
         getattr(jaxrl, name)
     with pytest.raises(AttributeError, match=r"no attribute 'nowhere'\. Public names"):
         _ = jaxrl.nowhere
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The flags that are told make an agent."""
+    algorithm, flags = ELSEWHERE[name]
+    assert main(["train", name]) == main(["algos", name]) == 2
+    line = f"jaxrl train {algorithm} --env ENV {flags}".rstrip()
+    assert capsys.readouterr().err == f"jaxrl: {name} is {ALGORITHMS[algorithm].title} here: {line}\n" * 2
+    env = "jaxrl:BitFlip" if name == "her" else "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+    _, settings = parse(algorithm, ["--env", env, *flags.split()])
+    ALGORITHMS[algorithm].load().make(env, **settings)
+    if name == "rainbow":
+        assert {key: settings[key] for key in RAINBOW} == RAINBOW
+    path = tmp_path / "grid.toml"
+    path.write_text(f'algorithm = "{name}"\nenv = "x"\ntotal_steps = 64\n[grid]\ngamma = [0.9]\n')
+    with pytest.raises(ValueError, match=f"grid.toml: {name} is "):
+        read_sweep(path)
+
+
+def test_names_of_algorithms_in_other_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "QR-DQN"]) == main(["train", "PPO", "--env", "CartPole-v1"]) == main(["train", "pppo"]) == 2
+    qr, upper, near = capsys.readouterr().err.splitlines()
+    assert qr == "jaxrl: QR-DQN is DQN here: jaxrl train dqn --env ENV --head qr"
+    assert upper == "jaxrl: unknown algorithm 'PPO': write ppo" and "'pppo'. Did you mean 'ppo'?" in near
 
 
 # --------------------------------------------------------------------------------------------------------------- the table itself

@@ -25,7 +25,7 @@ from jaxrl.normalize import (
     update_moments,
 )
 from jaxrl.spaces import first_input, zeros
-from jaxrl.types import Rollout
+from jaxrl.types import Rollout, StepInput
 
 T, B = 6, 4
 EXAMPLE = {"position": jnp.zeros(3), "picture": jnp.zeros((2, 2), jnp.uint8), "height": jnp.zeros(())}
@@ -186,6 +186,18 @@ def test_return_statistics_go_on_from_rollout_to_rollout() -> None:
     assert float(moments.count) == pytest.approx(len(seen), rel=1e-4)
     assert float(moments.variance) == pytest.approx(np.var(seen), rel=1e-3)
     np.testing.assert_allclose(statistics.rewards.returns[env_id % size], [running[i] for i in env_id.tolist()], rtol=1e-5)
+
+
+def test_observations_count_once_where_they_were_acted_on() -> None:
+    """Row t's own, and not what it reached: that is the next row's, or counts for nothing."""
+    rows, valid = make_rows(0)
+    obs = jax.tree.map(lambda x: np.concatenate([x, 99 + 0 * x[:1]]), rows)
+    flags, none = np.zeros((T, B), bool), jnp.zeros((T + 1, B))
+    rollout = Rollout(
+        StepInput(obs, none, none, none > 0), flags, none[1:], flags, flags, (), valid, (), jnp.arange(B), jnp.int32(0)
+    )
+    statistics = refresh(Statistics(init_moments(EXAMPLE), ()), rollout, 0.9, None)
+    assert_moments(statistics.observations, oracle([(rows, valid)]))
 
 
 SPACES = {

@@ -91,6 +91,12 @@ def test_the_best_policy_is_that_of_the_best_evaluation(runs: Any) -> None:
     assert scores[best.step] == max(scores.values())
     returns = next(r for r in records if r["iteration"] == best.step)["evaluation/episodic_return"]
     assert best.seed == [4, 2][int(np.argmax(returns))]
+    assert repr(best).startswith(
+        f"<LoadedPolicy of seed {best.seed}, greedy; best policies: iteration {best.step}, evaluation return "
+    )
+    assert (
+        f"best: iteration {best.step}" in repr(jaxrl.load_policy(folder, which="last")) or best.step == records[-1]["iteration"]
+    )
 
 
 def test_members_with_the_same_seed_are_all_there(tmp_path: Path) -> None:
@@ -183,6 +189,27 @@ def test_wrong_requests(runs: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(FileNotFoundError, match=r"has no best/ yet: the run saved nothing, or was not evaluated"):
         jaxrl.load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("rule", REPRESENTATIVES)
+def test_the_states_of_a_run_come_back_from_its_folder(rule: str, runs: Any) -> None:
+    """As docs/howto/resume.md has it, for a loop of the user's own."""
+    folder, states = runs[rule]
+    keys = jax.random.split(jax.random.key(0), 2)
+    restored, info = jaxrl.restore(folder, target=jax.eval_shape(jax.vmap(cartpole(rule).init), keys))
+    assert_bit_equal(restored, states)
+    assert info.step == int(states.iteration[0])
+
+
+def test_a_run_that_was_not_evaluated_gives_its_last_policy_and_says_so(runs: Any, tmp_path: Path) -> None:
+    folder, _ = runs["ppo"]
+    for name in ("config.json", "records.jsonl", "checkpoints"):
+        (tmp_path / name).symlink_to(folder / name)
+    with pytest.warns(UserWarning, match=r"has no best/, as it was not evaluated: this is the policy of its last checkpoint"):
+        policy = jaxrl.load_policy(tmp_path)
+    assert policy.step == jaxrl.load_policy(folder, which="last").step
+    obs = np.full(4, 0.1, np.float32)
+    assert policy(obs) == jaxrl.load_policy(folder, seed=policy.seed, which="last")(obs)
 
 
 def test_the_environment_is_not_needed(tmp_path: Path, runs: Any) -> None:

@@ -202,3 +202,24 @@ def test_where_the_surrogate_is_clipped_no_gradient_flows() -> None:
 
     assert not np.any(policy_gradient(flat))
     assert np.any(policy_gradient(flat._replace(advantage=-flat.advantage)))  # the other way it flows
+
+
+def test_where_the_value_loss_is_clipped_no_gradient_flows() -> None:
+    """And in all rows within the clip it does, whatever rounding makes of the old value and the change."""
+    rng, rows = np.random.default_rng(0), 1000
+    old, target = (rng.normal(size=rows).astype(np.float32) for _ in range(2))
+    value = old + rng.uniform(-2 * HP.clip_eps, 2 * HP.clip_eps, rows).astype(np.float32)
+    zeros = np.zeros(rows, np.float32)
+    policy = Categorical(np.zeros((rows, 2), np.float32))
+    apply = lambda params, carry, inputs: (carry, ActorCriticOutput(policy, params))  # noqa: E731
+    model = Model(None, apply, apply, lambda batch: ())  # type: ignore[arg-type]
+    inputs = first_input(zeros[:, None], spaces.Discrete(2), rows)
+    batch = Batch(inputs, (), np.zeros(rows, np.int32), zeros, zeros, target, old, np.ones(rows, bool))
+    config, hp = PPOConfig(clip_value_loss=True), HP._replace(vf_coef=1.0, ent_coef=0.0)
+    gradient = rows * jit(jax.grad(lambda value: ppo_loss(model, config, hp, value, batch, None)[0]))(value)
+
+    change = value - old
+    near = old + np.clip(change, -HP.clip_eps, HP.clip_eps)
+    raised = (np.abs(change) > HP.clip_eps) & (np.abs(near - target) > np.abs(value - target))
+    assert 0.2 < raised.mean() < 0.3
+    np.testing.assert_allclose(gradient, np.where(raised, 0.0, value - target), rtol=1e-4, atol=1e-6)

@@ -67,6 +67,8 @@ def opened(start: Any = Batch, num_workers: int = 2, **options: Any) -> Iterator
         ("orphan", r"the process of environments 2 to 3 was killed by SIGKILL \(.* out of memory\) during step; "),
         ("hang", r"step of environments 2 to 3 did not end in 1 s, .* worker_timeout; "),
         ("stop", r"the process of environments 2 to 3 was stopped \(SIGSTOP\) during step; "),
+        ("regroup", r"step of environments 2 to 3 did not end in 1 s, .* worker_timeout; "),
+        ("garble", r"the process of environments 2 to 3 wrote something that is not a message into the pipe .* during step; "),
     ],
 )
 def test_one_that_is_lost_is_replaced(how: str, why: str) -> None:
@@ -78,7 +80,7 @@ def test_one_that_is_lost_is_replaced(how: str, why: str) -> None:
             row = envs.step(NOTHING)
             np.testing.assert_array_equal(row.obs, np.concatenate([x.step(NOTHING).obs for x in (first, second)]))
             assert not envs.begun_anew().any()
-        envs._timeout = 1.0 if how == "hang" else 120.0
+        envs._timeout = 1.0 if how in ("hang", "regroup") else 120.0
         with pytest.warns(WorkerRestarted, match=rf"^batches: {why}") as told:
             row = envs.step(at(3, how))
         assert len(told) == 1

@@ -15,6 +15,7 @@ from jaxrl.algorithms import sac
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import action_value
+from jaxrl.q_learning import PRIORITIES
 from jaxrl.quantiles import quantile_loss, truncated
 from tests import probes
 from tests.actor_critic import CRITICS, N, case, double, model, rule, squashed_by_hand
@@ -51,6 +52,8 @@ def test_the_loss_and_its_gradient_are_the_papers() -> None:
     )
     assert float(loss) == pytest.approx(by_hand(double(values), double(target), batch), rel=1e-4)
     assert float(metrics["losses/q_values"]) == pytest.approx(values[:, np.asarray(batch.valid)].mean(), rel=1e-4)
+    errors = np.abs(double(target)[None, :, None] - double(values)[..., None]).mean((0, 2, 3))
+    np.testing.assert_allclose(metrics[PRIORITIES], np.where(batch.valid, errors, 0), rtol=1e-4)
     expected = slope(lambda p: by_hand(p["values"], double(target), batch), {"values": values})["values"]
     assert_close(gradient, np.float32(expected), atol=1e-3)
 

@@ -24,7 +24,7 @@ from jaxrl.rows import next_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Env, Model, StepInput
 from tests import probes
-from tests.agents import RECURRENT, Tiny, assert_bit_equal, assert_close, small
+from tests.agents import RECURRENT, Tiny, assert_bit_equal, assert_close, run_steps, small
 from tests.policy_gradient import slope
 from tests.probe_set import PROBES, probe_set
 
@@ -388,6 +388,16 @@ def test_parts_of_the_wrong_kind() -> None:
             small_r2d2(probes.truncation(), replay=replay)
     with pytest.raises(TypeError, match="unknown keyword 'hindsight'"):
         small_r2d2(probes.truncation(), hindsight="future")
+
+
+def test_the_replay_that_is_its_own_may_be_given() -> None:
+    """Weights are corrected once, by the rule's exponent, whoever makes the replay."""
+
+    def learnt(**settings: Any) -> Any:
+        agent = small_r2d2(probes.truncation(), **settings)
+        return run_steps(agent, jit(agent.init)(KEY()), 3)[0].learner
+
+    assert_bit_equal(learnt(replay=sequence_replay()), learnt())
 
 
 def test_any_replay_of_sequences_will_do() -> None:

@@ -30,11 +30,12 @@ def blocks(language: str) -> list[str]:
     return found
 
 
-def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for block in blocks("python"):
+    for number, block in enumerate(blocks("python")):
         exec(compile(block, "README.md", "exec"), names)
+        assert capsys.readouterr().out or number > 2, block  # who tries the first snippets sees that something happened
         if "jaxrl.save(" in block:  # goes on where it stopped when it is run again
             exec(compile(block, "README.md", "exec"), names)
     assert names["info"].step == 1 and int(names["state"].iteration) == 2
@@ -82,6 +83,12 @@ def test_the_settings_of_the_speed_table_are_those_of_the_benchmark() -> None:
         in said
     )
     assert f"DQN with {DQN['num_envs']} environment, and {DQN['batch_size']} rows drawn for each update" in said
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_page_says_which_jaxrl_this_is(page: str) -> None:
+    """There was another one before."""
+    assert "not the older `jaxrl` of Ilya Kostrikov" in (ROOT / page).read_text()[:1500]
 
 
 def test_links_of_the_readme_exist() -> None:

@@ -344,6 +344,9 @@ def test_record(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_the_default_file_is_in_the_runs_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["record", str(folder), "--max-steps", "2", "--fps", "10", "--which", "last", "--seed", "4"]) == 0
     out = capsys.readouterr().out
+    assert re.search(
+        r": last policies: iteration \d+, evaluation return \S+; the best: iteration \d+, \S+\n|which is also the best", out
+    )
     assert "PPO on gymnax:CartPole-v1, seed 4, last policy" in out and "in 2 steps (cut by --max-steps)" in out
     assert frames(folder / "last-seed-4.gif")[1] == [100, 100, 1000]
 

@@ -22,7 +22,10 @@ from jaxrl.replay.hindsight import HindsightState, hindsight_replay
 from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.loop.session import Chunk
+from jaxrl.training import freezing, run_iterations
 from tests.agents import assert_bit_equal, run_steps, small_dqn
+from tests.hosted import hosted
 
 ENVS, BATCH = 3, 1000
 ALL = np.arange(ENVS)
@@ -358,3 +361,71 @@ def test_neither_ring_nor_table_is_copied() -> None:
         assert f"[{entries},1" in text
         assert not re.findall(rf"\[{entries},1[^=]*copy(?:-start)?\(", text)
     assert compiled.memory_analysis().temp_size_in_bytes < CAPACITY
+
+
+# ---------------------------------------------------------------------------------------------------------------- frozen seeds
+
+BOTH: dict[str, Any] = {"hindsight": "future", "prioritized": True, "buffer_size": 4 * 200}
+"""A buffer that no run here fills, with tables of both kinds."""
+
+
+def wild(state: Any) -> Any:
+    hyperparams = state.learner.hyperparams
+    rates = jnp.full_like(hyperparams.learning_rate, jnp.inf)
+    return state._replace(learner=state.learner._replace(hyperparams=hyperparams._replace(learning_rate=rates)))
+
+
+def without_rows(replay: HindsightState) -> HindsightState:
+    ring = replay.replay.ring._replace(records=(), valid=())
+    return replay._replace(replay=replay.replay._replace(ring=ring))
+
+
+def test_of_a_frozen_seed_everything_but_the_rows_stands_still() -> None:
+    agent = small_dqn("jaxrl:BitFlip?n=3", **BOTH)
+
+    def run(key: Any) -> Any:
+        before = wild(agent.init(key))
+        after, alive = run_iterations(freezing(agent), (before, jnp.array(True)), 3)[0]
+        return before, after, alive, agent.step(before)[0]
+
+    before, after, alive, broken = jax.jit(run, compiler_options=COMPILE_FAST)(jax.random.key(0))
+    assert not alive
+    assert_bit_equal(without_rows(after.learner.replay), without_rows(before.learner.replay))
+    moved = [np.any(x != y) for x, y in zip(*map(jax.tree.leaves, (broken.learner.replay, before.learner.replay)), strict=True)]
+    assert sum(moved) > 6, "what broke it had moved tables and priorities"
+
+
+@pytest.mark.parametrize("where", ["pure", "host"])
+def test_a_seed_that_is_revived_goes_on_behind_a_seal(where: str) -> None:
+    """Its rows are numbered one after the other, each belongs to its episode, and the newest of before has no successor; the
+    seed beside it is what it is without."""
+    env = jaxrl.make_env("jaxrl:BitFlip?n=3")
+    agent = small_dqn(hosted(env)._replace(compute_reward=env.compute_reward) if where == "host" else env, **BOTH)
+    warmup, newest = agent.algorithm.warmup_iterations, list[int]()
+
+    def calm(chunk: Chunk) -> Any:
+        if chunk.iteration != warmup + 4:
+            return None
+        assert chunk.record["diverged"].tolist() == [False, True]
+        newest.append(2 * int(chunk.states.iteration[1]) - 1)
+        learner = chunk.states.learner
+        rates = np.full(2, 1e-3, np.float32)
+        return chunk.states._replace(learner=learner._replace(hyperparams=learner.hyperparams._replace(learning_rate=rates)))
+
+    settings: dict[str, Any] = {"seeds": [3, 4], "chunk_iterations": 2, "eval_every": 0, "quiet": True}
+    steps = (warmup + 8) * agent.steps_per_iteration
+    states, history = jaxrl.run(agent, steps, hyperparams={"learning_rate": [1e-3, 1e38]}, on_chunk=calm, **settings)
+    assert not history["diverged"][-1].any()
+    sealed = []
+    for seed in range(2):
+        replay: HindsightState = jax.tree.map(lambda x, seed=seed: np.asarray(x[seed]), states.learner.replay)
+        size = int(replay.replay.ring.size)
+        rows = jax.tree.map(lambda x, size=size: np.asarray(x[:size]), replay.replay.ring.records.unpack())
+        np.testing.assert_array_equal(np.diff(rows.number, axis=0), 1)
+        np.testing.assert_array_equal(np.diff(rows.episode, axis=0), ~rows.valid[:-1])
+        begins = np.concatenate([np.ones((1, 4), bool), ~rows.valid[:-1]])
+        t, lane = np.nonzero(begins)
+        np.testing.assert_array_equal(replay.first[rows.episode[t, lane], lane], rows.number[t, lane])
+        np.testing.assert_array_equal(replay.number, size)
+        sealed.append(np.argwhere(rows.row.valid & ~rows.valid)[:, 0].tolist())
+    assert sealed[0] == [] and {*sealed[1]} == {*newest}

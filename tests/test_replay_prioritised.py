@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.parallel import data_parallel, env_axes
-from jaxrl.replay import Draw, Replay
+from jaxrl.replay import Draw, Replay, over_devices
 from jaxrl.replay.prioritised import FANOUT, LARGEST, SMALLEST, PrioritisedState, prioritised_replay
 from tests import probes
-from tests.agents import assert_bit_equal, small_dqn
+from tests.agents import assert_bit_equal, small, small_dqn
 from tests.test_replay_uniform import ALL, ENVS, EXAMPLE, KEY, numbered_rows
 
 ALPHA, BETA = 0.6, 0.4
@@ -121,6 +121,45 @@ def test_it_counts_rows_as_a_dictionary_does(
         state = p.update(state, draw, priorities)
         oracle.update(named, priorities)
         oracle.check(state, p_length(capacity, rows_per_add))
+
+
+def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
+    """Each device draws from rows of its own, whose priorities may be of another size: what counts is how likely a row was."""
+    p = program(64, 8, 1, 1)
+    key, rng = KEY(), np.random.default_rng(0)
+    states = []
+    for scale in (1.0, 1000.0, 0.0):
+        state = filled(p, 8, 9)
+        drawn, _ = p.look(state, key, 64)
+        state = p.update(state, drawn, (scale * rng.exponential(size=64)).astype(np.float32))
+        states.append(state if scale else p.replay.init(EXAMPLE))  # where nothing can be drawn
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    both = jax.vmap(lambda state: over_devices(p.replay.draw(state, key, 16), "d"), axis_name="d")(stacked)
+    leaves = [np.asarray(state.levels[0]).reshape(ENVS, -1) for state in states]
+    chance = [leaf[env, row] / max(leaf.sum(), 1e-9) for leaf, env, row in zip(leaves, both.env, both.row, strict=True)]
+    least = min(chance[0].min(), chance[1].min())
+    np.testing.assert_allclose(both.weight[:2], (least / np.stack(chance[:2])) ** BETA, rtol=1e-4)
+    assert not both.valid[2].any() and not both.weight[2].any() and both.weight[:2].max() == pytest.approx(1)
+
+
+def test_a_rule_weighs_its_devices_rows_alike() -> None:
+    """What updates learn from, as they draw it on two devices."""
+    agent = small_dqn("CartPole-v1", prioritized=True, importance_exponent=1.0, axis_name="d")
+    rule, learner = agent.algorithm.learn.args[0], agent.init(KEY()).learner  # type: ignore[union-attr]
+    double = lambda x: jnp.stack([x, x])  # noqa: E731
+    learner = jax.tree.map(double, learner)
+    leaves = [level.at[1, 0].multiply(100.0) for level in learner.replay.levels]  # one environment of the second device
+    learner = learner._replace(replay=learner.replay._replace(levels=tuple(leaves)))
+
+    def weights(learner: Any) -> Any:
+        one = lambda carry, now: (carry, (now[1], jnp.full(now[1][0].shape[0], jnp.nan)))  # noqa: E731
+        return rule.scan_updates(learner, one, (), lambda _, draw: (draw.weight, draw.row, draw.env))[2]
+
+    got, row, env = jax.vmap(weights, axis_name="d")(learner)  # type: ignore[call-overload]
+    levels = np.asarray(learner.replay.levels[0]).reshape(2, agent.num_envs, -1)
+    chance = np.stack([levels[d][env[d], row[d]] / levels[d].sum() for d in range(2)])
+    np.testing.assert_allclose(got, chance.min((0, 2), keepdims=True) / chance, rtol=1e-4)
+    assert (got[0] != got[1]).any()
 
 
 def p_length(capacity: int, rows_per_add: int) -> int:
@@ -274,9 +313,15 @@ def test_each_device_has_the_trees_of_its_environments() -> None:
     assert "prioritized" not in small_dqn(probes.truncation()).spec["settings"]
 
 
-def test_devices_learn_from_their_own_trees() -> None:
+def trees(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
+    """A replay that a spec can name."""
+    return prioritised_replay()(capacity, num_envs, rows_per_add, before=before, after=after)
+
+
+@pytest.mark.parametrize(("rule", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
+def test_devices_learn_from_their_own_trees(rule: str, asked: dict[str, Any]) -> None:
     """Two of them, under shard_map: after some updates each node is still the sum of its children, in every lane."""
-    agent = data_parallel(small_dqn("tests.probes:truncation", prioritized=True), 2)
+    agent = data_parallel(small(rule, "tests.probes:truncation", **asked), 2)
     step, state = jit(agent.step), agent.init(KEY())
     for _ in range(3):
         state, metrics = step(state)

@@ -16,8 +16,10 @@ import scipy.stats
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.gather import gather_rows
-from jaxrl.replay.uniform import CANDIDATES, ReplayState, uniform_replay
+from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.replay.uniform import CANDIDATES, ReplayState, places, uniform_replay
 from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.threefry import unrolled
 from tests import probes
 from tests.agents import assert_bit_equal, small_dqn
 
@@ -146,6 +148,18 @@ def test_draws_are_uniform() -> None:
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("capacity, lanes", [(2**20, 2**10), (2**20, 2**11), (2**20, 3 * 2**13), (2**30, 2**20)])
+def test_rows_may_be_more_than_32_bits_count(capacity: int, lanes: int) -> None:
+    """Of a buffer that is partly full, all in it are drawn, and all lanes."""
+    rows = capacity // 8 * 5
+    row, lane = (np.asarray(x) for x in places(unrolled(KEY()), (2000,), capacity, lanes, jnp.int32(rows)))
+    assert row.dtype == lane.dtype == np.int32
+    for drawn, count in ((row, rows), (lane, lanes)):
+        assert drawn.min() >= 0 and drawn.max() < count
+        assert scipy.stats.chisquare(np.bincount(drawn.astype(np.int64) * 8 // count, minlength=8)).pvalue > 1e-3
+    assert np.unique(row).size > 1900
+
+
 def test_draws_depend_on_their_key() -> None:
     replay, state, _ = large()
     a, b, c = (look(replay, state, jax.random.key(seed), 600)[0] for seed in (1, 1, 2))
@@ -253,6 +267,13 @@ def test_all_draws_of_a_uniform_replay_count_alike() -> None:
     draw, _ = look(replay, state, KEY(), 600)
     np.testing.assert_array_equal(draw.weight, np.ones(600, np.float32))
     assert replay.update(state, draw, jnp.zeros(600)) is state
+
+
+def test_an_empty_replay_can_be_donated() -> None:
+    """Also one that was made outside of ``jit``: no two of its arrays are one, which could not be given up twice."""
+    for make in (uniform_replay, prioritised_replay()):
+        arrays = jax.tree.leaves(make(8, ENVS, 2, before=0, after=1).init(EXAMPLE))
+        assert len({x.unsafe_buffer_pointer() for x in arrays}) == len(arrays)
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -27,7 +27,7 @@ from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.loop.session import Chunk
 from jaxrl.runtime.records.folder import RunFolder
-from jaxrl.runtime.run import RunInterrupted, resume, run
+from jaxrl.runtime.run import RunDiverged, RunInterrupted, resume, run
 from jaxrl.runtime.system import devices
 from jaxrl.types import Agent
 from tests import probes
@@ -585,8 +585,9 @@ def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys
     assert history["iteration"][-1] == 12
     _, history = train(agent, None, hyperparams=rates, on_nan="stop", quiet=False)
     assert history["iteration"][-1] < 12
-    _, history = train(agent, None, hyperparams={"learning_rate": 1e38}, quiet=False)
-    assert history["iteration"][-1] < 12
+    with pytest.raises(RunDiverged) as caught:
+        train(agent, None, hyperparams={"learning_rate": 1e38}, quiet=False)
+    assert caught.value.history["iteration"][-1] < 12
     out = capsys.readouterr().out
     assert "stopped, since a seed diverged, at step" in out and "stopped, since all seeds diverged, at step" in out
 

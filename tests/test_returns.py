@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.returns import VTrace, discounted_sums, discounts, endless_gae, finished, gae, lambda_returns, n_step_returns, vtrace
+from jaxrl.returns import (
+    VTrace,
+    discounted_sums,
+    discounts,
+    endless_gae,
+    finished,
+    gae,
+    gae_from_dones,
+    lambda_returns,
+    n_step_returns,
+    vtrace,
+)
 from jaxrl.types import Array
 
 T, B = 9, 3
@@ -381,3 +392,62 @@ def test_rows_whose_episode_ends_are_finished() -> None:
 def test_a_row_that_is_not_valid_ends_nothing() -> None:
     rows = Rows(*[np.zeros((2, 1))] * 3, *[np.array([[False], [True]])] * 2, np.array([[True], [False]]))
     assert not np.any(finished(rows))
+
+
+# --------------------------------------------------------------------------------------------------------------- plain arrays
+
+
+def cleanrl_gae(rewards: Any, values: Any, dones: Any, next_value: Any, next_done: Any, gamma: float, lam: float) -> Any:
+    """The loop of CleanRL's ppo.py: ``dones[t]`` says of the step before."""
+    advantages, last = np.zeros_like(rewards), np.zeros_like(rewards[0])
+    for t in reversed(range(len(rewards))):
+        nonterminal = 1.0 - (next_done if t == len(rewards) - 1 else dones[t + 1])
+        after = next_value if t == len(rewards) - 1 else values[t + 1]
+        delta = rewards[t] + gamma * after * nonterminal - values[t]
+        advantages[t] = last = delta + gamma * lam * nonterminal * last
+    return advantages
+
+
+@pytest.mark.parametrize("lead", [(12,), (12, 3), (12, 3, 2)])
+def test_gae_of_plain_arrays_is_that_of_a_loop(lead: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    rewards, values = rng.normal(size=lead), rng.normal(size=(lead[0] + 1, *lead[1:]))
+    dones = rng.random((lead[0] + 1, *lead[1:])) < 0.3
+    dones[-1] = rng.random(lead[1:]) < 0.5
+    expected = cleanrl_gae(rewards, values[:-1], dones[:-1], values[-1], dones[-1], 0.97, 0.9)
+    found = gae_from_dones(rewards, values, np.concatenate([dones[1:-1], dones[-1:]]), 0.97, 0.9)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    as_numbers = gae_from_dones(rewards, values, dones[1:].astype(np.float32), 0.97, 0.9)
+    np.testing.assert_array_equal(found, as_numbers)
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=10, deadline=None)
+def test_gae_of_plain_arrays_is_gae_of_rows(seed: int) -> None:
+    """An episode that a limit cut counts the value of its last observation, which rows have on the row after it."""
+    rng = np.random.default_rng(seed)
+    ended, cut = rng.random((2, T, B)) < 0.3
+    values, final = rng.normal(size=(T + 1, B)), rng.normal(size=(T, B))
+    beyond = np.where(cut, final, 0.0)
+    found = gae_from_dones(rewards := rng.normal(size=(T, B)), values, ended, 0.95, 0.8, beyond)
+    v_t = np.where(ended, final, values[1:])
+    all_valid = np.ones((T, B), bool)
+    rows = Rows(rewards, values[:-1], v_t, ended & ~cut, ended & cut, all_valid)
+    np.testing.assert_allclose(found, oracle(rows, 0.95, 0.8), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (
+            ((5, 2), (5, 2), (5, 2)),
+            r"values has shape \(5, 2\), and with rewards \(5, 2\) must have \(6, 2\): one row more, whose",
+        ),
+        (((5, 2), (6, 2), (5,)), r"dones has shape \(5,\), and with rewards \(5, 2\) must have \(5, 2\)"),
+        (((5, 2), (6, 2), (5, 2), (6, 2)), r"final_values has shape \(6, 2\)"),
+    ],
+)
+def test_plain_arrays_that_do_not_fit_are_named(shapes: Any, message: str) -> None:
+    rewards, values, dones, *final = map(np.zeros, shapes)
+    with pytest.raises(ValueError, match=message):
+        gae_from_dones(rewards, values, dones, 0.9, 0.9, *final)

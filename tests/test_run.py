@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +27,10 @@ from jaxrl.runtime.figures import draw as plots
 from jaxrl.runtime.figures.statistics import seed_interval
 from jaxrl.runtime.loop.plan import check_members, check_seeds, make_plan
 from jaxrl.runtime.records.origin import commit
-from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, FIRST_COLUMNS
+from jaxrl.runtime.records.record import FIRST_COLUMNS, OF_EVALUATIONS
 from jaxrl.runtime.run import run
-from jaxrl.runtime.screen.progress import duration, short, spread
+from jaxrl.runtime.screen.progress import Lines, duration, short, spread
+from jaxrl.runtime.screen.streams import Screen
 from jaxrl.runtime.system import devices
 from jaxrl.training import evaluation_key
 from jaxrl.types import Agent
@@ -189,7 +191,7 @@ def test_plan_stops_at_chunks_evaluations_and_the_end(agent: Agent) -> None:
     def stops(total_steps: int, **settings: Any) -> tuple[list[int], list[int]]:
         given = {"eval_every": None, "chunk_iterations": None, **settings}
         plan = make_plan(agent, total_steps, eval_episodes=1, exact_steps=False, **given)
-        return list(plan.stops()), [stop for stop in plan.stops() if plan.evaluates(stop)]
+        return list(plan.stops()), [stop for stop in plan.stops() if plan.episodes(stop, [])]
 
     assert stops(32 * 10, chunk_iterations=4, eval_every=3) == ([3, 4, 6, 8, 9, 10], [3, 6, 9, 10])
     assert stops(32 * 3, eval_every=0) == ([1, 2, 3], [])
@@ -259,7 +261,7 @@ def test_history_and_progress_csv_agree(finished: Finished) -> None:
     np.testing.assert_allclose(np.diff(history["env_steps"], axis=0), valid, rtol=1e-5)
     training = [key for key in history if key.startswith(("charts/", "losses/"))]
     of_the_run = {*history, "seed"} - {*training}
-    assert of_the_run == {*FIRST_COLUMNS, EVALUATION_RETURN, EVALUATION_LENGTH}  # as docs/log-keys.md has them
+    assert of_the_run == {*FIRST_COLUMNS, *OF_EVALUATIONS}  # as docs/log-keys.md has them
     assert training and all(np.isnan(history[key][0]).all() for key in [*training, "sps"])
 
     text = (folder / "progress.csv").read_text()
@@ -330,12 +332,25 @@ def test_lines_of_progress(finished: Finished) -> None:
     title, rounded, untrained, first, second, third, end = finished.output.splitlines()
     assert title == "PPO · gymnax:CartPole-v1 · 4 seeds on 2 devices"
     assert rounded == "total_steps=150 rounded up to 160: whole iterations of 4 × 8 rows"
-    assert re.fullmatch(r"step   0/160  return –  evaluation \S+ ± \S+  – env steps/s  ETA –  compiled in .*", untrained)
+    assert re.fullmatch(r"step   0/160  evaluation \S+ ± \S+  compiled in .*", untrained)
     assert first.startswith("step  64/160  return 1") and "compiled in" not in first and "evaluation" not in first
     assert second.startswith("step 128/160  return ") and "  evaluation " in second and "env steps/s  ETA " in second
     assert third.startswith("step 160/160  return ") and "compiled" not in third
     assert end.startswith("done at step 160 of 160 after") and "; evaluation return " in end
     assert end.endswith(f"results in {finished.folder}")
+
+
+def test_a_line_has_the_last_return_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    """An episode of 500 steps need not end in a chunk, and so not in the last one."""
+    lines = Lines("title", 500, Screen(sys.stdout))
+    nan, alive = np.nan, np.zeros(2, bool)
+    chunks = ([nan, nan], alive), ([4.0, nan], alive), ([nan, 8.0], alive), ([nan, nan], alive), ([nan, nan], ~alive)
+    for number, (returns, diverged) in enumerate(chunks, 1):
+        record = {"rows": 100 * number, "sps": 10.0, "diverged": diverged, "charts/episodic_return": np.array(returns)}
+        lines.update(record, 1.0, 0.0)
+    shown = [line.partition(" env steps/s")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    returns = ["", "return 4.00  ", "return 6.00 ± 2.00  ", "return 6.00 ± 2.00  ", ""]
+    assert shown == [f"step {100 * (i + 1)}/500  {text}10" for i, text in enumerate(returns)]
 
 
 def test_quiet_is_quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -366,12 +381,13 @@ def test_panel_in_a_terminal() -> None:
     record = {
         "rows": 500,
         "sps": 123_456.0,
+        "diverged": np.zeros(2, bool),
         "charts/episodic_return": np.array([1.0, 3.0]),
         "evaluation/episodic_return": np.array([400.0, 500.0]),
         "losses/value_loss": np.array([0.25, np.nan]),
     }
     live.update(record, 75.0, 6.4)
-    record = {**record, "evaluation/episodic_return": np.full(2, np.nan)}
+    record = {**record, **dict.fromkeys(("evaluation/episodic_return", "charts/episodic_return"), np.full(2, np.nan))}
     live.update(record, 75.0, 6.4)
     live.note("a note")
     live.close()
@@ -448,7 +464,7 @@ def test_good_seeds() -> None:
         ({"on_chunk": 3}, TypeError, "on_chunk=3 must be a function of a Chunk"),
         ({"save_replay": "no"}, TypeError, "save_replay='no' must be True or False"),
         ({"tensorboard": None}, TypeError, "tensorboard=None must be True or False"),
-        ({"out": 3}, TypeError, "3 is no path of a folder or file: give a string"),
+        ({"out": 3}, TypeError, "3 is not a path of a folder or file: give a string"),
     ],
 )
 def test_bad_settings(agent: Agent, settings: dict[str, Any], error: type[Exception], words: str) -> None:
@@ -485,11 +501,11 @@ def test_out_that_cannot_be_written(agent: Agent, tmp_path: Path) -> None:
             run(agent, 64, out=out, quiet=True)
 
 
-def test_a_run_that_cannot_start_leaves_its_folder_empty(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_that_cannot_start_leaves_no_folder(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail() -> None:
         raise RuntimeError("no")
 
     driver = faked(monkeypatch, {1: fail})
     with pytest.raises(RuntimeError, match="no"):
         run(agent, 64, seeds=2, out=tmp_path / "run", quiet=True)
-    assert driver.closed and not list((tmp_path / "run").iterdir())
+    assert driver.closed and not (tmp_path / "run").exists()

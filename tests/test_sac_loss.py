@@ -15,6 +15,7 @@ from jaxrl.algorithms import sac
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
 from jaxrl.critics import Update
 from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.q_learning import PRIORITIES
 from tests.actor_critic import ACTIONS, BOX, CRITICS, N, case, double, q_by_hand, rule, squashed_by_hand
 from tests.agents import assert_bit_equal, assert_close
 from tests.policy_gradient import slope
@@ -77,9 +78,10 @@ def test_critics_regress_to_the_soft_value_of_what_was_reached(policy: str) -> N
             else:
                 q = np.array([q_by_hand(params, x, double(a)) for x, a in rows])
             error = (0.5 * double(now.batch.weight)[:, None] * (q - y[:, None]) ** 2).sum(1)
-            return error[where].mean(), q[where].mean()
+            return error[where].mean(), q[where].mean(), np.where(where, np.abs(q - y[:, None]).mean(1), 0)
 
         assert float(loss) == pytest.approx(by_hand(critic)[0], rel=1e-4)
+        np.testing.assert_allclose(metrics.pop(PRIORITIES), by_hand(critic)[2], rtol=1e-3, atol=1e-5)
         logged = {"losses/td_loss": by_hand(critic)[0], "losses/q_values": by_hand(critic)[1]}
         assert {name: float(x) for name, x in metrics.items()} == pytest.approx(logged, rel=1e-4)
         assert_close(gradient, jax.tree.map(np.float32, slope(lambda p: by_hand(p)[0], critic)), atol=1e-3)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import jaxrl
 from jaxrl.metrics import merge
@@ -21,7 +22,19 @@ from jaxrl.runtime.drivers.samplers import SAMPLERS
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.types import Agent, HostStep
 from tests import probes
-from tests.agents import RECURRENT, RULES, assert_bit_equal, assert_close, small, small_dqn, small_ppo, suited
+from tests.actor_pools import keys, policies
+from tests.agents import (
+    RECURRENT,
+    RULES,
+    assert_bit_equal,
+    assert_close,
+    assert_new_noise,
+    only_noise,
+    small,
+    small_dqn,
+    small_ppo,
+    suited,
+)
 from tests.hosted import Clock, Resettable, clock, hosted
 
 NUM_ENVS = 4
@@ -174,6 +187,101 @@ def test_rows_of_fast_environments_begin_the_next_rollout() -> None:
     assert done.any()
 
 
+class Uneven(Background):
+    """Rows of an environment take as long as ``PACE`` says, by a clock of its own; ``recv`` gives the half that is done first."""
+
+    PACE: ClassVar[list[float]]
+
+    def __init__(self, num_envs: int, seed: int, first_id: int = 0) -> None:
+        super().__init__(num_envs, seed, first_id)
+        self.now, self.under_way, self.together = 0.0, list[tuple[float, int]](), [tuple(range(num_envs))]
+
+    def send(self, action: Any, env_id: Any = None) -> None:
+        sent = range(len(self.time)) if env_id is None else env_id.tolist()
+        self.under_way += [(self.now + self.PACE[i], i) for i in sent]
+        assert tuple(sent) in self.together, "a recv gave others together"
+
+    def recv(self) -> Any:
+        half = len(self.time) // 2
+        assert len(self.under_way) >= half, "this would wait for ever"
+        self.under_way.sort()
+        (*_, (self.now, _)) = first = self.under_way[:half]
+        del self.under_way[:half]
+        these = np.array([i for _, i in first])
+        self.together.append(tuple(these.tolist()))
+        self.time[these] += 1
+        no = np.zeros(half, bool)
+        return these, HostStep(self.time[these], np.ones(half, np.float32), no, no)
+
+
+class Sized(Uneven):
+    """Is opened for so many rows at once, and takes any environments."""
+
+    def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, batch_size: int) -> None:
+        assert batch_size == num_envs // 2
+        super().__init__(num_envs, seed, first_id)
+
+    def send(self, action: Any, env_id: Any = None) -> None:
+        self.together = [tuple(range(len(self.time)) if env_id is None else env_id.tolist())]
+        super().send(action, env_id)
+
+
+PACES = {"a slow one": [9, 1, 1, 1, 1, 1], "a fast one": [1, 9, 10, 11, 12, 13], "halves": [1, 1, 1, 5, 5, 5], "alike": [1] * 6}
+
+
+@pytest.mark.parametrize("kind", [Uneven, Sized])
+@pytest.mark.parametrize("pace", PACES)
+def test_rows_of_unequal_environments(kind: Any, pace: str) -> None:
+    """Whoever is more than a rollout behind, the run goes on, and no row is lost. Where any of them may wait, nobody gets further
+    ahead than that."""
+    agent = small_ppo(clock(type("Paced", (kind,), {"PACE": PACES[pace]})), num_envs=6, rollout_length=4)
+    policy = agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
+    sampler = AsyncSampler(agent, 0)
+    (lane,), most = sampler.lanes, 0
+    for n in range(20):
+        rollout = sampler.collect(policy._replace(version=np.int32(n)), jax.random.key(n))[0]
+        times = 100 * np.arange(6) + 4 * n + np.arange(5)[:, None]
+        np.testing.assert_array_equal(rollout.inputs.obs[..., 0], times)
+        assert rollout.valid.all() and (rollout.version <= n).all()
+        most = max(most, n - int(rollout.version.min()), len(lane.buffers))
+    assert most <= 2 or kind is Uneven
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("pace", ["a slow one", "a fast one"])
+def test_noise_is_new_in_each_row_environment_seed_and_rollout(name: str, pace: str) -> None:
+    """Also in rows that are ahead of their rollout."""
+    if name == "xla":
+        agent = small_ppo("envpool:Pendulum-v1", model=only_noise)
+    else:
+        env = clock(type("Paced", (Sized if name == "async" else Background,), {"PACE": PACES[pace]}))
+        agent = small_ppo(env._replace(action_space=spaces.Box(-1, 1, (2,))), num_envs=6, rollout_length=4, model=only_noise)
+    sampler = SAMPLERS[name](agent, seeds := [3, 5])
+    policy, each = policies(agent, seeds), [keys(seeds, n) for n in range(4)]
+    rollouts = [sampler.collect(policy(n), key)[0] for n, key in enumerate(each)]
+    sampler.close()
+    assert_new_noise(rollouts)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_noise_is_new_in_each_iteration(lag: int) -> None:
+    """Of the loop on the host; its warm-up included."""
+    rollouts = []
+
+    class Noted(HostSampler):
+        def collect(self, policy: Any, key: Any) -> Any:
+            collected = super().collect(policy, key)
+            rollouts.append(collected[0])
+            return collected
+
+    env = clock()._replace(action_space=spaces.Box(-1, 1, (2,)))
+    driver = HostDriver(small_ppo(env, model=only_noise, normalize_rewards=True), [3, 5], Noted, lag=lag)
+    driver.iterate(driver.init(), 3)
+    driver.close()
+    assert len(rollouts) == 4 + lag
+    assert_new_noise(rollouts)
+
+
 @pytest.mark.parametrize("name", ["alternating", "async"])
 def test_who_steps_in_the_background_says_so(name: str) -> None:
     agent = small_ppo("gymnasium:CartPole-v1")
@@ -295,6 +403,15 @@ def test_overlap_is_refused_where_it_would_be_wrong() -> None:
         jaxrl.run(small_ppo(probes.truncation()), 64, overlap=True, quiet=True)
     with pytest.raises(TypeError, match="overlap='yes'"):
         jaxrl.run(small_ppo(clock()), 64, overlap="yes", quiet=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", ["a2c", "reinforce", "pqn"])
+def test_rows_ahead_are_refused_where_they_would_be_wrong(rule: str) -> None:
+    agent = small(rule, "envpool:CartPole-v1")
+    with pytest.raises(
+        ValueError, match=r"^sampler='async' begins rollouts by older parameters than those that learn, and .* learns as if they"
+    ):
+        jaxrl.run(agent, 64, sampler="async", quiet=True)
 
 
 def test_a_part_of_the_environments_needs_first_id() -> None:

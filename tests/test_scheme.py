@@ -124,7 +124,7 @@ REFUSED: list[tuple[Callable[[], Agent], Any, Any, str]] = [
     (ppo, {"num_worker": 2}, TypeError, r"^scheme has no 'num_worker'\. Did you mean 'num_workers'\? It has num_workers, "),
     (ppo, {"clock": "wall"}, (TypeError, ValueError), r"scheme\.clock='wall'"),
     (ppo, {"lag": -1}, (TypeError, ValueError), r"scheme\.lag=-1"),
-    (ppo, Scheme(timeout=0.0), (TypeError, ValueError), r"scheme\.timeout=0"),
+    (ppo, {"timeout": 0.0}, (TypeError, ValueError), r"scheme\.timeout=0"),
     (ppo, {"max_restarts": 1.5}, (TypeError, ValueError), r"scheme\.max_restarts=1\.5"),
     (ppo, {"pin": "yes"}, (TypeError, ValueError), r"scheme\.pin='yes'"),
     (ppo, 3, TypeError, r"^scheme=3 must be a jaxrl\.Scheme, one of a2c, .*, or a mapping of a scheme's fields$"),

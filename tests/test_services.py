@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from jaxrl.runtime.records.services import TensorBoard, WeightsAndBiases, member_names
+from jaxrl.runtime.run import run
+from tests.agents import cartpole
 from tests.test_sinks import SEEDS, record
 
 
@@ -99,6 +101,43 @@ def test_a_resumed_run_tells_tensorboard_what_to_drop(tmp_path: Path) -> None:
     (path,) = (tmp_path / "tensorboard" / "mean").iterdir()
     starts = [event for event in read_events(path) if event.session_log.status == SessionLog.START]
     assert [event.step for event in starts] == [21]  # TensorBoard drops this step and what is beyond
+
+
+def described(folder: Path) -> list[dict[str, Any]]:
+    """What each event folder below has for TensorBoard's table of hyperparameters."""
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    found = []
+    for path in sorted(folder.rglob("events*")):
+        for event in read_events(path):
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "hparams":
+                    data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                    assert data.WhichOneof("data") == "session_start_info"  # the columns are those of all runs, not of the first
+                    row = {name: getattr(x, x.WhichOneof("kind")) for name, x in dict(data.session_start_info.hparams).items()}
+                    found.append({"of": path.parent.name, **row})
+    return found
+
+
+def test_tensorboard_has_the_hyperparameters_of_a_run(tmp_path: Path) -> None:
+    agent = cartpole("ppo")
+    for name, given in (("alike", {}), ("varied", {"hyperparams": {"learning_rate": [1e-3, 1e-4]}})):
+        run(agent, 32, seeds=[3, 4], out=tmp_path / name, eval_every=0, quiet=True, **given)
+    (alike,) = described(tmp_path / "alike")
+    assert alike["of"] == "mean" and alike["learning_rate"] == pytest.approx(agent.hyperparams.learning_rate)
+    assert (alike["algorithm"], alike["environment"], alike["anneal"]) == ("PPO", "CartPole-v1", agent.spec["settings"]["anneal"])
+    assert alike["num_envs"] == agent.num_envs and alike["total_steps"] == 32 and "optimizer" not in alike
+    one, other = described(tmp_path / "varied")
+    assert [one.pop("of"), other.pop("of")] == ["seed_3", "seed_4"]
+    assert {name: (one[name], other[name]) for name in one if one[name] != other[name]} == {
+        "learning_rate": pytest.approx((1e-3, 1e-4))
+    }
+
+
+def test_tensorboard_of_many_that_differ_has_what_they_share(tmp_path: Path) -> None:
+    settings = [{"learning_rate": f"{i}e-3", "gamma": "0.9", "dueling": "False"} for i in range(17)]
+    TensorBoard(tmp_path, [0] * 17, [], settings).close()
+    assert described(tmp_path) == [{"of": "mean", "gamma": 0.9, "dueling": False}]
 
 
 # ------------------------------------------------------------------------------------------------------------------------ wandb

@@ -14,7 +14,7 @@ from jaxrl.runtime import run as run_module
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.loop import interrupt
-from jaxrl.runtime.run import RunInterrupted, run
+from jaxrl.runtime.run import RunDiverged, RunInterrupted, run
 from jaxrl.types import Agent, Max, Mean
 from tests import probes
 from tests.agents import small_ppo
@@ -67,7 +67,8 @@ def test_ctrl_c_before_the_first_chunk(agent: Agent, monkeypatch: pytest.MonkeyP
     driver = faked(monkeypatch, {0: press_ctrl_c})
     with pytest.raises(RunInterrupted, match="stopped at step 0 of 320") as caught:
         run(agent, 320, seeds=2, out=tmp_path, quiet=True)
-    assert driver.calls == 0 and caught.value.history == {} and not list(tmp_path.iterdir())
+    assert driver.calls == 0 and caught.value.history == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]  # with which it can be resumed
 
 
 def test_ctrl_c_is_not_lost_in_the_last_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +102,9 @@ def test_nothing_is_computed_once_all_seeds_have_diverged(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         run_module, "open_driver", lambda agent, seeds, **options: (Diverging(len(seeds), {}), jax.devices()[:1], None)
     )
-    _, history = run(agent, 64 * 2**20, seeds=2, chunk_iterations=32, eval_every=0, quiet=True)
-    assert calls == [16] and history["diverged"].tolist() == [[True, True]]
+    with pytest.raises(RunDiverged, match="all seeds diverged, at step") as caught:
+        run(agent, 64 * 2**20, seeds=2, chunk_iterations=32, eval_every=0, quiet=True)
+    assert calls == [16] and caught.value.history["diverged"].tolist() == [[True, True]]
 
 
 @pytest.mark.parametrize(("untrained", "best"), [(1.0, 2), (0.5, 2), (1.5, 0)])

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.records.folder import CHECKPOINTS
+from tests.children import soon
 from tests.several_runs import call, plain_leaves
 from tests.test_several_processes import ROOT, free_port
 
@@ -78,10 +78,8 @@ def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: flo
 
 
 def wait_for(true: Callable[[], Any], processes: list[subprocess.Popen[str]]) -> None:
-    late = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < late and all(process.poll() is None for process in processes)
-        time.sleep(0.02)
+    ended = lambda: any(process.poll() is not None for process in processes)  # noqa: E731
+    assert soon(lambda: true() or ended(), 120) and not ended()
 
 
 def test_a_signal_to_one_stops_all_and_one_process_goes_on(tmp_path: Path) -> None:

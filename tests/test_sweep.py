@@ -79,7 +79,7 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
         ("learning_rate", "learning_rat", r"\[grid\]: 'learning_rat' is unknown. Did you mean 'learning_rate'\?"),
         ("num_epochs", "num_epoch", r"\[settings\]: 'num_epoch' is unknown. Did you mean 'num_epochs'\?"),
         ("total_steps", "total_step", r"'total_step' is unknown. Did you mean 'total_steps'\?"),
-        ('algorithm = "ppo"', 'algorithm = "pppo"', r"algorithm 'pppo' is unknown. Did you mean 'ppo'\?"),
+        ('algorithm = "ppo"', 'algorithm = "pppo"', r"unknown algorithm 'pppo'. Did you mean 'ppo'\?"),
         ('env = "tests.probes:action_choice"', "", "lacks env"),
         ("gamma = [0.9]", "gamma = 0.9", r"gamma = 0.9 must be a list of values"),
         ("gamma = [0.9]", "gamma = []", r"gamma = \[\] must be a list of values"),

@@ -19,6 +19,7 @@ import pytest
 
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
+from tests.children import soon
 
 REPOSITORY = Path(__file__).parents[1]
 SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1")
@@ -51,10 +52,12 @@ class Terminal:
                 self.raw += os.read(self.here, 65536).decode(errors="replace")
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 300
-        while not happened():
+
+        def looked() -> bool:
             self.read()
-            assert self.process.poll() is None and time.monotonic() < deadline, self.text
+            return happened() or self.process.poll() is not None
+
+        assert soon(looked, 300) and happened(), self.text
 
     def press(self, keys: bytes) -> None:
         os.write(self.here, keys)
@@ -78,6 +81,7 @@ class Terminal:
         os.close(self.here)
 
 
+@pytest.mark.usefixtures("hangups_heard")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_run_cleanly_and_the_command_it_names_goes_on(number: int, code: int, tmp_path: Path) -> None:
     folder = tmp_path / "run"

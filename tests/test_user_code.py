@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -44,6 +45,28 @@ def action_choice():
     return my_helper.action_choice()
 """
 
+MY_MAZE = """
+import sys
+import gymnasium
+import maze_helper
+
+class Corridor(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.at = 0
+        return self.at, {}
+
+    def step(self, action):
+        self.at = min(4, self.at + int(action))
+        return self.at, 1.0, self.at == maze_helper.LENGTH, False, {}
+
+class Closed(Corridor):
+    def __init__(self):
+        if sys.modules["__main__"].__spec__ is not None:  # in a worker
+            raise OSError("no way\\nin")
+"""
+
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -83,6 +106,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "[jax_plugins]\nevil = psutil\n[gymnasium.envs]\n__root__ = psutil\n"
     )
     (folder / "my_env.py").write_text(MY_ENV)
+    (folder / "my_maze.py").write_text(MY_MAZE)
+    (folder / "maze_helper.py").write_text("LENGTH = 4\n")
     (folder / "my_helper.py").write_text("from tests.probes import action_choice\n")
     return folder
 
@@ -106,6 +131,19 @@ def test_a_module_of_the_users_is_found_in_the_current_folder(hostile: Path) -> 
     given |= {"eval mine --episodes 2 --trust my_env --trust nothing": 0}
     said = python_in(hostile, "-P", "-c", commands(**given))
     assert said.count("--trust my_env on the command line") == 2
+
+
+def test_workers_find_the_users_module_there(hostile: Path) -> None:
+    """And nothing else; what fails in one of them is a line that says where its output is."""
+    words = "train ppo --num-workers 2 --total-steps 16 --eval-every 0 --quiet " + " ".join(SMALL)
+    given = {f"{words} --env gymnasium:my_maze:Corridor --out maze": 0, f"{words} --env gymnasium:my_maze:Closed --out closed": 1}
+    said = python_in(hostile, "-P", "-c", commands(**given))
+    assert (hostile / "maze" / "checkpoints" / "2").is_dir()
+    (line,) = said.splitlines()
+    found = re.fullmatch(
+        r"jaxrl: worker \d .* failed: .*no way in.*, before it could start: its output is in (.*/worker-\d\.log)", line
+    )
+    assert found and "OSError: no way\nin" in Path(found[1]).read_text(), line
 
 
 def test_only_the_users_modules_find_others_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxrl.names import listed
+from jaxrl.names import listed, unknown
 
 if TYPE_CHECKING:  # for static checkers, which take jaxrl's face from here; a test holds it against the registry
     from jaxrl.algorithms.a2c import make_a2c as make_a2c
@@ -228,6 +228,57 @@ ALGORITHMS = {
         ),
     )
 }
+
+
+_ELSEWHERE: dict[str, tuple[str, str]] = {
+    "rainbow": (
+        "dqn",
+        "--head c51 --dueling --noisy --epsilon-start 0 --epsilon-end 0 --n-step 3 --prioritized --priority-exponent 0.5 "
+        "--learning-rate 1e-3 --adam-eps 1.5e-4",
+    ),
+    "c51": ("dqn", "--head c51"),
+    "qrdqn": ("dqn", "--head qr"),
+    "iqn": ("dqn", "--head iqn"),
+    "ddqn": ("dqn", "--double"),
+    "duelingdqn": ("dqn", "--dueling"),
+    "noisydqn": ("dqn", "--noisy"),
+    "per": ("dqn", "--prioritized"),
+    "apex": ("dqn", "--prioritized --scheme apex"),
+    "apexdqn": ("dqn", "--prioritized --scheme apex"),
+    "drqn": ("r2d2", ""),
+    "ppo2": ("ppo", ""),
+    "ppocontinuous": ("ppo", ""),
+    "recurrentppo": ("ppo", "--model core=lstm"),
+    "ppolstm": ("ppo", "--model core=lstm"),
+    "ddppo": ("ppo", "--scheme ddppo"),
+    "a3c": ("a2c", "--scheme a3c"),
+    "ga3c": ("a2c", "--scheme ga3c"),
+    "vpg": ("reinforce", ""),
+    "policygradient": ("reinforce", ""),
+    "her": ("sac", "--hindsight future"),
+    "tqc": ("sac", "--num-critics 5 --num-quantiles 25 --dropped-quantiles 2 --actor-value mean"),
+    "redq": ("sac", "--num-critics 10 --num-target-critics 2 --actor-value mean --replay-ratio 5120 --policy-delay 20"),
+    "droq": (
+        "sac",
+        "--critic-dropout 0.01 --critic-layer-norm --actor-value mean --replay-ratio 5120 --policy-delay 20",
+    ),
+}
+"""Algorithms of other libraries that are settings here: name, without dashes -> algorithm, and the flags that make it."""
+
+
+def known_as(name: str) -> tuple[str, str] | None:
+    """``(algorithm, flags)`` of what other libraries call ``name``; None where it is nothing of the kind."""
+    return _ELSEWHERE.get("".join(filter(str.isalnum, name.lower())))
+
+
+def unknown_algorithm(name: str) -> ValueError | TypeError:
+    """The error for a name that ``ALGORITHMS`` lacks."""
+    if (plain := name.lower()) in ALGORITHMS:
+        return ValueError(f"unknown algorithm {name!r}: write {plain}")
+    if found := known_as(name):
+        algorithm, flags = found
+        return ValueError(f"{name} is {ALGORITHMS[algorithm].title} here: jaxrl train {algorithm} --env ENV {flags}".rstrip())
+    return unknown("algorithm", name, list(ALGORITHMS))
 
 
 def setting_names(algorithm: str) -> tuple[list[str], list[str]]:

@@ -14,11 +14,12 @@ import jax
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.minibatch import standardized
+from jaxrl.names import says_arguments
 from jaxrl.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
 from jaxrl.optimize import LossFn, Optimizer, Schedule
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.returns import discounts, gae
-from jaxrl.types import Agent, Array, Env, HostEnv, Model, PyTree, Rollout
+from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ def a2c_loss(
     return policy_gradient_loss(output, rollout, weight, advantage + values[:-1], rollout.valid, hp, axis_name)
 
 
+@says_arguments
 def make_a2c(
-    env: str | Env | HostEnv,
+    env: EnvLike,
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
@@ -78,7 +80,7 @@ def make_a2c(
     MultiDiscrete and Box actions.
 
     Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
         ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
         or convolutions where the observation is an image.

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
 from jaxrl.critics import ActorCriticRule, Networks, Update
 from jaxrl.deterministic import DeterministicConfig, build, target_value
+from jaxrl.names import says_arguments
 from jaxrl.optimize import Optimizer, Schedule
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.replay import ReplayFn
-from jaxrl.types import Agent, Array, Env, HostEnv, Model
+from jaxrl.types import Agent, Array, EnvLike, Model
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ def target(rule: ActorCriticRule[DDPGConfig], hp: DDPGHyperparams, targets: Netw
     return target_value(rule, targets, rule.model.apply(targets.actor, (), now.batch.next_inputs)[1], now)
 
 
+@says_arguments
 def make_ddpg(
-    env: str | Env | HostEnv,
+    env: EnvLike,
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     critic: Model | ModelFn | ModelArguments | None = None,
@@ -66,7 +68,7 @@ def make_ddpg(
     """Deep deterministic policy gradient (Lillicrap et al. 2016), for bounded Box actions.
 
     Args:
-      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env or a HostEnv.
+      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: of the policy, arguments of ``jaxrl.models.deterministic_policy``, such as ``{"hidden_sizes": (64, 64)}``, which are
         the critics' too where they are given none; or a memoryless Model whose outputs are actions f32[..., d] in [−1, 1]; or a
         function of (observation_space, action_space) that gives one. Default: an MLP of 2×256, ReLU, for vectors.
@@ -74,7 +76,7 @@ def make_ddpg(
         says; or a function of both spaces that gives one. Default: as the policy.
       optimizer: hyperparams -> optax transformation, or a transformation itself, for the policy and for the critics; default:
         clipped Adam.
-      replay: a ``ReplayFn``, as ``make_dqn`` takes it; default: ``uniform_replay``.
+      replay: a ``ReplayFn``, as ``make_dqn`` takes it, such as a ``prioritised_replay``; default: ``uniform_replay``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``DDPGConfig`` and ``DDPGHyperparams``.

@@ -18,6 +18,7 @@ from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUni
 from jaxrl.distributions import pick
 from jaxrl.heads import HeadConfig, Networks, best_next, check_outputs, soft_next
 from jaxrl.models import q_network
+from jaxrl.names import says_arguments
 from jaxrl.optimize import Optimizer, Schedule, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn, is_own, resolve_replay
 from jaxrl.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
@@ -29,7 +30,7 @@ from jaxrl.rollout import fold_each
 from jaxrl.rule import Rule, prepare
 from jaxrl.spaces import finite
 from jaxrl.threefry import fold_in
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, StepInput
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ def act(
     config, keys = rule.config, fold_each(key, env_id) if explore else None
     if keys is not None and config.noisy:  # each environment has noise of its own, which is that of any batch around it
         one = lambda inputs, key: rule.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], inputs), key=key)[1]  # noqa: E731
-        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(one)(inputs, jax.vmap(fold_in, (0, None))(keys, 1)))
+        # Far from 0 and 1, of which the action is drawn.
+        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(one)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
     else:
         carry, outputs = rule.model.apply(policy.params, carry, inputs)
     q_values = config.value_head.values(outputs, inputs.obs)
@@ -132,8 +134,7 @@ def network_keys(rule: Rule[DQNConfig], learner: QLearner) -> Key | None:
     """One for each update, where the network draws something."""
     if not rule.config.draws:
         return None
-    # The rows are drawn with the key itself, or with the numbers of updates folded into it.
-    key = fold_in(fold_in(learner.key, learner.version), 2**31 - 1)
+    key = rule.stream(learner, 0)
     if rule.axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
     return jax.random.split(key, rule.config.updates_per_iteration)
@@ -158,8 +159,9 @@ def make_algorithm(rule: Rule[DQNConfig]) -> Algorithm:
     return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
 
 
+@says_arguments
 def make_dqn(
-    env: str | Env | HostEnv,
+    env: EnvLike,
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
@@ -171,7 +173,7 @@ def make_dqn(
     """Deep Q-learning (Mnih et al. 2015) for Discrete actions; by default double (van Hasselt et al. 2016), with n-step returns.
 
     Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
         outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of
         2×64, ReLU, for vectors. Settings of the head make it a ``jaxrl.models.value_network``; a Model of your own then gives
@@ -212,7 +214,8 @@ RAINBOW: dict[str, Any] = {
 """What Rainbow adds to DQN, whose look ahead is double already; a step size for the cross-entropy, and its paper's Adam."""
 
 
-def make_rainbow(env: str | Env | HostEnv, **given: Any) -> Agent:
+@says_arguments
+def make_rainbow(env: EnvLike, **given: Any) -> Agent:
     """``make_dqn`` with the switches of Rainbow (Hessel et al. 2018, table 1): C51, dueling streams, noisy layers without ε,
     3-step returns, prioritized replay, double. Its agents are those of ``make_dqn``, and so are their specs.
 

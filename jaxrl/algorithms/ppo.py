@@ -18,6 +18,7 @@ from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps,
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.metrics import Stacked, stack, unstack
 from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, of_steps_taken, shuffled, stop_beyond
+from jaxrl.names import says_arguments
 from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
 from jaxrl.on_policy import OnPolicyConfig, act, divergence, drawn_actions, evaluated, observe, prepare_actor_critic, values_after
 from jaxrl.optimize import Optimizer, Schedule, accumulated_gradient, add_losses, packing, step_along, valid_means
@@ -26,7 +27,7 @@ from jaxrl.returns import discounts, gae
 from jaxrl.rule import Rule
 from jaxrl.surrogates import SURROGATES, check_surrogate
 from jaxrl.threefry import fold_in
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, PyTree, Rollout, StepInput
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,9 @@ def ppo_loss(
     if config.clip_value_loss:
         near = batch.value + jnp.clip(output.value - batch.value, -hp.clip_eps, hp.clip_eps)
         clipped = jax.lax.stop_gradient(near - batch.target) ** 2
-        error = jnp.where(error >= clipped, error, clipped)  # where the clip raises it, no gradient flows
+        # Where the clip raises it, no gradient flows. Within the clip both are the same, but for rounding.
+        outside = jnp.abs(output.value - batch.value) > hp.clip_eps
+        error = jnp.where(outside & (clipped > error), clipped, error)
     value_loss, entropy = 0.5 * error, output.policy.entropy()
 
     logged |= {
@@ -209,8 +212,9 @@ def make_algorithm(rule: Rule[PPOConfig]) -> Algorithm:
     return rule.algorithm(init=init, act=act, observe=observe, update=update, tolerates_lag=True)
 
 
+@says_arguments
 def make_ppo(
-    env: str | Env | HostEnv,
+    env: EnvLike,
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
@@ -223,7 +227,7 @@ def make_ppo(
     """Proximal policy optimisation (Schulman et al. 2017) with GAE, for Discrete, MultiDiscrete and Box actions.
 
     Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
         ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
         or convolutions where the observation is an image.

@@ -18,6 +18,7 @@ from jaxrl.config import Count, LearningRate, NonNegative, Positive, RolloutConf
 from jaxrl.distributions import pick
 from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, shuffled
 from jaxrl.models import q_network
+from jaxrl.names import says_arguments
 from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_means
 from jaxrl.parts import ModelArguments, ModelFn, check_q_values, is_own
 from jaxrl.q_learning import act, check_exploration, epsilon, policy
@@ -25,7 +26,7 @@ from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rule import Learner, Rule, prepare
 from jaxrl.spaces import finite
 from jaxrl.threefry import fold_in
-from jaxrl.types import Agent, Array, Env, HostEnv, Metrics, Model, PyTree, Rollout, StepInput
+from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,9 @@ def update(rule: Rule[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[L
     return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
 
 
+@says_arguments
 def make_pqn(
-    env: str | Env | HostEnv,
+    env: EnvLike,
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
@@ -147,7 +149,7 @@ def make_pqn(
     """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions.
 
     Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
         outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of
         2×64, ReLU, for vectors, with normalised layers.

@@ -29,6 +29,7 @@ from jaxrl.config import (
 )
 from jaxrl.distributions import pick
 from jaxrl.models import q_network
+from jaxrl.names import says_arguments
 from jaxrl.optimize import Optimizer, Schedule, valid_means
 from jaxrl.parts import ModelArguments, ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.q_learning import PRIORITIES, QLearner, act, check_exploration, policy
@@ -39,7 +40,7 @@ from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import counted, discounts, n_step_returns
 from jaxrl.rule import Rule, prepare
 from jaxrl.spaces import finite, same_shapes
-from jaxrl.types import Agent, Array, Env, HostEnv, Key, Metrics, Model, PyTree, Rollout
+from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout
 
 
 @dataclass(frozen=True)
@@ -252,8 +253,9 @@ def check_sequences(given: ReplayFn, rule: Rule[R2D2Config]) -> None:
     attempt(f"replay={show(given)}, which {must},", stored)
 
 
+@says_arguments
 def make_r2d2(
-    env: str | Env | HostEnv,
+    env: EnvLike,
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
@@ -265,13 +267,13 @@ def make_r2d2(
     """R2D2 (Kapturowski et al. 2019) for Discrete actions: Q-learning with a recurrent network.
 
     Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env or a HostEnv.
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.q_network``, such as ``{"core": "lstm"}``; or a recurrent Model whose outputs are
         Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of 2×64, ReLU,
         for vectors, and a GRU of 64 units behind it; it also sees the previous action and reward.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       replay: a ``ReplayFn`` as ``sequence_replay`` gives one, whose sequences begin with each rollout, and whose weights are
-        those of β = 1. Default: ``sequence_replay`` of a ``prioritised_replay``.
+        those of β = 1, which ``importance_exponent`` is the power of. Default: ``sequence_replay`` of a ``prioritised_replay``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``R2D2Config`` and ``R2D2Hyperparams``.
@@ -290,8 +292,7 @@ def make_r2d2(
             'core, as model={"core": "gru"} does, or use make_dqn'
         )
     own = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
-    made = resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind)
-    rule = replace(ready.rule, replay=made)
+    rule = replace(ready.rule, replay=resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind))
     if replay is not None:
         refuse_unused(config, R2D2Config(), ["priority_exponent"], f"beside replay={show(replay)}, which has its own")
         check_sequences(replay, rule)

@@ -18,8 +18,9 @@ from gymnasium import spaces
 
 from jaxrl.actions import normal_each, to_environment, uniform_of
 from jaxrl.config import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
-from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, bootstrapped, draw_updates, moved, networks
+from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, bootstrapped, draw_updates, learn_critics, networks
 from jaxrl.distributions import MASKED, Categorical, pick, sample_each
+from jaxrl.names import says_arguments
 from jaxrl.off_policy import check_policy, init_networks, init_replay, prepare_off_policy
 from jaxrl.optimism import check_optimism, optimistic, policy
 from jaxrl.optimize import Optimizer, Schedule, pmean, valid_mean
@@ -28,7 +29,7 @@ from jaxrl.quantiles import QuantileConfig
 from jaxrl.replay import ReplayFn
 from jaxrl.rollout import fold_each
 from jaxrl.rows import per_row
-from jaxrl.types import Agent, Algorithm, Array, Env, HostEnv, Key, Metrics, Model, Policy, PyTree, StepInput
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
 
 
 @dataclass(frozen=True)
@@ -202,15 +203,14 @@ def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState
         y = target(rule, policy, target_params, temperature, now)
         loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
         params, opt_state, metrics = critic.descend(loss, params, opt_state, rule.axis_name)
-        return (params, moved(target_params, params, hp.tau), opt_state), metrics
+        return (params, optax.incremental_update(params, target_params, hp.tau), opt_state), metrics
 
     def group(carry: Any, now: Update) -> Any:
         """``policy_delay`` updates of the critics, then one of the policy and of the temperature."""
         params, opt_state, critics, (log_temperature, adam_state) = carry
         temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
-        critics, metrics = jax.lax.scan(partial(critic_update, params, temperature), critics, now)
-        last: Update = jax.tree.map(lambda x: x[-1], now)
-        loss = lambda params: actor_loss(rule, params, critics[0], temperature, last)  # noqa: E731
+        critics, metrics, last = learn_critics(rule, hp.gamma, partial(critic_update, params, temperature), critics, now)
+        loss = lambda params: actor_loss(rule, params, critics[0][0], temperature, last)  # noqa: E731
         params, opt_state, logged = actor.descend(loss, params, opt_state, rule.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         if config.learn_temperature:
@@ -221,10 +221,10 @@ def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState
         return (params, opt_state, critics, (log_temperature, adam_state)), metrics | logged
 
     (actor_state, critic_state), adam_state = learner.opt_state
-    critics = (learner.params.critic, learner.target_params.critic, critic_state)
+    critics = ((learner.params.critic, learner.target_params.critic, critic_state), learner.replay)
     start = (learner.params.actor, actor_state, critics, (learner.log_temperature, adam_state))
     end, metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
-    actor_params, actor_state, (critic_params, target_params, critic_state), (log_temperature, adam_state) = end
+    actor_params, actor_state, ((critic_params, target_params, critic_state), replay), (log_temperature, adam_state) = end
     return rule.updated(
         learner,
         hp,
@@ -233,6 +233,7 @@ def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState
         target_params=Networks((), target_params),
         opt_state=(Networks(actor_state, critic_state), adam_state),
         log_temperature=log_temperature,
+        replay=replay,
     )
 
 
@@ -259,8 +260,9 @@ def make_algorithm(rule: ActorCriticRule[SACConfig]) -> Algorithm:
     return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
 
 
+@says_arguments
 def make_sac(
-    env: str | Env | HostEnv,
+    env: EnvLike,
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     critic: Model | ModelFn | ModelArguments | None = None,
@@ -273,16 +275,15 @@ def make_sac(
     """Soft actor-critic (Haarnoja et al. 2018, 2019) for bounded Box actions, and for Discrete ones (Christodoulou 2019).
 
     Args:
-      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env or a HostEnv.
+      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: of the policy, arguments of ``jaxrl.models.policy_network``, such as ``{"hidden_sizes": (64, 64)}``, which are the
         critics' too where they are given none; or a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a
         ``Categorical`` for Discrete actions; or a function of (observation_space, action_space) that gives one. Default: an MLP
         of 2×256, ReLU, for vectors.
       critic: of each critic, arguments of ``jaxrl.models.action_value``; or a memoryless Model that is given and gives what that
         says; or a function of both spaces that gives one. Default: as the policy.
-      optimizer: hyperparams -> optax transformation, or a transformation itself, for the policy and for the critics; default:
-        clipped Adam.
-      replay: a ``ReplayFn``, as ``make_dqn`` takes it; default: ``uniform_replay``.
+      optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
+      replay: a ``ReplayFn``, as ``make_dqn`` takes it, such as a ``prioritised_replay``; default: ``uniform_replay``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``SACConfig`` and ``SACHyperparams``.
@@ -293,8 +294,7 @@ def make_sac(
     """
     given = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
     given |= {"axis_name": axis_name}
-    kinds = (spaces.Box, spaces.Discrete)
-    ready, rule = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, given, kinds)
+    ready, rule = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, given, (spaces.Box, spaces.Discrete))
     check_policy(model, ready.output, rule.action_space)
     check_settings(rule, ready.hyperparams)
     return ready.bind(make_algorithm(rule))

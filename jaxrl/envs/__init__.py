@@ -7,11 +7,11 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxrl.envs.backend import EnvId, UnknownName, check_known, format_id, parse_id, shortest
-from jaxrl.names import nearest
+from jaxrl.envs.backend import DEFAULT_BACKEND, EnvId, UnknownName, check_known, format_id, parse_id, shortest, version_of
+from jaxrl.names import nearest, shortened, similar
 from jaxrl.types import Env, HostEnv
 
 if TYPE_CHECKING:
@@ -59,14 +59,15 @@ _ON_HOST = {"envpool", "gymnasium"}
 _REGISTERED: dict[str, Backend] = {}
 
 
-def make_env(env_id: str, /, **options: Any) -> Env | HostEnv:
+def make_env(env_id: str | Callable[..., Any], /, **options: Any) -> Env | HostEnv:
     """The environment that an id names; the same object for the same id and options.
 
     Args:
       env_id: ``name`` (gymnax), ``backend:name``, or ``module:function`` for an environment of your own: the function is
         imported, called with the options, and must return an ``Env`` or a ``HostEnv``. Options may follow, as in
         ``"CartPole-v1?gravity=5.0&max_steps_in_episode=100"``; values are Python literals. Then wrappers (see
-        ``jaxrl.envs.wrappers``), the innermost first: ``"CartPole-v1|frame_stack(4)|time_limit(200)"``.
+        ``jaxrl.envs.wrappers``), the innermost first: ``"CartPole-v1|frame_stack(4)|time_limit(200)"``. Or a class of Gymnasium
+        environments, or a function that makes one: what can be imported has an id, and the rest works in this process alone.
       options: plain data; they win over those in the id. What an environment takes is its backend's matter.
 
     Returns:
@@ -74,10 +75,13 @@ def make_env(env_id: str, /, **options: Any) -> Env | HostEnv:
 
     Raises:
       ValueError: unknown backend, environment or option, or a value that does not fit; names the nearest and what is allowed.
+      TypeError: what is given makes no environment; says what to give instead.
       ModuleNotFoundError: the backend's package is not installed; names the ``pip install`` that brings it.
     """
     if not isinstance(env_id, str):
-        raise TypeError(f"make_env takes an id such as 'CartPole-v1', not {type(env_id).__name__}; an Env needs no make_env")
+        from jaxrl.envs.given import from_gymnasium
+
+        return from_gymnasium(env_id, options, make_env)
     parsed = parse_id(env_id)
     parsed = parsed._replace(options={**parsed.options, **options})
     if parsed.wrappers:
@@ -127,7 +131,7 @@ def _make(canonical_id: str) -> Env | HostEnv:
         try:
             env = _backend(backend).make(name, options)
         except UnknownName as error:
-            there = _elsewhere(name)
+            there = _elsewhere(name, backend, error.known)
             raise (ValueError(f"{backend} has no environment {name!r}: {there}") if there else error) from None
     else:
         env = _call_factory(EnvId(backend, name, options))
@@ -139,8 +143,11 @@ def _make(canonical_id: str) -> Env | HostEnv:
 def list_envs(backend: str | None = None) -> list[str]:
     """Ids that ``make_env`` takes: of one backend, or of all whose package is installed."""
     if backend is not None:
-        if backend not in _backends():
-            raise ValueError(f"unknown backend {backend!r}.{nearest(backend, _backends())} Backends: {', '.join(_backends())}.")
+        if not isinstance(backend, str) or backend not in _backends():
+            kind = ValueError if isinstance(backend, str) else TypeError
+            raise kind(
+                f"unknown backend {shortened(backend)}.{nearest(backend, _backends())} Backends: {', '.join(_backends())}."
+            )
         return [f"{backend}:{name}" for name in _backend(backend).list_names()]
     ids: list[str] = []
     for each in _backends():
@@ -209,15 +216,30 @@ def _without_data(env: Env | HostEnv) -> Env | HostEnv:
     return env._replace(name="", render_fps=0.0, **other)
 
 
-def _elsewhere(name: str) -> str:
-    """For an error: which ids have this name; a namespace before it, as in ALE/Pong-v5, is another library's."""
-    names = dict.fromkeys((name, name.rpartition("/")[2]))
-    found = []
-    for backend in _backends():
+def _elsewhere(name: str, asked: str = DEFAULT_BACKEND, known: Iterable[str] = ()) -> str:
+    """For an error: which ids have this name, or another version of it; nothing where none has.
+
+    A namespace before it, as in ALE/Pong-v5, is another library's.
+
+    Args:
+      asked: the backend that it was looked for in, whose other versions come first.
+      known: the names that this one has, if others than it lists.
+    """
+    wanted, names = version_of(name), {name, name.rpartition("/")[2]}
+    exact: list[str] = []
+    others: list[tuple[int, str]] = []
+    for backend in dict.fromkeys((asked, *_backends())):
         with contextlib.suppress(Exception):  # a package that is absent or broken offers nothing
-            known = set(_backend(backend).list_names())
-            found += [shortest(f"{backend}:{each}") for each in names if each in known]
-    return f"write {' or '.join(map(repr, found))}" if found else ""
+            there = [*known] if known and backend == asked else _backend(backend).list_names()
+            exact += [shortest(f"{backend}:{each}") for each in there if each in names]
+            versions = [(version_of(each), each) for each in there if each not in names]
+            others += [(v.number, shortest(f"{backend}:{each}")) for v, each in versions if v.stem == wanted.stem]
+    newest = max(others, key=lambda other: other[0], default=None)
+    if not exact:
+        atari = ", which skips 4 frames and stacks 4 by itself" if wanted.skips else ""
+        return f"write {newest[1]!r}{atari}" if newest else ""
+    newer = f", or the newer {newest[1]!r}" if newest and newest[0] > wanted.number else ""
+    return f"write {' or '.join(map(repr, sorted(exact)))}{newer}"
 
 
 def _backends() -> list[str]:
@@ -237,9 +259,11 @@ def unknown_module(module: str, function: str, folder: str | None = None) -> Val
     Args:
       folder: where the module was looked for, besides the installed packages; None: its name can be none.
     """
-    hint, plain = nearest(module, _backends()), module.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    what, plain = f"unknown backend {module!r}", module.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    if plain == module and (hint := similar(module, _backends(), 0.65)):
+        return ValueError(f"{what} in the environment id '{module}:{function}'.{hint}")
     if plain != module:
-        hint, fix = "", f"or name a module as Python imports it, without a folder and without .py: '{plain}:{function}'"
+        fix = f"or name a module as Python imports it, without a folder and without .py: '{plain}:{function}'"
     elif folder is None:
         fix = "or name a module and its function as Python imports them"
     else:
@@ -247,9 +271,7 @@ def unknown_module(module: str, function: str, folder: str | None = None) -> Val
             f"and no module {module!r} was found in {folder!r} or among the installed packages: work in the folder that holds "
             "it, or put that folder on PYTHONPATH"
         )
-    return ValueError(
-        f"unknown backend {module!r} in the environment id '{module}:{function}'.{hint} Backends: {', '.join(_backends())}; {fix}"
-    )
+    return ValueError(f"{what} in the environment id '{module}:{function}'. Backends: {', '.join(_backends())}; {fix}")
 
 
 def _call_factory(env_id: EnvId) -> Any:

@@ -12,9 +12,11 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from jaxrl.names import nearest
+from jaxrl.names import nearest, shortened
 
 DEFAULT_BACKEND = "gymnax"
+MOST_CHARACTERS, MOST_IN_NAME, MOST_WRAPPERS = 10_000, 300, 100
+"""Of an id: more would take Python's parser and its stack to their limits, and name nothing."""
 
 
 class Call(NamedTuple):
@@ -40,20 +42,30 @@ class EnvId(NamedTuple):
 
 def parse_id(text: str) -> EnvId:
     """Take an id apart. A bare name is gymnax's; values are Python literals, and whatever is none is a string."""
+    if not isinstance(text, str):
+        raise TypeError(f"an environment id must be a string, not {shortened(text)}")
     base, *wrappers = text.split("|")
     address, _, query = base.partition("?")
+    if len(text) > MOST_CHARACTERS or len(address) > MOST_IN_NAME or len(wrappers) > MOST_WRAPPERS:
+        raise ValueError(
+            f"environment id {shortened(text)} has {len(text):,} characters, {len(address):,} of them in its name, and "
+            f"{len(wrappers):,} wrappers: at most {MOST_CHARACTERS:,}, {MOST_IN_NAME} and {MOST_WRAPPERS} are allowed"
+        )
     backend, colon, name = address.partition(":")
     if not colon:
         backend, name = DEFAULT_BACKEND, address
     if not backend or not name:
-        raise ValueError(f"environment id {text!r} is incomplete: write 'name', 'backend:name' or 'backend:name?option=value'")
+        raise ValueError(f"environment id {shortened(text)} is incomplete: write 'name', 'backend:name' or 'module:function'")
     options: dict[str, Any] = {}
     for part in query.split("&") if query else ():
         option, equals, value = part.partition("=")
         if not equals or not option.isidentifier():
-            raise ValueError(f"environment id {text!r}: {part!r} is no option; after '?' write option=value, joined by '&'")
+            raise ValueError(
+                f"environment id {shortened(text)}: {shortened(part)} is not an option; after '?' write option=value, joined by "
+                "'&'"
+            )
         if option in options:
-            raise ValueError(f"environment id {text!r} gives the option {option!r} twice")
+            raise ValueError(f"environment id {shortened(text)} gives the option {option!r} twice")
         options[option] = _parse_literal(unquote(value))
     return EnvId(backend, name, options, tuple(_parse_call(text, call) for call in wrappers))
 
@@ -66,11 +78,12 @@ def _parse_call(env_id: str, text: str) -> Call:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and all(each.arg for each in node.keywords):
             keywords = {each.arg: _value(each.value) for each in node.keywords if each.arg}
             return Call(node.func.id, tuple(map(_value, node.args)), keywords)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         pass
     fix = ": options come before the first '|'" if "?" in text else " (a '|' that is part of a value is written %7C)"
     raise ValueError(
-        f"environment id {env_id!r}: {text!r} is no wrapper; after '|' write its name and arguments, as in time_limit(200){fix}"
+        f"environment id {shortened(env_id)}: {shortened(text)} is not a wrapper; after '|' write its name and arguments, as in "
+        f"time_limit(200){fix}"
     )
 
 
@@ -106,6 +119,8 @@ def _parse_literal(text: str) -> Any:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
         return text
+    except (RecursionError, MemoryError):  # what Python says of one that is nested too deep
+        raise ValueError(f"the value {shortened(text)} in an environment id is nested too deep") from None
 
 
 def _literal(name: str, value: Any) -> str:
@@ -156,7 +171,7 @@ def check_option(env: str, name: str, value: Any, default: Any, *, at_least: int
     else:
         return
     if not fits:
-        raise ValueError(f"{env}: option {name}={value!r} must be {wanted} (its default is {default!s})")
+        raise ValueError(f"{env}: option {name}={shortened(value)} must be {wanted} (its default is {default!s})")
 
 
 def smallest(default: Any) -> int | None:
@@ -176,8 +191,32 @@ def import_package(package: str, env: str, *, extra: str | None = None) -> Modul
         raise ModuleNotFoundError(message, name=package) from None
 
 
+class Version(NamedTuple):
+    """A name as ``Pong-v5`` taken apart, however a library writes it."""
+
+    stem: str
+    number: int
+    """-1 where it says none."""
+    skips: bool
+    """Whether the name says how frames are skipped, as Gym's old names of Atari's games do."""
+
+
+def version_of(name: str) -> Version:
+    """("pong", 4, True) of PongNoFrameskip-v4, ("pong", 5, False) of ALE/Pong-v5."""
+    stem, _, number = name.rpartition("/")[2].rpartition("-v")
+    if not (stem and number.isdecimal()):
+        stem, number = name.rpartition("/")[2], "-1"
+    plain = stem.removesuffix("NoFrameskip").removesuffix("Deterministic")
+    of_minatar = "-minatar" * name.startswith("MinAtar/")
+    return Version(plain.lower() + of_minatar, int(number), plain != stem)
+
+
 class UnknownName(ValueError):
-    """A backend has no environment of a name."""
+    """A backend has no environment of a name, but the ``known`` ones."""
+
+    def __init__(self, message: str, known: Iterable[str]) -> None:
+        super().__init__(message)
+        self.known = [*known]
 
 
 def check_name(backend: str, name: str, known: Iterable[str]) -> None:
@@ -185,5 +224,6 @@ def check_name(backend: str, name: str, known: Iterable[str]) -> None:
     known = list(known)
     if name not in known:
         raise UnknownName(
-            f"{backend} has no environment {name!r}.{nearest(name, known)} jaxrl.list_envs({backend!r}) lists all {len(known)}."
+            f"{backend} has no environment {name!r}.{nearest(name, known)} jaxrl.list_envs({backend!r}) lists all {len(known)}.",
+            known,
         )

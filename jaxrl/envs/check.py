@@ -29,6 +29,7 @@ from jaxrl.envs.validate import (
 )
 from jaxrl.goals import ACHIEVED, DESIRED
 from jaxrl.masks import MASK_KEY, allowed
+from jaxrl.private_jax import known_options
 from jaxrl.spaces import zeros
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, TimeStep
 
@@ -125,7 +126,7 @@ def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
         (env_state, _, _), rows = jax.lax.scan(functools.partial(row, params), start, jax.random.split(key, steps))
         return env_state, rows
 
-    run = jax.jit(jax.vmap(episodes), compiler_options=COMPILE_FAST if jax.default_backend() == "cpu" else None)
+    run = jax.jit(jax.vmap(episodes), compiler_options=known_options(COMPILE_FAST) if jax.default_backend() == "cpu" else None)
     try:
         keys, params = jax.random.split(key, NUM_ENVS), _batched(env.params)
         first, again = (jax.block_until_ready(run(keys, params)) for _ in range(2))

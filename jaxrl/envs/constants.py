@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+from jaxrl.private_jax import ClosedJaxpr, Literal, NotInThisJax, is_traced
 
 
 class Table(np.ndarray):
@@ -34,14 +35,14 @@ def constants(function: Callable[[], Any]) -> Any:
     def traced() -> list[Any]:
         nonlocal leaves, structure
         leaves, structure = jax.tree.flatten(function())
-        return [leaf for leaf in leaves if isinstance(leaf, jax.core.Tracer)]
+        return [leaf for leaf in leaves if is_traced(leaf)]
 
     closed = jax.make_jaxpr(traced)()
     try:
         values = iter(_evaluate(closed))
-    except NotImplementedError:  # by a backend after all: right in any case
-        values = map(np.asarray, jaxpr_as_fun(closed)())
-    return structure.unflatten([next(values) if isinstance(leaf, jax.core.Tracer) else leaf for leaf in leaves])
+    except (NotImplementedError, NotInThisJax):  # by a backend after all: right in any case
+        values = map(np.asarray, jax.jit(traced)())
+    return structure.unflatten([next(values) if is_traced(leaf) else leaf for leaf in leaves])
 
 
 def _evaluate(closed: ClosedJaxpr) -> list[np.ndarray]:

@@ -9,7 +9,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -96,7 +95,11 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
       ModuleNotFoundError: a package that it needs is not installed.
     """
     label = f"gymnasium:{name}"
-    module, spec = _find(label, name)
+    return make_of(label, *_find(label, name), options)
+
+
+def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str, Any]) -> HostEnv:
+    """What ``make`` gives, of a spec: ``module`` is imported first wherever an environment is made."""
     spec, may_draw = _with_options(label, spec, {option: value for option, value in options.items() if option not in OURS})
     ours = _ours(label, {**OURS, "max_episode_steps": spec.max_episode_steps}, options)
     spec.max_episode_steps = ours["max_episode_steps"]
@@ -138,18 +141,8 @@ def _open(task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_worker
         check_count("first_id", first_id, at_least=0),
         num_workers=num_workers,
         check=check,
-        folders=_folders(task),
         **options,
     )
-
-
-def _folders(task: Task) -> list[str]:
-    """Where the modules of an environment are, if they were not found on the path, as those of the folder of a command are."""
-    entry = task.spec.entry_point
-    names = {str(entry).partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", ""), task.module or ""}
-    files = [getattr(sys.modules.get(name.partition(".")[0]), "__file__", None) for name in names - {"__main__"}]
-    homes = [Path(file).resolve() for file in files if file]
-    return [str(home.parents[1] if home.name == "__init__.py" else home.parent) for home in homes]
 
 
 # ------------------------------------------------------------------------------------------------------------ names and options
@@ -173,14 +166,15 @@ def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
     if not module:
         raise UnknownName(
             f"gymnasium has no environment {rest!r}.{nearest(rest, gymnasium.registry)} jaxrl.list_envs('gymnasium') lists those "
-            f"that it has; one that a module of its own registers, or holds, is 'gymnasium:module:{rest}'"
+            f"that it has; one that a module of its own registers, or holds, is 'gymnasium:module:{rest}'",
+            gymnasium.registry,
         )
     held = {each: value for each, value in vars(sys.modules[module]).items() if _is_environment(module, value)}
     if rest in held:
         return module, EnvSpec(rest, f"{module}:{rest}")
     top = module.partition(".")[0]
     held |= {each: spec for each, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(top)}
-    raise UnknownName(f"{label}: {module} neither registers nor holds an environment {rest!r}.{nearest(rest, held)}")
+    raise UnknownName(f"{label}: {module} neither registers nor holds an environment {rest!r}.{nearest(rest, held)}", held)
 
 
 def _is_environment(module: str, value: Any) -> bool:

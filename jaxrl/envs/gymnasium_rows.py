@@ -166,7 +166,8 @@ class Running:
         answer = self._envs[i].step(action)
         if not (isinstance(answer, tuple) and len(answer) == 5 and isinstance(answer[4], dict)):
             raise _Wrong("step did not give (obs, reward, terminated, truncated, info), as gymnasium's has to")
-        seen, reward, row.terminated[i], row.truncated[i], info = answer
+        seen, reward, terminated, truncated, info = answer
+        row.terminated[i], row.truncated[i] = _flag("terminated", terminated), _flag("truncated", truncated)
         _write(row.obs, i, seen)
         row.reward[i] = _number("reward", reward)
         lives, before = int(info.get("lives", 0)), self._lives[i]
@@ -247,6 +248,15 @@ def _write(batch: PyTree, i: int, value: Any, what: str = "obs") -> None:
             f"{what} is {array.dtype}{list(array.shape)}, and observation_space is {into}{list(batch.shape[1:])}: they must agree"
         )
     batch[i] = array
+
+
+def _flag(what: str, value: Any) -> bool:
+    """A boolean: the truth of anything else, of None or "no", is not what was meant."""
+    if not isinstance(value, bool | np.bool_):
+        array = np.asarray(value)
+        if array.ndim or array.dtype.kind not in "biu" or array not in (0, 1):
+            raise _Wrong(f"{what} is {value!r}; it must be True or False")
+    return bool(value)
 
 
 def _number(what: str, value: Any) -> Any:

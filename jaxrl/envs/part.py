@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,16 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from jaxrl.envs.child import Child, RemoteTraceback
 from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.inbox import Garbled
 from jaxrl.envs.shared_rows import SharedRows, example_of, put
-from jaxrl.envs.worker import FAILED, GIVEN, SHARE
+from jaxrl.envs.worker import FAILED, GIVEN, SHARE, SHARED
 from jaxrl.types import HostStep, OpenFn, PyTree
 
 
 class Part:
     """Some environments of a batch. One thing at a time is asked of them: it is done where ``asked`` is empty again."""
 
-    def __init__(
-        self, label: str, open: OpenFn, num_envs: int, seed: int, first: int, folders: Iterable[str], log_folder: Path | None
-    ) -> None:
+    def __init__(self, label: str, open: OpenFn, num_envs: int, seed: int, first: int, log_folder: Path | None) -> None:
         """Starts a process, which opens the environments: ``seed`` and their numbers, from ``first`` on, fix their streams.
 
         Raises:
@@ -34,7 +32,6 @@ class Part:
         self._label, self._open, self._num_envs, self._seed = label, open, num_envs, seed
         self.first, self.last = first, first + num_envs - 1
         """Which environments: both of them included."""
-        self._folders = list(folders)
         self._log = None if log_folder is None else log_folder / f"environments-{self.first}-{self.last}.log"
         self.restarts, self.begun_anew = 0, False
         """How often its process was replaced; and whether it was while it did what was asked for last, which is then the start of
@@ -60,11 +57,6 @@ class Part:
         """What its process is at."""
         return self._to_do[0][0]
 
-    @property
-    def has_said(self) -> bool:
-        """Whether there is something to ``hear``."""
-        return self.child.connection.poll()
-
     def ask(self, method: str, *arguments: np.ndarray) -> None:
         """Have the environments do something; what came of it, ``hear`` takes in."""
         self.asked, self._to_do = method, [(method, arguments)]
@@ -74,14 +66,36 @@ class Part:
         self._tell()
 
     def hear(self) -> None:
-        """Take in what the process says.
+        """Take in what has come of what the process says, which may be a part of it.
 
         Raises:
           EnvironmentFailed: it raised.
-          ChildProcessError: it has ended.
+          ChildProcessError: it has ended, or said something that is not an answer.
         """
+        try:
+            said = self.child.receive()
+        except (EOFError, OSError):
+            raise self.failure(self.child.how_it_ended()) from None
+        except Garbled as error:
+            raise self.failure(str(error)) from None
+        for answer in said:
+            if not self._to_do:
+                return  # more than was asked for
+            if not (isinstance(answer, tuple) and len(answer) == 2 and answer[0] in (GIVEN, SHARED, FAILED)):
+                raise self.failure(str(Garbled()))
+            self._take(*answer)
+
+    def _take(self, kind: str, value: Any) -> None:
+        """An answer to the first of what is to do."""
         (method, _), *self._to_do = self._to_do
-        value = self._received(method)
+        if kind == FAILED:
+            message, trace = value
+            self.child.write_log(trace)
+            raise EnvironmentFailed(f"{message}{self._where}") from RemoteTraceback(trace)
+        self._is_own = kind == GIVEN
+        if not self._is_own:
+            assert self._shared is not None
+            value = self._shared.row if method == "step" else self._shared.row.obs
         if method == "step" and self._blank is None and isinstance(value, HostStep):
             self._example = example_of(self._action, value)
             self._blank = tree.map_structure(np.zeros_like, value._replace(obs=()))
@@ -96,10 +110,14 @@ class Part:
         """``answer``, in arrays that nothing writes into any more."""
         return self.answer if self._is_own else tree.map_structure(np.array, self.answer)
 
-    def failure(self, how: str, method: str | None = None) -> ChildProcessError:
-        """The error for a process that is lost, while it was at a method."""
-        where = "" if self._log is None else f": its output is in {self._log}"
-        return ChildProcessError(f"{self._label}: the process of {self} {how} during {method or self.doing}{where}")
+    def failure(self, how: str) -> ChildProcessError:
+        """The error for a process that is lost."""
+        return ChildProcessError(f"{self._label}: the process of {self} {how} during {self.doing}{self._where}")
+
+    @property
+    def _where(self) -> str:
+        """The place of its output, at the end of a message."""
+        return "" if self._log is None else f": its output is in {self._log}"
 
     def restart(self) -> None:
         """Another process in the place of this one, which has other streams and new episodes, as what is asked for comes to."""
@@ -117,7 +135,7 @@ class Part:
         job: Any = partial(self._open, self._num_envs, seed, self.first)
         # An environment in JAX must not take the learner's accelerator.
         variables = {"JAX_PLATFORMS": "cpu"} | ({} if self._log is None else {"PYTHONFAULTHANDLER": "1"})
-        self.child = Child("jaxrl.envs.worker", folders=self._folders, variables=variables, log=self._log)
+        self.child = Child("jaxrl.envs.worker", variables=variables, log=self._log)
         self._shared: SharedRows | None = None
         self._to_do, self.since = [("start", ())], time.monotonic()
         try:
@@ -141,16 +159,3 @@ class Part:
             if self._shared is not None and put(self._shared.action, arguments[0]):
                 arguments = ()
         self.child.send((method, arguments))
-
-    def _received(self, method: str) -> Any:
-        try:
-            kind, value = self.child.connection.recv()
-        except (EOFError, OSError):
-            raise self.failure(self.child.how_it_ended(), method) from None
-        if kind == FAILED:
-            raise EnvironmentFailed(value[0]) from RemoteTraceback(value[1])
-        self._is_own = kind == GIVEN
-        if self._is_own:
-            return value
-        assert self._shared is not None
-        return self._shared.row if method == "step" else self._shared.row.obs

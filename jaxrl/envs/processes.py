@@ -6,7 +6,7 @@ import contextlib
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import tree
 
 from jaxrl.config import check_count
-from jaxrl.envs.child import end_all
+from jaxrl.envs.child import end_all, kill_all
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.part import Part
 from jaxrl.envs.worker import CLOSE
@@ -53,7 +53,6 @@ class Processes:
         num_workers: int,
         timeout: float,
         check: Callable[[Any, int], np.ndarray] = lambda action, num_envs: np.asarray(action),
-        folders: Iterable[str] = (),
         max_restarts: int = 0,
         log_folder: Path | None = None,
     ) -> None:
@@ -63,7 +62,6 @@ class Processes:
         num_workers: processes; no more than there are environments.
         timeout: seconds in which a step, or a start, must end.
         check: (action, num_envs) -> array [num_envs, ...]; refuses actions that the environments do not take.
-        folders: where workers look for modules last.
         max_restarts: how often each of the processes may be replaced. The streams of the environments are then fixed by (seed,
           number of its first environment, restart).
         log_folder: where what they print goes, each to a file of its own, with the traceback of one that crashes; None: to
@@ -82,7 +80,7 @@ class Processes:
         with self._killing():
             for part in np.array_split(first_id + np.arange(check_count("num_envs", num_envs)), num_workers):
                 if part.size:
-                    self._parts.append(Part(label, open, part.size, seed, int(part[0]), folders, log_folder))
+                    self._parts.append(Part(label, open, part.size, seed, int(part[0]), log_folder))
             self._hear_all()
 
     @property
@@ -174,8 +172,7 @@ class Processes:
         try:
             yield
         except BaseException:
-            for part in self._parts:
-                part.child.kill()
+            kill_all([part.child for part in self._parts])
             self._release()
             raise
 
@@ -199,7 +196,7 @@ class Processes:
             except (EnvironmentFailed, ChildProcessError) as error:
                 self._replace(part, error)
         now = time.monotonic()
-        late = [each for each in asked.values() if each.asked and now - each.since > self._timeout and not each.has_said]
+        late = [each for each in asked.values() if each.asked and now - each.since > self._timeout and not each.child.has_said]
         for part in late:
             self._replace(part, self._late([part] if self._may_replace(part) else late))
         if now - self._looked >= LOOK:
@@ -209,7 +206,7 @@ class Processes:
         """See to processes that have ended, and left their connection to others; and to those that stand still, now as at the
         last look."""
         for part in self._parts:
-            if part.asked and part.child.has_ended and not part.has_said:
+            if part.asked and part.child.has_ended and not part.child.has_said:
                 self._replace(part, part.failure(part.child.how_it_ended()))
         still = {part for part in self._parts if part.asked and part.child.is_stopped} if self._max_restarts else set()
         lost, self._stopped, self._looked = still & self._stopped, still - self._stopped, now

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.distributions import MASKED, Categorical, MultiCategorical, Normal, TanhNormal
-from jaxrl.masks import MASK_KEY, flat_mask
+from jaxrl.masks import MASK_KEY, flat_mask, some_allowed
 from jaxrl.models.encoders import split_mask
 from jaxrl.models.initialisers import dense
 from jaxrl.spaces import show_shapes
@@ -47,7 +47,8 @@ class PolicyHead(nn.Module):
 
 
 def masked(logits: Array, obs: PyTree) -> Array:
-    """``logits`` (or Q-values) f32[..., n], ``MASKED`` where the observation's ``action_mask`` is false.
+    """``logits`` (or Q-values) f32[..., n], ``MASKED`` where the observation's ``action_mask`` is false, unless it is false for
+    all of them.
 
     Raises:
       ValueError: the mask has another shape.
@@ -61,4 +62,4 @@ def masked(logits: Array, obs: PyTree) -> Array:
             f"{MASK_KEY} is {show_shapes(mask)} for {show_shapes(logits)} of actions: it must have one entry for each (of a "
             "MultiDiscrete space, those of one dimension after those of another, or a Tuple of one mask per dimension)"
         )
-    return jnp.where(allowed.astype(bool), logits, MASKED)
+    return jnp.where(some_allowed(allowed.astype(bool)), logits, MASKED)

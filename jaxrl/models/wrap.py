@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -31,7 +32,8 @@ def from_linen(
         ``self.has_rng("dropout")`` tells it.
 
     Raises:
-      TypeError: ``module`` is no linen module, or keeps other variables than parameters (batch statistics, say).
+      TypeError: ``module`` is not a linen module, takes an observation in place of a ``StepInput``, or keeps other variables than
+        parameters (batch statistics, say).
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module={module!r} must be an instance of a flax.linen.Module; from_nnx takes those of flax.nnx")
@@ -45,7 +47,7 @@ def from_linen(
 
     def init(key: Key, inputs: StepInput) -> PyTree:
         before = () if initial_carry is None else (initial_carry(inputs.is_first.shape[0]),)
-        variables = module.init(key, *before, inputs)
+        variables = _called(module, partial(module.init, key, *before), inputs)
         _only_parameters(type(module).__name__, set(variables) - {"params"})
         return drawn_at_once(key, variables)
 
@@ -61,7 +63,8 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], *, initial_carry: Callable[
       initial_carry: batch_size -> the carry at the start of an episode, leaves [B, ...]; None for a module without memory.
 
     Raises:
-      TypeError: ``make`` gives no nnx module, or one that keeps other variables than parameters and streams of random numbers.
+      TypeError: ``make`` does not give an nnx module, or its module takes an observation in place of a ``StepInput``, or keeps
+        other variables than parameters and streams of random numbers.
     """
     if isinstance(make, nnx.Module) or not callable(make):
         given = type(make).__name__ if isinstance(make, nnx.Module) else repr(make)
@@ -98,11 +101,32 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], *, initial_carry: Callable[
     def forward(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None) -> tuple[PyTree, Any]:
         module = module_of(params, key)
         if initial_carry is None:
-            return carry, module(inputs)
-        carry, outputs = module(carry, inputs)
+            return carry, _called(module, module, inputs)
+        carry, outputs = _called(module, partial(module, carry), inputs)
         return carry, outputs
 
     return _model(init, forward, initial_carry)
+
+
+def _called(module: Any, call: Callable[[Any], Any], inputs: StepInput) -> Any:
+    """``call(inputs)``, with an explanation where the observation alone is what the module can take."""
+    try:
+        return call(inputs)
+    except Exception as error:
+        if _runs(call, inputs.obs):
+            raise TypeError(
+                f"{type(module).__name__} is called with a StepInput, and takes an observation: use inputs.obs in its __call__, "
+                "as in x = nn.relu(self.layer(inputs.obs))"
+            ) from error
+        raise
+
+
+def _runs(call: Callable[[Any], Any], argument: Any) -> bool:
+    try:
+        call(argument)
+    except Exception:
+        return False
+    return True
 
 
 def _model(init: Callable[[Key, StepInput], PyTree], forward: Forward, initial_carry: Callable[[int], PyTree] | None) -> Model:

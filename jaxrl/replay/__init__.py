@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
+
 from jaxrl.types import Array, Key, PyTree
 
 
@@ -27,6 +30,18 @@ class Draw(NamedTuple):
     """bool: False where no valid row was found; such a draw must carry no weight."""
     extras: PyTree = ()
     """What the replay drew besides, for its own ``take``: [batch, ...]."""
+    divisor: PyTree = ()
+    """f32[]: what the weights were divided by, their largest. Devices that each draw a part of a batch divide theirs by the
+    largest of all parts (``over_devices``). () where all rows are drawn alike."""
+
+
+def over_devices(draw: Draw, axis_name: str | None) -> Draw:
+    """A device's part of a batch, with the weights that it has in the whole of it."""
+    if axis_name is None or isinstance(draw.divisor, tuple):
+        return draw
+    largest = jax.lax.pmax(draw.divisor, axis_name)
+    share = jnp.where(largest > 0, draw.divisor / jnp.where(largest > 0, largest, 1.0), 1.0)
+    return draw._replace(weight=draw.weight * share, divisor=largest)
 
 
 class InitReplayFn(Protocol):
@@ -77,7 +92,8 @@ class Replay(NamedTuple):
 
     A window never crosses the ring's seam between newest and oldest. It does cross the ends of episodes, where rows are not
     ``valid``: what that means for n-step returns or sequences is the business of ``jaxrl.replay.transitions`` and its like.
-    The state says by ``env_axes`` which of its fields run over environments (see ``jaxrl.types.LearnerState``).
+    The state says by ``env_axes`` which of its fields run over environments (see ``jaxrl.types.LearnerState``), and by
+    ``row_fields`` which of them hold the rows (see ``jaxrl.types.Algorithm.buffers``).
     """
 
     init: InitReplayFn

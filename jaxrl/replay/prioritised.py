@@ -51,7 +51,8 @@ def prioritised_replay(*, priority_exponent: float = 0.6, importance_exponent: f
 
     New rows have the largest priority so far, or 1; ``update`` says how much there was to learn from drawn ones. A batch is
     stratified: its i-th row comes from the i-th of ``batch_size`` equal parts of the sum, as far as those are wider than nodes
-    of the tree (appendix B.2.1). ``Draw.weight`` is (N·P(i))^−β over its largest in the batch (section 3.4).
+    of the tree (appendix B.2.1). ``Draw.weight`` is (N·P(i))^−β over its largest in the batch (section 3.4); of
+    a batch that devices share, ``jaxrl.replay.over_devices`` makes it that over the largest of all.
 
     In ``update``, a priority that is negative counts as 0, +inf as 1e10, and a NaN leaves the row's as it was. Of a row that was
     drawn several times the largest counts. A row that cannot be drawn stays so, whatever was meant for one that it has replaced;
@@ -153,7 +154,7 @@ def draw(ring: Ring, exponents: Exponents, state: PrioritisedState, key: Key, ba
     # To the power of a negative number the least leaf has the largest weight; the sum and N are the same for all.
     least = jnp.min(jnp.where(found, leaf, jnp.inf))
     weight = jnp.where(found, (least / jnp.where(found, leaf, 1.0)) ** exponents.importance, 0.0)
-    return Draw(row, lane, weight, found)
+    return Draw(row, lane, weight, found, divisor=(total.sum() / least) ** exponents.importance)
 
 
 def _over_lanes(total: Array) -> list[Array]:

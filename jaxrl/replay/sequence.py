@@ -65,8 +65,8 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
     The rows per environment are the capacity less what the period does not divide.
 
     Args:
-      starts: draws starts, and is told priorities, one for each sequence; default: ``prioritised_replay`` with the paper's
-        exponents, 0.9 and 0.6.
+      starts: draws starts, and takes priorities, one for each sequence; default: ``prioritised_replay`` with the paper's α of
+        0.9. Its weights are those of β = 1, which R2D2 raises to the power of its ``importance_exponent``.
       period: rows from start to start, which must divide the rows of every ``add``; None: as many, so that a rollout's carry is
         all that is needed. The paper's are 40, of 80 rows to learn from.
 
@@ -76,7 +76,7 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
     """
     if period is not None:
         period = check_count("period", period)
-    draws = starts or prioritised_replay(priority_exponent=0.9, importance_exponent=0.6)
+    draws = starts or prioritised_replay(priority_exponent=0.9)
 
     def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
         whole = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)

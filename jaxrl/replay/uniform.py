@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import check_count
+from jaxrl.private_jax import is_traced
 from jaxrl.replay import Draw, Replay, Rows
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.records import Records, check_rows, layout_of, pack
@@ -39,6 +40,10 @@ class ReplayState(NamedTuple):
     @property
     def env_axes(self) -> Mapping[str, int]:
         return {"records": 1, "valid": 1}
+
+    @property
+    def row_fields(self) -> tuple[str, ...]:
+        return ("records", "valid")
 
 
 class Ring(NamedTuple):
@@ -81,8 +86,8 @@ def make_ring(capacity: int, num_envs: int, rows_per_add: int, *, before: int, a
 def init(ring: Ring, example: Rows) -> ReplayState:
     shape = (ring.length, ring.num_envs)
     rows = jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), example)
-    zero = jnp.zeros((), jnp.int32)
-    return ReplayState(pack(layout_of(example), rows), jnp.zeros(shape, bool), zero, zero)
+    position, size = (jnp.zeros((), jnp.int32) for _ in range(2))  # two arrays: one could not be donated twice
+    return ReplayState(pack(layout_of(example), rows), jnp.zeros(shape, bool), position, size)
 
 
 def add(ring: Ring, state: ReplayState, rows: Rows, env_id: Array) -> ReplayState:
@@ -125,9 +130,8 @@ def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int) -> Draw:
     envs = state.valid.shape[1]
     # The newest rows have too few successors yet, and the oldest too few predecessors.
     drawable = state.size - ring.after - ring.before
-    index = integers_below(unrolled(key), (CANDIDATES, batch_size), jnp.maximum(drawable, 1) * envs)
-    age, env = index // envs + ring.after, index % envs
-    row = (state.position - 1 - age) % ring.length
+    age, env = places(unrolled(key), (CANDIDATES, batch_size), ring.capacity, envs, jnp.maximum(drawable, 1))
+    row = (state.position - 1 - ring.after - age) % ring.length
     valid = gather_rows(state.valid, row, env) & (drawable > 0)
     found_row, found_env, found = row[0], env[0], valid[0]
     for i in range(1, CANDIDATES):
@@ -135,6 +139,15 @@ def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int) -> Draw:
         found_env = jnp.where(found, found_env, env[i])
         found |= valid[i]
     return Draw(found_row, found_env, jnp.ones(batch_size, jnp.float32), found)
+
+
+def places(key: Key, shape: tuple[int, ...], capacity: int, lanes: int, rows: Array) -> tuple[Array, Array]:
+    """``(row, lane)`` of random places, i32[*shape], each as likely: a row below ``rows``, which is at most ``capacity``."""
+    if capacity * lanes < 2**31:
+        index = integers_below(key, shape, rows * lanes)
+        return index // lanes, index % lanes
+    row_key, lane_key = jax.random.split(key)  # 32 bits do not count them all
+    return integers_below(row_key, shape, rows), integers_below(lane_key, shape, jnp.int32(lanes))
 
 
 def take(ring: Ring, state: ReplayState, draw: Draw, offset: int | Array) -> Any:
@@ -172,7 +185,7 @@ def check_env_id(env_id: Array, lanes: int) -> None:
     count = env_id.shape[0]
     if not 0 < count <= lanes:
         raise ValueError(f"env_id names {count} environments, and this replay has {lanes} lanes: build it for that num_envs")
-    if not isinstance(env_id, jax.core.Tracer):
+    if not is_traced(env_id):
         ids = np.asarray(env_id)
         if (ids != ids[0] + np.arange(count)).any() or ids[0] % lanes + count > lanes:
             raise ValueError(f"env_id={ids.tolist()} must be consecutive environments within the {lanes} lanes of this replay")

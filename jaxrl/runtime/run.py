@@ -26,15 +26,17 @@ from jaxrl.runtime.drivers.samplers import check_overlap, check_sampler
 from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.loop.driving import check_one_way, check_shared_out, devices_for, open_driver
 from jaxrl.runtime.loop.files import Output, RunFiles, check_output
-from jaxrl.runtime.loop.interrupt import Interrupted, handled
+from jaxrl.runtime.loop.interrupt import Interrupted, end_in_a_line, handled
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
 from jaxrl.runtime.loop.session import OnChunk, Session
+from jaxrl.runtime.loop.telling import gap_in_words
 from jaxrl.runtime.loop.together import check_alike, open_folder
 from jaxrl.runtime.records.folder import WORKERS, read_config
 from jaxrl.runtime.records.record import as_arrays
 from jaxrl.runtime.screen.progress import Progress, make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.runtime.system.warn import warn
+from jaxrl.schedules import ScheduleWarning, doubtful
 from jaxrl.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.types import Agent, PyTree
 
@@ -56,10 +58,23 @@ ON_HOST: dict[str, Any] = {"sampler": "sync", "overlap": False, "scheme": None}
 
 
 class RunInterrupted(Interrupted):
-    """A signal ended a run between two chunks, and everything was written; ``states`` and ``history`` are those of its end."""
+    """A signal ended a run between two chunks, and everything was written; ``states`` and ``history`` are those of its end.
 
-    def __init__(self, message: str, states: PyTree, history: dict[str, np.ndarray], number: int = signal.SIGINT) -> None:
-        super().__init__(message, number)
+    ``states`` is None where it came while the first program was compiled, which is not waited for.
+    """
+
+    def __init__(
+        self, message: str, states: PyTree, history: dict[str, np.ndarray], number: int = signal.SIGINT, *, told: bool = False
+    ) -> None:
+        super().__init__(message, number, told=told)
+        self.states, self.history = states, history
+
+
+class RunDiverged(RuntimeError):
+    """All seeds of a run diverged, and everything was written; ``states`` (from before that) and ``history`` are of its end."""
+
+    def __init__(self, message: str, states: PyTree, history: dict[str, np.ndarray]) -> None:
+        super().__init__(message)
         self.states, self.history = states, history
 
 
@@ -113,8 +128,11 @@ def run(
       out: folder of the run: ``config.json``, ``progress.csv``, ``records.jsonl``, ``tensorboard/``, ``learning_curve.png``,
         ``checkpoints/`` (whole states) and ``best/`` (the policies of the best evaluation). New, empty, or this run's own; its
         path, that of the current folder included, must have none of ``[ ] * ? \\``.
-      eval_every: iterations between evaluations; default: about 20 evaluations per run. The end is evaluated too, and so are the
-        policies that training begins with; 0: none at all.
+      eval_every: iterations between evaluations; 0: none at all. The end is evaluated too, and so are the policies that training
+        begins with. Default: about 20 evaluations per run; on environments that are slow, which are those outside of JAX and
+        those of brax's and Craftax's size, evaluations before the last have 16 episodes at most, and are left out where all of
+        them would step more than a quarter of the rows that training has so far. With ``stop_at`` none is left out.
+        ``time/evaluation`` in the logs is the share of the time that they took.
       eval_episodes: episodes per evaluation and seed. Their keys come from (seed, iteration), apart from training's.
       eval_explore: in evaluations, act as in training, not greedily: for stochastic policies that stand still or walk in circles
         when greedy. What is best (``best/``, ``stop_at``) is then decided so.
@@ -125,7 +143,8 @@ def run(
       stop_at: end the run when the mean evaluation return over seeds reaches this; what training begins with does not count.
       on_nan: what happens when losses or parameters of a seed are NaN or infinite: "drop" freezes the seed in its state from
         before that iteration, leaves it out of all means from there on, and ends the run when none is left; "stop" ends it at
-        once. A frozen seed to which ``on_chunk`` gives other parameters or hyperparameters goes on.
+        once. Where an environment gave such numbers, its number is reported. A frozen seed to which ``on_chunk`` gives other
+        parameters or hyperparameters continues, and its replay takes what comes for a new episode.
       on_chunk: called with a ``Chunk`` (iteration, rows, states, record) after each; returns None, or the states to go on
         with. It must depend on nothing but its argument, if resumed runs are to be the same.
       init_from: begin with what was learnt in this folder of a run, or by these states: parameters, target parameters and
@@ -137,8 +156,8 @@ def run(
       sampler: of environments on the host, who steps when. "sync": all at once, then the policy acts in all. "alternating": one
         half steps while the policy acts in the other, for environments that step in the background (envpool's, Gymnasium's with
         ``num_workers``); rollouts are the same. "async": the policy acts in the half that is ready first, and its rows are put
-        where they belong; two runs differ. "xla": a compiled program acts and steps row after row, without Python in between,
-        for envpool's on a CPU; rollouts are those of "sync" but for rounding.
+        where they belong; two runs differ; for rules that take ``overlap``. "xla": a compiled program acts and steps row after
+        row, without Python in between, for envpool's on a CPU; rollouts are those of "sync" but for rounding.
       overlap: on host environments, collect each rollout while the one before is learnt from, by the parameters before that; for
         rules with replay, and those that correct for it, as PPO and IMPALA do. ``charts/policy_lag`` says how old they were.
       scheme: on host environments, who collects, computes gradients and applies them, in which processes, and who waits for whom:
@@ -169,8 +188,11 @@ def run(
       FileExistsError: ``out`` holds something else, or another process is running there.
       OSError: ``out`` cannot be written to, or was deleted or moved meanwhile.
       CheckpointError: saving failed, say on a full disk; earlier checkpoints are untouched.
+      RunDiverged: all seeds diverged. What there is was saved, and the exception has it, too.
       RunInterrupted: Ctrl-C, SIGTERM or SIGHUP. The chunk under way was finished and everything saved; a second Ctrl-C, half
-        a second later or more, does not wait. Handlers of your own, and signals that are ignored (``nohup``), are left alone.
+        a second later or more, does not wait. Nor does the first, or SIGTERM, while programs are compiled and nothing has been
+        trained yet. A script that does not catch it ends with one line and the exit code 128 + the signal's number. Handlers of
+        your own, and signals that are ignored (``nohup``), are left alone.
     """
     _check_runnable(agent, on_chunk, init_which)
     check_switches(exact_steps=exact_steps, save_replay=save_replay, tensorboard=tensorboard, quiet=quiet)
@@ -200,6 +222,7 @@ def run(
         enable_compilation_cache()
         on_host |= {"log_folder": folder.path / WORKERS if folder and chosen else None, "devices_per_seed": devices_per_seed}
         driver, devices, advice = open_driver(agent, seeds, **on_host, note=lambda text: _tell(text, progress, quiet))
+        _warn_of_schedules(agent, plan.warmup_iterations + plan.iterations)
         hidden = quiet or not current().is_first
         title, each = _title(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
         progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=hidden)))
@@ -207,6 +230,7 @@ def run(
         if folder:
             files = RunFiles(folder, agent, request, output, devices, progress.note, each)
             resources.enter_context(contextlib.closing(files))
+            resources.push(lambda kind, *_: files.withdraw() if kind and issubclass(kind, Exception) else None)
         resources.callback(getattr(driver, "close", lambda: None))
         session = Session(driver, seeds, plan, progress, files, on_chunk)
         if chosen:
@@ -214,17 +238,35 @@ def run(
         for line in _notes(agent, total_steps, plan.total_steps, each, advice, out):
             progress.note(line)
         with handled(session.interrupt.handle):
-            states = session.train(session.begin(with_length(agent, values, plan.total_steps), init_from, init_which))
-            summary = session.finish(states, title)
+            states, summary = session.go(with_length(agent, values, plan.total_steps), init_from, init_which, title)
             session.asked_to_stop()  # also by a signal that came meanwhile
     progress.note(summary)
+    return states, _history(agent, session, states, summary, told=not hidden)
+
+
+def _history(agent: Agent, session: Session, states: PyTree, summary: str, *, told: bool) -> dict[str, np.ndarray]:
+    """The history of a run that has ended, and been told of; or the error that it ended by."""
+    history = as_arrays(session.history)
+    another_form = getattr(agent.env, "open_eval", None) is not None  # is scored, so returns do not compare
+    if not another_form and (gap := gap_in_words(history, session.plan.eval_explore)):
+        session.progress.note(gap)
     if session.failure is not None:
         raise session.failure
     if session.stopped_by:
         current().part()
-        raise RunInterrupted(summary, states, as_arrays(session.history), session.stopped_by)
+        end_in_a_line()
+        raise RunInterrupted(summary, states, history, session.stopped_by, told=told)
     current().gather(None)  # the first process may have written until now
-    return states, as_arrays(session.history)
+    if session.diverged.all():
+        raise RunDiverged(summary, states, history)
+    return history
+
+
+def _warn_of_schedules(agent: Agent, iterations: int) -> None:
+    """Of values in the place of factors."""
+    if current().is_first:
+        for said in doubtful(agent.schedules, agent.hyperparams, iterations):
+            warn(said, ScheduleWarning)
 
 
 def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> None:

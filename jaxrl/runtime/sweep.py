@@ -16,10 +16,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.algorithms import ALGORITHMS, setting_names
+from jaxrl.algorithms import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.config import check_count, check_switches, checked, setting_types, split_settings
 from jaxrl.interpreter import python_command
-from jaxrl.names import nearest
+from jaxrl.names import hint_or, nearest
 from jaxrl.presets import words
 from jaxrl.runtime.loop.interrupt import SIGNALS, Interrupted, handled
 from jaxrl.runtime.records.folder import contents, plain
@@ -75,8 +75,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
         raise ValueError(f"{shown} lacks {', '.join(missing)}")
     import_rule(str(given["algorithm"]))
     if given["algorithm"] not in ALGORITHMS:
-        hint = nearest(given["algorithm"], ALGORITHMS)
-        raise ValueError(f"{shown}: algorithm {given['algorithm']!r} is unknown.{hint} There are: {', '.join(ALGORITHMS)}")
+        raise ValueError(f"{shown}: {unknown_algorithm(str(given['algorithm']))}")
     structure, hyperparams = setting_names(given["algorithm"])
     for table in ("settings", "grid"):
         _refuse_unknown(f"{shown}, [{table}]", given.get(table, {}), [*structure, *hyperparams, *_model(given["algorithm"])])
@@ -146,7 +145,8 @@ def _checked_model(algorithm: str, given: Any) -> Any:
 def _refuse_unknown(where: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
     for name in given:
         if name not in allowed:
-            raise ValueError(f"{where}: {name!r} is unknown.{nearest(name, allowed)} Allowed: {', '.join(sorted(allowed))}")
+            said = hint_or(nearest(name, allowed), f"Allowed: {', '.join(sorted(allowed))}")
+            raise ValueError(f"{where}: {name!r} is unknown.{said}")
 
 
 def expand(sweep: SweepFile) -> list[Job]:

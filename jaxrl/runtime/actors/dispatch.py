@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxrl.envs.child import GRACE, RemoteTraceback, WorkerFailed, end_all
+from jaxrl.envs.inbox import Garbled
 from jaxrl.runtime.actors.blocks import Blocks, Progress, Ticket
 from jaxrl.runtime.actors.member import Member
 from jaxrl.runtime.actors.messages import (
@@ -214,22 +215,29 @@ class Dispatcher:
 
     def _hear(self, member: Member) -> None:
         try:
-            told = member.child.connection.recv()
+            said = member.child.receive()
         except (EOFError, OSError):
-            self._replace(member, member.child.how_it_ended())
-            return
-        with self.lock:
-            if isinstance(told, Ready):
-                member.ready = True
-                if all(each.ready for each in self.members):
-                    self.started.set()
-            elif isinstance(told, Shapes):
-                self.rollouts.shape(of_all(told.rows, self.num_envs, len(self.members)))
-                member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
-            elif isinstance(told, Done):
-                self._finished(member, told)
-        if isinstance(told, Failed):
-            self._replace(member, f"failed: {told.message}", told.traceback)
+            return self._replace(member, member.child.how_it_ended())
+        except Garbled as error:
+            return self._replace(member, str(error))
+        for told in said:
+            if isinstance(told, Failed):
+                return self._replace(member, f"failed: {told.message}", told.traceback)
+            if not isinstance(told, Ready | Shapes | Done):
+                return self._replace(member, str(Garbled()))
+            with self.lock:
+                self._take(member, told)
+
+    def _take(self, member: Member, told: Ready | Shapes | Done) -> None:
+        if isinstance(told, Ready):
+            member.ready = True
+            if all(each.ready for each in self.members):
+                self.started.set()
+        elif isinstance(told, Shapes):
+            self.rollouts.shape(of_all(told.rows, self.num_envs, len(self.members)))
+            member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
+        else:
+            self._finished(member, told)
 
     def _send(self, member: Member) -> None:
         """Let a worker begin its next rollout, if there is one."""
@@ -282,20 +290,21 @@ class Dispatcher:
         """Another process in the place of one that failed."""
         member.child.release()
         cause = RemoteTraceback(remote) if remote else None
+        member.child.write_log(remote or f"{member} {why}")
         if not member.ready and not member.restarts:
-            raise WorkerFailed(f"{member} {why}, before it could start") from cause
+            raise WorkerFailed(f"{member} {why}, before it could start{member.where}") from cause
         ticket = self.tickets.get(member.next_ticket) if member.busy else None
-        where = f"at rollout {member.next_ticket}" if ticket else "between two rollouts" if member.ready else "at its start"
+        when = f"at rollout {member.next_ticket}" if ticket else "between two rollouts" if member.ready else "at its start"
         self.restarts += 1
         if self.restarts > self.max_restarts:
             raise WorkerFailed(
-                f"{member} {why} {where}, and max_restarts={self.max_restarts} others were replaced before it: see what it said, "
-                "or allow more"
+                f"{member} {why} {when}, and max_restarts={self.max_restarts} others were replaced before it: allow more, or see "
+                f"{member.log or 'what it said'}"
             ) from cause
         with self.lock:
             self._put_down(member)
         member.restarts += 1
-        self.note(f"{member} {why} {where}; replaced (restart {self.restarts} of {self.max_restarts})")
+        self.note(f"{member} {why} {when}; replaced (restart {self.restarts} of {self.max_restarts})")
         if remote:
             self.note(remote.rstrip())
         member.start(self.progress.memory)

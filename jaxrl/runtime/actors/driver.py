@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,9 @@ def open_actors(
     group, collecting = current(), agent
     if not group.is_alone:
         check_scheme(scheme)
-        collecting, log_folder = own_part(agent), log_folder and log_folder / f"process-{group.process_id}"
+        collecting = own_part(agent)
+    if log_folder is not None:
+        log_folder = make_log_folder(log_folder, *([] if group.is_alone else [f"process-{group.process_id}"]))
     faults: dict[str, Any] = {"max_restarts": scheme.max_restarts, "timeout": scheme.timeout, "log_folder": log_folder}
     driver: type[HostDriver] = HostDriver
     sampler: Any
@@ -58,3 +61,13 @@ def open_actors(
         driver = PartDriver if scheme.clock == "async" else MeanDriver
     played = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
     return driver(played, seeds, lambda _, seeds: sampler(collecting, seeds), lag=scheme.lag)
+
+
+def make_log_folder(top: Path, *inside: str) -> Path:
+    """A folder of a run, for logs. A link in its place makes way: the run may be a stranger's, and the link lead anywhere."""
+    place = top
+    for place in itertools.accumulate(inside, Path.joinpath, initial=top):
+        if place.is_symlink():
+            place.unlink(missing_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
+    return place

@@ -138,6 +138,7 @@ class PartDriver(HostDriver):
             with watch("learning"):
                 states, alive, metrics = learner.learn_alive(states, part, going)
                 total = metrics if total is None else self.merge(total, metrics)
+                self.lookout.look(part[0], np.asarray(going) & ~np.asarray(alive))
                 going = np.asarray(alive)
                 pool.publish(learner.policy(states.learner))
         self.pending.popleft()

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxrl.envs.child import WorkerFailed
+from jaxrl.envs.child import GroupWorkerFailed, WorkerFailed
+from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.metrics import all_reduce
 from jaxrl.parallel import DATA, check_devices, check_replicas, declared_axes, make_mesh
 from jaxrl.rollout import JOINED
@@ -21,6 +22,7 @@ from jaxrl.runtime.actors.gradients import AllReducedLearner
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.drivers.host import Collected, HostDriver, InPlace
 from jaxrl.runtime.drivers.sampler import host_env
+from jaxrl.runtime.drivers.suspects import Suspects
 from jaxrl.runtime.hosts.group import current
 from jaxrl.seeds import over_seeds
 from jaxrl.types import Agent, AgentState, Array, HostEnvs, Key, Metrics, Policy, PyTree, Rollout, StepInput
@@ -176,11 +178,17 @@ class GroupDriver(HostDriver):
         returns, lengths = zip(*(said[str(i)] for i in range(len(self.seeds))), strict=True)
         return np.asarray(returns, np.float32), np.asarray(lengths, np.int32)
 
+    def found_in_rollouts(self) -> Suspects:
+        """Each process knows its part of the environments, by numbers of its own."""
+        group, share = current(), self.agent.num_envs // current().num_processes
+        said = group.gather([mask[:, :share].tolist() for mask in self.lookout.found])
+        return Suspects(*(np.concatenate([np.array(part, bool) for part in parts], 1) for parts in zip(*said, strict=True)))
+
     def _once(self, *given: Any) -> Any:
         try:
             return super()._once(*given)
-        except WorkerFailed as error:  # the others wait for this process, and end when it does
-            raise RuntimeError(f"process {current().process_id}: {error}") from error
+        except (WorkerFailed, EnvironmentFailed) as error:  # the others wait for this process, and end when it does
+            raise GroupWorkerFailed(f"process {current().process_id}: {error}") from error
 
 
 def local(tree: PyTree) -> PyTree:

@@ -44,6 +44,11 @@ class Member:
         first, last = self.job.first_id, self.job.first_id + self.job.num_envs - 1
         return f"worker {self.job.worker} (environment{f's {first} to {last}' if last > first else f' {first}'})"
 
+    @property
+    def where(self) -> str:
+        """The place of its output, at the end of a message."""
+        return "" if self.log is None else f": its output is in {self.log}"
+
     def state(self) -> WorkerState:
         """What it did since this was asked last."""
         done, self.done = self.done, []
@@ -73,7 +78,12 @@ class Member:
         memory.give(self.child.connection, self.child.process.pid)
 
     def trouble(self, rows: int, timeout: float, now: float) -> str | None:
-        """What is wrong with a process that has not ended, having told of so many ``rows``; ``now`` is by ``Ran``."""
+        """The fault of a process that has told of so many ``rows``, if it has one; ``now`` is by ``Ran``.
+
+        One that has ended is found by this where something that it started holds its connection open.
+        """
+        if self.child.has_ended and not self.child.has_said:
+            return self.child.how_it_ended()
         if self.since is None or rows != self.rows or not (self.busy or not self.ready):
             self.rows, self.since = rows, now
         if not self.child.is_stopped:

@@ -51,6 +51,10 @@ class Scheme:
     pin: bool = False
     """Hold each worker to a core of its own."""
 
+    def __post_init__(self) -> None:
+        for name, type_ in setting_types(Scheme).items():
+            object.__setattr__(self, name, checked(f"scheme.{name}", getattr(self, name), type_))
+
 
 SCHEMES: dict[str, Scheme] = {
     "a2c": Scheme(),
@@ -93,18 +97,17 @@ def _read(scheme: Any) -> Scheme:
         if scheme not in SCHEMES:
             raise unknown("scheme", scheme, list(SCHEMES))
         return SCHEMES[scheme]
-    types = setting_types(Scheme)
-    if isinstance(scheme, Mapping):
-        for name in scheme:
-            if name not in types:
-                raise TypeError(f"scheme has no {name!r}.{nearest(name, sorted(types))} It has {', '.join(types)}")
-    elif isinstance(scheme, Scheme):
-        scheme = dataclasses.asdict(scheme)
-    else:
+    if isinstance(scheme, Scheme):
+        return scheme
+    if not isinstance(scheme, Mapping):
         raise TypeError(
             f"scheme={scheme!r} must be a jaxrl.Scheme, one of {', '.join(SCHEMES)}, or a mapping of a scheme's fields"
         )
-    return Scheme(**{name: checked(f"scheme.{name}", value, types[name]) for name, value in scheme.items()})
+    types = setting_types(Scheme)
+    for name in scheme:
+        if name not in types:
+            raise TypeError(f"scheme has no {name!r}.{nearest(name, sorted(types))} It has {', '.join(types)}")
+    return Scheme(**scheme)
 
 
 def _why_impossible(scheme: Scheme) -> str | None:

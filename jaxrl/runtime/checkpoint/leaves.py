@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.private_jax import is_traced
 from jaxrl.types import PyTree
 
 FILLER = "filler"
@@ -49,6 +50,18 @@ class LeafSpec(NamedTuple):
         """Zeros of the shape and dtype that are stored, without their memory; for keys, those of their data."""
         shape, dtype = ((*self.shape, GENERATORS[self.dtype][1]), "uint32") if self.is_key else (self.shape, self.dtype)
         return np.broadcast_to(np.zeros((), np.dtype(dtype)), shape)
+
+
+def is_dtype(name: Any) -> bool:
+    """Whether a ``LeafSpec`` may have this dtype."""
+    try:
+        return name in GENERATORS or (np.dtype(name).name == name and _holds_numbers(np.dtype(name)))
+    except TypeError:
+        return False
+
+
+def _holds_numbers(dtype: Any) -> bool:
+    return bool(dtype == np.bool_ or jnp.issubdtype(dtype, np.number))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- saving
@@ -89,12 +102,12 @@ def encode(state: PyTree) -> tuple[list[LeafSpec], dict[str, Any]]:
 
 
 def _describe_leaf(path: str, leaf: Any) -> LeafSpec:
-    if isinstance(leaf, jax.core.Tracer):
+    if is_traced(leaf):
         raise TypeError(f"state{path} is traced: checkpoints are saved and restored outside jit, vmap and scan")
     is_array = isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
     if is_array and str(leaf.dtype) in GENERATORS:
         return LeafSpec(path, tuple(leaf.shape), str(leaf.dtype))
-    if is_array and (leaf.dtype == np.bool_ or jnp.issubdtype(leaf.dtype, np.number)):
+    if is_array and _holds_numbers(leaf.dtype):
         return LeafSpec(path, tuple(leaf.shape), leaf.dtype.name)
     kind = "array" if is_array else type(leaf).__name__
     what = f"a{'n' * (kind[0] in 'aeiou')} {kind}" + (f" of {leaf.dtype}" if is_array else "")
@@ -123,6 +136,39 @@ def first_difference(saved: list[LeafSpec], wanted: list[LeafSpec]) -> str | Non
         else:
             return f"it has state{have.path} where the agent wants state{want.path}: another order"
     return None
+
+
+def other_seeds(saved: list[LeafSpec], wanted: list[LeafSpec]) -> str | None:
+    """Where a checkpoint and a target differ in nothing but the first axis of every leaf, [num_seeds], which a run's states have:
+    one of them lacks it, or has another number; None when something else differs too."""
+    if [(leaf.path, leaf.dtype) for leaf in saved] != [(leaf.path, leaf.dtype) for leaf in wanted]:
+        return None
+    there, here = [leaf.shape for leaf in saved], [leaf.shape for leaf in wanted]
+    one = "target=jax.eval_shape(agent.init, jax.random.key(0))"
+    if (number := _first_axis(there, here)) is not None:
+        return (
+            f"holds the states of {number} seeds, along a first axis that the target lacks: restore all of them with "
+            f"{_all(number)}; the first is jax.tree.map(lambda x: x[0], states)"
+        )
+    if (number := _first_axis(here, there)) is not None:
+        return f"holds one state, and the target has a first axis of {number} seeds: restore it with {one}"
+    rests = [shape[1:] for shape in there]
+    number, others = _first_axis(there, rests), _first_axis(here, rests)
+    if number is not None and others is not None and number != others:
+        return f"holds the states of {number} seeds, and the target those of {others}: restore all of them with {_all(number)}"
+    return None
+
+
+def _all(number: int) -> str:
+    return f"target=jax.eval_shape(jax.vmap(agent.init), jax.random.split(jax.random.key(0), {number}))"
+
+
+def _first_axis(shapes: list[tuple[int, ...]], without: list[tuple[int, ...]]) -> int | None:
+    """The length of the axis that all of the first have in front of the second; None when there is no such axis."""
+    if not all(shape and shape[1:] == rest for shape, rest in zip(shapes, without, strict=True)):
+        return None
+    lengths = {shape[0] for shape in shapes}
+    return lengths.pop() if len(lengths) == 1 and () in without else None
 
 
 def stored(saved: list[LeafSpec]) -> list[tuple[str, LeafSpec]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from jaxrl.runtime.checkpoint.leaves import LeafSpec
+from jaxrl.runtime.checkpoint.leaves import LeafSpec, is_dtype
 from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.runtime.system.disk import absolute, open_regular, parse_json, read_regular, replacing
 
@@ -89,6 +89,16 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
     sync_folder(folder)
 
 
+def read(folder: Path, step: int) -> CheckpointInfo:
+    """What the manifest of a step folder says, if it is sealed; the other files are not looked at.
+
+    Raises:
+      Damage, CheckpointError: as ``read_whole``.
+      OSError: it cannot be read.
+    """
+    return _parse(folder, step, read_regular(folder / NAME))
+
+
 def read_whole(folder: Path, step: int, run: str | None = None) -> CheckpointInfo:
     """What the manifest of a step folder says, after checking every file against it.
 
@@ -98,7 +108,7 @@ def read_whole(folder: Path, step: int, run: str | None = None) -> CheckpointInf
     """
     name = NAME
     try:
-        info = _parse(folder, step, read_regular(folder / name))
+        info = read(folder, step)
         if run is not None and info.run != run:
             raise Damage("was written by another run")
         for name, (size, digest) in info.files.items():
@@ -176,7 +186,7 @@ def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
 
 
 def _leaf(path: str, shape: list[int], dtype: str, kind: str = "") -> LeafSpec:
-    if not (isinstance(path, str) and isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in shape)):
+    if not (isinstance(path, str) and is_dtype(dtype) and all(type(n) is int and n >= 0 for n in shape)):
         raise TypeError
     return LeafSpec(path, tuple(shape), dtype)
 

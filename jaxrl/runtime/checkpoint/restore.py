@@ -12,6 +12,7 @@ from jaxrl.runtime.checkpoint import leaves, manifest
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, CheckpointWarning, Damage, step_folders, steps
 from jaxrl.runtime.checkpoint.quiet import Quiet
 from jaxrl.runtime.hosts.group import current
+from jaxrl.runtime.records.folder import CHECKPOINTS
 from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.runtime.system.warn import warn
@@ -27,7 +28,7 @@ def restore(
     CheckpointWarning, and the step before it is used.
 
     Args:
-      folder: as given to ``save``.
+      folder: as given to ``save``, or that of a run, whose checkpoints are in a folder within.
       target: what the state looks like: a state, or ``jax.eval_shape(agent.init, key)``. A leaf comes back as a NumPy array where
         the target has one, else as a JAX array on the target's sharding; on the default device, where that has none. Weak types
         come back strong.
@@ -43,12 +44,14 @@ def restore(
       ValueError: the checkpoint does not fit the target; the message names the first leaf that differs.
     """
     found = read_info(folder, step=step, run=run)
-    return read_state(absolute(folder), found, target), found
+    return read_state(checkpoint_folder(folder), found, target), found
 
 
 def read_state(folder: Path, found: CheckpointInfo, target: PyTree) -> PyTree:
     """The state of a step that ``read_info`` found; arguments and errors as in ``restore``."""
     wanted = leaves.describe(target)
+    if seeds := leaves.other_seeds(found.structure, wanted):
+        raise ValueError(f"step {found.step} in {folder} {seeds}")
     if difference := leaves.first_difference(found.structure, wanted):
         raise ValueError(
             f"step {found.step} in {folder} does not fit the agent: {difference}. Another algorithm, network or setting saved it:"
@@ -71,7 +74,7 @@ def read_arrays(folder: str | os.PathLike[str], *, run: str | None = None) -> tu
     Keys come as their data. Errors and warnings as in ``restore``.
     """
     found = read_info(folder, run=run)
-    arrays = _read_arrays(absolute(folder), found, leaves.restore_targets(found.structure))
+    arrays = _read_arrays(checkpoint_folder(folder), found, leaves.restore_targets(found.structure))
     return {spec.path: np.asarray(arrays[name]) for name, spec in leaves.stored(found.structure)}, found
 
 
@@ -93,7 +96,7 @@ def _read_arrays(folder: Path, found: CheckpointInfo, targets: dict[str, Any]) -
 
 def read_info(folder: str | os.PathLike[str], *, step: int | None = None, run: str | None = None) -> CheckpointInfo:
     """What is known of the step that ``restore`` would use, without its state; arguments, errors and warnings as there."""
-    folder = absolute(folder)
+    folder = checkpoint_folder(folder)
     problems: list[str] = []
     for number, path in _candidates(folder, step):
         try:
@@ -108,6 +111,13 @@ def read_info(folder: str | os.PathLike[str], *, step: int | None = None, run: s
         return found
     hint = "Put the files back from a copy" + (", or leave step out to use another step." if step is not None else ".")
     raise CheckpointError(f"no whole checkpoint: {'; '.join(problems)}. {hint}")
+
+
+def checkpoint_folder(folder: str | os.PathLike[str]) -> Path:
+    """Where the steps are: in the folder itself, or in that of the checkpoints of a run."""
+    folder = absolute(folder)
+    inside = folder / CHECKPOINTS
+    return inside if inside.is_dir() and not step_folders(folder) else folder
 
 
 def read_agreed_info(folder: Path, *, run: str | None = None) -> CheckpointInfo:
@@ -128,7 +138,7 @@ def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:
         what = "is a file" if os.path.isfile(folder) else "does not exist or is out of reach"
         raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} {what}")
     unfinished = folder / manifest.UNFINISHED  # being saved, or cut short by a kill
-    places = (folder, unfinished, *unfinished.glob("save-*"))
+    places = (folder,) if unfinished.is_symlink() else (folder, unfinished, *unfinished.glob("save-*"))
     found = sorted((entry for place in places for entry in step_folders(place)), key=lambda entry: entry[0], reverse=True)
     if not found:
         raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} holds no step")

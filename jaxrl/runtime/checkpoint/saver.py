@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxrl.runtime.checkpoint import manifest
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, latest_step
+from jaxrl.runtime.checkpoint.ownership import check_unfinished
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.states import without_buffers
 from jaxrl.runtime.checkpoint.store import PendingSave
@@ -55,6 +56,7 @@ class Saver:
         """The last step that was saved, or restored."""
         self._best_is_lost = self._best_is_unknown = False
         self._save = functools.partial(PendingSave, spec=spec, run=folder.id, request=plain(request), check=folder.check_there)
+        current().of_first(functools.partial(check_unfinished, self._checkpoints, self._best))
         self._keep, self._leave_out, self._note = keep, leave_out, note
         self._every = self._least = every or math.inf
         self._last = time.perf_counter()
@@ -79,7 +81,7 @@ class Saver:
         """Hand a checkpoint to the background, once ``is_due``."""
         begin = time.perf_counter()
         self._write_best()
-        under_way = self._save(self._checkpoints, self.slimmed(states), step, keep=self._keep)
+        under_way = self._start(self._checkpoints, self.slimmed(states), step, self._keep)
         blocked = time.perf_counter() - begin
 
         def finish() -> float:
@@ -98,8 +100,12 @@ class Saver:
         if self.saved != step:
             self._save_now(self._checkpoints, self.slimmed(states), step, self._keep)
 
+    def _start(self, folder: Path, states: PyTree, step: int, keep: int) -> PendingSave:
+        # Where the run's folder holds a link, the folder that it leads to may be anybody's.
+        return self._save(folder, states, step, keep=keep, owned=not folder.is_symlink())
+
     def _save_now(self, folder: Path, states: PyTree, step: int, keep: int) -> None:
-        pending = self._save(folder, states, step, keep=keep)
+        pending = self._start(folder, states, step, keep)
         self._group.together(lambda: str(pending.finish()))
 
     def slimmed(self, states: PyTree) -> PyTree:

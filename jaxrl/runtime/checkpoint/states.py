@@ -22,11 +22,18 @@ def with_buffers(states: AgentState, fresh: AgentState, buffers: Sequence[str]) 
     return states._replace(learner=states.learner._replace(**{name: getattr(fresh.learner, name) for name in buffers}))
 
 
-def seal(agent: Agent, state: AgentState) -> AgentState:
-    """The state of one seed whose environments begin anew: see ``Algorithm.seal``."""
+def seal(agent: Agent, state: AgentState, which: Any = None) -> AgentState:
+    """The state of one seed whose environments begin anew: see ``Algorithm.seal``.
+
+    Args:
+      which: bool[]: False leaves it as it was.
+    """
     if agent.algorithm.seal is None:
         return state
-    return state._replace(learner=agent.algorithm.seal(state.learner))
+    sealed = state._replace(learner=agent.algorithm.seal(state.learner))
+    if which is None:
+        return sealed
+    return jax.tree.map(lambda new, old: new if new is old else jnp.where(which, new, old), sealed, state)
 
 
 def check_seal(agent: Agent, *, save_replay: bool) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import Any
 
 from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint import leaves, manifest
-from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointError, CheckpointWarning, Damage, step_folders, steps
+from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointError, CheckpointWarning, Damage, step_folders
+from jaxrl.runtime.checkpoint.ownership import Workspace, check_unfinished, is_own, own_steps
 from jaxrl.runtime.checkpoint.quiet import Quiet
 from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.disk import move_damaged, savable
@@ -30,17 +30,19 @@ from jaxrl.types import PyTree
 def save(
     folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3, run: str | None = None
 ) -> Path:
-    """Save a state as ``folder/<step>`` and delete all but the last ``keep`` steps.
+    """Save a state as ``folder/<step>`` and delete all but the last ``keep`` steps of this run.
+
+    Whatever else is in the folder stays as it is, steps of other runs included.
 
     Args:
       folder: made if it is missing. One process at a time writes to it; others may read meanwhile. The processes of a group
         (see ``jaxrl.parallel.initialize``) save together, each its shards, in a folder that all share.
       state: any pytree of arrays (NumPy's, or JAX's on one device or sharded over several) and typed PRNG keys.
       step: at least 0, and above every whole step in the folder. Steps from here on that are not whole are set aside as
-        ``<step>.damaged``.
+        ``<step>.damaged``, if their manifests say that they are of ``run``.
       spec: plain JSON data to keep with it, such as ``agent.spec``.
       keep: how many steps to keep, at least 1.
-      run: the id of the run that saves, by which ``restore`` tells its steps from those of another one.
+      run: the id of the run that saves, by which its steps are told from those of another one; None is an id like any other.
 
     Returns:
       The folder of the step.
@@ -49,7 +51,8 @@ def save(
       TypeError: a leaf of the state is no array, or ``spec`` is not plain JSON; the message names it.
       ValueError: ``step`` or ``keep`` is not allowed, or the path of the folder has one of the characters ``[ ] * ? \\``.
       OSError: the folder cannot be written to.
-      CheckpointError: writing failed, say on a full disk. Earlier steps are untouched.
+      CheckpointError: writing failed, say on a full disk, or something that is not this run's stands in the place of the step.
+        Earlier steps are untouched.
     """
     pending = PendingSave(folder, state, step, spec=spec, keep=keep, run=run)
     return Path(current().together(lambda: str(pending.finish()))[0])
@@ -69,10 +72,13 @@ class PendingSave:
         run: str | None = None,
         request: Any = None,
         check: Callable[[], None] = lambda: None,
+        owned: bool = False,
     ) -> None:
         """Check everything and hand the state to orbax. The next save in this folder must not begin before ``finish``.
 
         Args:
+          owned: whether all of the folder is the run's: what stands in the way of a step there is renamed, whatever it is.
+            Elsewhere only what is known to be the run's is, see ``ownership``.
           request: plain JSON data, what the run was asked for.
           check: called before anything in the folder is changed, moved or deleted. What it raises, say because the folder has
             become somebody else's, ends the save there.
@@ -84,10 +90,15 @@ class PendingSave:
         self._about["structure"], arrays = leaves.encode(state)
         self._folder, self._check, self._is_first = savable(folder), check, current().is_first
 
+        self._workspace: Workspace | None = None
+        """Of the first process; the others write into it."""
+
         def make_room() -> str:
             check()
-            _make_way(self._folder, self._step, run)
-            return _open_for_writing(self._folder)
+            check_unfinished(self._folder)
+            _make_way(self._folder, self._step, run, owned)
+            self._workspace = _open_for_writing(self._folder, run)
+            return self._workspace.path.name
 
         self._unfinished = self._folder / UNFINISHED / current().of_first(make_room)
         self._quiet = contextlib.ExitStack()
@@ -118,9 +129,10 @@ class PendingSave:
         self._manager.close()
         self._quiet.close()
         self._check()
-        for old in steps(folder)[: -self._keep]:  # at once: a reader never meets a step that is half gone
+        for old in own_steps(folder, self._about["run"])[: -self._keep]:  # at once: a reader never meets a step that is half gone
             os.replace(folder / str(old), self._unfinished / f"{old}.old")
-        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        assert self._workspace is not None
+        self._workspace.remove()
         return place
 
     def _give_up(self, error: Exception) -> CheckpointError:
@@ -130,22 +142,20 @@ class PendingSave:
         """
         with contextlib.suppress(Exception):  # closing reports the same failure again, and there may be nothing to close
             self._manager.close()
-        if self._is_first:
-            self._clear_away()
+        if self._workspace is not None:
+            self._clear_away(self._workspace)
         self._check()
         reason = " ".join(str(error).split()) or type(error).__name__
         if len(reason) > 300:
             reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last
         return CheckpointError(f"saving step {self._step} in {self._folder} failed: {reason}. The steps before it are untouched.")
 
-    def _clear_away(self) -> None:
+    def _clear_away(self, workspace: Workspace) -> None:
         for _ in range(20):  # threads that are still writing may put a file where others were just cleared away
-            shutil.rmtree(self._unfinished, ignore_errors=True)
-            if not os.path.lexists(self._unfinished):
+            workspace.remove()
+            if not os.path.lexists(workspace.path):
                 break
             time.sleep(0.05)
-        with contextlib.suppress(OSError):
-            self._unfinished.parent.rmdir()
 
 
 def _plain(name: str, data: Any) -> Any:
@@ -155,43 +165,45 @@ def _plain(name: str, data: Any) -> Any:
         raise TypeError(f"{name} must be plain JSON data (dicts, lists, strings, numbers, booleans, None): {error}") from None
 
 
-def _open_for_writing(folder: Path) -> str:
-    """Make the folder, and in its ``UNFINISHED`` an empty one for the save to come, whose name this gives; it also shows whether
-    the folder can be written to.
-
-    The name is no other save's: should the folder be deleted and become another run's while orbax writes, the two stay apart.
-    """
-    unfinished = folder / UNFINISHED / f"save-{os.urandom(6).hex()}"
+def _open_for_writing(folder: Path, run: str | None) -> Workspace:
+    """Make the folder, and in it where the save to come is made; it also shows whether the folder can be written to."""
     try:
-        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        return Workspace(folder, run)
     except OSError as error:
+        if error.strerror is None:  # it has been explained
+            raise
         reason = "it is a file" if os.path.isfile(folder) else error.strerror
         raise OSError(
             error.errno, f"cannot save checkpoints in folder={str(folder)!r}: {reason}. Give a folder that can be written to"
         ) from None
-    return unfinished.name
 
 
-def _make_way(folder: Path, step: int, run: str | None) -> None:
-    """Refuse to go back behind a whole step; set aside what is not whole, or another run's, from ``step`` on."""
+def _make_way(folder: Path, step: int, run: str | None, owned: bool) -> None:
+    """Refuse to go back behind a whole step; set aside what is ours and not whole from ``step`` on, or, in a folder that is
+    ``owned``, whatever stands there."""
     place = folder / str(step)
     if os.path.lexists(place) and not place.is_dir():
-        _set_aside(place, step, "is no folder")
+        _set_aside(place, step, "is not a folder", owned)
     for found, path in step_folders(folder):
         if found < step:
             break
         try:
-            manifest.read_whole(path, found, run)
+            manifest.read_whole(path, found, run if owned else None)
         except Damage as damage:
-            _set_aside(path, found, str(damage))
+            if owned or is_own(path, found, run) or path == place:
+                _set_aside(path, found, str(damage), owned or is_own(path, found, run))
         else:
             raise CheckpointError(
                 f"step={step} cannot be saved in {folder}, which holds step {found}: steps go up. Save to another folder, or move"
-                f" {path} away to go on from an earlier step."
+                f" {path} away to continue from an earlier step."
             )
 
 
-def _set_aside(path: Path, step: int, problem: str) -> None:
+def _set_aside(path: Path, step: int, problem: str, is_ours: bool) -> None:
+    if not is_ours:
+        raise CheckpointError(
+            f"step={step} cannot be saved in {path.parent}: {path.name} is there, which {problem}, and nothing says that jaxrl"
+            " saved it. Move it away, or save to another folder."
+        )
     aside = move_damaged(path)
     warn(f"step {step} ({path}) {problem}. It is set aside as {aside.name}", CheckpointWarning)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.names import nearest
+from jaxrl.names import nearest, shortened
 from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.checkpoint.manifest import latest_step
 from jaxrl.runtime.checkpoint.restore import read_arrays
@@ -158,8 +158,9 @@ def _split_seed(path: str) -> tuple[int | None, str]:
 
 def check_which(name: str, which: str) -> None:
     """``name`` is the argument that chooses."""
-    if which not in WHICH:
-        raise ValueError(f"{name}={which!r} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
+    if not isinstance(which, str) or which not in WHICH:
+        kind = ValueError if isinstance(which, str) else TypeError
+        raise kind(f"{name}={shortened(which)} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
 
 
 def saved_folder(run: str | os.PathLike[str], which: str, name: str = "which") -> Path:

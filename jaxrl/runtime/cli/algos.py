@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxrl.algorithms import ALGORITHMS, Entry
-from jaxrl.names import unknown
+from jaxrl.algorithms import ALGORITHMS, Entry, unknown_algorithm
 from jaxrl.presets import PRESETS, Preset
-from jaxrl.runtime.cli.flags import shown_as
+from jaxrl.runtime.cli.flags import read_flags, shown_as
 from jaxrl.runtime.cli.train import field_docs
 from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.screen.tables import show_table
@@ -34,13 +33,13 @@ class Options:
 
 
 def main(args: Sequence[str]) -> int:
-    name = tyro.cli(Options, prog="jaxrl algos", description=HELP, args=list(args)).name
+    name = read_flags(Options, args, prog="jaxrl algos", description=HELP).name
     if name is None:
         list_algorithms()
         return 0
     import_rule(name)
     if name not in ALGORITHMS:
-        raise unknown("algorithm", name, list(ALGORITHMS))
+        raise unknown_algorithm(name)
     show_algorithm(name, ALGORITHMS[name])
     return 0
 

@@ -27,8 +27,8 @@ breaks and which command mends it.
 All packages that jaxrl requires: is the version one that fits, can it be
 imported? Devices: are seeds sharded over all cores, is an NVIDIA GPU used?
 Folders: can results, temporary files and compiled programs be written, is
-there room on the disk? At the end PPO trains for one iteration, which is saved
-and restored."""
+there room on the disk? At the end PPO trains for one compiled iteration, on two
+devices where there are, which is saved and restored."""
 
 EPILOG = """\
 The exit code is 0 if there is no problem, 1 if there are some. Notes do not count.
@@ -44,11 +44,11 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "jaxrl doctor", None, DESCRIPTION, EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="leave the training out")
+    parser.add_argument("--quick", action="store_true", help="train for one iteration only; nothing is saved and restored")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     options, others = parser.parse_known_args(list(args))
     for other in others:
-        parser.error(f"unknown argument {other!r}.{nearest(other, ('--quick', '--json', '--help'))}")
+        raise ValueError(f"unknown argument {other!r}.{nearest(other, ('--quick', '--json', '--help'))} See jaxrl doctor --help")
     with waiting() as say:
         found = diagnose(quick=options.quick, say=say)
     if options.json:
@@ -97,7 +97,7 @@ def show(found: Sequence[Finding], *, quick: bool) -> None:
     if lines:
         print(f"{len(lines)} problem{'s' if len(lines) > 1 else ''}; the commands after 'Fix:' mend them")
     else:
-        print(f"no problems{' (the training was left out)' if quick else ''}")
+        print(f"no problems{' (nothing was saved and restored)' if quick else ''}")
 
 
 def print_red(line: str) -> None:

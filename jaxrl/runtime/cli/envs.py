@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from jaxrl.names import nearest
-from jaxrl.runtime.cli.flags import Flag, shown_as
+from jaxrl.runtime.cli.flags import Flag, read_flags, shown_as
 from jaxrl.runtime.screen.tables import show_table, terminal
 
 HEADINGS = ("id", "observation", "action", "max steps")
@@ -52,7 +52,7 @@ class Options:
 
 
 def main(args: Sequence[str]) -> int:
-    options = tyro.cli(Options, prog="jaxrl envs", description=HELP, args=list(args))
+    options = read_flags(Options, args, prog="jaxrl envs", description=HELP)
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"  # a list needs no accelerator, and must not take the memory of one
     if {"?", "|"} & set(options.filter or ""):

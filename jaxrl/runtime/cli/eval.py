@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxrl.runtime.cli.flags import Count, PlayOptions, shown_as
+from jaxrl.runtime.cli.flags import Count, PlayOptions, read_flags, shown_as
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ class EvalOptions(PlayOptions):
 
 def main(args: Sequence[str]) -> int:
     """Evaluate as the flags say; 0 when every run that was found could be evaluated, 1 when some were skipped."""
-    options = tyro.cli(EvalOptions, prog="jaxrl eval", description=HELP, args=list(args) or ["--help"])
+    options = read_flags(EvalOptions, args or ["--help"], prog="jaxrl eval", description=HELP)
     options.check()
     runs = find_runs(options.runs)
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
@@ -167,6 +167,9 @@ def report(results: Sequence[Result], options: EvalOptions) -> None:
     print(f"{options.episodes} {how} episodes per seed, {options.which} policies\n")
     show_table(COLUMNS, [_row(result) for result in results])
     for result in results:
+        print(f"{result.run}: {result.about}")
+        if result.warning and not options.explore:
+            print(f"{result.run}: {result.warning}; --explore plays so")
         if result.eval_explore and not options.explore:
             print(f"{result.run}: evaluations of this run explored, and chose its best policies so; --explore plays as they did")
         if result.diverged:

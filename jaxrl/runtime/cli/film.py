@@ -107,14 +107,14 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     act = jax.jit(partial(algorithm.act, explore=explore))
 
     def play(episode: int) -> Iterator[Moment]:
-        episode_key = jax.random.fold_in(key, episode)
-        envs = Stepper(shown, 1, int(jax.random.randint(episode_key, (), 0, 2**31 - 1)), evaluation=True)
+        reset_key, row_key = jax.random.split(jax.random.fold_in(key, episode))
+        envs = Stepper(shown, 1, int(jax.random.randint(reset_key, (), 0, 2**31 - 1)), evaluation=True)
         try:
             envs.reset()
             carry = algorithm.initial_carry(1)
             yield Moment(envs, _first(envs.input.obs))
             for time in count():
-                carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(episode_key, time))
+                carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(row_key, time))
                 action = np.asarray(action)
                 row = envs.step(action)
                 yield Moment(envs, *_first((envs.input.obs, action, row.reward, row.done)))

@@ -5,15 +5,95 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import io
 import itertools
-from collections.abc import Collection, Sequence
-from typing import Annotated, Any, Literal
+import re
+import sys
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from jaxrl.names import called_here
+from jaxrl.names import called_here, instead_of
 from jaxrl.presets import words
+from jaxrl.runtime.screen.tables import folded
+
+T = TypeVar("T")
+
+
+def read_flags(
+    source: Callable[..., T], args: Sequence[str], *, prog: str, description: str | None = None, config: Sequence[Any] = ()
+) -> T:
+    """What the flags of a command say, as ``source`` takes them: a dataclass, or a function of some.
+
+    Raises:
+      ValueError: a flag is wrong; says what is, and names the nearest, in one line.
+      SystemExit: help was asked for, and shown.
+
+    Args:
+      description: of the command, for its help; default: the docstring of ``source``.
+      config: tyro's, for all flags.
+    """
+    with contextlib.redirect_stdout(cast(TextIO, _Folding())), contextlib.redirect_stderr(io.StringIO()) as framed:
+        try:
+            return tyro.cli(source, prog=prog, description=description, args=list(args), config=tuple(config))
+        except SystemExit as end:
+            if not end.code:
+                raise
+            raise ValueError(f"{in_a_line(framed.getvalue())}. See {prog} --help") from None
+
+
+RULES, BULLET = "─-", "• "
+
+
+def in_a_line(framed: str) -> str:
+    """What is wrong with flags, of the box that tyro draws: its first part, and the flags that it suggests in the second.
+
+    The box has a title, a column for its side (blank where the terminal has no such signs), one that is empty, and rules.
+    """
+    rows = [text for row in framed.splitlines()[1:] if (text := row[2:].rstrip("│ "))]
+    parts = [list(group) for is_rule, group in itertools.groupby(rows, key=_is_rule) if not is_rule]
+    if not parts:
+        return " ".join(framed.split())
+    said = [parts[0], *(part for part in parts[1:] if part[0].startswith("Unrecognized"))]
+    problem = "; ".join(map(_problem, said))
+    hints = [row.split()[0] for part in parts[1:] if part[0].startswith("Perhaps") for row in part[1:] if _indent(row) == NAMED]
+    return f"{problem} (did you mean {' or '.join(dict.fromkeys(hints))}?)" if hints else problem
+
+
+def _problem(part: list[str]) -> str:
+    rows = [row for row in part if _indent(row) <= NAMED] if part[0].startswith("Missing") else part
+    text = " ".join(row.strip().removeprefix(BULLET) for row in rows)
+    if "Got errors:" in text:  # one for each type that there might have been; the last is that of a value
+        text = f"{text.partition(':')[0]}: {re.split(r'(?:>|[)]]): ', text)[-1]}"
+    return text.rstrip(" .")
+
+
+NAMED = 4
+"""The indent of what a box names; what it says of that stands further in."""
+
+
+def _is_rule(row: str) -> bool:
+    """A line between two parts, or the last."""
+    return not row.strip(RULES + "╰╯ ")
+
+
+def _indent(row: str) -> int:
+    return len(row) - len(row.lstrip())
+
+
+class _Folding:
+    """stdout with folded paragraphs: tyro folds what it frames, and makes one line of a paragraph of the description."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stdout
+
+    def write(self, text: str) -> int:
+        return self._stream.write(folded(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def parse_count(text: str) -> int:
@@ -129,3 +209,5 @@ def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
             here, note = found
             no = "no-" * flag.startswith(("no-", "no_"))
             raise ValueError(f"--{flag} is called --{no}{here.replace('_', '-')} here{note and f': {note}'}")
+        if name not in allowed and (what := instead_of(name, allowed)):
+            raise ValueError(f"there is no --{flag}: {what}")

@@ -8,9 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
-from jaxrl.runtime.cli.flags import Count, shown_as
+from jaxrl.runtime.cli.flags import Count, read_flags, shown_as
 
 if TYPE_CHECKING:
     from jaxrl.runtime.launch.rank import Fault
@@ -54,7 +52,7 @@ def main(args: Sequence[str]) -> int:
     own, command = divided(args)
     if own and not command and not {"-h", "--help"} & set(own):
         raise ValueError(f"jaxrl launch needs a command, after two dashes: {EXAMPLE}")
-    options = tyro.cli(LaunchOptions, prog="jaxrl launch", description=HELP, args=own or ["--help"])
+    options = read_flags(LaunchOptions, own or ["--help"], prog="jaxrl launch", description=HELP)
     from jaxrl.config import check_count
 
     processes = check_count("processes", options.processes)

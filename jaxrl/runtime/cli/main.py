@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 import jaxrl
 from jaxrl.names import unknown
-from jaxrl.runtime.loop.interrupt import leave_while_loading
+from jaxrl.runtime.hosts.place import PORT_TAKEN
+from jaxrl.runtime.hosts.roll_call import PortTaken
+from jaxrl.runtime.loop.interrupt import DEBUG_VARIABLE, leave_while_loading
 from jaxrl.runtime.screen.streams import Screen, discard
-from jaxrl.runtime.screen.tables import plain_table
+from jaxrl.runtime.screen.tables import folded, plain_table
 from jaxrl.runtime.system.disk import check_here
 
 if TYPE_CHECKING:
     from jaxrl.runtime.hosts.group import Group
 
-BROKEN_PIPE, USAGE_ERROR = 1, 2
-DEBUG_VARIABLE = "JAXRL_DEBUG"
+BROKEN_PIPE, FAILURE, USAGE_ERROR = 1, 1, 2
 
 
 COMMANDS = {
@@ -84,7 +85,9 @@ def guarded(command: Callable[[], int]) -> int:
         complain(said := " ".join(str(error).split()) or type(error).__name__)
         if (group := _group()) is not None:
             group.fail("" if type(error).__name__ == "ProcessFailed" else said)
-        return USAGE_ERROR
+        if isinstance(error, PortTaken):
+            return PORT_TAKEN
+        return FAILURE if isinstance(error, _worker_failures()) else USAGE_ERROR
 
 
 def run_and_exit(command: Callable[[], int] | None = None) -> None:
@@ -138,12 +141,21 @@ def complain(message: str) -> None:
 def _told_in_a_line() -> tuple[type[Exception], ...]:
     """What users, files and environments of theirs can do wrong, and not jaxrl itself."""
     host = sys.modules.get("jaxrl.envs.host")
-    return (ValueError, TypeError, OSError, ImportError, *([host.EnvironmentFailed] if host else []))
+    run = sys.modules.get("jaxrl.runtime.run")
+    diverged = [run.RunDiverged] if run else []
+    failed = [host.EnvironmentFailed] if host else []
+    return (ValueError, TypeError, OSError, ImportError, *failed, *diverged, *_worker_failures())
+
+
+def _worker_failures() -> tuple[type[Exception], ...]:
+    """Failures that another start may mend: what was asked for can be done."""
+    child = sys.modules.get("jaxrl.envs.child")
+    return (child.WorkerFailed, child.GroupWorkerFailed) if child else ()
 
 
 def _dispatch(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
-        print(HELP.format(commands=plain_table(None, [("", *command) for command in COMMANDS.items()])), end="")
+        print(folded(HELP.format(commands=plain_table(None, [("", *command) for command in COMMANDS.items()]))), end="")
         return 0 if args else USAGE_ERROR
     if args[0] == "--version":
         print(f"jaxrl {jaxrl.__version__}")

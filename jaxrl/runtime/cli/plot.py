@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from jaxrl.names import unknown
-from jaxrl.runtime.cli.flags import Flag, shown_as
+from jaxrl.runtime.cli.flags import Flag, read_flags, shown_as
 from jaxrl.runtime.figures.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve, rename
 from jaxrl.runtime.figures.draw import AXIS_NAMES, Band, draw_curves, summarise
 from jaxrl.runtime.figures.statistics import METRIC_NAMES
@@ -68,7 +68,7 @@ class PlotOptions:
 
 def main(args: Sequence[str]) -> int:
     """Draw the figure, and print where it is and how the curves end."""
-    options = tyro.cli(PlotOptions, prog="jaxrl plot", description=HELP, args=list(args))
+    options = read_flags(PlotOptions, args, prog="jaxrl plot", description=HELP)
     path = check_options(options)
     runs = read_runs(options.runs, note)
     key = choose_key(runs, options.key, note)
@@ -163,15 +163,23 @@ def count(seeds: int) -> str:
 
 
 def table(groups: Sequence[Group], bands: Sequence[Band]) -> list[str]:
-    """A line per curve: how it ends."""
+    """A line per curve: how it ends. Curves of one environment have as many decimals, so that they compare at a glance."""
     ends = np.array([(band.middle[-1], band.low[-1], band.high[-1]) for band in bands])
-    largest = np.abs(ends).max()
-    digits = min(6, max(0, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1
-    rows = [_row(group, band, end, digits) for group, band, end in zip(groups, bands, ends, strict=True)]
+    largest: dict[str, float] = {}
+    for band, end in zip(bands, ends, strict=True):
+        largest[band.curve.panel] = max(largest.get(band.curve.panel, 0.0), np.abs(end).max())
+    rows = [
+        _row(group, band, end, decimals(largest[band.curve.panel])) for group, band, end in zip(groups, bands, ends, strict=True)
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     right = [False, False, True, True, False]
     cells = [[x.rjust(n) if r else x.ljust(n) for x, n, r in zip(row, widths, right, strict=True)] for row in rows]
     return ["  ".join(["", *row]).rstrip() for row in cells]
+
+
+def decimals(largest: float) -> int:
+    """How many show four digits of the largest value."""
+    return min(6, max(0, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1
 
 
 def _row(group: Group, band: Band, end: np.ndarray, digits: int) -> list[str]:

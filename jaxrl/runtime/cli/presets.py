@@ -10,7 +10,7 @@ import tyro
 
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.presets import PRESETS, Preset, find_preset
-from jaxrl.runtime.cli.flags import shown_as
+from jaxrl.runtime.cli.flags import read_flags, shown_as
 from jaxrl.runtime.screen.tables import show_table
 
 HELP = """\
@@ -38,7 +38,7 @@ class Options:
 
 
 def main(args: Sequence[str]) -> int:
-    name = tyro.cli(Options, prog="jaxrl presets", description=HELP, args=list(args)).name
+    name = read_flags(Options, args, prog="jaxrl presets", description=HELP).name
     if name is None:
         list_presets()
     else:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxrl.runtime.cli.flags import Count, PlayOptions, shown_as
+from jaxrl.runtime.cli.flags import Count, PlayOptions, read_flags, shown_as
 
 HELP = """\
 Play a policy that a run learnt, and draw what happens, as a GIF or MP4.
@@ -50,7 +50,7 @@ class RecordOptions(PlayOptions):
 
 def main(args: Sequence[str]) -> int:
     """Record as the flags say, and print what the film shows."""
-    options = tyro.cli(RecordOptions, prog="jaxrl record", description=HELP, args=list(args) or ["--help"])
+    options = read_flags(RecordOptions, args or ["--help"], prog="jaxrl record", description=HELP)
     options.check()
     import jax
 
@@ -83,5 +83,6 @@ def main(args: Sequence[str]) -> int:
         write_film(path, film(play, drawn, agent.env.name, fps, options, tally, say), fps)
     who = f"{algorithm_name(agent.spec)} on {agent.env.name}, seed {loaded.seed}"
     who += f", {options.which} policy (iteration {loaded.step})"
+    print(f"{options.run}: {loaded.about}")
     print(f"{who}: {'; '.join(tally)}. {out}: {path.stat().st_size / 1e6:.2g} MB at {fps:g} pictures/s")
     return 0

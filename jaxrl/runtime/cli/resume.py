@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.runtime.cli.flags import Count, Flag, Trust, shown_as
+from jaxrl.runtime.cli.flags import Count, Flag, Trust, read_flags, shown_as
 from jaxrl.runtime.cli.group import join_group
 from jaxrl.runtime.cli.user_code import import_trusted
 
@@ -49,7 +49,7 @@ def refuse_other_settings(args: Sequence[str]) -> None:
 
 def parse_resume(args: Sequence[str]) -> ResumeOptions:
     refuse_other_settings(args)
-    return tyro.cli(ResumeOptions, prog="jaxrl train", args=list(args))
+    return read_flags(ResumeOptions, args, prog="jaxrl train")
 
 
 def resume(args: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import tyro
 
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.runtime.cli.flags import Flag, Trust
+from jaxrl.runtime.cli.flags import Flag, Trust, read_flags
 from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
 from jaxrl.runtime.screen.streams import screen
@@ -66,7 +66,7 @@ class Result(NamedTuple):
 
 
 def main(args: Sequence[str]) -> int:
-    options = tyro.cli(SweepOptions, prog="jaxrl sweep", description=HELP, args=list(args), config=(tyro.conf.OmitArgPrefixes,))
+    options = read_flags(SweepOptions, args, prog="jaxrl sweep", description=HELP, config=(tyro.conf.OmitArgPrefixes,))
     with contextlib.redirect_stdout(cast(TextIO, screen())):
         return run(options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import partial
 from pathlib import Path
@@ -31,17 +32,18 @@ def main(folder: str, name: str, *trust: str) -> int:
     members = [(member, seed) for member in job.members for seed in seeds]
     hyperparams = {key: [member[key] for member, _ in members] for key in job.members[0]} or None
 
-    from jaxrl.runtime.run import run
+    from jaxrl.runtime.run import RunDiverged, run
 
-    run(
-        agent,
-        sweep.total_steps,
-        seeds=[seed for _, seed in members],
-        hyperparams=hyperparams,
-        out=job_folder(Path(folder), job),
-        eval_episodes=sweep.eval_episodes,
-        eval_explore=sweep.eval_explore,
-    )
+    with contextlib.suppress(RunDiverged):  # the table of the sweep says so
+        run(
+            agent,
+            sweep.total_steps,
+            seeds=[seed for _, seed in members],
+            hyperparams=hyperparams,
+            out=job_folder(Path(folder), job),
+            eval_episodes=sweep.eval_episodes,
+            eval_explore=sweep.eval_explore,
+        )
     return 0
 
 

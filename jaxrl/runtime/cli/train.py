@@ -16,14 +16,14 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
-from jaxrl.algorithms import ALGORITHMS, setting_names
-from jaxrl.names import unknown
+from jaxrl.algorithms import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.presets import Preset, find_preset, words
 from jaxrl.runtime.cli.flags import (
     Count,
     Flag,
     ModelWords,
     parse_count,
+    read_flags,
     refuse_foreign_flags,
     refuse_switch_values,
     shown_as,
@@ -31,7 +31,7 @@ from jaxrl.runtime.cli.flags import (
 from jaxrl.runtime.cli.group import join_group
 from jaxrl.runtime.cli.resume import parse_resume, resume
 from jaxrl.runtime.cli.user_code import import_env_module, import_rule
-from jaxrl.runtime.screen.tables import plain_table
+from jaxrl.runtime.screen.tables import folded, plain_table
 
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
@@ -67,7 +67,7 @@ class RunOptions:
     """Environment rows per seed, rounded up to whole iterations."""
     out: Annotated[str | None, shown_as("FOLDER", "runs/ALGORITHM-ENV, numbered if it exists")] = None
     """Folder for the results: new, empty, or of this very run, which then goes on."""
-    eval_every: Annotated[Count | None, shown_as("INT", "about 20 evaluations per run")] = None
+    eval_every: Annotated[Count | None, shown_as("INT", "about 20 evaluations per run, in a quarter of the rows")] = None
     """Iterations between evaluations, which begin before training; 0: none."""
     eval_episodes: Count = 128
     """Episodes per evaluation and seed."""
@@ -118,7 +118,7 @@ def main(args: Sequence[str]) -> int:
     """Train as the flags say; 0 when it went to its end."""
     if not args or args[0] in ("-h", "--help"):
         rows = [("", name, entry.help) for name, entry in ALGORITHMS.items()]
-        print(HELP.format(algorithms=plain_table(None, rows)), end="")
+        print(folded(HELP.format(algorithms=plain_table(None, rows))), end="")
         return 0 if args else 2
     if goes_on(args):
         return resume(args)
@@ -136,7 +136,7 @@ def named_algorithm(args: Sequence[str]) -> str:
         raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
     import_rule(args[0])
     if args[0] not in ALGORITHMS:
-        raise unknown("algorithm", args[0], list(ALGORITHMS))
+        raise unknown_algorithm(args[0])
     return args[0]
 
 
@@ -187,11 +187,11 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     if not {"-h", "--help"} & set(args):
         refuse_foreign_flags(args, {*get_type_hints(RunOptions), *get_type_hints(structure), *names[1]})
         refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
-    return tyro.cli(
+    return read_flags(
         chosen,
+        args,
         prog=f"jaxrl train {algorithm}",
         description=f"Train {entry.title}: {entry.help}.",
-        args=list(args),
         config=(tyro.conf.OmitArgPrefixes,),
     )
 

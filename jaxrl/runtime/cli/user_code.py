@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxrl.algorithms import ALGORITHMS, Entry
+from jaxrl.interpreter import FolderFinder
 
 
 def import_env_module(env_id: str | None) -> None:
@@ -66,35 +65,6 @@ def import_modules(modules: Iterable[str]) -> None:
                 raise  # the module is there, and imports something that is not
 
 
-class FolderFinder:
-    """Finds modules in a folder for this module, and for those that it has found; nobody else gets any from there.
-
-    Were the folder on ``sys.path``, a library that looks for an optional package (boto3, jax_plugins) would run a file of that
-    name in there.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self._served = {__name__}
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        importer = _importer()
-        if path is not None or not {importer, importer.partition(".")[0]} & self._served:
-            return None
-        found = PathFinder.find_spec(name, [self.folder])
-        if found is not None:
-            self._served.add(name)
-        return found
-
-
-def _importer() -> str:
-    """The module whose code is importing: above Python's own machinery."""
-    frame = sys._getframe(2)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("importlib", "_frozen_importlib"):
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", ""))
-
-
 def _look_in_current_folder() -> None:
     """After everywhere else."""
     try:
@@ -102,4 +72,4 @@ def _look_in_current_folder() -> None:
     except OSError:  # it was deleted
         return
     if not any(isinstance(finder, FolderFinder) and finder.folder == here for finder in sys.meta_path):
-        sys.meta_path.append(FolderFinder(here))
+        sys.meta_path.append(FolderFinder(here, importers=[__name__]))

@@ -27,7 +27,7 @@ def diagnose(*, quick: bool = False, say: Callable[[str], None] = lambda text: N
     """Look at everything.
 
     Args:
-      quick: without the smoke test.
+      quick: train one compiled iteration, and do not save and restore it.
       say: is called with what is done next.
 
     Raises:
@@ -43,9 +43,8 @@ def diagnose(*, quick: bool = False, say: Callable[[str], None] = lambda text: N
     if answer is not None:
         found += [check_devices(answer), check_gpu(answer, asked.requirements)]
     found += check_folders(answer)
-    if not quick:
-        say("training for one iteration, saving and restoring")
-        found.append(check_smoke(problems(found)))
+    say("training for one iteration" if quick else "training for one iteration, saving and restoring")
+    found.append(check_smoke(problems(found), quick=quick))
     return found
 
 
@@ -54,17 +53,19 @@ def problems(found: Iterable[Finding]) -> set[str]:
     return {finding.check for finding in found if finding.level == "problem"}
 
 
-def check_smoke(broken: set[str]) -> Finding:
-    """One iteration of PPO, saved and restored."""
+def check_smoke(broken: set[str], *, quick: bool) -> Finding:
+    """One iteration of PPO, compiled as a run's are; unless ``quick`` it is saved and restored."""
     if hindrances := sorted(broken & NEEDED):
         return Finding(SMOKE, "training", "note", f"left out until {', '.join(hindrances)} can be used")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="jaxrl-doctor-", ignore_cleanup_errors=True) as folder:
-        answer = ask("smoke", folder, timeout=SMOKE_SECONDS)
-    difference = answer.facts.get("difference")
+        answer = ask("smoke", *([] if quick else [folder]), timeout=SMOKE_SECONDS)
+    difference, number = answer.facts.get("difference"), answer.facts.get("devices", 1)
     if answer.end is None and difference is None:
         seconds = time.perf_counter() - begin
-        found = f"one iteration of PPO on CartPole-v1, saved and restored bit for bit, in {seconds:.0f} s"
+        came_back = "" if quick else ", saved and restored bit for bit"
+        over = f"{number} device{'s' if number > 1 else ''}"
+        found = f"one compiled iteration of PPO on CartPole-v1 on {over}{came_back}, in {seconds:.0f} s"
         return Finding(SMOKE, "training", "ok", found)
     what = f"a checkpoint came back with another {difference}" if difference else f"it failed: {shortened(answer.end or '')}"
     show = "JAXRL_DEBUG=1 jaxrl train ppo --env CartPole-v1 --total-steps 1024 --out jaxrl-smoke"

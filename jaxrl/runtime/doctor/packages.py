@@ -38,6 +38,7 @@ BREAKS = {
     "orbax-checkpoint": "checkpoints: saving, resuming, loading policies",
     "matplotlib": "learning curves",
     "packaging": "jaxrl doctor",
+    "flatbuffers": "exporting policies",
     "pillow": "pictures of environments: jaxrl record",
     "rich": "the display of runs",
     "tensorboardx": "TensorBoard logs, so every run without --no-tensorboard",

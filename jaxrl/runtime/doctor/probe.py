@@ -40,9 +40,10 @@ def devices(_: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Where compiled programs go, and which devices a run would get."""
     import jax
 
+    from jaxrl.private_jax import setting
     from jaxrl.runtime.system.devices import cache_folder, request_cpu_devices, usable_cores
 
-    cache = jax.config.values["jax_compilation_cache_dir"] or cache_folder()
+    cache = setting("jax_compilation_cache_dir") or cache_folder()
     yield {"cache": cache and str(cache), "cores": usable_cores()}
     request_cpu_devices()
     found = jax.local_devices()
@@ -50,30 +51,48 @@ def devices(_: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One iteration of PPO on CartPole, saved and restored: ``{"difference": the first leaf that differs, or None}``."""
+    """One iteration of PPO on CartPole, compiled as a run's are, over two devices where there are: ``{"devices": number}``.
+
+    With a folder it is saved there and restored: ``{"difference": the first leaf that differs, or None}``.
+    """
     import jax
     import numpy as np
 
     import jaxrl
-    from jaxrl.runtime.checkpoint.restore import restore
-    from jaxrl.runtime.checkpoint.store import save
-    from jaxrl.runtime.system.devices import enable_compilation_cache
+    from jaxrl.runtime.drivers.layout import open_fused
+    from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
 
     enable_compilation_cache()
+    request_cpu_devices()
     ppo = jaxrl.make_ppo("CartPole-v1", num_envs=2, rollout_length=8, num_epochs=1, num_minibatches=1)
-    state, _ = jax.jit(ppo.step)(ppo.init(jax.random.key(0)))
-    path = Path(folder[0]) / "checkpoint"
-    save(path, state, step=1, spec=ppo.spec)
-    restored, _ = restore(path, jax.eval_shape(ppo.init, jax.random.key(0)))
+    driver, layout = open_fused(ppo, [0], min(2, jax.local_device_count()))
+    states, _, alive = driver.iterate(driver.init(), 1)
+    if not np.asarray(alive).all():
+        raise RuntimeError("parameters are not finite after one iteration")
+    yield {"devices": layout.devices_per_seed}
+    if folder:
+        yield {"difference": _restored_difference(Path(folder[0]) / "checkpoint", states, driver.shapes(), ppo.spec)}
+
+
+def _restored_difference(path: Path, states: Any, target: Any, spec: Any) -> str | None:
+    """The first leaf that does not come back as it was saved."""
+    import jax
+    import numpy as np
+
+    from jaxrl.runtime.checkpoint.restore import restore
+    from jaxrl.runtime.checkpoint.store import save
+
+    save(path, states, step=1, spec=spec)
+    restored, _ = restore(path, target)
 
     def equal(a: Any, b: Any) -> bool:
         if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         return np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
-    leaves, others = jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(restored)
+    leaves, others = jax.tree_util.tree_leaves_with_path(states), jax.tree.leaves(restored)
     differing = (jax.tree_util.keystr(path) for (path, a), b in zip(leaves, others, strict=True) if not equal(a, b))
-    yield {"difference": next(differing, None)}
+    return next(differing, None)
 
 
 PROBES = {"imports": imports, "devices": devices, "smoke": smoke}

@@ -15,9 +15,10 @@ from jaxrl.rollout import Row, episode_metrics, to_rollout
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
-from jaxrl.runtime.drivers.pools import begun_anew, can_send, open_envs
+from jaxrl.runtime.drivers.pools import begun_anew, can_send, close_envs, open_envs, takes_batch_size
 from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, host_env, not_in_background, row_keys, stack
-from jaxrl.runtime.drivers.stepping import check_mask
+from jaxrl.runtime.drivers.stepping import check_flags, check_mask, check_seen
+from jaxrl.runtime.system.compiling import Prepared
 from jaxrl.types import Agent, Algorithm, Array, EpisodeStatistics, HostStep, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 START = "start"
@@ -27,9 +28,10 @@ START = "start"
 class AsyncSampler:
     """Acts in the half of the environments that is ready first, while the other half steps.
 
-    Rows are put where they belong by ``env_id``. Who is fast goes on while the slowest ends its rollout: its rows are the first
-    of the next one, so ``Rollout.version`` is of the oldest parameters that acted. Which environments are ready is a matter of
-    time: two runs differ. What an environment draws follows from (key, row, env_id), as elsewhere.
+    Rows are put where they belong by ``env_id``. Fast environments continue while the slowest ends its rollout: their rows are
+    the first of the next one, so ``Rollout.version`` is of the oldest parameters that acted. Those that are through the next
+    rollout as well wait for the others. Which environments are ready is a matter of time: two runs differ. What an environment
+    draws follows from (key, row, env_id), as elsewhere.
     """
 
     def __init__(self, agent: Agent, seed: int | Sequence[int]) -> None:
@@ -40,7 +42,7 @@ class AsyncSampler:
         """
         self.single = not np.shape(seed)
         self.num_rows = agent.rollout_length
-        self.act = jax.jit(partial(_act, agent.algorithm))
+        self.act = Prepared(jax.jit(partial(_act, agent.algorithm)))
         self.row_keys = jax.jit(partial(row_keys, num_rows=self.num_rows))
         self.metrics = jax.jit(episode_metrics)
         self.watch, self.lanes = Stopwatch(), list[Lane]()
@@ -68,7 +70,7 @@ class AsyncSampler:
 
     def close(self) -> None:
         for lane in self.lanes:
-            lane.envs.close()
+            close_envs(lane.env, lane.envs)
 
 
 class Lane:
@@ -78,6 +80,8 @@ class Lane:
         self.watch = watch
         self.env, self.num_envs, self.num_rows = host_env(agent), agent.num_envs, agent.rollout_length
         self.envs: Any = open_envs(self.env, self.num_envs, [seed], batch_size=self.num_envs // 2)
+        self.in_any_parts = takes_batch_size(self.env)
+        """Whether rows may begin in any half of the environments, or only in those together that a ``recv`` gave."""
         if not can_send(self.envs):
             self.envs.close()
             raise not_in_background(agent, "async")
@@ -102,21 +106,42 @@ class Lane:
         return bool((self.at >= self.num_rows).all())
 
     def turn(self, act: Any, keys: Key, version: int) -> None:
-        """Act in the environments that are ready, and wait until some are again. Those that have ended the next rollout wait
-        for the others: what acted in them is then no older than that."""
-        waiting = [part for part in self.ready if (self.at[part[0]] >= 2 * self.num_rows).any()]
-        begin, self.ready = [part for part in self.ready if not any(part is other for other in waiting)], waiting
-        for env_id, now in begin:
+        """Act in environments that are ready, and wait until some are again."""
+        for env_id, now in self._half_to_begin() if self.in_any_parts else self._parts_to_begin():
             self._begin(act, keys, version, env_id, now)
         with self.watch("environments"):
             ready, reached = self.envs.recv()
         self._receive(ready, reached)
+
+    def _parts_to_begin(self) -> list[tuple[np.ndarray, StepInput]]:
+        """Ready parts, but for those with an environment that is through the next rollout. A part with one that is not through
+        this rollout never waits: nothing else would bring that one further."""
+        through = [self.at[env_id] // self.num_rows for env_id, _ in self.ready]
+        waits = [bool((rollouts >= 2).any() and (rollouts >= 1).all()) for rollouts in through]
+        begin = [part for part, wait in zip(self.ready, waits, strict=True) if not wait]
+        self.ready = [part for part, wait in zip(self.ready, waits, strict=True) if wait]
+        return begin
+
+    def _half_to_begin(self) -> list[tuple[np.ndarray, StepInput]]:
+        """All ready parts. Where one of their environments is through the next rollout, nothing until the others are ready too,
+        and then the half of all that is least far: a fast one would get ever further ahead in the company of slow ones."""
+        if not any((self.at[env_id] >= 2 * self.num_rows).any() for env_id, _ in self.ready):
+            begin, self.ready = self.ready, []
+            return begin
+        if sum(len(env_id) for env_id, _ in self.ready) < self.num_envs:
+            return []
+        env_id, inputs = tree.map_structure(lambda *parts: np.concatenate(parts), *self.ready)
+        order = np.argsort(self.at[env_id], kind="stable")
+        halves = [(env_id[half], tree.map_structure(lambda x, half=half: x[half], inputs)) for half in np.split(order, 2)]
+        self.ready = halves[1:]
+        return halves[:1]
 
     def _begin(self, act: Any, keys: Key, version: int, env_id: np.ndarray, now: StepInput) -> None:
         ahead, row = (x.astype(np.int32) for x in np.divmod(self.at[env_id], self.num_rows))
         with self.watch("inference"):
             self.carry, before, action, extras = act(self.carry, now, env_id, keys, row, ahead)
             self.action[env_id] = action = np.asarray(action)
+        check_seen(self.env, now.obs, action, env_id)
         with self.watch("environments"):
             self.envs.send(action, None if len(env_id) == self.num_envs else env_id)
         self._write(ACTED, self.at[env_id], env_id, (action, extras))
@@ -134,6 +159,7 @@ class Lane:
         return to_rollout(rows, inputs, carry, self.env_id, version), outcome  # type: ignore[arg-type]
 
     def _receive(self, env_id: np.ndarray, reached: HostStep) -> None:
+        check_flags(self.env, reached)
         episode = EpisodeStatistics(*(x[env_id] for x in self.episode))
         limit = self.env.max_episode_steps
         done = (self.done | begun_anew(self.envs))[env_id]
@@ -183,9 +209,9 @@ def _act(
     """Acts in some environments, each in a row of its own: ``(carry of all, carry of these before, action, extras)``.
 
     The rows of a rollout have the keys that they have elsewhere; those of the rollouts ``ahead`` of it, whose keys are not known
-    yet, have keys folded from them.
+    yet, have keys folded from them, by numbers that no environment has.
     """
-    plain, folded = keys[row], jax.vmap(jax.random.fold_in)(keys[row], ahead)
+    plain, folded = keys[row], jax.vmap(jax.random.fold_in)(keys[row], -ahead)
     words = jnp.where(ahead[:, None] == 0, jax.random.key_data(plain), jax.random.key_data(folded))
     own = jax.random.wrap_key_data(words, impl=jax.random.key_impl(keys))
     before = jax.tree.map(lambda x: jnp.asarray(x)[env_id], carry)

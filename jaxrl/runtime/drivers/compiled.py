@@ -16,9 +16,10 @@ from jaxrl.masks import nothing_allowed
 from jaxrl.rollout import Row, episode_metrics, to_rollout
 from jaxrl.rows import finish_row, first_input, no_episode
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
-from jaxrl.runtime.drivers.pools import open_envs
+from jaxrl.runtime.drivers.pools import close_envs, open_envs
 from jaxrl.runtime.drivers.sampler import host_env, row_keys, stack
 from jaxrl.runtime.drivers.stepping import check_mask
+from jaxrl.runtime.system.compiling import Prepared
 from jaxrl.seeds import over_seeds
 from jaxrl.types import (
     Agent,
@@ -86,7 +87,7 @@ class CompiledSampler:
             np.zeros((num_seeds, agent.num_envs), bool),  # type: ignore[arg-type]
             stack([no_episode(agent.num_envs)] * num_seeds),
         )
-        self.program = jax.jit(partial(_collect, agent, self.env, compiled))
+        self.program = Prepared(jax.jit(partial(_collect, agent, self.env, compiled)))
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
         given = (policy, key)
@@ -100,7 +101,7 @@ class CompiledSampler:
 
     def close(self) -> None:
         for envs in self.envs:
-            envs.close()
+            close_envs(self.env, envs)
 
     def _refuse(self, rollout: Rollout, faults: Faults) -> None:
         """Raise the error that the first row with a fault raises on the host."""

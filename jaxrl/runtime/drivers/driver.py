@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxrl.runtime.drivers.suspects import Suspects
 from jaxrl.types import Agent, Metrics, PyTree
 
 
@@ -23,8 +24,12 @@ class Driver(Protocol):
     def adopt(self, states: PyTree, iteration: int) -> PyTree:
         """Go on from restored states: whatever of them does not survive on the host is made anew."""
 
-    def seal(self, states: PyTree) -> PyTree:
-        """States whose replay, if they have one, knows that the next rows do not follow those stored; uses the old ones up."""
+    def seal(self, states: PyTree, which: np.ndarray | None = None) -> PyTree:
+        """States whose replay, if they have one, knows that the next rows do not follow those stored; uses the old ones up.
+
+        Args:
+          which: bool[num_seeds]; None: of all seeds.
+        """
 
     def place(self, states: PyTree) -> PyTree:
         """States that were changed by a function of the user's, where ``iterate`` wants them."""
@@ -40,6 +45,10 @@ class Driver(Protocol):
 
     def policies(self, states: PyTree) -> PyTree:
         """The Policy of every seed, in memory of its own; every leaf is [num_seeds, ...]."""
+
+    def suspects(self, states: PyTree, which: np.ndarray) -> Suspects:
+        """Which environments gave numbers that are not finite to the seeds ``which``, bool[num_seeds], that the last ``iterate``
+        has frozen: [num_seeds, num_envs]."""
 
     # One that may do fewer iterations than it is asked for has `failure`, the error that it then was, and `done`. A driver that
     # knows what compilation took has `compile_seconds`; one that shares the environments of a seed out over devices,

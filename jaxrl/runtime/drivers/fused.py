@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
@@ -19,9 +18,12 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl.agent import state_shapes
 from jaxrl.parallel import DATA, SEEDS, check_replicas, make_mesh, on_axis, seed_specs
+from jaxrl.private_jax import known_options
 from jaxrl.replay.size import stored_bytes
 from jaxrl.runtime.checkpoint.states import seal
+from jaxrl.runtime.drivers.suspects import Suspects, of_next_rollout
 from jaxrl.runtime.hosts.group import current
+from jaxrl.runtime.system.compiling import Compiling, compiled
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.seeds import alone, per_seed
 from jaxrl.training import evaluate, evaluation_key, freezing, run_iterations
@@ -36,7 +38,7 @@ CPU_OPTIONS: dict[str, bool | int | str] = {
     # The default is 256 bits also where the processor has 512: PPO's step takes 5 to 9 % longer. Others use what they have.
     "xla_cpu_prefer_vector_width": 512,
 }
-"""Of the compiler, for programs on a CPU."""
+"""Of the compiler, for programs on a CPU; those that this jaxlib knows are used."""
 QUICK_OPTIONS = CPU_OPTIONS | {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -76,8 +78,9 @@ class FusedDriver:
         self._seeds = np.asarray(seeds, np.uint32)
         self._mesh = make_mesh({SEEDS: len(devices) // devices_per_seed, DATA: devices_per_seed}, devices)
         on_cpu, warmup_rows = devices[0].platform == "cpu", agent.algorithm.warmup_iterations * agent.steps_per_iteration
-        self._compiler_options = CPU_OPTIONS if on_cpu else None
-        self._init_options = QUICK_OPTIONS if on_cpu and warmup_rows <= QUICK_ROWS else self._compiler_options
+        quickly = QUICK_OPTIONS if warmup_rows <= QUICK_ROWS else CPU_OPTIONS
+        self._init_options = known_options(quickly) if on_cpu else None
+        self.compiler_options = known_options(CPU_OPTIONS) if on_cpu else None
         self.programs: dict[Any, Any] = {}
         """Compiled, by name; each on its first use."""
 
@@ -95,10 +98,9 @@ class FusedDriver:
             size, here = stored_bytes(self.agent.algorithm, init.out_info.learner), list(self._mesh.local_devices)
             # Each process knows its own memory.
             check_replay_fits(self.agent, size * len(here) // self._mesh.size, len(self._seeds), here)
-            with ThreadPoolExecutor(1) as background:  # XLA compiles one while Python traces the other
-                compiled = background.submit(init.compile, self._init_options)
-                self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))
-                self.programs["init"] = compiled.result()
+            compiling = Compiling(partial(init.compile, self._init_options))  # while Python traces the other
+            self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))
+            self.programs["init"] = compiling.result()
             self.compile_seconds += time.perf_counter() - start
         return self.programs["init"](*args)
 
@@ -115,9 +117,10 @@ class FusedDriver:
         """Restored states are whole: nothing to do."""
         return states
 
-    def seal(self, states: AgentState) -> AgentState:
-        """Replay that knows of the seam before its next rows; ``states`` is used up."""
-        return self.call("seal", partial(seal, self.agent), (0,), states, donate=True, gives=self._specs)
+    def seal(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
+        """Replay that knows of the seam before its next rows, of all seeds or of some; ``states`` is used up."""
+        args = (states,) if which is None else (states, which)
+        return self.call(("seal", len(args)), partial(seal, self.agent), (0,) * len(args), *args, donate=True, gives=self._specs)
 
     def place(self, states: AgentState) -> AgentState:
         """In shards again, wherever the caller's functions left them."""
@@ -146,6 +149,11 @@ class FusedDriver:
             return result.episodic_return, result.episodic_length
 
         return self.call(("evaluate", num_episodes, explore), play, (0, 0, None), self._seeds, states, np.int32(iteration))
+
+    def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
+        """Which environments broke a seed that was just frozen, [num_seeds, num_envs]: what it broke by is made again."""
+        look = partial(of_next_rollout, self.stepping)
+        return self.call("suspects", look, (0,), states, gives=P(SEEDS, DATA))
 
     def policies(self, states: AgentState) -> Policy:
         """Copies, which outlive the states."""
@@ -209,7 +217,8 @@ class FusedDriver:
         self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False, gives: Any = PER_SEED
     ) -> Any:
         mapped = self._mapped(function, axes, *args, gives=gives)
-        return self._lower(mapped, *args, donate_argnums=(0,) if donate else ()).compile(self._compiler_options)
+        lowered = self._lower(mapped, *args, donate_argnums=(0,) if donate else ())
+        return compiled(partial(lowered.compile, self.compiler_options))
 
     def _lower(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         with no_collections():

@@ -16,13 +16,18 @@ import numpy as np
 
 from jaxrl.agent import check_key
 from jaxrl.envs.child import WorkerFailed
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.in_place import join_rows, split_rows
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.drivers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
+from jaxrl.runtime.drivers.programs import SameAgent, acting_program
 from jaxrl.runtime.drivers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.drivers.suspects import Lookout, Suspects, of_replay
 from jaxrl.runtime.hosts.group import current
+from jaxrl.runtime.system.compiling import Prepared
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.seeds import over_seeds, per_seed
 from jaxrl.training import (
@@ -31,9 +36,7 @@ from jaxrl.training import (
     check_episodes,
     evaluation_key,
     freezing,
-    join_rows,
     policy_of,
-    split_rows,
 )
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
 
@@ -48,7 +51,7 @@ class InPlace:
     def __init__(self, algorithm: Algorithm, function: Callable[[Any, Any], Any], num_seeds: int | None = None) -> None:
         function = over_seeds(num_seeds)(function)
         self.split = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1)
-        self.jitted = jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0)
+        self.jitted = Prepared(jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0))
 
     def __call__(self, learner: Any, given: Any) -> Any:
         return self.jitted(*self.split(learner), given)
@@ -66,7 +69,7 @@ class HostLearner:
     def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
         self.agent, self.sampler = agent, sampler
         algorithm, over = agent.algorithm, over_seeds(num_seeds)
-        self.start: Callable[..., AgentState] = agent.init if num_seeds is None else jax.jit(over(agent.init))
+        self.start: Callable[..., AgentState] = agent.init if num_seeds is None else Prepared(jax.jit(over(agent.init)))
         self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
         self.update = InPlace(algorithm, algorithm.update, num_seeds)
         self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
@@ -145,10 +148,11 @@ class HostDriver:
         self.thread: ThreadPoolExecutor | None = None
         self.pending: deque[Callable[[], Collected]] = deque()
         """What waits for the rollouts of the next iterations."""
-        self.failure: WorkerFailed | None = None
+        self.failure: WorkerFailed | EnvironmentFailed | None = None
         """Why the last ``iterate`` did fewer iterations than it was asked for."""
         self.done = 0
         """How many it did."""
+        self.lookout = Lookout(len(self.seeds), agent.num_envs)
 
     def init(self, hyperparams: Any = None) -> AgentState:
         """New states, [num_seeds, ...], and environments that stand where they begin."""
@@ -167,9 +171,10 @@ class HostDriver:
         self._open([int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31) for seed in self.seeds])
         return self.seal(states)
 
-    def seal(self, states: AgentState) -> AgentState:
-        """Replay that knows of the seam before its next rows."""
-        return jax.jit(over_seeds(len(self.seeds))(partial(seal, self.agent)), donate_argnums=0)(states)
+    def seal(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
+        """Replay that knows of the seam before its next rows, of all seeds or of some."""
+        args = (states,) if which is None else (states, which)
+        return jax.jit(over_seeds(len(self.seeds))(partial(seal, self.agent)), donate_argnums=0)(*args)
 
     def place(self, states: AgentState) -> AgentState:
         """On the one device; a number, which no checkpoint holds, becomes an array."""
@@ -183,7 +188,8 @@ class HostDriver:
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, np.ndarray]:
         """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``.
 
-        The rows that ``states`` store are used up. Where workers fail for good it ends before, and ``failure`` says why.
+        The rows that ``states`` store are used up. Where workers fail for good, or an environment does, it ends before, and
+        ``failure`` says why.
         """
         learner, total = self.learner, None
         assert learner is not None
@@ -193,7 +199,7 @@ class HostDriver:
         while self.done < iterations and going.any():
             try:
                 states, going, metrics = self._once(learner, states, going, watch)
-            except WorkerFailed as error:
+            except (WorkerFailed, EnvironmentFailed) as error:
                 self.failure = error
                 break
             total = metrics if total is None else self.merge(total, metrics)
@@ -212,7 +218,18 @@ class HostDriver:
             collected = collect()
         with watch("learning"):
             states, alive, metrics = learner.learn_alive(states, collected, going)
-            return states, current().fetch(alive), metrics
+            alive = current().fetch(alive)
+        self.lookout.look(collected[0], np.asarray(going) & ~np.asarray(alive))
+        return states, alive, metrics
+
+    def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
+        """See ``Driver``: by the rollouts that seeds broke by, and the rows that they store."""
+        stored = jax.jit(over_seeds(len(self.seeds))(partial(of_replay, self.agent.algorithm)))(states.learner)
+        found = self.found_in_rollouts()
+        return found if stored is None else found.union(current().fetch(stored))
+
+    def found_in_rollouts(self) -> Suspects:
+        return self.lookout.found
 
     def _ask_ahead(self, learner: HostLearner, states: AgentState) -> None:
         """Begin the rollout of this iteration, and those that are to be under way while it is learnt from: by which parameters
@@ -290,9 +307,10 @@ def evaluate_host(
     env, algorithm = host_env(agent), agent.algorithm
     check_key(key, vmapped="agent.init")
     policy = policy_of(agent, policy)
-    act = jax.jit(partial(algorithm.act, explore=explore))
+    act = acting_program(SameAgent(agent), explore)
     env_id = jnp.arange(num_episodes, dtype=jnp.int32)
-    seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+    reset_key, key = jax.random.split(key)
+    seed = int(jax.random.randint(reset_key, (), 0, 2**31 - 1))
     with contextlib.closing(Stepper(env, num_episodes, seed, evaluation=True)) as envs:
         envs.reset()
         carry = algorithm.initial_carry(num_episodes)

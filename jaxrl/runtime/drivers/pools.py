@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tree
 
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.runtime.system.warn import warn
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 
@@ -21,6 +23,11 @@ def begun_anew(envs: HostEnvs) -> np.ndarray | bool:
     """In which environments the last row is that of a reset which nobody asked for: see ``jaxrl.types.HostEnvs``."""
     tell = getattr(envs, "begun_anew", None)
     return False if tell is None else np.asarray(tell(), bool)
+
+
+def takes_batch_size(env: HostEnv) -> bool:
+    """Whether its batches give as many rows at once as they are opened for: see ``jaxrl.types.HostEnvs``."""
+    return "batch_size" in inspect.signature(env.open).parameters
 
 
 class Pending:
@@ -147,6 +154,15 @@ class Pools:
 
     def _split(self, batch: np.ndarray) -> np.ndarray:
         return batch.reshape(len(self._pools), self._num_envs, *batch.shape[1:])
+
+
+def close_envs(env: HostEnv, envs: HostEnvs) -> None:
+    """Release environments that ``open_envs`` gave. Nothing comes after it, so what fails there is only reported."""
+    try:
+        envs.close()
+    except Exception as error:
+        why = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
+        warn(f"{env.name}: its environments could not be closed ({' '.join(why.split())}); no result depends on that")
 
 
 def _join(parts: Sequence[Any]) -> Any:

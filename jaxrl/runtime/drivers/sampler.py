@@ -14,6 +14,7 @@ from jaxrl.rollout import Row, episode_metrics, to_rollout
 from jaxrl.runtime.drivers.buffer import Index, RolloutBuffer
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.system.compiling import Prepared
 from jaxrl.seeds import over_seeds
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
@@ -115,7 +116,7 @@ class HostSampler:
         self.num_envs = agent.num_envs if num_envs is None else num_envs
         self.num_rows = agent.rollout_length
         self.env_id = first_id + jnp.arange(self.num_envs, dtype=jnp.int32)
-        self.act = jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None)))
+        self.act = Prepared(jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None))))
         self.row_keys = jax.jit(over(partial(row_keys, num_rows=self.num_rows)))
         self.metrics = jax.jit(over(episode_metrics))
         self.watch, self.groups = Stopwatch(), list[Group]()

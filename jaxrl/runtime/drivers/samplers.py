@@ -20,13 +20,17 @@ SAMPLERS: dict[str, SamplerFn] = {
 }
 
 
+TOLERANT = "use a rule with replay, or one that corrects for them, as PPO and IMPALA do"
+
+
 def check_sampler(agent: Agent, name: str) -> str:
     """Refuse a sampler that is unknown, or that cannot serve the agent.
 
     Raises:
-      ValueError: there is no such sampler; the environments are in JAX, or cannot be halved.
+      ValueError: there is no such sampler; the environments are in JAX, or cannot be halved; or the rule takes rollouts for its
+        policy's own.
     """
-    if name not in SAMPLERS:
+    if not isinstance(name, str) or name not in SAMPLERS:
         raise unknown("sampler", name, list(SAMPLERS))
     if name == "sync":
         return name
@@ -34,6 +38,11 @@ def check_sampler(agent: Agent, name: str) -> str:
         raise ValueError(
             f"sampler={name!r} is for environments on the host, and {agent.env.name} runs in JAX, in one program with what "
             "learns: leave sampler out"
+        )
+    if name == "async" and not agent.algorithm.tolerates_lag:
+        raise ValueError(
+            f"sampler='async' begins rollouts by older parameters than those that learn, and {_learns_as_its_own(agent)}: use "
+            f"another sampler, or {TOLERANT}"
         )
     if name != "xla" and agent.num_envs % 2:
         raise ValueError(f"sampler={name!r} steps halves of num_envs={agent.num_envs}: use an even number")
@@ -54,7 +63,11 @@ def check_overlap(agent: Agent, overlap: bool) -> bool:
         raise ValueError(f"overlap=True is for environments on the host, and {agent.env.name} runs in JAX: leave overlap out")
     if not agent.algorithm.tolerates_lag:
         raise ValueError(
-            f"overlap=True collects by parameters that are an update old, and {algorithm_name(agent.spec)} learns as if they "
-            "were its own: leave overlap out, or use a rule with replay, or one that corrects for them, as PPO and IMPALA do"
+            f"overlap=True collects by parameters that are an update old, and {_learns_as_its_own(agent)}: leave overlap out, or "
+            f"{TOLERANT}"
         )
     return True
+
+
+def _learns_as_its_own(agent: Agent) -> str:
+    return f"{algorithm_name(agent.spec)} learns as if they were its own"

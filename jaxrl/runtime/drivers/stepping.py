@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import tree
 
+from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.masks import MASK_KEY, nothing_allowed
 from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
-from jaxrl.runtime.drivers.pools import Pending, begun_anew, can_send, open_envs
-from jaxrl.types import HostEnv, PyTree
+from jaxrl.runtime.drivers.pools import Pending, begun_anew, can_send, close_envs, open_envs
+from jaxrl.types import HostEnv, HostStep, PyTree
 
 
 def _copy(arrays: PyTree) -> PyTree:
@@ -66,11 +67,13 @@ class Stepper:
     def send(self, action: np.ndarray) -> None:
         """Begin a row, which ``recv`` ends; meanwhile the environments step, where they do so in the background."""
         self._action = action
+        check_seen(self._env, self.input.obs, action, self._env_id)
         self._row.send(action)
 
     def recv(self, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
         """The row that was begun, as ``step`` gives it."""
         reached, action = self._row.recv(), self._action
+        check_flags(self._env, reached)
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
         done = self.done | begun_anew(self._envs)
         if self._cut.any():
@@ -89,7 +92,7 @@ class Stepper:
         return np.asarray(envs.render())
 
     def close(self) -> None:
-        self._envs.close()
+        close_envs(self._env, self._envs)
 
     def _begin_anew(self, obs: PyTree) -> PyTree:
         """Reset the environments that do not know that their episodes were cut: ``obs`` with their first observations."""
@@ -102,6 +105,31 @@ class Stepper:
         new_obs = reset_where(self._cut)
         mask: Any = self._cut | begun_anew(self._envs)  # another process may have taken the place of theirs
         return tree.map_structure(lambda new, old: np.where(per_row(mask, old), new, old), new_obs, obs)
+
+
+def check_flags(env: HostEnv, reached: HostStep) -> None:
+    """Refuse what says nothing about the ends of episodes, such as None, whose truth would pass for an answer."""
+    shape = np.shape(reached.reward)
+    for name in ("terminated", "truncated"):
+        flags = np.asarray(getattr(reached, name))
+        if flags.dtype.kind not in "biu" or flags.shape != shape:
+            what = f"{flags.dtype}{list(flags.shape)}" if flags.ndim else repr(getattr(reached, name))
+            raise EnvironmentFailed(f"{env.name}: step gave {name}={what}; it must be an array bool{list(shape)}")
+
+
+def check_seen(env: HostEnv, obs: PyTree, action: np.ndarray, env_id: np.ndarray) -> None:
+    """Blame the environment, and not the policy, for an action that is NaN where the observation was."""
+    if action.dtype.kind != "f" or np.isfinite(action).all():
+        return
+    lost = ~np.isfinite(action).reshape(len(action), -1).all(1)
+    floats = [x.reshape(len(x), -1) for x in map(np.asarray, tree.flatten(obs)) if x.dtype.kind == "f"]
+    where = env_id[lost & np.logical_or.reduce([~np.isfinite(x).all(1) for x in floats] or [np.zeros(len(lost), bool)])]
+    if where.size:
+        named = ", ".join(map(str, np.unique(where)[:8]))
+        raise EnvironmentFailed(
+            f"{env.name}: the observation of environment {named} is NaN or infinite, and so is the policy's action: mend the "
+            "environment, which jaxrl.check_env looks through"
+        )
 
 
 def check_mask(env: HostEnv, obs: PyTree, done: np.ndarray, env_id: np.ndarray) -> None:

@@ -11,9 +11,9 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 import jax
-from jax._src import distributed  # its store of short texts has no public door; orbax goes in here, too
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxrl.private_jax import Coordination, coordination
 from jaxrl.types import PyTree
 
 T = TypeVar("T")
@@ -42,10 +42,7 @@ class Group:
     """
 
     def __init__(self) -> None:
-        state = distributed.global_state
-        self._store: Any = state.client
-        self.process_id: int = state.process_id or 0
-        self.num_processes: int = (state.num_processes or 1) if state.client is not None else 1
+        self._store, self.process_id, self.num_processes = coordination() or Coordination(None, 0, 1)
         self._turn = 0
 
     @property
@@ -165,6 +162,6 @@ _current: Group | None = None
 def current() -> Group:
     """The group of this process, as it is now."""
     global _current
-    if _current is None or (_current.is_alone and distributed.global_state.client is not None):
+    if _current is None or (_current.is_alone and jax.distributed.is_initialized()):
         _current = Group()
     return _current

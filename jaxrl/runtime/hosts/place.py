@@ -12,6 +12,9 @@ COORDINATOR, NUM_PROCESSES, PROCESS_ID = "JAXRL_COORDINATOR", "JAXRL_NUM_PROCESS
 HEARTBEAT = "JAXRL_HEARTBEAT"
 """The variable that says after how many seconds without a sign of life a process is taken for dead."""
 
+PORT_TAKEN = 98
+"""The exit code of process 0 where another program has the group's port; ``jaxrl launch`` then chooses another one."""
+
 DEFAULT_PORT = 14_270
 FIRST_PORT, NUM_PORTS = 61_440, 4_096
 """Ports of which a job's number chooses one, where a scheduler names none: all processes choose the same."""

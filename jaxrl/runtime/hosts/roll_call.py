@@ -1,4 +1,4 @@
-"""The processes of a group meet before JAX connects them: whoever is missing, there twice, or other than the rest is told of.
+"""Processes of a group meet before JAX connects them: one that is missing, there twice, or other than the rest is named.
 
 JAX itself aborts a process (SIGABRT, a page of stack) whose group is not as it says, and tells the others nothing.
 """
@@ -6,111 +6,146 @@ JAX itself aborts a process (SIGABRT, a page of stack) whose group is not as it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
-import json
 import os
 import socket
 import time
 from typing import Any
 
-from jaxrl.runtime.hosts.place import Place
+from jaxrl.runtime.hosts.door import Door
+from jaxrl.runtime.hosts.place import Place, is_loopback
+from jaxrl.runtime.hosts.wire import SECRET, Forged, clean, new_nonce, opened, parsed, read_line, sealed
 
-LONGEST = 65_536
-"""Bytes of a message; what is longer does not come from jaxrl."""
 GRACE = 5.0
-"""Seconds that process 0's answer may take after its own time is over, and one message."""
+"""Seconds that process 0's answer may take after its own time is over."""
+
+LONGEST_PROBLEM = 2_000
+"""Characters of what process 0 says is wrong."""
 
 
-def roll_call(place: Place, about: dict[str, Any], timeout: float) -> None:
+class PortTaken(OSError):
+    """Another program listens where the group is to meet; elsewhere it can."""
+
+
+def roll_call(place: Place, about: dict[str, Any], timeout: float, secret: bytes = b"") -> str | None:
     """Meet the others at the coordinator's address, and leave it free.
 
     Args:
       about: plain JSON data that must be the same in all processes: versions, say.
       timeout: seconds in which all must come.
+      secret: of the group; those that have another one are strangers. Empty: everybody has it.
+
+    Returns:
+      In process 0 the address at which they have met, one of this machine's.
 
     Raises:
       ValueError: they do not fit together; all are told the same, with what to change.
-      TimeoutError: somebody did not come; the message says who.
-      OSError: the coordinator's address is no place to meet.
+      TimeoutError: one did not come; the message says which.
+      PortTaken: another program has the coordinator's port, which is an OSError.
+      OSError: the coordinator's address is not one of process 0's machine.
     """
     mine = {"process_id": place.process_id, "num_processes": place.num_processes, "name": name_of_this(), "about": about}
     if place.process_id:
-        _report(place, mine, timeout)
-    else:
-        _call(place, mine, timeout)
+        _report(place, mine, timeout, secret)
+        return None
+    return _call(place, mine, timeout, secret)
 
 
 def name_of_this() -> str:
     return f"{socket.gethostname()}, pid {os.getpid()}"
 
 
-def bind_address(place: Place) -> tuple[str, int]:
-    """Where process 0 listens: at its own address, or, where that is a name, at all: a machine may know its name otherwise than
-    others do."""
-    host, port = place.address
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return ("127.0.0.1" if place.is_local else "0.0.0.0"), port
-    return host, port
-
-
 # ------------------------------------------------------------------------------------------------------------------- process 0
 
 
-def _call(place: Place, mine: dict[str, Any], timeout: float) -> None:
+def _call(place: Place, mine: dict[str, Any], timeout: float, secret: bytes) -> str:
     """Wait for all the others, compare them, and tell each how that went."""
     late, reports = time.monotonic() + timeout, {0: mine}
-    with contextlib.ExitStack() as open_until_told:
-        connections: list[socket.socket] = []
-        listener = open_until_told.enter_context(_listen(place))
+    with _listen(place, late) as listener, contextlib.closing(Door(listener, secret)) as door:
+        host = listener.getsockname()[0]
         problem: str | None = None
         late_is_why = False
         while problem is None and len(reports) < place.num_processes:
-            listener.settimeout(max(0.01, late - time.monotonic()))
-            try:
-                connection = open_until_told.enter_context(listener.accept()[0])
-                connection.settimeout(GRACE)
-                report = _receive_report(connection)
-            except TimeoutError:
-                if time.monotonic() >= late:
-                    problem, late_is_why = _missing(place, reports, timeout), True
-                continue
-            except (OSError, ValueError):  # somebody who looks for open ports, say
-                continue
-            connections.append(connection)
-            problem = why_unfit(reports, report)
-            reports[report["process_id"]] = report
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.sendall(json.dumps({"problem": problem, "late": late_is_why}).encode() + b"\n")
+            if (report := door.next_report(late)) is None:
+                problem, late_is_why = _missing(place, reports, timeout, door.forged), True
+            elif (problem := why_unfit(reports, report)) is None:
+                reports[report["process_id"]] = report
+        door.answer({"problem": problem, "late": late_is_why})
     if problem is not None:
         raise TimeoutError(problem) if late_is_why else ValueError(problem)
+    return str(host)
 
 
-def _receive_report(connection: socket.socket) -> dict[str, Any]:
-    report, kinds = _receive(connection), {"process_id": int, "num_processes": int, "name": str, "about": dict}
-    if not all(isinstance(report.get(key), kind) for key, kind in kinds.items()):
-        raise ValueError("no report of jaxrl's")
-    return report
+def _listen(place: Place, late: float) -> socket.socket:
+    """A socket at the coordinator's address, and at no other of this machine's."""
+    while True:
+        try:
+            return _listen_now(place)
+        except OSError as error:
+            unknown = isinstance(error, socket.gaierror)
+            if (unknown or (_is_name(place) and error.errno == errno.EADDRNOTAVAIL)) and time.monotonic() < late:
+                time.sleep(0.05)  # a name that a cluster will know in a moment, or knows of the machine before this one
+                continue
+            reason = f"this machine does not know that name ({error.strerror})" if unknown else error.strerror
+            raise (PortTaken if error.errno == errno.EADDRINUSE else OSError)(
+                error.errno,
+                f"process 0 cannot meet the others at coordinator={place.coordinator!r}: {reason}. Give an address of this "
+                "machine, and a port that is free; one other process that is number 0, too, would hold it",
+            ) from None
 
 
-def _listen(place: Place) -> socket.socket:
-    host, port = bind_address(place)
+def _listen_now(place: Place) -> socket.socket:
+    """At the first address that is this machine's."""
+    *others, last = addresses(place)
+    for host in others:
+        try:
+            return _server(host, place)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    return _server(last, place)
+
+
+def _server(host: str, place: Place) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, place.address[1]), family=family, backlog=1024)
+
+
+def _is_name(place: Place) -> bool:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"process 0 cannot meet the others at coordinator={place.coordinator!r}: {error.strerror}. Give an address of this "
-            "machine, and a port that is free; one other process that is number 0, too, would hold it",
-        ) from None
+        ipaddress.ip_address(place.address[0])
+    except ValueError:
+        return True
+    return False
+
+
+def addresses(place: Place) -> list[str]:
+    """Those of process 0 to which the coordinator's name leads.
+
+    Raises:
+      OSError: the name is not known.
+      ValueError: other machines cannot reach them.
+    """
+    host, port = place.address
+    if not _is_name(place):
+        return [host]
+    if place.is_local:
+        return ["127.0.0.1"]
+    given = {str(each[4][0]): None for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    found = sorted(given, key=lambda address: ":" in address)  # what all machines have first
+    if not (reachable := [each for each in found if not is_loopback(each)]):
+        raise ValueError(
+            f"coordinator={place.coordinator!r} leads to {found[0]} on the machine of process 0 (see /etc/hosts), where other "
+            "machines cannot reach it: give the address that they know it by"
+        )
+    return reachable
 
 
 def why_unfit(reports: dict[int, dict[str, Any]], new: dict[str, Any]) -> str | None:
     """Why a process cannot be one of the group of those that came before it, of which 0 is the first."""
     first, number = reports[0], new["process_id"]
-    who = f"process {number} ({new['name']})"
+    who = f"process {number} ({clean(new['name'])})"
     if new["num_processes"] != first["num_processes"]:
         return (
             f"{who} says that there are {new['num_processes']} processes, and process 0 ({first['name']}) that there are "
@@ -118,50 +153,76 @@ def why_unfit(reports: dict[int, dict[str, Any]], new: dict[str, Any]) -> str | 
         )
     if number in reports:
         return (
-            f"two processes say that they are number {number}: {reports[number]['name']}, and {new['name']}: give each a "
-            f"process_id of its own, 0 … {first['num_processes'] - 1}"
+            f"two processes say that they are number {number}: {clean(reports[number]['name'])}, and {clean(new['name'])}: give "
+            f"each a process_id of its own, 0 … {first['num_processes'] - 1}"
         )
     for name, value in first["about"].items():
-        if new["about"].get(name) != value:
-            return f"{who} has {name} {new['about'].get(name)}, and process 0 ({first['name']}) has {value}: install the same"
+        if (other := new["about"].get(name)) != value:
+            return f"{who} has {name} {clean(other)}, and process 0 ({first['name']}) has {value}: install the same"
     return None
 
 
-def _missing(place: Place, reports: dict[int, Any], timeout: float) -> str:
+def _missing(place: Place, reports: dict[int, Any], timeout: float, forged: int) -> str:
     absent = [str(number) for number in range(place.num_processes) if number not in reports]
     shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
+    strangers = f" ({forged} came with another {SECRET})" if forged else ""
     return (
-        f"{len(absent)} of {place.num_processes} processes did not come to {place.coordinator} within {timeout:g} s: number "
-        f"{shown}. See what they say; all need the same coordinator, and a way to it (firewalls)"
+        f"{len(absent)} of {place.num_processes} processes did not come to {place.coordinator} within {timeout:g} s{strangers}: "
+        f"number {shown}. See what they say; all need the same coordinator, and a way to it (firewalls)"
     )
 
 
 # -------------------------------------------------------------------------------------------------------------------- the others
 
 
-def _report(place: Place, mine: dict[str, Any], timeout: float) -> None:
+def _report(place: Place, mine: dict[str, Any], timeout: float, secret: bytes) -> None:
     """Come to process 0, and hear how it went."""
     with _connect(place, timeout) as connection:
+        late, nonce = time.monotonic() + timeout + GRACE, new_nonce()  # process 0 may have come later, and waits as long
+        theirs = _nonce_of(place, connection, late)
         try:
-            connection.settimeout(timeout + GRACE)  # process 0 may have come later, and waits as long
-            connection.sendall(json.dumps(mine).encode() + b"\n")
-            answer = _receive(connection)
+            connection.sendall(sealed({**mine, "nonce": nonce}, secret, theirs))
+            answer = opened(read_line(connection, late), secret, nonce)
+        except Forged:
+            raise ValueError(
+                f"process 0 at coordinator={place.coordinator!r} has another secret than process {place.process_id}: give all "
+                f"the same {SECRET}, or none"
+            ) from None
         except (OSError, ValueError):
             raise TimeoutError(
                 f"process {place.process_id} came to coordinator={place.coordinator!r}, and process 0 did not answer: see what "
-                "it says; or another program has that port"
+                "it says"
             ) from None
     if (problem := answer.get("problem")) is not None:
+        problem = clean(problem, LONGEST_PROBLEM)
         raise TimeoutError(problem) if answer.get("late") else ValueError(problem)
+
+
+def _nonce_of(place: Place, connection: socket.socket, late: float) -> str:
+    """What process 0 sends at once."""
+    what = f"process {place.process_id} came to coordinator={place.coordinator!r}"
+    try:
+        nonce = parsed(read_line(connection, late)).get("nonce")
+        if isinstance(nonce, str):
+            return nonce
+    except TimeoutError:
+        raise TimeoutError(f"{what}, and nothing answers there: another program has that port, or process 0 hangs") from None
+    except (OSError, ValueError):
+        pass
+    raise PortTaken(f"{what}, and what answers there is not process 0: another program has that port; or it has just ended")
 
 
 def _connect(place: Place, timeout: float) -> socket.socket:
     late = time.monotonic() + timeout
     while True:
         try:
-            return socket.create_connection(place.address, max(0.01, late - time.monotonic()))
+            connection = socket.create_connection(place.address, max(0.01, late - time.monotonic()))
+            if connection.getsockname() != connection.getpeername():
+                return connection
+            connection.close()  # TCP has connected it with itself, as happens at a port of this machine where nobody listens
+            reason: str | None = "nobody listens there"
         except socket.gaierror as error:
-            reason: str | None = error.strerror  # a name that a cluster will know in a moment
+            reason = error.strerror  # a name that a cluster will know in a moment
         except OSError as error:
             reason = error.strerror or str(error)
         if time.monotonic() >= late:
@@ -170,17 +231,3 @@ def _connect(place: Place, timeout: float) -> socket.socket:
                 f"({reason}): is it started, is this its address, and does the network let it through?"
             )
         time.sleep(0.05)
-
-
-def _receive(connection: socket.socket) -> dict[str, Any]:
-    """One line of JSON."""
-    text = b""
-    while not text.endswith(b"\n") and len(text) < LONGEST:
-        part = connection.recv(4096)
-        if not part:
-            raise ValueError("the connection ended")
-        text += part
-    message = json.loads(text)
-    if not isinstance(message, dict):
-        raise ValueError("no message of jaxrl's")
-    return message

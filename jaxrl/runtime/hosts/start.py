@@ -10,13 +10,14 @@ import traceback
 from types import TracebackType
 
 import jax
-from jax._src import distributed, xla_bridge
 
 from jaxrl.config import Range, check_number
+from jaxrl.private_jax import backends_started
 from jaxrl.runtime.hosts.group import PATIENCE, Group, ProcessFailed, current
 from jaxrl.runtime.hosts.place import HEARTBEAT, Place, find_place, is_loopback
-from jaxrl.runtime.hosts.roll_call import bind_address, roll_call
-from jaxrl.runtime.records.origin import installed_versions
+from jaxrl.runtime.hosts.roll_call import roll_call
+from jaxrl.runtime.hosts.wire import find_secret
+from jaxrl.runtime.records.origin import installed_versions, source_digest
 
 COMPARED = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
 """Packages of which all processes need the same version."""
@@ -38,16 +39,17 @@ def initialize(
         return current()
     _check_unused()
     _check_own_name(place)
-    roll_call(place, {name: version for name, version in installed_versions().items() if name in COMPARED}, timeout)
+    about = {name: version for name, version in installed_versions().items() if name in COMPARED}
+    host = roll_call(place, about | {"source of jaxrl": source_digest()}, timeout, find_secret(os.environ))
     # JAX would catch SIGTERM, and only take a note of it.
     jax.config.update("jax_enable_preemption_service", False)
-    host, port = bind_address(place)
+    at = None if host is None else f"[{host}]:{place.address[1]}" if ":" in host else f"{host}:{place.address[1]}"
     jax.distributed.initialize(
         place.coordinator,
         place.num_processes,
         place.process_id,
         cluster_detection_method="deactivate",
-        coordinator_bind_address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        coordinator_bind_address=at,
         initialization_timeout=max(1, round(timeout)),
         heartbeat_timeout_seconds=max(1, round(heartbeat)),
         shutdown_timeout_seconds=round(PATIENCE),  # the first may have much to write; one that is dead is found earlier
@@ -69,9 +71,9 @@ def check_heartbeat(heartbeat: float | None) -> float:
 
 
 def _check_unused() -> None:
-    if distributed.global_state.client is not None:
+    if jax.distributed.is_initialized():
         raise ValueError("this process has joined a group before: call jaxrl.parallel.initialize once")
-    if xla_bridge.backends_are_initialized():
+    if backends_started():
         raise ValueError(
             "JAX was used before jaxrl.parallel.initialize: it counts its devices once. Call it first, before any array is made"
         )

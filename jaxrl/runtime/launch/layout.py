@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl.runtime.hosts.place import COORDINATOR, HEARTBEAT, NUM_PROCESSES, PROCESS_ID
+from jaxrl.runtime.hosts.wire import SECRET
 from jaxrl.runtime.system.devices import usable_cores
 from jaxrl.runtime.system.variables import cpu_devices
 
@@ -70,9 +72,9 @@ def visible_gpus(dev: Path = Path("/dev")) -> Sequence[str]:
 
 
 def places(processes: int, heartbeat: float) -> list[dict[str, str]]:
-    """Variables that tell each process of a new group where they meet and which it is."""
+    """Variables that tell each process of a new group where they meet, which it is, and a secret that no other process has."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    group = {COORDINATOR: address, NUM_PROCESSES: str(processes), HEARTBEAT: f"{heartbeat:g}"}
+    group = {COORDINATOR: address, NUM_PROCESSES: str(processes), HEARTBEAT: f"{heartbeat:g}", SECRET: secrets.token_hex(32)}
     return [{**group, PROCESS_ID: str(number)} for number in range(processes)]

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from jaxrl.envs.child import attend
+from jaxrl.runtime.hosts.place import PORT_TAKEN
+from jaxrl.runtime.hosts.roll_call import PortTaken
 
 
 def serve(connection: Connection) -> None:
@@ -48,7 +50,7 @@ def run(command: Sequence[str]) -> int:
             trace = trace.tb_next
         shown = error.with_traceback(trace or error.__traceback__)
         sys.excepthook(type(error), shown, shown.__traceback__)
-        return 1
+        return PORT_TAKEN if isinstance(error, PortTaken) else 1
     return 0
 
 

@@ -11,6 +11,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from jaxrl.envs.child import Child
+from jaxrl.envs.inbox import CHUNK
+from jaxrl.runtime.hosts.place import PORT_TAKEN
 from jaxrl.runtime.launch.output import Output
 
 
@@ -21,15 +23,23 @@ class Kind(IntEnum):
     """It was killed, or stands still."""
     FAILED = 1
     """It ended by an error of its own."""
-    REFUSED = 2
+    DISPLACED = 2
+    """Another program has the port at which they were to meet."""
+    REFUSED = 3
     """It was asked for what cannot be done; another start would not mend that."""
-    SAVED = 3
+    SAVED = 4
     """It ended as after SIGTERM, which lets all save."""
-    ABORTED = 4
+    ABORTED = 5
     """JAX ended it, because another one is gone."""
 
 
-BY_CODE = {2: Kind.REFUSED, 128 + signal.SIGTERM: Kind.SAVED, 128 + signal.SIGABRT: Kind.ABORTED, -signal.SIGABRT: Kind.ABORTED}
+BY_CODE = {
+    2: Kind.REFUSED,
+    PORT_TAKEN: Kind.DISPLACED,
+    128 + signal.SIGTERM: Kind.SAVED,
+    128 + signal.SIGABRT: Kind.ABORTED,
+    -signal.SIGABRT: Kind.ABORTED,
+}
 
 
 class Fault(NamedTuple):
@@ -78,9 +88,10 @@ class Rank:
         return self.is_running and self.when > 0
 
     def hear(self) -> None:
-        """What its connection brings, which is the end."""
-        with contextlib.suppress(EOFError, OSError):
-            self.child.connection.recv()
+        """Take note of the end of its connection; whatever else that brings is not for this process."""
+        with contextlib.suppress(OSError):
+            if os.read(self.child.connection.fileno(), CHUNK):
+                return
         self.when = time.monotonic()
 
     def look(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,6 +11,9 @@ from jaxrl.runtime.launch.group import Group
 from jaxrl.runtime.launch.layout import places
 from jaxrl.runtime.launch.rank import Fault, Kind
 from jaxrl.runtime.loop.interrupt import Interrupt, Interrupted, handled
+
+MAX_MOVES = 10
+"""How often another port is chosen before that counts as a fault like others."""
 
 
 class Plan(NamedTuple):
@@ -39,17 +41,21 @@ def supervise(plan: Plan, show: Callable[[str], None]) -> Fault | None:
       KeyboardInterrupt: a second Ctrl-C; all were ended.
       OSError: so many processes cannot be started.
     """
-    interrupt = Interrupt()
+    interrupt, restart, moves = Interrupt(), 0, 0
     with handled(interrupt.handle):
-        for restart in itertools.count(1):
+        while True:
             fault = _run(plan, interrupt, show)
             if interrupt.requested:
                 raise Interrupted(number=interrupt.requested)
+            if fault is not None and fault.kind is Kind.DISPLACED and moves < MAX_MOVES:
+                moves += 1
+                show("launch: another program has taken the port that was chosen: all start again at another one")
+                continue
+            restart += 1
             if fault is None or fault.kind is Kind.REFUSED or restart > plan.max_restarts:
                 return fault
             others, count = ", and the others were ended" * (len(plan.devices) > 1), f"{restart} of {plan.max_restarts}"
             show(f"launch: {in_words(fault)}{others}. It goes on from its last checkpoint (restart {count})")
-    raise AssertionError
 
 
 def in_words(fault: Fault) -> str:

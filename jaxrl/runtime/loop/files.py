@@ -23,6 +23,7 @@ from jaxrl.runtime.checkpoint.restore import read_agreed_info, read_state
 from jaxrl.runtime.checkpoint.saver import Saver
 from jaxrl.runtime.checkpoint.states import listed, stacked
 from jaxrl.runtime.checkpoint.transfer import describe_source, recorded_source
+from jaxrl.runtime.figures.curves import facts_of
 from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.loop.plan import with_length_of
 from jaxrl.runtime.records.folder import (
@@ -74,7 +75,8 @@ def check_output(output: Output) -> Output:
 class RunFiles:
     """The files of one run.
 
-    Nothing is written before the first record, so that a run that cannot start leaves its folder as it was.
+    Nothing but ``config.json`` is written before the first record. With it a run that is killed while its programs are compiled
+    can be resumed; one that cannot start takes it back, and leaves its folder as it was.
     """
 
     folder: RunFolder
@@ -90,6 +92,7 @@ class RunFiles:
         self._sinks: list[Sink] = []
         self._records: list[Record] = []
         self._origin = (self.folder.config or {}).get("init_from")
+        self._is_announced = False
         self.saver = Saver(
             self.folder,
             spec=self.agent.spec,
@@ -122,6 +125,18 @@ class RunFiles:
             init_from, which = recorded_source(self._origin, os.fspath(self.folder.shown))
         self._origin = describe_source(init_from, which)
         return init_from, which
+
+    def announce(self) -> None:
+        """Write ``config.json`` of a run that is new."""
+        if current().is_first and self.folder.config is None:
+            with self._explaining():
+                self._write_config()
+            self._is_announced = True
+
+    def withdraw(self) -> None:
+        """Take that back, where nothing came of the run."""
+        if self._is_announced and not self._sinks:
+            self.folder.delete_config()
 
     def resume(self, target: PyTree) -> tuple[PyTree, int, list[Record]]:
         """``(states, step, records up to it)`` of the last whole checkpoint.
@@ -230,6 +245,19 @@ class RunFiles:
 
     def _open_sinks(self) -> list[Sink]:
         folder, seeds, records = self.folder.path, self.request["seeds"], self._records
+        if not self._is_announced:
+            self._write_config()
+        if self.saver.saved is not None:
+            keep_earlier_rows(folder / PROGRESS, records)
+        sinks: list[Sink] = [JsonLines(folder, records), BestEffort(PROGRESS, lambda: Csv(folder, seeds, records))]
+        if self.output.tensorboard:
+            settings = [settings_of(self.folder.config or {}, column) for column in range(len(seeds))]
+            sinks.append(BestEffort(TENSORBOARD, lambda: TensorBoard(folder, seeds, records, settings)))
+        if self.output.wandb is not None:
+            sinks.append(WeightsAndBiases(folder, self.output.wandb, self.folder.config or {}, seeds))
+        return sinks
+
+    def _write_config(self) -> None:
         self.folder.write_config(
             self.devices,
             self.devices_per_seed,
@@ -239,14 +267,12 @@ class RunFiles:
             output=self.output._asdict(),
             **({"init_from": self._origin} if self._origin else {}),
         )
-        if self.saver.saved is not None:
-            keep_earlier_rows(folder / PROGRESS, records)
-        sinks: list[Sink] = [JsonLines(folder, records), BestEffort(PROGRESS, lambda: Csv(folder, seeds, records))]
-        if self.output.tensorboard:
-            sinks.append(BestEffort(TENSORBOARD, lambda: TensorBoard(folder, seeds, records)))
-        if self.output.wandb is not None:
-            sinks.append(WeightsAndBiases(folder, self.output.wandb, self.folder.config or {}, seeds))
-        return sinks
+
+
+def settings_of(config: Mapping[str, Any], column: int) -> dict[str, str]:
+    """What a member of a run learns with, for people and as text; parts that were left as they are have no name."""
+    facts = {name: text for name, text in facts_of(config, column).items() if text not in ("None", "[]")}
+    return facts | {"total_steps": str(config["run"]["total_steps"])}
 
 
 def why_incomplete(records: Sequence[Record], step: int, request: Mapping[str, Any]) -> str | None:

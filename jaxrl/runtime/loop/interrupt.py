@@ -6,11 +6,17 @@ import contextlib
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
+
+from jaxrl.runtime.system.compiling import under_way
+
+DEBUG_VARIABLE = "JAXRL_DEBUG"
+"""Where it is set, errors come with their tracebacks."""
 
 # Windows has no SIGHUP.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -34,9 +40,33 @@ def is_echo() -> bool:
 class Interrupted(KeyboardInterrupt):
     """A signal ended what was under way; the exit code of a command is then 128 + ``signal``."""
 
-    def __init__(self, message: str = "", number: int = signal.SIGINT) -> None:
+    def __init__(self, message: str = "", number: int = signal.SIGINT, *, told: bool = False) -> None:
         super().__init__(message)
-        self.signal = number
+        self.signal, self.told = number, told
+        """``told``: whether the message has been shown."""
+
+
+def end_in_a_line() -> None:
+    """Let a script that does not catch ``Interrupted`` end as the command line does: without a traceback, with 128 + ``signal``.
+
+    Where somebody else shows errors (a notebook, a debugger), that is left alone.
+    """
+    if sys.excepthook is sys.__excepthook__ and not os.environ.get(DEBUG_VARIABLE):
+        sys.excepthook = _end_in_a_line
+
+
+def _end_in_a_line(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if not isinstance(error, Interrupted):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    with contextlib.suppress(OSError, ValueError):  # a closed terminal
+        sys.stdout.flush()
+        if not error.told:
+            print(f"jaxrl: {error}", file=sys.stderr, flush=True)
+    code = 128 + error.signal
+    if under_way():  # Python would wait for the compiler
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def leave_while_loading(number: int, frame: FrameType | None) -> None:

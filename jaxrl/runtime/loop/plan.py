@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.config import check_count, check_hyperparam, check_number, whole
+from jaxrl.runtime.loop.pace import SHARE, episodes_within, is_slow
+from jaxrl.runtime.records.record import Record
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
@@ -82,6 +84,8 @@ class Plan(NamedTuple):
     stop_at: float | None
     on_nan: str
     eval_explore: bool
+    eval_share: float | None = None
+    """Rows that evaluations may step per row of training (see ``pace``); None: as many as they take."""
 
     @property
     def total_steps(self) -> int:
@@ -103,8 +107,13 @@ class Plan(NamedTuple):
             now = min(*ahead, self.iterations)
             yield now
 
-    def evaluates(self, trained: int) -> bool:
-        return bool(self.eval_every) and (trained % self.eval_every == 0 or trained == self.iterations)
+    def episodes(self, trained: int, records: Sequence[Record]) -> int:
+        """Of the evaluation after so many iterations; 0 where none is due."""
+        if not self.eval_every or (trained % self.eval_every and trained < self.iterations):
+            return 0
+        if self.eval_share is None or trained >= self.iterations:
+            return self.eval_episodes
+        return episodes_within(self.eval_share, self.eval_episodes, self.rows_at(trained), records, self.rows_at(0))
 
     def describe(self) -> dict[str, Any]:
         return {"total_steps": self.total_steps, **self._asdict()}
@@ -132,6 +141,8 @@ def make_plan(
     if before:
         chunk_iterations = before["chunk_iterations"] if chunk_iterations is None else chunk_iterations
         eval_every = before["eval_every"] if eval_every is None else eval_every
+    bounded = before is None and eval_every is None and stop_at is None and is_slow(agent.env)
+    eval_share = before.get("eval_share") if before else SHARE if bounded else None
     if chunk_iterations is None:
         chunk_iterations = min(-(-iterations // NUM_CHUNKS), max(1, MAX_CHUNK_ROWS // agent.steps_per_iteration))
     chunk_iterations = check_count("chunk_iterations", chunk_iterations)
@@ -149,7 +160,7 @@ def make_plan(
             raise ValueError(f"stop_at={stop_at} needs evaluations, and eval_every=0 leaves them out")
         stop_at = float(stop_at)
     warmup, rows = agent.algorithm.warmup_iterations, agent.steps_per_iteration
-    return Plan(iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan, eval_explore)
+    return Plan(iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan, eval_explore, eval_share)
 
 
 def with_length_of(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

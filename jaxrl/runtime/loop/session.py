@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.metrics import merge, widened
 from jaxrl.runtime.checkpoint.states import with_buffers, with_total_steps
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
@@ -19,9 +20,21 @@ from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.loop.files import RunFiles
 from jaxrl.runtime.loop.interrupt import Interrupt
 from jaxrl.runtime.loop.plan import Plan
+from jaxrl.runtime.loop.telling import divergence, names, spent
 from jaxrl.runtime.records import record as logs
-from jaxrl.runtime.records.record import EVALUATION_LENGTH, EVALUATION_RETURN, Record, as_arrays, mean_over_seeds
+from jaxrl.runtime.records.record import (
+    EVALUATION_EPISODES,
+    EVALUATION_LENGTH,
+    EVALUATION_LONGEST,
+    EVALUATION_RETURN,
+    EVALUATION_TIME,
+    Record,
+    as_arrays,
+    known_rows,
+    mean_over_seeds,
+)
 from jaxrl.runtime.screen.progress import Progress, duration, spread
+from jaxrl.runtime.system.compiling import Abandoned, waiting_unless
 from jaxrl.types import Metrics, PyTree
 
 
@@ -56,6 +69,8 @@ class Session:
         self.history: list[Record] = []
         self.unlogged: list[Record] = []
         self.interrupt, self.group = Interrupt(), current()
+        self.begun_at = 0
+        """After how much training this process took the run up."""
         self.stopped_by = 0
         """The number of the signal by which all processes agreed to stop."""
         self.told_of_interrupt = self.told_of_blanks = False
@@ -64,7 +79,23 @@ class Session:
         self.env_steps = np.zeros(len(self.seeds), np.int64)
         self.diverged = np.zeros(len(self.seeds), bool)
         self.best = -np.inf
+        self.evaluation_seconds = 0.0
+        """Spent on evaluations, without compilation."""
         self.start = time.perf_counter()
+
+    def go(self, hyperparams: Any, init_from: Any, init_which: str, title: str) -> tuple[PyTree, str]:
+        """Train from the beginning to the end: the states, None where a signal came before there were new ones; how it went."""
+        states: PyTree = None
+        try:
+            with waiting_unless(self.may_leave):
+                states = self.train(self.begin(hyperparams, init_from, init_which))
+        except Abandoned:
+            self.stopped_by = self.interrupt.requested
+        return states, self.finish(states, title)
+
+    def may_leave(self) -> bool:
+        """Whether a signal came, and nothing would be lost with what is under way."""
+        return bool(self.interrupt.requested) and self.group.is_alone and self.trained == self.begun_at
 
     def begin(self, hyperparams: Any, init_from: Any, init_which: str = "best") -> PyTree:
         """The states to go on from: those of the last checkpoint in the folder, or new ones."""
@@ -87,6 +118,8 @@ class Session:
         if self.files:
             init_from, init_which = self.files.begin(init_from, init_which)
         source = None if init_from is None else read_source(init_from, init_which)
+        if self.files:
+            self.files.announce()
         states = self.driver.init(hyperparams)
         if self.plan.warmup_iterations:
             self.env_steps = np.asarray(self.fetch(states.warmup_rows), np.int64)
@@ -97,12 +130,14 @@ class Session:
 
     def restore_progress(self, trained: int, records: Sequence[Record]) -> None:
         """Stand where the run stood after so many iterations of training."""
-        self.trained, self.env_steps = trained, np.full(len(self.seeds), self.plan.rows_at(trained))
+        self.trained = self.begun_at = trained
+        self.env_steps = np.full(len(self.seeds), self.plan.rows_at(trained))
         self.history = list(records)
         if records:
             self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
             self.diverged = np.asarray(records[-1]["diverged"], bool)
             self.start -= records[-1]["seconds"]
+            self.evaluation_seconds = records[-1].get(EVALUATION_TIME, 0.0) * records[-1]["seconds"]
             self.best = max(map(self.score, records))
             if self.best > -np.inf and self.files and not self.files.saver.has_best():
                 self.best = -np.inf
@@ -134,12 +169,13 @@ class Session:
     @property
     def ended(self) -> str | None:
         """Why there is nothing left to do, if there is not."""
+        if self.diverged.all():
+            return "stopped, since all seeds diverged,"
         if self.trained >= self.plan.iterations:
             return "done"
         if self.failure is not None:
-            return "stopped, since workers failed,"
-        if self.diverged.all():
-            return "stopped, since all seeds diverged,"
+            who = "an environment" if isinstance(self.failure, EnvironmentFailed) else "workers"
+            return f"stopped, since {who} failed,"
         if self.plan.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"
         last = self.history[-1] if self.trained and self.history else {}
@@ -162,15 +198,19 @@ class Session:
 
     def record(self, states: PyTree, sps: float) -> Record:
         """Where the run stands, and what an evaluation says of it, if one is due."""
-        return {
+        record = {
             "iteration": self.iteration,
             "rows": self.rows,
             "env_steps": self.env_steps,
-            "seconds": time.perf_counter() - self.start,
+            "seconds": 0.0,
             "sps": sps,
             "diverged": self.diverged,
             **self.evaluated(states),
         }
+        record["seconds"] = time.perf_counter() - self.start
+        if self.plan.eval_every:
+            record[EVALUATION_TIME] = self.evaluation_seconds / record["seconds"]
+        return record
 
     def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
         """Go on to ``stop`` iterations of training, evaluate if it is due, log, and save if it is time."""
@@ -183,16 +223,19 @@ class Session:
         seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
         valid = logs.env_steps(metrics, (stop - self.trained) * self.plan.rows_per_iteration)
         self.trained, self.env_steps = stop, self.env_steps + valid
-        self.report_diverged(self.diverged & ~before)
+        self.report_diverged(self.diverged & ~before, states)
 
         record = self.record(states, valid.sum() / seconds)
         record |= {name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()}
         if self.on_chunk:
             given = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
             if given is not None:
-                if self.diverged.any():  # what was frozen and is given something else goes on
-                    self.diverged = record["diverged"] = self.diverged & ~self.changed(states, given)
+                # A frozen seed that is given something else continues, with rows that do not follow those it has stored.
+                revived = self.diverged & self.changed(states, given) if self.diverged.any() else self.diverged
+                self.diverged = record["diverged"] = self.diverged & ~revived
                 states = self.driver.place(given)
+                if revived.any() and self.driver.agent.algorithm.seal is not None:
+                    states = self.driver.seal(states, revived)
         self.keep(states, record)
         return states, record
 
@@ -234,26 +277,27 @@ class Session:
 
     def evaluated(self, states: PyTree) -> Record:
         keys, plan = (EVALUATION_RETURN, EVALUATION_LENGTH), self.plan
-        if not plan.evaluates(self.trained):
-            return {key: np.full(len(self.seeds), np.nan) for key in keys}
-        played = self.fetch(self.driver.evaluate(states, self.iteration, plan.eval_episodes, explore=plan.eval_explore))
+        if not (episodes := plan.episodes(self.trained, self.history)):
+            return {key: np.full(len(self.seeds), np.nan) for key in (*keys, EVALUATION_LONGEST)} | {EVALUATION_EPISODES: 0}
+        begin, compiled = time.perf_counter(), self.compile_seconds
+        played = self.fetch(self.driver.evaluate(states, self.iteration, episodes, explore=plan.eval_explore))
+        self.evaluation_seconds += time.perf_counter() - begin - (self.compile_seconds - compiled)
+        took = {EVALUATION_LONGEST: np.asarray(played[1], np.float64).max(1), EVALUATION_EPISODES: episodes}
         with np.errstate(invalid="ignore", over="ignore"):  # a mean that is no number is told of
             means = [self.without_diverged(np.asarray(x, np.float64).mean(1)) for x in played]
-        return {key: self.blanked(key, x, ~(np.isfinite(x) | self.diverged)) for key, x in zip(keys, means, strict=True)}
+        closed = {key: self.blanked(key, x, ~(np.isfinite(x) | self.diverged)) for key, x in zip(keys, means, strict=True)}
+        return closed | took
 
     def blanked(self, key: str, value: Any, lost: Any) -> Any:
         """Blank where ``lost``: of an infinite number nothing can be drawn, and no mean is taken with it. Told once a run."""
         if np.any(lost) and not self.told_of_blanks:
             self.told_of_blanks = True
             per_seed = np.shape(lost) == (len(self.seeds),)
-            which = f" of seed {self.names(lost)}" if per_seed else ""
+            which = f" of seed {names(self.seeds, lost)}" if per_seed else ""
             self.progress.note(
                 f"{key}{which} is no finite number at step {self.rows:,}: such values are left blank, and count for nothing"
             )
         return np.where(lost, np.nan, value) if np.any(lost) else value
-
-    def names(self, chosen: np.ndarray) -> str:
-        return ", ".join(map(str, np.array(self.seeds)[chosen]))
 
     def without_diverged(self, values: np.ndarray) -> np.ndarray:
         """Blank for seeds that are lost, so that means are those of the others."""
@@ -269,28 +313,27 @@ class Session:
             time.sleep(0.002)
         return self.group.fetch(tree)
 
-    def report_diverged(self, new: np.ndarray) -> None:
+    def report_diverged(self, new: np.ndarray, states: PyTree) -> None:
         if new.any():
-            self.progress.note(
-                f"seed {self.names(new)}: losses or parameters are NaN or infinite by step {self.rows:,}: frozen as before that, "
-                "and left out from here on; a smaller learning_rate may help"
-            )
+            look = getattr(self.driver, "suspects", None)
+            suspects = look and self.fetch(look(states, new))
+            for line in divergence(self.seeds, new, suspects, self.rows):
+                self.progress.note(line)
 
     def finish(self, states: PyTree, title: str) -> str:
         """Write what the end leaves, and say in one line how it went."""
         history, took = as_arrays(self.history), duration(time.perf_counter() - self.start)
-        files = self.files if self.trained and history else None
+        files = self.files if self.trained and history and states is not None else None
         if files:
             files.finish(states, self.iteration, history, title=title, subtitle=f"{self.rows:,} steps per seed in {took}")
-        compilation = f" (compilation {duration(self.compile_seconds)})" if self.compile_seconds else ""
-        parts = [f"{self.ended or 'stopped'} at step {self.rows:,} of {self.plan.total_steps:,} after {took}{compilation}"]
-        evaluated = history.get(EVALUATION_RETURN, np.empty(0))
-        if known := [row for row in evaluated if not np.isnan(row).all()]:
+        how = f"{self.ended or 'stopped'} at step {self.rows:,} of {self.plan.total_steps:,} after {took}"
+        parts = [how + spent({"compilation": self.compile_seconds, "evaluation": self.evaluation_seconds})]
+        if known := known_rows(history, EVALUATION_RETURN):
             parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
         if files:
             parts.append(f"results in {files.folder.shown}")
-            if not self.ended or self.failure:
-                parts.append(f"resume with: {files.resume_command}")
+        if self.files and (not self.ended or self.failure):
+            parts.append(f"resume with: {self.files.resume_command}")
         return "; ".join(parts)
 
     def changed(self, before: PyTree, after: PyTree) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from jaxrl.envs import check
+from jaxrl.envs import check, make_env
 from jaxrl.runtime.screen.progress import spinner
-from jaxrl.types import Env, HostEnv, Key
+from jaxrl.types import Env, EnvLike, HostEnv, Key
 
 
-def check_env(env: Env | HostEnv, *, key: Key | None = None, steps: int = 50) -> None:
+def check_env(env: EnvLike, *, key: Key | None = None, steps: int = 50) -> None:
     """Run an environment of your own through everything that jaxrl relies on; seconds, most of them compiling.
 
     After a look at spaces, shapes and types, a pure ``Env`` is traced twice (hidden state, NumPy's randomness), batched by
@@ -17,11 +17,14 @@ def check_env(env: Env | HostEnv, *, key: Key | None = None, steps: int = 50) ->
     rewards finite, and equal keys or seeds must give equal results.
 
     Args:
+      env: what builders take: an id, an Env, a HostEnv or a Gymnasium class.
       key: a typed key for actions and environments; by default ``jax.random.key(0)``. Host environments get the seed 0.
       steps: how many steps each environment takes.
 
     Raises:
       EnvError: all problems found, each with its fix. Those of shape come first, alone: nothing can run before they are solved.
     """
-    with spinner(f"check_env {getattr(env, 'name', '')}".rstrip()) as say:
+    if not isinstance(env, Env | HostEnv):
+        env = make_env(env)
+    with spinner(f"check_env {env.name}") as say:
         check.check_env(env, key=key, steps=steps, say=say)

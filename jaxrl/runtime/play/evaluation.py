@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from jaxrl import training
-from jaxrl.agent import check_agent, refuse_env_params
+from jaxrl.agent import check_agent, check_key, refuse_env_params
+from jaxrl.config import check_switches
 from jaxrl.names import says_keywords
-from jaxrl.training import Evaluation
+from jaxrl.runtime.drivers.programs import SameAgent, evaluation_program
+from jaxrl.training import Evaluation, check_episodes, check_one_policy
 from jaxrl.types import Agent, AgentState, HostEnv, Key, Policy, PyTree
 
 
@@ -22,7 +23,8 @@ def evaluate(
 ) -> Evaluation:
     """Play ``num_episodes`` whole episodes, one in each of as many parallel environments, so that short ones are not favoured.
 
-    Pure environments run as ``jaxrl.training.evaluate`` (jit it if you call it often); host environments run on the host.
+    Pure environments run in one program, which is kept for the next call with the same agent and arguments, whatever the policy
+    and the key; ``jaxrl.training.evaluate`` is the pure function. Host environments run on the host.
 
     Args:
       policy: a Policy, or an AgentState of one seed.
@@ -37,8 +39,13 @@ def evaluate(
       ValueError: ``num_episodes`` or ``max_steps`` below 1, or ``env_params`` for a host environment.
     """
     check_agent(agent)
+    check_switches(explore=explore)
     if not isinstance(agent.env, HostEnv):
-        return training.evaluate(agent, policy, key, num_episodes, explore=explore, env_params=env_params, max_steps=max_steps)
+        num_episodes, max_steps = check_episodes(num_episodes, max_steps)
+        check_key(key, vmapped="lambda key: evaluate(agent, state, key)")
+        check_one_policy(policy)
+        program = evaluation_program(SameAgent(agent), num_episodes, bool(explore), max_steps)
+        return program(policy, key, env_params)
     if env_params is not None:
         refuse_env_params(agent.env)
     from jaxrl.runtime.drivers.host import evaluate_host

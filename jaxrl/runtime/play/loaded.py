@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.rows import zero_actions
+from jaxrl.runtime.play.export import PLATFORMS, export_row, flat_arrays
+from jaxrl.runtime.system.disk import absolute, replacing
 from jaxrl.spaces import show_shapes, zeros
 from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
 
@@ -31,12 +34,22 @@ class LoadedPolicy:
     """
 
     def __init__(
-        self, agent: Agent, policy: Policy, *, seed: int, step: int, explore: bool = False, key: Key | None = None
+        self,
+        agent: Agent,
+        policy: Policy,
+        *,
+        seed: int,
+        step: int,
+        explore: bool = False,
+        key: Key | None = None,
+        about: str = "",
     ) -> None:
         self.observation_space: spaces.Space = agent.env.observation_space
         self.action_space: spaces.Space = agent.env.action_space
         self.policy, self.seed, self.step = policy, seed, step
         """The parameters; the seed that learnt them; the iteration that they are of."""
+        self.about = about
+        """Which of the run's policies this is, what the others score, and whether greedy ones are far below training."""
         self.explore = explore
         """What a call does that does not say."""
         self._algorithm = agent.algorithm
@@ -77,6 +90,57 @@ class LoadedPolicy:
         self._memory = self._act(self.policy, memory.carry, inputs, draws, number, explore=explore, impl=impl)
         action = np.asarray(self._memory.action)
         return action[0] if batch is None else action
+
+    def __repr__(self) -> str:
+        how = "exploring" if self.explore else "greedy"
+        return f"<LoadedPolicy of seed {self.seed}, {how}{self.about and f'; {self.about}'}>"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The parameters by name, as in ``{"actor/hidden_0/kernel": f32[4, 64], …}``, for ``np.savez`` or safetensors.
+
+        What observations are normalised with is below ``statistics/``.
+        """
+        return flat_arrays(self.policy)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        explore: bool | None = None,
+        batch_size: int | None = None,
+        platforms: Sequence[str] = PLATFORMS,
+    ) -> None:
+        """Write the policy to a file as a function that ``jax.export.deserialize`` reads, in a process that need not have jaxrl.
+
+        It has all that acting takes: parameters, normalisation, masks, the units of actions. It is given batches of observations
+        in the types of ``observation_space``, and is ``obs -> action``, or, where the policy looks at more (recurrent ones do),
+        ``(memory, obs, prev_reward f32[B], is_first bool[B]) -> (memory, action)``. ``memory`` is a tuple of arrays [B, ...],
+        zeros to begin with; where ``is_first`` is true, it is not looked at.
+
+        Args:
+          path: of the file, which is replaced if it exists.
+          explore: act as in training instead of greedily; default: as the policy was loaded. The function then takes one more
+            argument, last: ``jax.random.key_data(key)``, another one for each call.
+          batch_size: the only one that the function takes; default: it takes any. For networks that cannot be traced so.
+          platforms: what the function is compiled for.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
+        explore = self.explore if explore is None else explore
+        row = partial(_row, self._algorithm.act, self.policy, explore=explore)
+        carry = self._algorithm.initial_carry(1)
+        function = export_row(
+            row,
+            carry,
+            self.observation_space,
+            self.action_space,
+            explore=explore,
+            batch_size=batch_size,
+            platforms=platforms,
+        )
+        with replacing(absolute(path)) as file:
+            file.write(function.serialize())
 
     def reset(self) -> None:
         """Forget: the next observation is the first of an episode (of a batch: of all its episodes)."""
@@ -128,6 +192,13 @@ def _act(
     env_id = jnp.arange(inputs.is_first.shape[0], dtype=jnp.int32)
     carry, action, _ = act(policy, carry, inputs, env_id, key, explore=explore)
     return Memory(carry, action)
+
+
+def _row(
+    act: Callable[..., Any], policy: Policy, carry: PyTree, inputs: StepInput, draws: Array | None, *, explore: bool
+) -> Memory:
+    """The same with a key of JAX's default kind."""
+    return _act(act, policy, carry, inputs, draws, None, explore=explore, impl=None)
 
 
 def _plain(key: Key) -> tuple[np.ndarray, Any]:

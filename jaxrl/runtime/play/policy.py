@@ -14,13 +14,16 @@ from gymnasium import spaces
 
 from jaxrl.agent import state_shapes
 from jaxrl.goals import ACHIEVED, DESIRED, has_goals
+from jaxrl.runtime.checkpoint.manifest import latest_step
 from jaxrl.runtime.checkpoint.restore import read_arrays, restore
 from jaxrl.runtime.checkpoint.transfer import by_path, check_which, saved_folder
+from jaxrl.runtime.play.chosen import chosen, greedy_warning
 from jaxrl.runtime.play.loaded import LoadedPolicy
-from jaxrl.runtime.records.folder import read_config
+from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, read_config
 from jaxrl.runtime.records.record import EVALUATION_RETURN, Record
 from jaxrl.runtime.records.sinks import read_records
 from jaxrl.runtime.system.disk import absolute
+from jaxrl.runtime.system.warn import warn
 from jaxrl.spaces import realize_space
 from jaxrl.spec import build_again
 from jaxrl.types import Agent, ComputeRewardFn, HostEnv, HostEnvs, Key, Policy
@@ -36,13 +39,14 @@ def load_policy(
     trust: str | Iterable[str] = (),
     **parts: Any,
 ) -> LoadedPolicy:
-    """The policy that a run learnt.
+    """The policy that a run learnt. ``print`` it to see which one it is, and what the others of its run score.
 
     Args:
       run: its folder.
       seed: one of the run's seeds; default: the one with the highest return in the evaluation at hand. Where several members of a
         run have the same seed (with other hyperparameters), that choice is made among them.
-      which: "best", of the best evaluation (mean over seeds), or "last", of the last checkpoint.
+      which: "best", of the best evaluation (mean over seeds), or "last", of the last checkpoint. Where the run was not evaluated,
+        "best" takes the last too, and a warning says so.
       explore: act as in training, not greedily, unless a call says otherwise: for policies that are worse or stand still when
         greedy. A run with ``eval_explore`` chose its best so.
       key: what exploring draws with, a stream of its own; without it every call that explores needs one.
@@ -56,10 +60,22 @@ def load_policy(
       TypeError: a keyword is no part of the agent.
       CheckpointError: what was saved is damaged.
     """
+    which = _there(run, which)
     saved = load_policies(run, which=which, seeds=None if seed is None else [seed], trust=trust, parts=parts)
     best = int(np.argmax(saved.returns))
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
-    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, explore=explore, key=key)
+    about = "; ".join(filter(None, (chosen(run, which, saved.step), greedy_warning(run))))
+    given: dict[str, Any] = {"explore": explore, "key": key, "about": about}
+    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, **given)
+
+
+def _there(run: str | os.PathLike[str], which: str) -> str:
+    """``which``; or "last" for the "best" of a run that was not evaluated, and a warning."""
+    folder = absolute(run)
+    if which != "best" or latest_step(folder / BEST) is not None or latest_step(folder / CHECKPOINTS) is None:
+        return which
+    warn(f"{os.fspath(run)!r} has no best/, as it was not evaluated: this is the policy of its last checkpoint")
+    return "last"
 
 
 class SavedPolicies(NamedTuple):

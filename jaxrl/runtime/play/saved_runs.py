@@ -15,6 +15,7 @@ from jaxrl.envs import make_env
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.drivers.host import evaluate_host
 from jaxrl.runtime.drivers.sampler import stack
+from jaxrl.runtime.play.chosen import chosen, greedy_warning
 from jaxrl.runtime.play.policy import load_policies
 from jaxrl.runtime.records.folder import read_config
 from jaxrl.runtime.system.devices import seed_devices
@@ -56,6 +57,10 @@ class Result(NamedTuple):
     """Those that the run was trained with."""
     eval_explore: bool = False
     """Whether the evaluations that chose the run's best policies explored."""
+    about: str = ""
+    """Which of the run's policies played, and what the others score by its records."""
+    warning: str | None = None
+    """Of a run whose greedy evaluations are far below its training."""
 
     @property
     def returns(self) -> np.ndarray:
@@ -108,7 +113,8 @@ def evaluate_run(
     play = _play_on_host if isinstance(agent.env, HostEnv) else _play_fused
     played = jax.tree.map(np.asarray, play(agent, policies, playing, rules, say))
     found = (name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged)
-    return Result(*found, config.get("versions", {}), config["run"]["eval_explore"])
+    about, warning = chosen(run, which, saved.step), greedy_warning(run)
+    return Result(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
 
 
 def playing_agent(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -16,7 +15,16 @@ import numpy as np
 
 from jaxrl.runtime.records.origin import commit, hardware, installed_versions
 from jaxrl.runtime.records.written import check_config
-from jaxrl.runtime.system.disk import absolute, parse_json, read_regular, savable, temporary, without_links, write_atomically
+from jaxrl.runtime.system.disk import (
+    absolute,
+    move_to_free_name,
+    parse_json,
+    read_regular,
+    savable,
+    temporary,
+    without_links,
+    write_atomically,
+)
 
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
 CHECKPOINTS, BEST, TENSORBOARD, WORKERS = "checkpoints", "best", "tensorboard", "workers"
@@ -36,9 +44,19 @@ class RunFolder:
         """
         self.path = savable(out, "out")
         self._shown = os.fspath(out)
-        self._lock = self._claim()
-        self.config = read_config(self.path) if (self.path / CONFIG).exists() else None
+        self._made = [path for path in (self.path, *self.path.parents) if not os.path.lexists(path)]
+        try:
+            self._lock = self._claim()
+        except BaseException:
+            self._remove_empty()
+            raise
+        self.config: dict[str, Any] | None = None
         """Of the run that is in there; None in a new folder."""
+        try:
+            self.config = read_config(self.path) if (self.path / CONFIG).exists() else None
+        except BaseException:
+            self.close()
+            raise
         self.id: str | None = os.urandom(6).hex() if self.config is None else self.config.get("id")
         """Stands in each checkpoint of the run, and in none of another one; None for a run of a time before there were ids."""
 
@@ -74,6 +92,12 @@ class RunFolder:
         write_atomically(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
         self.config = config
 
+    def delete_config(self) -> None:
+        """Of a run that came to nothing: the folder is then as if it had never been."""
+        if self.is_there:
+            with contextlib.suppress(OSError):
+                (self.path / CONFIG).unlink()
+
     def check_there(self) -> None:
         """Refuse, by a FileNotFoundError, to go on where the folder is not the one that was claimed: no parts are made anew."""
         if not self.is_there:
@@ -88,10 +112,17 @@ class RunFolder:
         return _is_at(self._lock, self.path / LOCK)
 
     def close(self) -> None:
-        if self.is_there:
+        if self.is_there and not os.fstat(self._lock.fileno()).st_size:  # ours is empty; what is not was there before
             with contextlib.suppress(OSError):
                 (self.path / LOCK).unlink()
         self._lock.close()  # which gives the claim up
+        self._remove_empty()
+
+    def _remove_empty(self) -> None:
+        """The folders that this has made, if nothing came into them."""
+        with contextlib.suppress(OSError):
+            for made in self._made:
+                made.rmdir()
 
     def _claim(self) -> TextIO:
         try:
@@ -209,11 +240,7 @@ def contents(folder: Path, first: str) -> list[str]:
 
 def set_aside(path: Path) -> Path:
     """Rename what a run would overwrite to a name that is free: ``best`` to ``best.before``, then ``best.before-2``."""
-    marks = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    names = (path.with_name(f"{path.stem}.before{mark}{path.suffix}") for mark in marks)
-    free = next(each for each in names if not os.path.lexists(each))
-    os.replace(path, free)
-    return free
+    return move_to_free_name(path, f"{path.stem}.before", path.suffix)
 
 
 def plain(data: Any) -> Any:

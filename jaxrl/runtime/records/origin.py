@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import platform
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +29,17 @@ def installed_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "unknown"
     return versions
+
+
+def source_digest() -> str:
+    """Of jaxrl's own files: two copies with the same version may differ while they are worked on."""
+    import jaxrl
+
+    root, digest = Path(jaxrl.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()[:12]
 
 
 def commit() -> str | None:

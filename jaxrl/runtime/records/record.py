@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,9 @@ import numpy as np
 from jaxrl.types import Max, Mean, Metrics, Min
 
 EVALUATION_RETURN, EVALUATION_LENGTH = "evaluation/episodic_return", "evaluation/episodic_length"
+EVALUATION_EPISODES, EVALUATION_LONGEST = "evaluation/episodes", "evaluation/longest_episode"
+EVALUATION_TIME = "time/evaluation"
+OF_EVALUATIONS = (EVALUATION_RETURN, EVALUATION_LENGTH, EVALUATION_EPISODES, EVALUATION_LONGEST, EVALUATION_TIME)
 TRAINING_RETURN = "charts/episodic_return"
 FIRST_COLUMNS = ("seed", "iteration", "rows", "env_steps", "seconds", "sps", "diverged")
 
@@ -46,6 +49,11 @@ def as_arrays(records: Sequence[Record]) -> dict[str, np.ndarray]:
         key: np.stack([np.asarray(record.get(key, np.full(example.shape, np.nan))) for record in records])
         for key, example in examples.items()
     }
+
+
+def known_rows(history: Mapping[str, np.ndarray], key: str) -> list[np.ndarray]:
+    """The rows of a key, [num_seeds] each, in which some seed has a value."""
+    return [row for row in history.get(key, ()) if not np.isnan(row).all()]
 
 
 def mean_over_seeds(values: np.ndarray) -> float:

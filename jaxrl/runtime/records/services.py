@@ -44,18 +44,36 @@ def member_names(seeds: Sequence[int]) -> list[str]:
 
 
 class TensorBoard:
-    """Event files under ``tensorboard/``: the mean over seeds, each of up to 16 seeds, and histograms of returns over seeds.
+    """Event files under ``tensorboard/``: the mean over seeds, each of up to 16 seeds, histograms of returns over seeds, and the
+    settings for its table of hyperparameters.
 
     They are written in the caller's thread. tensorboardX's SummaryWriter does it in one of its own, which ends without a word
     when the disk is full, and then its queue blocks whoever logs.
     """
 
-    def __init__(self, folder: Path, seeds: Sequence[int], records: Sequence[Record]) -> None:
+    def __init__(
+        self, folder: Path, seeds: Sequence[int], records: Sequence[Record], settings: Sequence[Mapping[str, str]] = ()
+    ) -> None:
+        """``settings``: of each member, as text."""
         last = records[-1]["rows"] if records else None
         writers = [_event_writer(folder / TENSORBOARD / name, last) for name in ("mean", *member_names(seeds))]
         self._mean, *self._each = writers
         self._num_seeds = len(seeds)
         self._flushed = time.monotonic()
+        self._describe(settings)
+
+    def _describe(self, settings: Sequence[Mapping[str, str]]) -> None:
+        """A row of the table of hyperparameters for the mean, or for each member where they differ in more than the seed."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import hparams
+
+        shared = dict(set.intersection(*(set(each.items()) for each in settings))) if settings else {}
+        differ = any(dict(each) != shared for each in settings)
+        rows = zip(self._each, settings, strict=True) if differ and self._each else [(self._mean, shared)]
+        for writer, row in rows:
+            # Without the summary of a whole experiment: TensorBoard would take the columns of the first run for those of all.
+            _, start, _ = hparams({name: _typed(text) for name, text in sorted(row.items())}, {})
+            writer.write_event(Event(wall_time=time.time(), step=0, summary=start))
 
     def log(self, record: Record) -> None:
         from tensorboardX.proto.event_pb2 import Event
@@ -88,6 +106,16 @@ class TensorBoard:
     def close(self) -> None:
         for writer in (self._mean, *self._each):
             writer.close()
+
+
+def _typed(text: str) -> bool | float | str:
+    """A setting as a number or a switch, where it is one: TensorBoard then has axes and filters for it."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _event_writer(folder: Path, last_step: int | None) -> Any:

@@ -24,11 +24,26 @@ def make_progress(title: str, total_steps: int, *, quiet: bool) -> Progress:
     return Lines(title, total_steps, out) if console is None else Live(title, total_steps, console)
 
 
+class Returns:
+    """Training returns, of each seed the last one that is known: no episode need have ended in a chunk."""
+
+    def __init__(self) -> None:
+        self._last: Any = np.nan
+
+    def update(self, record: Record) -> str | None:
+        """Mean ± standard deviation over seeds, after this chunk; None before the first episode has ended."""
+        returns = np.atleast_1d(record.get(TRAINING_RETURN, np.nan))
+        returns = np.where(np.isnan(returns), self._last, returns)
+        self._last = np.where(record["diverged"], np.nan, returns)
+        return None if np.isnan(self._last).all() else spread({TRAINING_RETURN: self._last}, TRAINING_RETURN)
+
+
 class Lines:
-    """A line per chunk, for logs and pipes."""
+    """A line per chunk, for logs and pipes. What is not known yet is left out."""
 
     def __init__(self, title: str, total_steps: int, out: Screen) -> None:
         self._total, self._out = total_steps, out
+        self._returns = Returns()
         self._compile_seconds = 0.0
         self.note(title)
 
@@ -44,13 +59,13 @@ class Lines:
         Args:
           workers: steps per second, lag and restarts of each worker process, if there are some.
         """
-        parts = [
-            f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}",
-            f"return {spread(record, TRAINING_RETURN)}",
-        ]
+        parts = [f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}"]
+        if (returns := self._returns.update(record)) is not None:
+            parts.append(f"return {returns}")
         if known(record, EVALUATION_RETURN).size:
             parts.append(f"evaluation {spread(record, EVALUATION_RETURN)}")
-        parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(eta)}"]
+        if np.isfinite(record["sps"]):
+            parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(eta)}"]
         if workers:
             rates, lags, restarts = zip(*workers, strict=True)
             parts.append(f"workers {'+'.join(map(short, rates))}/s, lag {short(max(lags))}, {sum(restarts)} restarts")
@@ -70,7 +85,7 @@ class Live:
         from rich.spinner import Spinner
 
         self._title, self._total = title, total_steps
-        self._evaluation = "–"
+        self._returns, self._evaluation = Returns(), "–"
         self._live = RichLive(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
         self._live.start()
 
@@ -115,7 +130,7 @@ class Live:
         from rich.text import Text
 
         cells = [
-            ("training return", spread(record, TRAINING_RETURN)),
+            ("training return", self._returns.update(record) or "–"),
             ("env steps/s", short(record["sps"])),
             ("evaluation return", self._evaluation),
             ("compile time", duration(compile_seconds or math.nan)),

@@ -1,9 +1,15 @@
-"""Tables on the screen: folded to the width of a terminal; elsewhere a plain line per row, for grep and awk."""
+"""Tables on the screen: folded to the width of a terminal; elsewhere a plain line per row, for grep and awk. And text to read."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+MAX_WIDTH = 100
+"""Of text that is read; the documentation shows help this wide."""
 
 
 def terminal(**where: Any) -> Any:
@@ -54,3 +60,27 @@ def plain_table(columns: Sequence[str] | None, rows: Sequence[Sequence[str]]) ->
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
     )
+
+
+def folded(text: str) -> str:
+    """Fold help to the width of the terminal, ``MAX_WIDTH`` at most.
+
+    Lines that begin with a letter make paragraphs. An indented line, as in a list, is folded under its last column, or kept whole
+    where it has only one: a command to copy. Frames stay as they are.
+    """
+    width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if line[:1].isalpha() and lines and lines[-1][:1].isalpha():
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+    return "\n".join(_folded_line(line, width) for line in lines)
+
+
+def _folded_line(line: str, width: int) -> str:
+    columns = re.match(r" +\S.* {2,}(?=\S)", line)
+    indent = len(columns[0]) if columns else 0
+    if not (line[:1].isalpha() or columns) or indent > width - 20:
+        return line
+    return textwrap.fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 
 from jaxrl.envs import runs_on_host
+from jaxrl.private_jax import setting
 from jaxrl.runtime.system.disk import at_home
 
 CACHE_VARIABLE = "JAXRL_CACHE_DIR"
@@ -40,9 +41,7 @@ def request_cpu_devices() -> None:
 
     A device is one core's worth of work, and without this there is a single one. Your own setting is kept.
     """
-    if jax.config.values["jax_num_cpu_devices"] < 0 and "xla_force_host_platform_device_count" not in os.environ.get(
-        "XLA_FLAGS", ""
-    ):
+    if setting("jax_num_cpu_devices") < 0 and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         with contextlib.suppress(RuntimeError):  # a backend is live, and keeps the devices it has
             jax.config.update("jax_num_cpu_devices", usable_cores())
 
@@ -136,7 +135,7 @@ def processor() -> str:
 
 def enable_compilation_cache() -> None:
     """Turn JAX's persistent compilation cache on, unless the user has set it up already or switched ours off."""
-    if jax.config.values["jax_compilation_cache_dir"] or (folder := cache_folder()) is None:
+    if setting("jax_compilation_cache_dir") or (folder := cache_folder()) is None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,14 +51,17 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def move_damaged(path: Path) -> Path:
-    """Rename what cannot be used to ``NAME.damaged``, in the place of an earlier one."""
-    aside = path.with_name(f"{path.name}.damaged")
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        aside.unlink(missing_ok=True)
-    os.replace(path, aside)
-    return aside
+    """Rename what cannot be used to ``NAME.damaged``, or to ``NAME.damaged-2`` where there is an earlier one."""
+    return move_to_free_name(path, f"{path.name}.damaged")
+
+
+def move_to_free_name(path: Path, name: str, suffix: str = "") -> Path:
+    """Rename ``path``, in its folder, to the first of ``name``, ``name-2``, ``name-3``, … (and ``suffix``) that is free."""
+    marks = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    names = (path.with_name(f"{name}{mark}{suffix}") for mark in marks)
+    free = next(each for each in names if not os.path.lexists(each))
+    os.replace(path, free)
+    return free
 
 
 def new_file(path: Path) -> BinaryIO:
@@ -144,7 +147,9 @@ def _depth(data: Any) -> int:
 def absolute(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         shown = repr(path) if len(repr(path)) < 60 else f"a {type(path).__name__}"
-        raise TypeError(f"{shown} is no path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
+        raise TypeError(f"{shown} is not a path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
+    if not os.fspath(path):
+        raise ValueError("'' is not a path of a folder or file: write '.' for the current folder")
     path = at_home(path)
     if not path.is_absolute():
         check_here()

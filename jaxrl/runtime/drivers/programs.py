@@ -1,0 +1,50 @@
+"""Programs that are kept for the next call with the same agent: a few, since each takes memory and mappings of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+
+from jaxrl import training
+from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.training import Evaluation
+from jaxrl.types import Agent, Key, PyTree
+
+KEPT = 8
+"""Of each kind; the one that was used longest ago makes way, and what it took is given back."""
+
+
+class SameAgent:
+    """Equal for agents with the very same algorithm and environment, which need not be hashable."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    def __hash__(self) -> int:
+        return hash((id(self.agent.algorithm), id(self.agent.env)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SameAgent):
+            return NotImplemented
+        return self.agent.algorithm is other.agent.algorithm and self.agent.env is other.agent.env
+
+
+@lru_cache(KEPT)
+def evaluation_program(same: SameAgent, num_episodes: int, explore: bool, max_steps: int | None) -> Callable[..., Evaluation]:
+    """``training.evaluate`` as a jitted function of (policy or state, key, env_params)."""
+
+    @jax.jit
+    def evaluate(policy: Any, key: Key, env_params: PyTree) -> Evaluation:
+        given: dict[str, Any] = {"explore": explore, "env_params": env_params, "max_steps": max_steps}
+        return training.evaluate(same.agent, policy, key, num_episodes, **given)
+
+    return evaluate
+
+
+@lru_cache(KEPT)
+def acting_program(same: SameAgent, explore: bool) -> Callable[..., Any]:
+    """``Algorithm.act``, jitted."""
+    return Prepared(jax.jit(partial(same.agent.algorithm.act, explore=explore)))
