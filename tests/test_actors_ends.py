@@ -18,7 +18,7 @@ from jaxrl.envs.child import WorkerFailed
 from jaxrl.runtime.checkpoint.manifest import steps
 from tests.actor_pools import ROOT, nothing_left, segments, workers_of
 from tests.agents import small
-from tests.children import runs, soon
+from tests.children import runs, soon, stop
 from tests.gymnasium_envs import Told
 
 SETTINGS: dict[str, Any] = {"seeds": [3, 5], "chunk_iterations": 1, "eval_every": 0, "tensorboard": False, "quiet": True}
@@ -83,7 +83,7 @@ def test_a_learner_ends_with_its_workers(number: signal.Signals, tmp_path: Path)
     assert learner.process.returncode == 128 + number
     assert max(steps(out / "checkpoints")) == iterations(out)
     learner = Learner(out)
-    os.kill(learner.workers[1], signal.SIGSTOP)
+    stop(learner.workers[1])
     learner.process.kill()
     assert "Traceback" not in learner.ended()
     assert segments() <= names
