@@ -12,14 +12,23 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxrl.algorithms import ALGORITHMS, known_as
+from jaxrl.doors import DOORS
 from jaxrl.names import hint_or
-
-__version__ = "0.2.0"
+from jaxrl.registry import ALGORITHMS, known_as
+from jaxrl.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from jaxrl.algorithms import *  # noqa: F403
+    from jaxrl.algorithms.a2c import make_a2c as make_a2c
+    from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
+    from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.dqn import make_rainbow
+    from jaxrl.algorithms.impala import make_impala as make_impala
+    from jaxrl.algorithms.ppo import make_ppo as make_ppo
+    from jaxrl.algorithms.pqn import make_pqn as make_pqn
+    from jaxrl.algorithms.r2d2 import make_r2d2 as make_r2d2
+    from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
+    from jaxrl.algorithms.sac import make_sac as make_sac
+    from jaxrl.algorithms.td3 import make_td3 as make_td3
     from jaxrl.envs import list_envs, make_env
     from jaxrl.runtime.actors.scheme import Scheme
     from jaxrl.runtime.checkpoint.restore import restore
@@ -93,6 +102,8 @@ __all__ += [entry.builder for entry in ALGORITHMS.values()]
 
 _ROOMS = ("envs", "metrics", "models", "parallel", "replay", "returns", "types")
 """Modules of building blocks, which ``import jaxrl`` is enough for: ``jaxrl.parallel.initialize()``."""
+
+DOORS["jaxrl.parallel.initialize"] = "jaxrl.runtime.hosts.start"
 
 
 _ELSEWHERE = {

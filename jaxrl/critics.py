@@ -18,7 +18,6 @@ from jaxrl.optimize import mean_gradient, packing, valid_mean
 from jaxrl.q_learning import PRIORITIES
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import Transitions, transitions
-from jaxrl.rows import per_row
 from jaxrl.rule import Rule
 from jaxrl.spaces import finite
 from jaxrl.threefry import fold_in, unrolled
@@ -195,14 +194,6 @@ def _repeated(x: Array, times: int) -> Array:
 def least(values: Array, chosen: Array) -> Array:
     """The least of the ``chosen`` critics' values [num_critics, ...]."""
     return jnp.where(chosen.reshape((-1, *[1] * (values.ndim - 1))), values, jnp.inf).min(0)
-
-
-def bootstrapped(batch: Transitions, value: Array) -> Array:
-    """r + γ·(1 − terminated)·V(s′), through which no gradient flows, with the returns of ``transitions``: f32[N], or f32[N, M] of
-    M values for each row."""
-    reward, discount = (per_row(x, value) for x in (batch.reward, batch.discount))
-    beyond = jnp.where(discount == 0, 0.0, discount * value)  # what is not finite after an end counts for nothing
-    return jax.lax.stop_gradient(reward + beyond)
 
 
 def td_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:

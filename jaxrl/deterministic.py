@@ -20,7 +20,6 @@ from jaxrl.critics import (
     Networks,
     Update,
     action_values,
-    bootstrapped,
     draw_updates,
     learn_critics,
     least,
@@ -30,6 +29,7 @@ from jaxrl.critics import (
 from jaxrl.models import deterministic_policy
 from jaxrl.off_policy import OffPolicyConfig, check_actions_of, init_networks, init_replay, prepare_off_policy
 from jaxrl.optimize import valid_mean
+from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout import fold_each
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 

@@ -15,12 +15,11 @@ import numpy as np
 from jax.scipy.special import xlogy
 
 from jaxrl.config import Count, Positive, PrioritizedConfig, Range, Unit, added, refuse_unused
-from jaxrl.critics import bootstrapped
 from jaxrl.distributions import pick
 from jaxrl.models import QuantileOutput, value_network
 from jaxrl.models.heads import masked
 from jaxrl.parts import ModelFn, check_q_values, show
-from jaxrl.replay.transitions import Transitions
+from jaxrl.replay.transitions import Transitions, bootstrapped
 from jaxrl.spaces import show_shapes
 from jaxrl.types import Array, PyTree
 

@@ -9,8 +9,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-import jaxrl
-
 BOOT = """
 import json, runpy, sys
 sys.path[:], found = json.loads(sys.argv.pop(1))
@@ -26,7 +24,7 @@ def python_command(module: str, *args: str) -> list[str]:
 
     Modules that a ``FolderFinder`` has found for this process are found there in the new one, too, and no others.
     """
-    root = str(Path(jaxrl.__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[1])
     path = [*dict.fromkeys([*sys.path, root])]
     finders = [finder for finder in sys.meta_path if isinstance(finder, FolderFinder)]
     found = {finder.folder: sorted(finder.modules) for finder in finders if finder.modules}

@@ -7,7 +7,6 @@ else is the same on all of them. Gradients and statistics are averaged inside ``
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from jaxrl.agent import check_agent, check_key, warn_if_eager
 from jaxrl.config import check_count
+from jaxrl.doors import open_door
 from jaxrl.names import shortened
 from jaxrl.rollout import params_axes
 from jaxrl.seeds import over_seeds, per_seed
@@ -30,40 +30,9 @@ SEEDS, DATA = "seeds", "data"
 """The names of mesh axes: shards of the seeds, and shares of each seed's environments."""
 
 
-def initialize(
-    coordinator: str | None = None,
-    num_processes: int | None = None,
-    process_id: int | None = None,
-    *,
-    timeout: float = 60.0,
-    heartbeat: float | None = None,
-) -> None:
-    """Join the processes of a group, so that JAX's devices are those of all: ``jaxrl.run`` then trains on all of them.
-
-    Every process calls it once, before JAX is used. What is not given comes from ``JAXRL_COORDINATOR``, ``JAXRL_NUM_PROCESSES``
-    and ``JAXRL_PROCESS_ID``, as ``jaxrl launch`` sets them (or ``JOB_COMPLETION_INDEX``, as a Job of Kubernetes does), or from
-    SLURM's or Open MPI's variables. A group of one is none.
-
-    The processes meet first, and compare their numbers, their versions and jaxrl's source: all are told, in an error, what does
-    not fit. With a secret in ``JAXRL_SECRET``, or in the file that ``JAXRL_SECRET_FILE`` names, no others can join. Once they are
-    connected, an error that nobody catches ends its process at once, and a process that has lost another one ends itself
-    (SIGABRT), within the heartbeat: start them again, and a run with ``out`` goes on from its last checkpoint.
-
-    Args:
-      coordinator: ``host:port`` of process 0; default: this machine alone, 127.0.0.1.
-      num_processes: in the group.
-      process_id: which this is, from 0.
-      timeout: seconds in which all must come.
-      heartbeat: seconds without a sign of life after which a process is taken for dead; default: ``JAXRL_HEARTBEAT``, or 30.
-
-    Raises:
-      ValueError: numbers or versions do not fit together; or JAX was used before.
-      TimeoutError: somebody did not come.
-      OSError: the coordinator's address is not one of process 0's machine, or another program has its port.
-    """
-    # What touches the world is the runtime's; nothing of it is loaded before somebody asks for it.
-    start = importlib.import_module("jaxrl.runtime.hosts.start")
-    start.initialize(coordinator, num_processes, process_id, timeout=timeout, heartbeat=heartbeat)
+def __getattr__(name: str) -> Any:
+    """``initialize``, which touches the world and so stands in the runtime."""
+    return open_door(__name__, name)
 
 
 def env_axes(agent: Agent, state: AgentState) -> AgentState:

@@ -19,6 +19,7 @@ import optax
 from flax import nnx
 from gymnasium import spaces
 
+from jaxrl import models
 from jaxrl.config import HindsightConfig, ReplayConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.goals import check_goals
@@ -26,9 +27,10 @@ from jaxrl.intrinsic import Intrinsic, IntrinsicFn
 from jaxrl.models import ActorCriticOutput
 from jaxrl.names import listed, nearest
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
+from jaxrl.registry import ALGORITHMS, Entry
 from jaxrl.replay import Replay, ReplayFn
 from jaxrl.replay.hindsight import hindsight_replay
-from jaxrl.spaces import example_input, other_way, same_shapes, show_shapes
+from jaxrl.spaces import example_input, same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree, Rollout
 
 ModelFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Model]
@@ -68,6 +70,17 @@ def attempt(what: str, function: Callable[..., Any], *args: Any) -> Any:
         raise TypeError(f"{what} fails with {reason(error)}") from error
 
 
+def other_way(action_space: spaces.Space) -> str:
+    """For an error: what to do with actions that a rule does not take."""
+    kind = type(action_space).__name__
+    other = max(ALGORITHMS.values(), key=lambda entry: (kind in entry.actions, len(entry.actions)))
+    takes = f"{other.builder} takes {other.takes}"
+    if isinstance(action_space, spaces.MultiDiscrete):
+        number = math.prod(action_space.nvec.ravel().tolist())
+        return f"let the environment number the combinations, as Discrete({number}), and take them apart in step; or {takes}"
+    return takes
+
+
 def check_actions(rule: str, env: Env | HostEnv, kinds: Sequence[type[spaces.Space]]) -> None:
     """Refuse an environment whose actions are of none of these kinds."""
     if not isinstance(env.action_space, tuple(kinds)):
@@ -77,6 +90,11 @@ def check_actions(rule: str, env: Env | HostEnv, kinds: Sequence[type[spaces.Spa
 
 
 # ----------------------------------------------------------------------------------------------------------------------- models
+
+
+def own_network(algorithm: Entry) -> ModelFn | None:
+    """The function of ``jaxrl.models`` that an algorithm's entry names; None where it names none."""
+    return algorithm.network and getattr(models, algorithm.network)
 
 
 def check_arguments(network: ModelFn, given: ModelArguments, name: str = "model") -> None:

@@ -18,7 +18,6 @@ from gymnasium import spaces
 
 from jaxrl.actions import hold_noise
 from jaxrl.agent import as_only_device, bind, resolve_env
-from jaxrl.algorithms import title_of
 from jaxrl.config import RolloutConfig, merge_hyperparams, split_settings
 from jaxrl.intrinsic.part import Intrinsic, exploring
 from jaxrl.metrics import scalars
@@ -50,6 +49,7 @@ from jaxrl.parts import (
     show,
     with_arguments,
 )
+from jaxrl.registry import title_of
 from jaxrl.replay import Draw, Replay, over_devices
 from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout import example_rollout

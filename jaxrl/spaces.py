@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms import ALGORITHMS
 from jaxrl.rows import first_input, per_row
 from jaxrl.types import Array, PyTree, StepInput
 
@@ -70,17 +68,6 @@ class _Short:
 
     def __repr__(self) -> str:
         return self.text
-
-
-def other_way(action_space: spaces.Space) -> str:
-    """For an error: what to do with actions that a rule does not take."""
-    kind = type(action_space).__name__
-    other = max(ALGORITHMS.values(), key=lambda entry: (kind in entry.actions, len(entry.actions)))
-    takes = f"{other.builder} takes {other.takes}"
-    if isinstance(action_space, spaces.MultiDiscrete):
-        number = math.prod(action_space.nvec.ravel().tolist())
-        return f"let the environment number the combinations, as Discrete({number}), and take them apart in step; or {takes}"
-    return takes
 
 
 # --------------------------------------------------------------------------------------------------------------- as plain data

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxrl.algorithms import ALGORITHMS, title_of
 from jaxrl.names import nearest
+from jaxrl.registry import ALGORITHMS, title_of
 from jaxrl.trust import PATH, RESULTS, check_trust, check_trusted, import_object, import_part, remember
 from jaxrl.types import Agent, Env, HostEnv, Model
 

@@ -17,6 +17,7 @@ import jaxrl
 from benchmarks.experiments import of_preset
 from examples.custom_algorithm import REINFORCE, make_reinforce
 from jaxrl.algorithms import ALGORITHMS, Entry
+from jaxrl.parts import own_network
 from jaxrl.presets import Preset, Score
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import parse
@@ -65,7 +66,7 @@ def test_an_entry_names_the_network_of_its_builder(rule: str) -> None:
 
 
 def arguments(entry: Entry) -> list[str]:
-    return list(inspect.signature(entry.load_network()).parameters)[2:]
+    return list(inspect.signature(own_network(entry)).parameters)[2:]
 
 
 def test_titles_are_unique() -> None:

@@ -35,7 +35,7 @@ PURE = {name: path for name, path in MODULES.items() if not name.startswith("jax
 
 
 def imported_by(name: str, path: Path) -> set[str]:
-    """All modules that a file imports: anywhere, inside functions and under TYPE_CHECKING too."""
+    """All modules that a file imports: anywhere, inside functions, under TYPE_CHECKING, and by name (``import_module``)."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -44,7 +44,10 @@ def imported_by(name: str, path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package.rsplit(".", node.level - 1)[0] if node.level else ""
             source = ".".join(part for part in (base, node.module) if part)
-            found |= {source} | {f"{source}.{alias.name}" for alias in node.names}
+            names = {f"{source}.{alias.name}" for alias in node.names}
+            found |= names if names <= set(MODULES) else names | {source}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {text for part in node.args[:1] if isinstance(text := getattr(part, "value", None), str)}
     return found
 
 
@@ -68,7 +71,22 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 LAYERS = (
-    ("cache", "collectives", "goals", "interpreter", "masks", "names", "presets", "private_jax", "rows", "seeds", "types"),
+    (
+        "cache",
+        "collectives",
+        "doors",
+        "goals",
+        "interpreter",
+        "masks",
+        "names",
+        "presets",
+        "private_jax",
+        "registry",
+        "rows",
+        "seeds",
+        "types",
+        "version",
+    ),
     ("actions", "config", "distributions", "metrics", "normalize", "returns", "scan", "schedules", "spaces", "threefry", "trust"),
     ("envs", "in_place", "intrinsic", "minibatch", "models", "optimize", "replay", "rollout", "surrogates"),
     (
@@ -90,14 +108,12 @@ LAYERS = (
 )
 """Each imports its own layer and those above it in this list."""
 
-REGISTRY = {"jaxrl.algorithms", "jaxrl.algorithms.ALGORITHMS", "jaxrl.algorithms.Entry", "jaxrl.algorithms.title_of"}
-"""Data, which all may read; what it lists is imported when it is asked for."""
-
 
 @pytest.mark.parametrize("name", PURE)
 def test_arrows_point_down_only(name: str) -> None:
     rank = {part: i for i, layer in enumerate(LAYERS) for part in layer}
-    targets = imported_by(name, PURE[name]) - REGISTRY
+    targets = imported_by(name, PURE[name])
+    assert "jaxrl" not in targets  # the face, which is above all
     parts = {target.split(".")[1] for target in targets if target.startswith("jaxrl.")}
     above = {part for part in parts if rank[part] > rank[name.split(".")[1]]}
     assert not above
@@ -134,7 +150,7 @@ def test_rooms_of_the_runtime_look_down_only(name: str) -> None:
 
 def test_no_circles() -> None:
     """Whichever module is imported first, the runtime's too; an import inside a function hides none."""
-    graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in {*SHELL, *REGISTRY}}
+    graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
     assert "jaxrl.runtime.loop.session" in graph["jaxrl.runtime.run"]
     graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
     benchmarks = {f"benchmarks.{path.stem}": path for path in (PACKAGE.parent / "benchmarks").glob("*.py")}
@@ -290,13 +306,10 @@ def test_building_blocks_are_there_without_an_import_of_their_own() -> None:
 def test_type_checkers_see_the_same_names() -> None:
     """The imports under TYPE_CHECKING, which nothing runs, agree with the table."""
     seen = {}
-    for face in ("__init__.py", "algorithms/__init__.py"):
-        hidden = [node for node in ast.parse((PACKAGE / face).read_text()).body if isinstance(node, ast.If)]
-        for node in ast.walk(ast.Module(hidden, [])):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                public = {alias.name for alias in node.names if face == "__init__.py" or alias.asname == alias.name}
-                seen |= dict.fromkeys(public, node.module)
-    assert seen.pop("*") == "jaxrl.algorithms"
+    hidden = [node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If)]
+    for node in ast.walk(ast.Module(hidden, [])):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            seen |= dict.fromkeys((alias.name for alias in node.names), node.module)
     assert seen == jaxrl._homes()
 
 

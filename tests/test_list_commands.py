@@ -19,6 +19,7 @@ import pytest
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl.envs.wrappers import WRAPPERS, usage
+from jaxrl.parts import own_network
 from jaxrl.presets import PRESETS, Score, interval_text
 from jaxrl.rollout import example_rollout
 from jaxrl.runtime.cli import envs as envs_command
@@ -173,7 +174,7 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
     for setting, default in own.items():
         assert shown[setting].split()[1] == str(default), setting
     assert "a finite number >= 0" in shown["learning_rate"] and "Adam's step size;" in shown["learning_rate"]
-    network = ALGORITHMS[name].load_network()
+    network = own_network(ALGORITHMS[name])
     assert all(len(shown[argument].split()) > 3 for argument in list(inspect.signature(network).parameters)[2:])
     assert f"jaxrl train {name} --env ENV" in out and f"jaxrl.make_{name}(env, *, model=None" in out
 

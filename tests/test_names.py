@@ -11,11 +11,11 @@ import jax
 import pytest
 
 import jaxrl
-from jaxrl.algorithms import _ELSEWHERE as ELSEWHERE
-from jaxrl.algorithms import ALGORITHMS, setting_names
 from jaxrl.algorithms.dqn import RAINBOW
 from jaxrl.names import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, called_here, nearest
 from jaxrl.optimize import check_schedules
+from jaxrl.registry import _ELSEWHERE as ELSEWHERE
+from jaxrl.registry import ALGORITHMS, setting_names
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import RunOptions, parse
 from jaxrl.runtime.sweep import SweepFile, read_sweep

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from jaxrl.actions import normal_each, to_environment, uniform_of
 from jaxrl.config import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
-from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, bootstrapped, draw_updates, learn_critics, networks
+from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, draw_updates, learn_critics, networks
 from jaxrl.distributions import MASKED, Categorical, pick, sample_each
 from jaxrl.names import says_arguments
 from jaxrl.off_policy import check_policy, init_networks, init_replay, prepare_off_policy
@@ -27,6 +27,7 @@ from jaxrl.optimize import Optimizer, Schedule, pmean, valid_mean
 from jaxrl.parts import ModelArguments, ModelFn
 from jaxrl.quantiles import QuantileConfig
 from jaxrl.replay import ReplayFn
+from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout import fold_each
 from jaxrl.rows import per_row
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
@@ -278,10 +279,9 @@ def make_sac(
       env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: of the policy, arguments of ``jaxrl.models.policy_network``, such as ``{"hidden_sizes": (64, 64)}``, which are the
         critics' too where they are given none; or a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a
-        ``Categorical`` for Discrete actions; or a function of (observation_space, action_space) that gives one. Default: an MLP
-        of 2×256, ReLU, for vectors.
-      critic: of each critic, arguments of ``jaxrl.models.action_value``; or a memoryless Model that is given and gives what that
-        says; or a function of both spaces that gives one. Default: as the policy.
+        ``Categorical`` for Discrete actions; or a function of both spaces that gives one. Default: 2×256, ReLU, for vectors.
+      critic: of each critic, arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs;
+        or a function of both spaces that gives one. Default: as the policy.
       optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
       replay: a ``ReplayFn``, as ``make_dqn`` takes it, such as a ``prioritised_replay``; default: ``uniform_replay``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.

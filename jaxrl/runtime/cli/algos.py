@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxrl.algorithms import ALGORITHMS, Entry, unknown_algorithm
+from jaxrl.parts import own_network
 from jaxrl.presets import PRESETS, Preset
+from jaxrl.registry import ALGORITHMS, Entry, unknown_algorithm
 from jaxrl.runtime.cli.flags import read_flags, shown_as
 from jaxrl.runtime.cli.train import field_docs
 from jaxrl.runtime.cli.user_code import import_rule
@@ -84,7 +85,7 @@ def show_algorithm(name: str, entry: Entry) -> None:
     ):
         print(f"\n{heading}")
         show_table(("setting", "default", "allowed", "what"), settings(source))
-    if (network := entry.load_network()) is not None:
+    if (network := own_network(entry)) is not None:
         print(f"\nNetwork: arguments of jaxrl.models.{entry.network}; model={{name: value}}, or --model NAME=VALUE …")
         show_table(("argument", "default", "what"), arguments(network))
 

@@ -12,10 +12,10 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-import jaxrl
 from jaxrl.names import nearest
 from jaxrl.runtime.doctor import Finding, diagnose, problems
 from jaxrl.runtime.screen.tables import show_table, terminal
+from jaxrl.version import __version__
 
 WORDS = {"problem": "PROBLEM", "absent": "-"}
 STYLES = {"ok": "green", "note": "yellow", "PROBLEM": "bold red"}
@@ -71,7 +71,7 @@ def waiting() -> Iterator[Callable[[str], None]]:
 def as_json(found: Sequence[Finding]) -> dict[str, object]:
     return {
         "healthy": not problems(found),
-        "jaxrl": jaxrl.__version__,
+        "jaxrl": __version__,
         "python": platform.python_version(),
         "executable": sys.executable,
         "system": platform.platform(),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TextIO, cast
 
-import jaxrl
 from jaxrl.names import unknown
 from jaxrl.runtime.hosts.place import PORT_TAKEN
 from jaxrl.runtime.hosts.roll_call import PortTaken
@@ -19,6 +18,7 @@ from jaxrl.runtime.loop.interrupt import DEBUG_VARIABLE, leave_while_loading
 from jaxrl.runtime.screen.streams import Screen, discard
 from jaxrl.runtime.screen.tables import folded, plain_table
 from jaxrl.runtime.system.disk import check_here
+from jaxrl.version import __version__
 
 if TYPE_CHECKING:
     from jaxrl.runtime.hosts.group import Group
@@ -43,7 +43,7 @@ COMMANDS = {
 HELP = f"""\
 usage: jaxrl COMMAND …
 
-jaxrl {jaxrl.__version__}: functional reinforcement learning in JAX. A learning rule is a set of pure functions; the commands here
+jaxrl {__version__}: functional reinforcement learning in JAX. A learning rule is a set of pure functions; the commands here
 run them with progress, logs, learning curves and checkpoints. The same from Python: jaxrl.make_ppo, jaxrl.run.
 
 commands:
@@ -158,7 +158,7 @@ def _dispatch(args: list[str]) -> int:
         print(folded(HELP.format(commands=plain_table(None, [("", *command) for command in COMMANDS.items()]))), end="")
         return 0 if args else USAGE_ERROR
     if args[0] == "--version":
-        print(f"jaxrl {jaxrl.__version__}")
+        print(f"jaxrl {__version__}")
         return 0
     if args[0] not in COMMANDS:
         raise unknown("command", args[0], list(COMMANDS))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxrl.algorithms import ALGORITHMS
+from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.cli.flags import Count, Flag, Trust, read_flags, shown_as
 from jaxrl.runtime.cli.group import join_group
 from jaxrl.runtime.cli.user_code import import_trusted

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TextIO, cast
 import numpy as np
 import tyro
 
-from jaxrl.algorithms import ALGORITHMS
+from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.cli.flags import Flag, Trust, read_flags
 from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds

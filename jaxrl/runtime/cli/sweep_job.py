@@ -12,7 +12,7 @@ from jaxrl.runtime.cli.main import run_and_exit  # and no more: it says what a C
 
 
 def main(folder: str, name: str, *trust: str) -> int:
-    from jaxrl.algorithms import ALGORITHMS
+    from jaxrl.registry import ALGORITHMS
     from jaxrl.runtime.cli.user_code import import_env_module, import_rule
     from jaxrl.runtime.loop.plan import check_seeds
     from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder

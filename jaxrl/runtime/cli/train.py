@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
-from jaxrl.algorithms import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.presets import Preset, find_preset, words
+from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.cli.flags import (
     Count,
     Flag,

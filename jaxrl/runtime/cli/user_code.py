@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.interpreter import FolderFinder
+from jaxrl.registry import ALGORITHMS, Entry
 
 
 def import_env_module(env_id: str | None) -> None:

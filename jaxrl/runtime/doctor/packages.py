@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jaxrl
 from jaxrl.runtime.doctor.finding import PACKAGES, Finding, pip_install, shortened
 from jaxrl.runtime.doctor.process import ask
+from jaxrl.version import __version__
 
 MODULES = {
     "box2d": "Box2D",
@@ -63,7 +63,7 @@ Tried = Mapping[str, Mapping[str, Any]]
 
 def check_packages(asked: Declared) -> Iterator[Finding]:
     """jaxrl itself, Python, the requirements, and the optional packages."""
-    yield Finding(PACKAGES, "jaxrl", "ok", f"{jaxrl.__version__}, {asked.source}")
+    yield Finding(PACKAGES, "jaxrl", "ok", f"{__version__}, {asked.source}")
     yield check_python(platform.python_version(), asked.python)
     required = [found for found in asked.requirements if found.extra is None]
     if jaxlib := of_package("jax", "jaxlib"):  # it goes with jax, which says the version

@@ -58,13 +58,13 @@ def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
     import jax
     import numpy as np
 
-    import jaxrl
+    from jaxrl.registry import ALGORITHMS
     from jaxrl.runtime.drivers.layout import open_fused
     from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
 
     enable_compilation_cache()
     request_cpu_devices()
-    ppo = jaxrl.make_ppo("CartPole-v1", num_envs=2, rollout_length=8, num_epochs=1, num_minibatches=1)
+    ppo = ALGORITHMS["ppo"].load().make("CartPole-v1", num_envs=2, rollout_length=8, num_epochs=1, num_minibatches=1)
     driver, layout = open_fused(ppo, [0], min(2, jax.local_device_count()))
     states, _, alive = driver.iterate(driver.init(), 1)
     if not np.asarray(alive).all():

@@ -31,7 +31,29 @@ def initialize(
     timeout: float = 60.0,
     heartbeat: float | None = None,
 ) -> Group:
-    """See ``jaxrl.parallel.initialize``, its door; gives the group."""
+    """Join the processes of a group, so that JAX's devices are those of all: ``jaxrl.run`` then trains on all of them.
+
+    Every process calls it once, before JAX is used. What is not given comes from ``JAXRL_COORDINATOR``, ``JAXRL_NUM_PROCESSES``
+    and ``JAXRL_PROCESS_ID``, as ``jaxrl launch`` sets them (or ``JOB_COMPLETION_INDEX``, as a Job of Kubernetes does), or from
+    SLURM's or Open MPI's variables. A group of one is none.
+
+    The processes meet first, and compare their numbers, their versions and jaxrl's source: all are told, in an error, what does
+    not fit. With a secret in ``JAXRL_SECRET``, or in the file that ``JAXRL_SECRET_FILE`` names, no others can join. Once they are
+    connected, an error that nobody catches ends its process at once, and a process that has lost another one ends itself
+    (SIGABRT), within the heartbeat: start them again, and a run with ``out`` goes on from its last checkpoint.
+
+    Args:
+      coordinator: ``host:port`` of process 0; default: this machine alone, 127.0.0.1.
+      num_processes: in the group.
+      process_id: which this is, from 0.
+      timeout: seconds in which all must come.
+      heartbeat: seconds without a sign of life after which a process is taken for dead; default: ``JAXRL_HEARTBEAT``, or 30.
+
+    Raises:
+      ValueError: numbers or versions do not fit together; or JAX was used before.
+      TimeoutError: somebody did not come.
+      OSError: the coordinator's address is not one of process 0's machine, or another program has its port.
+    """
     check_number("timeout", timeout, Range(0, open_low=True))
     heartbeat = check_heartbeat(heartbeat)
     place = find_place(os.environ, coordinator, num_processes, process_id)

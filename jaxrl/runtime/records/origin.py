@@ -14,15 +14,14 @@ from typing import Any
 import jax
 
 from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.version import __version__
 
 PACKAGES = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "optax", "flax")
 
 
 def installed_versions() -> dict[str, str]:
     """Versions of jaxrl, Python and the libraries that a state passes through."""
-    import jaxrl
-
-    versions = {"jaxrl": jaxrl.__version__, "python": platform.python_version()}
+    versions = {"jaxrl": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -33,9 +32,7 @@ def installed_versions() -> dict[str, str]:
 
 def source_digest() -> str:
     """Of jaxrl's own files: two copies with the same version may differ while they are worked on."""
-    import jaxrl
-
-    root, digest = Path(jaxrl.__file__).parent, hashlib.sha256()
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         text = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)

@@ -8,9 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
-import jaxrl
-
-NOT_THE_USERS = (f"{Path(jaxrl.__file__).parent}{os.sep}", contextlib.contextmanager.__code__.co_filename)
+NOT_THE_USERS = (f"{Path(__file__).parents[2]}{os.sep}", contextlib.contextmanager.__code__.co_filename)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
