@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -146,7 +147,7 @@ def of_agent(agent: Any) -> dict[str, Any]:
     for _ in range(ITERATIONS):
         state, metrics = step(state)
     try:
-        spec = agent.spec if agent.spec is None else json.loads(json.dumps(agent.spec, default=str))
+        spec = json.loads(re.sub(r" at 0x\w+", "", json.dumps(agent.spec)))
     except ValueError as error:
         spec = str(error)
     return {"state": digest_of_arrays(state), "spec": spec, "log keys": sorted(metrics)}
