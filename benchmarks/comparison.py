@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.markdown import table
 from benchmarks.switches import PANELS
-from jaxrl.presets import interval_text, shown
+from jaxrl.algorithms.presets import interval_text, shown
 
 FIGURE = Path("docs/images/switches.png")
 TITLE = "DQN's switches"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.presets import CHAIN, HIDDEN, PRESETS, Preset
+from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
 
 
 class Experiment(NamedTuple):

@@ -14,11 +14,11 @@ from benchmarks.products import flops_of, seconds_of
 from benchmarks.protocol import serve
 from benchmarks.starts import kernel_seconds
 from jaxrl.agent import state_shapes
-from jaxrl.private_jax import known_options
 from jaxrl.runtime.drivers.fused import CPU_OPTIONS
 from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
+from jaxrl.xla.private_jax import known_options
 
 QUICK = {
     "xla_backend_optimization_level": 0,

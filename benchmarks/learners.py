@@ -25,8 +25,8 @@ import jaxrl
 from benchmarks import machine
 from benchmarks.markdown import table
 from benchmarks.record import write_result
-from jaxrl.presets import PPO_ATARI
-from jaxrl.rows import first_input
+from jaxrl.algorithms.presets import PPO_ATARI
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.drivers.host import HostDriver
 from jaxrl.runtime.drivers.sampler import stack
 from jaxrl.runtime.drivers.samplers import SAMPLERS

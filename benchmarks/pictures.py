@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.presets import interval_text, shown
+from jaxrl.algorithms.presets import interval_text, shown
 
 COLOURS = 128
 """Of a picture: a third of the size of one with all, and no difference to see."""

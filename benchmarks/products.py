@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmuls import least_seconds
-from jaxrl.private_jax import known_options, needed_part
 from jaxrl.runtime.drivers.fused import CPU_OPTIONS
+from jaxrl.xla.private_jax import known_options, needed_part
 
 TRIPS = 500
 """Of a product in a loop, so that what it takes to call the program counts for little."""

@@ -15,7 +15,7 @@ from benchmarks.markdown import table
 from benchmarks.numbers import Program, paired, peak, rates, return_difference, short, standard_error, with_error, with_range
 from benchmarks.summary import read_speed
 from benchmarks.work import share_table, work_table
-from jaxrl.presets import interval_text, shown
+from jaxrl.algorithms.presets import interval_text, shown
 
 NAMES = {"jaxrl": "jaxrl", "vmapped": "jaxrl, seeds vmapped", "rejax": "Rejax", "sbx": "SBX", "random": "random policy"}
 """Of the sides that are programs of their own; the others are parts of one."""

@@ -14,12 +14,12 @@ import numpy as np
 import jaxrl
 from benchmarks import machine, pictures
 from benchmarks.experiments import Experiment
+from jaxrl.builder.spec import algorithm_name
 from jaxrl.runtime.records.folder import plain, without_nan
 from jaxrl.runtime.records.origin import installed_versions
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN
 from jaxrl.runtime.screen.progress import duration
 from jaxrl.runtime.system.devices import request_cpu_devices
-from jaxrl.spec import algorithm_name
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from benchmarks.hlo import Program
 from benchmarks.matmuls import least_seconds
-from jaxrl.private_jax import known_options
 from jaxrl.runtime.drivers.fused import CPU_OPTIONS
+from jaxrl.xla.private_jax import known_options
 
 TRIPS = 2_000
 CHAIN = 64

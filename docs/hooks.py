@@ -27,7 +27,7 @@ from benchmarks.comparison import comparison_table, read_compared
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.summary import page_table, read_speed
 from jaxrl.algorithms import ALGORITHMS, Entry
-from jaxrl.presets import PRESETS, interval_text, shown
+from jaxrl.algorithms.presets import PRESETS, interval_text, shown
 
 ROOT = Path(__file__).resolve().parents[1]
 SCORES = ROOT / "benchmarks/results/scores"

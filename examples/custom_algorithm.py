@@ -17,15 +17,17 @@ import jax
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.actions import to_environment
 from jaxrl.algorithms import Entry, Paper
-from jaxrl.config import Count, LearningRate, Positive, RolloutConfig, TotalSteps, Unit
+from jaxrl.builder.config import RolloutConfig
+from jaxrl.builder.setup import prepare
 from jaxrl.distributions import sample_each
 from jaxrl.models import actor_critic
-from jaxrl.optimize import descend, packing, valid_mean
+from jaxrl.optimize import packing
+from jaxrl.optimize.gradients import descend, valid_mean
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rollout import fold_each
-from jaxrl.rule import prepare
+from jaxrl.rollout.collect import fold_each
+from jaxrl.settings.validation import Count, LearningRate, Positive, TotalSteps, Unit
+from jaxrl.spaces.action_scaling import to_environment
 
 REINFORCE = Entry(
     "reinforce",

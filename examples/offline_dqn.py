@@ -8,7 +8,7 @@ import sys
 import jax
 
 import jaxrl
-from jaxrl.config import merge_hyperparams
+from jaxrl.settings.validation import merge_hyperparams
 
 
 def main(file: str = "runs/cartpole-replay.npz", total_steps: int = 100_000, iterations: int = 400) -> None:

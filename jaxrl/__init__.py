@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl.doors import DOORS
-from jaxrl.names import hint_or
 from jaxrl.registry import ALGORITHMS, known_as
+from jaxrl.settings.aliases import hint_or
 from jaxrl.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
     from jaxrl.algorithms.sac import make_sac as make_sac
     from jaxrl.algorithms.td3 import make_td3 as make_td3
+    from jaxrl.builder.spec import build
     from jaxrl.envs import list_envs, make_env
     from jaxrl.runtime.actors.scheme import Scheme
     from jaxrl.runtime.checkpoint.restore import restore
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from jaxrl.runtime.play.evaluation import evaluate
     from jaxrl.runtime.play.policy import load_policy
     from jaxrl.runtime.run import resume, run
-    from jaxrl.spec import build
     from jaxrl.training import make_train
     from jaxrl.types import Agent, AgentState, Algorithm, Env, HostEnv, Model, Policy, Rollout, StepInput, TimeStep
 
@@ -56,7 +56,7 @@ _HOMES = {
     "load_policy": "jaxrl.runtime.play.policy",
     "resume": "jaxrl.runtime.run",
     "run": "jaxrl.runtime.run",
-    "build": "jaxrl.spec",
+    "build": "jaxrl.builder.spec",
     "make_train": "jaxrl.training",
     **dict.fromkeys(
         ("Agent", "AgentState", "Algorithm", "Env", "HostEnv", "Model", "Policy", "Rollout", "StepInput", "TimeStep"),

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.collectives import in_order
-from jaxrl.config import merge_hyperparams, setting_types
 from jaxrl.metrics import all_reduce
-from jaxrl.private_jax import is_traced, setting
-from jaxrl.rollout import check_env_params, collect, init_actor
-from jaxrl.schedules import ScheduleWarning, doubtful
-from jaxrl.threefry import fold_in
+from jaxrl.optimize.schedules import ScheduleWarning, doubtful
+from jaxrl.rollout.collect import check_env_params, collect, init_actor
+from jaxrl.settings.validation import merge_hyperparams, setting_types
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, EnvLike, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
+from jaxrl.xla.fast_random import fold_in
+from jaxrl.xla.ordered_collectives import in_order
+from jaxrl.xla.private_jax import is_traced, setting
 
 
 def resolve_env(env: EnvLike) -> Env | HostEnv:

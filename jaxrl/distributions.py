@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.actions import within
-from jaxrl.threefry import unrolled
+from jaxrl.spaces.action_scaling import within
 from jaxrl.types import Array, Key
+from jaxrl.xla.fast_random import unrolled
 
 
 class Distribution(Protocol):
@@ -47,8 +47,8 @@ MASKED = -1e9
 """The logit of an action that ``action_mask`` forbids: finite, so that gradients stay finite; exp of it is exactly 0.
 
 Where a mask forbids every action, a trace cannot say so: jaxrl's networks then act, and give Q-values, as if the mask were not
-there (``jaxrl.masks.some_allowed``). The host loop and ``check_env``, which see values, refuse such a mask where an episode
-continues. In a dimension of a MultiDiscrete space that forbids all its choices the distribution is uniform over them.
+there (``jaxrl.spaces.action_masks.some_allowed``). The host loop and ``check_env``, which see values, refuse such a mask where
+an episode continues. In a dimension of a MultiDiscrete space that forbids all its choices the distribution is uniform over them.
 """
 
 LACKING = 2 * MASKED

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.collectives import together
 from jaxrl.types import Array, Max, Mean, Metrics, Min
+from jaxrl.xla.ordered_collectives import together
 
 
 def masked_mean(value: Array, where: Array) -> Mean:

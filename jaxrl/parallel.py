@@ -17,14 +17,14 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from jaxrl.agent import check_agent, check_key, warn_if_eager
-from jaxrl.config import check_count
+from jaxrl.builder.spec import build, unimportable_parts
 from jaxrl.doors import open_door
-from jaxrl.names import shortened
-from jaxrl.rollout import params_axes
-from jaxrl.seeds import over_seeds, per_seed
-from jaxrl.spec import build, unimportable_parts
+from jaxrl.rollout.collect import params_axes
+from jaxrl.settings.aliases import shortened
+from jaxrl.settings.validation import check_count
 from jaxrl.training import check_pure
 from jaxrl.types import Agent, AgentState, Key, PyTree
+from jaxrl.xla.seed_axis import over_seeds, per_seed
 
 SEEDS, DATA = "seeds", "data"
 """The names of mesh axes: shards of the seeds, and shares of each seed's environments."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, NamedTuple
 
-from jaxrl.names import listed, unknown
+from jaxrl.settings.aliases import listed, unknown
 
 
 class Paper(NamedTuple):

@@ -14,7 +14,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import check_count
+from jaxrl.settings.validation import check_count
 from jaxrl.types import Array
 
 

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxrl.agent import check_agent, check_key, with_length
-from jaxrl.config import check_count, merge_hyperparams
-from jaxrl.in_place import put_back
 from jaxrl.metrics import identity, merge, only_if
-from jaxrl.names import says_keywords
-from jaxrl.rollout import advance, init_actor
-from jaxrl.rows import Outcome
-from jaxrl.schedules import ScheduleWarning, doubtful
-from jaxrl.spaces import same_shapes
+from jaxrl.optimize.schedules import ScheduleWarning, doubtful
+from jaxrl.rollout.autoreset import Outcome
+from jaxrl.rollout.collect import advance, init_actor
+from jaxrl.settings.aliases import says_keywords
+from jaxrl.settings.validation import check_count, merge_hyperparams
+from jaxrl.spaces.trees import same_shapes
 from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Policy, PyTree
+from jaxrl.xla.in_place import put_back
 
 EVALUATION_LIMIT = 100_000
 """Rows after which ``evaluate`` gives an episode up, for environments without a limit of their own."""

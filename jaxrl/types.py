@@ -76,7 +76,7 @@ class Env(NamedTuple):
 
     One with ``compute_reward`` is a *goal environment*: its observations are a Dict of ``observation``, ``achieved_goal`` and
     ``desired_goal``, the names of Gymnasium-Robotics, and what a step earns and whether it ends the episode follow from what was
-    achieved and what was desired. See ``jaxrl.goals``.
+    achieved and what was desired. See ``jaxrl.spaces.goals``.
     """
 
     reset: ResetFn

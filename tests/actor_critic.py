@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.critics import ActorCriticRule, Update
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, Update
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import action_value
 from jaxrl.replay.transitions import Transitions
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Model, StepInput
 from tests.probe_set import PROBES, SEEN, probe_set

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from jaxrl.algorithms import ALGORITHMS
+from jaxrl.builder.spec import algorithm_name
 from jaxrl.distributions import Normal
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
 from jaxrl.replay.records import Records
-from jaxrl.spec import algorithm_name
 from jaxrl.types import Agent, Env, HostEnv, Model, StepInput
 from tests.probes import as_box
 

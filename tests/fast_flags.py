@@ -3,7 +3,7 @@ jaxlib knows. It would end a process that is given another."""
 
 from __future__ import annotations
 
-from jaxrl.private_jax import known_options
+from jaxrl.xla.private_jax import known_options
 
 FAST = {
     "xla_backend_optimization_level": 0,

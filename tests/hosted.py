@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.rollout import advance, init_actor
+from jaxrl.rollout.collect import advance, init_actor
 from jaxrl.types import Algorithm, Env, HostEnv, HostStep
 
 

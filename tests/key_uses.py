@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.private_jax import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params, parameter, scan_arguments
 from jaxrl.types import Agent
+from jaxrl.xla.private_jax import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params, parameter, scan_arguments
 
 DRAWN, MADE = "drawn from", "made of"
 

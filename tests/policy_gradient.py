@@ -9,7 +9,7 @@ import numpy as np
 import scipy.stats
 from gymnasium import spaces
 
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.types import Rollout
 
 T, B, FEATURES = 4, 4, 3

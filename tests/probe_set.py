@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Env
 from tests import probes

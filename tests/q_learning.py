@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.replay.transitions import Transitions
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 
 N, FEATURES, ACTIONS = 12, 3, 4
 """Rows, numbers of an observation, actions."""

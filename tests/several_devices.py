@@ -18,7 +18,7 @@ from jaxrl.metrics import to_floats
 from jaxrl.parallel import data_parallel
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.rollout import example_rollout
+from jaxrl.rollout.collect import example_rollout
 from jaxrl.types import Agent, Rollout
 from tests.agents import small, to_numpy
 

@@ -11,9 +11,11 @@ import numpy as np
 import scipy.stats
 from gymnasium import spaces
 
-from jaxrl.actions import epsilon_greedy, from_environment, normal_each, to_environment, uniform_of
 from jaxrl.distributions import MASKED
 from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.exploration.action_noise import normal_each, uniform_of
+from jaxrl.exploration.epsilon_greedy import epsilon_greedy
+from jaxrl.spaces.action_scaling import from_environment, to_environment
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)

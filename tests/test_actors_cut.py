@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.normalize import init_statistics, refresh
-from jaxrl.optimize import pmean, valid_mean
+from jaxrl.optimize.gradients import pmean, valid_mean
 from jaxrl.replay.transitions import example_row, replay_rows, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.returns import discounts, endless_gae, gae, lambda_returns, vtrace
+from jaxrl.rollout.running_statistics import init_statistics, refresh
 from jaxrl.runtime.actors.cut import CUT_ROWS, cut_rows, enough
 from jaxrl.runtime.actors.driver import open_actors
 from jaxrl.runtime.actors.gradients import AllReducedLearner

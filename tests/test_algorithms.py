@@ -17,14 +17,14 @@ import jaxrl
 from benchmarks.experiments import of_preset
 from examples.custom_algorithm import REINFORCE, make_reinforce
 from jaxrl.algorithms import ALGORITHMS, Entry
-from jaxrl.parts import own_network
-from jaxrl.presets import Preset, Score
+from jaxrl.algorithms.presets import Preset, Score
+from jaxrl.builder.components import own_network
+from jaxrl.builder.spec import algorithm_name
+from jaxrl.builder.trusted_imports import Untrusted
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.sweep import read_sweep
-from jaxrl.spec import algorithm_name
-from jaxrl.trust import Untrusted
 from tests import probes
 from tests.agents import Tiny, every_rule, suited, tiny
 

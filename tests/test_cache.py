@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.cache import CACHED_BYTES, LEAST_ROWS, bytes_of_products, is_a_part, parts_in_cache
+from jaxrl.xla.cache_blocking import CACHED_BYTES, LEAST_ROWS, bytes_of_products, is_a_part, parts_in_cache
 
 WIDTH = 64
 EACH = 4 * (8 + WIDTH)  # bytes of a row that the product gives, and that are put together for it

@@ -14,11 +14,11 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from benchmarks.hlo import Instruction, Program
-from jaxrl.collectives import REDUCTIONS, in_order, together
 from jaxrl.metrics import all_reduce
 from jaxrl.parallel import split_state
-from jaxrl.private_jax import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 from jaxrl.types import Max, Mean, Min
+from jaxrl.xla.ordered_collectives import REDUCTIONS, in_order, together
+from jaxrl.xla.private_jax import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 from tests.agents import assert_bit_equal, assert_close, every_rule, small
 
 AXIS = "devices"

@@ -9,7 +9,7 @@ from benchmarks import pictures
 from benchmarks.comparison import FIGURE, comparison_table, draw, is_of, read_compared
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.switches import PANELS, SWITCHES
-from jaxrl.presets import interval_text
+from jaxrl.algorithms.presets import interval_text
 
 ROOT = Path(__file__).parents[1]
 COMPARED = read_compared(ROOT / "benchmarks/results/scores")

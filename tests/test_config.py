@@ -18,12 +18,12 @@ from jaxrl.agent import bind
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.dqn import DQNConfig
 from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams
-from jaxrl.config import (
+from jaxrl.builder.config import ReplayConfig, RolloutConfig
+from jaxrl.runtime.loop.plan import check_hyperparams, check_seeds, make_plan
+from jaxrl.settings.validation import (
     Count,
     PositiveUnit,
     Range,
-    ReplayConfig,
-    RolloutConfig,
     Unit,
     check_count,
     checked,
@@ -32,7 +32,6 @@ from jaxrl.config import (
     setting_types,
     split_settings,
 )
-from jaxrl.runtime.loop.plan import check_hyperparams, check_seeds, make_plan
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 from tests import probes

@@ -17,7 +17,7 @@ import pytest
 import jaxrl
 from jaxrl.agent import bind
 from jaxrl.metrics import to_floats
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.runtime.drivers.host import HostLearner

@@ -11,9 +11,19 @@ import numpy as np
 import pytest
 
 from jaxrl.algorithms import ddpg, sac, td3
-from jaxrl.critics import MOST_PACKED, Networks, Update, action_values, batch_of, draw_updates, learn_critics, least, networks
+from jaxrl.algorithms.common.critic_ensemble import (
+    MOST_PACKED,
+    Networks,
+    Update,
+    action_values,
+    batch_of,
+    draw_updates,
+    learn_critics,
+    least,
+    networks,
+)
+from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.q_learning import PRIORITIES
 from jaxrl.replay.prioritised import prioritised_replay
 from tests import probes
 from tests.agents import assert_bit_equal, small, to_numpy

@@ -12,8 +12,8 @@ import pytest
 
 from jaxrl import make_ddpg
 from jaxrl.algorithms import ddpg
+from jaxrl.algorithms.common.critic_ensemble import Networks
 from jaxrl.algorithms.ddpg import DDPGConfig, DDPGHyperparams
-from jaxrl.critics import Networks
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import deterministic_policy
 from tests import probes

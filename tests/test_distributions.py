@@ -16,7 +16,7 @@ import scipy.stats
 from gymnasium import spaces
 
 from jaxrl.distributions import LACKING, MASKED, Categorical, MultiCategorical, Normal, TanhNormal, pick, sample_each
-from jaxrl.spaces import bounds
+from jaxrl.spaces.trees import bounds
 
 LOGITS = np.random.default_rng(0).normal(scale=3.0, size=(4, 2, 5)).astype(np.float32)
 PROBABILITIES = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)

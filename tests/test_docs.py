@@ -31,10 +31,10 @@ from benchmarks import scaling_report
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl import types
 from jaxrl.algorithms import ALGORITHMS, known_as, setting_names
+from jaxrl.algorithms.presets import PRESETS, interval_text
+from jaxrl.builder.trusted_imports import import_object
 from jaxrl.envs import make_env
 from jaxrl.envs.backend import format_id, parse_id
-from jaxrl.names import called_here
-from jaxrl.presets import PRESETS, interval_text
 from jaxrl.runtime.actors.cut import CUT_ROWS
 from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.cli.launch import divided
@@ -43,7 +43,7 @@ from jaxrl.runtime.drivers.diagnostics import LOGGED, OF_WORKERS
 from jaxrl.runtime.records.record import FIRST_COLUMNS, OF_EVALUATIONS
 from jaxrl.runtime.records.services import RENAMED
 from jaxrl.runtime.sweep import expand, read_sweep
-from jaxrl.trust import import_object
+from jaxrl.settings.aliases import called_here
 from tests.agents import cartpole
 
 ROOT = Path(__file__).parents[1]

@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl import make_dqn
+from jaxrl.algorithms.common.q_learning import QLearner
 from jaxrl.algorithms.dqn import (
     DQNConfig,
     DQNHyperparams,
@@ -24,12 +25,11 @@ from jaxrl.algorithms.dqn import (
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
-from jaxrl.q_learning import QLearner
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.rollout import collect
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.collect import collect
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Rollout, StepInput, TimeStep
 from tests import probes

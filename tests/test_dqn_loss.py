@@ -14,7 +14,8 @@ from gymnasium import spaces
 from jaxrl.algorithms.dqn import DQNConfig, Transitions, dqn_loss
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import q_network
-from jaxrl.spaces import example_input, first_input
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.inputs import example_input
 from jaxrl.types import Model
 from tests.agents import assert_bit_equal
 from tests.q_learning import ACTIONS, FEATURES, N, loss_case

@@ -260,7 +260,7 @@ def test_import_is_lazy_and_validation_starts_no_backend(my_envs, tmp_path):
     program = f"""
         import sys
         import jaxrl.envs
-        from jaxrl.private_jax import backends_started
+        from jaxrl.xla.private_jax import backends_started
         assert not {{"gymnax", "envpool", "flax"}} & set(sys.modules)
         sys.path.append({str(tmp_path)!r})
         for name in ("{my_envs}:corridor", "envpool:CartPole-v1"):

@@ -14,7 +14,7 @@ from jaxrl.envs import check_env, list_envs, make_env
 from jaxrl.envs.check import COMPILE_FAST, random_action
 from jaxrl.envs.gymnax import HORIZONS, NOT_PLAIN, list_names
 from jaxrl.envs.validate import outside
-from jaxrl.spaces import zeros
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import Env, TimeStep
 
 NUM_STEPS = 4

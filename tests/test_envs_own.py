@@ -15,7 +15,7 @@ from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.envs.reach import ReachState
 from jaxrl.envs.validate import picture_problem
 from jaxrl.envs.wrappers import WRAPPERS
-from jaxrl.goals import GOAL_KEYS
+from jaxrl.spaces.goals import GOAL_KEYS
 from jaxrl.types import Env, TimeStep
 
 OWN = ("jaxrl:BitFlip?n=4", "jaxrl:Reach")

@@ -20,7 +20,7 @@ from jaxrl.models import from_linen
 from jaxrl.runtime.play.export import flat_arrays
 from jaxrl.runtime.play.loaded import LoadedPolicy
 from jaxrl.runtime.play.policy import stand_in
-from jaxrl.spaces import zeros
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import Agent, Model, Policy
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, cartpole, small, small_ppo

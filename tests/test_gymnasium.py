@@ -13,7 +13,7 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.envs import check_env, describe_env, family_of, list_envs, make_env, reach_of
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.drivers.host import HostLearner
 from jaxrl.runtime.drivers.sampler import HostSampler
 from jaxrl.runtime.drivers.stepping import Stepper

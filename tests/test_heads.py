@@ -12,13 +12,13 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
+from jaxrl.algorithms.common.q_heads import projected
 from jaxrl.algorithms.dqn import RAINBOW, DQNConfig, dqn_loss
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.heads import projected
 from jaxrl.metrics import to_floats
 from jaxrl.models import QuantileOutput, q_network
 from jaxrl.replay.transitions import Transitions
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Model
 from tests import probes

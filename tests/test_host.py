@@ -15,7 +15,6 @@ import jaxrl
 from jaxrl import make_env
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.in_place import split_rows
 from jaxrl.runtime.cli.film import _host_player
 from jaxrl.runtime.drivers.host import HostDriver, HostLearner, evaluate_host
 from jaxrl.runtime.drivers.sampler import HostSampler
@@ -23,6 +22,7 @@ from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.play.evaluation import evaluate
 from jaxrl.training import freezing, run_iterations
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
+from jaxrl.xla.in_place import split_rows
 from tests import probes
 from tests.agents import RECURRENT, assert_bit_equal, small, small_dqn, small_ppo, suited
 from tests.hosted import Clock, Limited, Resettable, clock, hosted

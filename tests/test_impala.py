@@ -18,8 +18,8 @@ from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.intrinsic.part import ADVANTAGE
 from jaxrl.metrics import identity, merge, to_floats
 from jaxrl.models import q_network
-from jaxrl.rollout import collect
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.collect import collect
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Agent, Max, Rollout
 from tests import probes

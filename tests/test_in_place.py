@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.in_place import join_rows, split_rows
 from jaxrl.types import Algorithm
+from jaxrl.xla.in_place import join_rows, split_rows
 from tests import probes
 from tests.agents import assert_bit_equal, small_dqn
 

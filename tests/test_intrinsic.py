@@ -18,18 +18,18 @@ from gymnasium import spaces
 import jaxrl
 from examples.intrinsic_reward import main
 from jaxrl.algorithms.a2c import A2CConfig, A2CHyperparams, a2c_loss
+from jaxrl.algorithms.common.ppo_objectives import PenaltyState
 from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, targets
 from jaxrl.algorithms.reinforce import REINFORCEConfig, REINFORCEHyperparams, reinforce_loss
+from jaxrl.builder.setup import Learner
 from jaxrl.intrinsic import Intrinsic, rnd
 from jaxrl.intrinsic.distillation import RNDState
 from jaxrl.intrinsic.part import ADVANTAGE, ExploringLearner, exploring
 from jaxrl.metrics import to_floats
-from jaxrl.normalize import Statistics
 from jaxrl.parallel import env_axes
-from jaxrl.rule import Learner
+from jaxrl.rollout.running_statistics import Statistics
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
-from jaxrl.surrogates import PenaltyState
 from jaxrl.types import Agent, Algorithm, Rollout, StepInput
 from tests.agents import assert_bit_equal, assert_close, run_steps, small, small_ppo, to_numpy
 from tests.test_ppo_loss import linear_model, loss_case

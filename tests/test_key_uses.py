@@ -14,8 +14,8 @@ from jaxrl.envs import make_env
 from jaxrl.envs.wrappers import sticky_actions
 from jaxrl.intrinsic import rnd
 from jaxrl.replay.prioritised import prioritised_replay
-from jaxrl.threefry import unrolled
 from jaxrl.types import Agent, Env
+from jaxrl.xla.fast_random import unrolled
 from tests.agents import tiny
 from tests.key_uses import counting, twice, uses_of
 

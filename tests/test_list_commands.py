@@ -18,10 +18,10 @@ import pytest
 
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
+from jaxrl.algorithms.presets import PRESETS, Score, interval_text
+from jaxrl.builder.components import own_network
 from jaxrl.envs.wrappers import WRAPPERS, usage
-from jaxrl.parts import own_network
-from jaxrl.presets import PRESETS, Score, interval_text
-from jaxrl.rollout import example_rollout
+from jaxrl.rollout.collect import example_rollout
 from jaxrl.runtime.cli import envs as envs_command
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, parse
@@ -206,7 +206,7 @@ def test_presets_are_what_was_measured(name: str) -> None:
     measured = json.loads((REPOSITORY / preset.source).read_text())
     expected = interval_text(measured["mean"], *measured["interval"])
     assert (str(preset.score), preset.score.train_seconds) == (expected, round(measured["train_seconds"])), (
-        f"{preset.source} holds another measurement: copy it to jaxrl/presets.py"
+        f"{preset.source} holds another measurement: copy it to jaxrl/algorithms/presets.py"
     )
     assert measured["experiment"]["episodes"] == 128 and len(measured["scores"]) == preset.num_seeds
     assert measured["hardware"]["cpu"] in preset.score.hardware and str(measured["hardware"]["cores"]) in preset.score.hardware

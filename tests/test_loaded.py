@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from jaxrl.rollout.inputs import example_input
 from jaxrl.runtime.play.loaded import LoadedPolicy
 from jaxrl.runtime.play.policy import stand_in
-from jaxrl.spaces import example_input
 from jaxrl.types import Agent, Policy
 from tests.agents import RECURRENT, cartpole, small_ppo
 

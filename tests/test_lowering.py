@@ -12,9 +12,9 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.models import actor_critic
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.spaces import zeros
+from jaxrl.spaces.trees import zeros
 from tests.agents import REPRESENTATIVES, cartpole, every_rule
 
 ACCELERATORS = ("cuda", "tpu")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.masks import allowed, choices, flat_mask, nothing_allowed, some_allowed
+from jaxrl.spaces.action_masks import allowed, choices, flat_mask, nothing_allowed, some_allowed
 
 ONE, SEVERAL = spaces.Discrete(3), spaces.MultiDiscrete([[2, 3]])
 FLAT = np.array([[1, 0, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 1, 1, 1]], np.int8)

@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 
 from jaxrl.metrics import scalars, to_floats
-from jaxrl.minibatch import (
+from jaxrl.optimize.minibatches import (
     check_minibatches,
     explained_variance,
     minibatches,

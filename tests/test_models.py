@@ -28,7 +28,9 @@ from jaxrl.models import (
     split_mask,
     value_network,
 )
-from jaxrl.spaces import example_input, first_input, zeros
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.inputs import example_input
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import Model, StepInput
 from tests.agents import assert_bit_equal, to_numpy
 

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import action_value, deterministic_policy, policy_network
-from jaxrl.spaces import example_input
+from jaxrl.rollout.inputs import example_input
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)

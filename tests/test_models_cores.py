@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.models import actor_critic, q_network
-from jaxrl.spaces import example_input, first_input
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.inputs import example_input
 from jaxrl.types import Model, StepInput
 from tests import probes
 from tests.agents import small_dqn, small_ppo

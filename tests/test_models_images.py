@@ -15,7 +15,8 @@ from gymnasium import spaces
 from jaxrl.agent import state_shapes
 from jaxrl.models import ImpalaCNN, MinAtarCNN, NatureCNN, OrthogonalKernel, actor_critic, board_convolution, q_network
 from jaxrl.models.images import IMAGE_NETWORKS
-from jaxrl.spaces import example_input, first_input
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.inputs import example_input
 from tests.agents import small_ppo
 from tests.test_models import check_orthogonal, jit
 

@@ -15,8 +15,8 @@ from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import QuantileOutput, value_network
 from jaxrl.models.initialisers import orthogonal
 from jaxrl.models.values import NoisyDense
-from jaxrl.rows import first_input
-from jaxrl.spaces import example_input
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.inputs import example_input
 
 N, FEATURES, ACTIONS = 6, 3, 4
 SPACES = (spaces.Box(-1, 1, (FEATURES,), np.float32), spaces.Discrete(ACTIONS))

@@ -12,7 +12,8 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.models import encode_space
-from jaxrl.normalize import (
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.running_statistics import (
     RewardStatistics,
     RunningMoments,
     Statistics,
@@ -24,7 +25,7 @@ from jaxrl.normalize import (
     scale_rewards,
     update_moments,
 )
-from jaxrl.spaces import first_input, zeros
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import Rollout, StepInput
 
 T, B = 6, 4

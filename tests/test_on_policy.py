@@ -12,10 +12,10 @@ import optax
 import pytest
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.on_policy import as_learnt
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
-from jaxrl.normalize import Statistics
-from jaxrl.on_policy import as_learnt
+from jaxrl.rollout.running_statistics import Statistics
 from jaxrl.types import Agent, AgentState, Rollout
 from tests import probes
 from tests.agents import RECURRENT, assert_bit_equal, assert_close, small, to_numpy

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from jaxrl import make_sac
+from jaxrl.algorithms.common.critic_ensemble import Networks
+from jaxrl.algorithms.common.optimistic_exploration import Exploration, optimistic, shifted, upper_bound
 from jaxrl.algorithms.sac import SACConfig
-from jaxrl.critics import Networks
 from jaxrl.distributions import TanhNormal
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.optimism import Exploration, optimistic, shifted, upper_bound
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.types import Policy
 from tests import probes
 from tests.actor_critic import N, case, double, model, q_by_hand, rule

@@ -19,15 +19,9 @@ from jaxrl.algorithms.ppo import (
 )
 from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.metrics import to_floats
-from jaxrl.optimize import (
-    accumulated_gradient,
-    clipped_adam,
-    clipped_rmsprop,
-    packing,
-    scheduled,
-    valid_mean,
-    valid_means,
-)
+from jaxrl.optimize import clipped_adam, clipped_rmsprop, packing
+from jaxrl.optimize.gradients import accumulated_gradient, valid_mean, valid_means
+from jaxrl.optimize.schedules import scheduled
 from jaxrl.parallel import make_mesh
 from tests import probes
 from tests.agents import assert_bit_equal, assert_close, small_ppo

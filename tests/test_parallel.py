@@ -13,9 +13,8 @@ from jax.sharding import AxisType, PartitionSpec
 
 from jaxrl.agent import bind
 from jaxrl.algorithms import setting_names
-from jaxrl.config import Positive
 from jaxrl.metrics import scalars, to_floats
-from jaxrl.optimize import pmean
+from jaxrl.optimize.gradients import pmean
 from jaxrl.parallel import (
     check_replicas,
     data_parallel,
@@ -27,6 +26,7 @@ from jaxrl.parallel import (
     split_state,
     vmap_seeds,
 )
+from jaxrl.settings.validation import Positive
 from jaxrl.types import Agent, Algorithm, Policy
 from tests import probes
 from tests.agents import (

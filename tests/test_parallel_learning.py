@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxrl
+from jaxrl.algorithms.presets import PRESETS
 from jaxrl.parallel import data_parallel, make_mesh, shard_seeds, vmap_seeds
-from jaxrl.presets import PRESETS
 from jaxrl.training import num_iterations, run_iterations
 from jaxrl.types import Agent
 

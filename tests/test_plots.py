@@ -215,7 +215,7 @@ def test_help_is_short_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plotting_starts_no_backend_and_no_pyplot(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", [[1.0, 2.0], [3.0, 4.0]])
     code = (
-        "import sys; from jaxrl.runtime.cli.main import main; from jaxrl.private_jax import backends_started;"
+        "import sys; from jaxrl.runtime.cli.main import main; from jaxrl.xla.private_jax import backends_started;"
         "code = main(sys.argv[1:]); sys.exit(code or backends_started() or 'matplotlib.pyplot' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "plot", str(run), "--out", str(tmp_path / "a.png")]

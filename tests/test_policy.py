@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
+from jaxrl.rollout.inputs import example_input
 from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
 from jaxrl.runtime.checkpoint.restore import read_arrays
 from jaxrl.runtime.checkpoint.states import with_buffers, without_buffers
@@ -21,7 +22,7 @@ from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.play.policy import load_policies
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
-from jaxrl.spaces import describe_space, example_input, realize_space
+from jaxrl.spaces.trees import describe_space, realize_space
 from jaxrl.types import AgentState
 from tests import probes
 from tests.agents import RECURRENT, REPRESENTATIVES, SMALL_ACTOR_CRITIC, assert_bit_equal, cartpole, small_dqn, small_ppo

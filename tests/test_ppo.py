@@ -23,13 +23,13 @@ from jaxrl.algorithms.ppo import (
 )
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
-from jaxrl.minibatch import standardized
 from jaxrl.models import actor_critic, q_network
-from jaxrl.normalize import init_statistics, normalize_inputs
 from jaxrl.optimize import clipped_adam, packing
+from jaxrl.optimize.minibatches import standardized
 from jaxrl.returns import discounts, gae
-from jaxrl.rollout import collect
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.collect import collect
+from jaxrl.rollout.running_statistics import init_statistics, normalize_inputs
 from jaxrl.types import Agent, AgentState, Env, Model, Rollout, TimeStep
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_bit_equal, assert_close, outputs_of, small_ppo, to_numpy

@@ -23,9 +23,9 @@ from jaxrl.algorithms.ppo import (
 )
 from jaxrl.distributions import Categorical, Normal
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.minibatch import shuffled
 from jaxrl.models import ActorCriticOutput
-from jaxrl.rows import first_input
+from jaxrl.optimize.minibatches import shuffled
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.types import Model
 from tests.agents import assert_bit_equal
 

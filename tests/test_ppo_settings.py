@@ -14,16 +14,16 @@ import optax
 import pytest
 from gymnasium import spaces
 
-from jaxrl.actions import HeldNoise
 from jaxrl.agent import state_shapes
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.ppo import PPOConfig, ppo_loss, targets
+from jaxrl.builder.setup import Learner
+from jaxrl.exploration.action_noise import HeldNoise
 from jaxrl.metrics import to_floats
-from jaxrl.minibatch import minibatches, shuffled
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.optimize import clipped_adam
+from jaxrl.optimize.minibatches import minibatches, shuffled
 from jaxrl.parallel import data_parallel
-from jaxrl.rule import Learner
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.types import Agent, Env, Model, TimeStep

@@ -16,8 +16,8 @@ from jaxrl import make_pqn
 from jaxrl.algorithms.pqn import PQNHyperparams, Rows, pqn_loss, targets
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import actor_critic, q_network
-from jaxrl.rollout import collect
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.collect import collect
 from jaxrl.training import run_iterations
 from jaxrl.types import Model, Rollout
 from tests import probes

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import cache, private_jax, threefry
-from jaxrl.collectives import in_order
 from jaxrl.envs import constants
-from jaxrl.private_jax import NotInThisJax, known_options
 from jaxrl.runtime.drivers import fused
+from jaxrl.xla import cache_blocking, fast_random, private_jax
+from jaxrl.xla.ordered_collectives import in_order
+from jaxrl.xla.private_jax import NotInThisJax, known_options
 from tests.agents import assert_bit_equal, cartpole
 from tests.fast_flags import FAST, fast_flags
 
@@ -29,7 +29,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
     monkeypatch.setitem(sys.modules, "jax.extend.core", None)
     monkeypatch.delattr(jax.extend, "core")
-    spec = importlib.util.find_spec("jaxrl.private_jax")
+    spec = importlib.util.find_spec("jaxrl.xla.private_jax")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -46,9 +46,9 @@ def test_what_is_missing_is_named_on_use(name: str, bare: ModuleType) -> None:
 
 def test_without_traced_programs_nothing_is_cut(bare: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     work = jnp.zeros((1 << 14, 256)), jnp.zeros((256, 256))
-    assert cache.parts_in_cache(jnp.matmul, *work, rows=1 << 14) > 1
-    monkeypatch.setattr(cache, "jaxprs_in_params", bare.jaxprs_in_params)
-    assert cache.parts_in_cache(jnp.matmul, *work, rows=1 << 14) == 1
+    assert cache_blocking.parts_in_cache(jnp.matmul, *work, rows=1 << 14) > 1
+    monkeypatch.setattr(cache_blocking, "jaxprs_in_params", bare.jaxprs_in_params)
+    assert cache_blocking.parts_in_cache(jnp.matmul, *work, rows=1 << 14) == 1
 
 
 def test_without_traced_programs_a_backend_gives_the_constants(bare: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_without_traced_programs_a_backend_gives_the_constants(bare: ModuleType,
 def test_without_traced_programs_collectives_are_not_ordered_but_refused(
     bare: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxrl.collectives.jaxprs_in_params", bare.jaxprs_in_params)
+    monkeypatch.setattr("jaxrl.xla.ordered_collectives.jaxprs_in_params", bare.jaxprs_in_params)
     total = jax.vmap(in_order(lambda x: jax.lax.psum(jax.jit(jnp.sin)(x), "d")), axis_name="d")
     with pytest.raises(NotInThisJax, match="jaxprs_in_params"):
         total(jnp.arange(2.0))
@@ -106,12 +106,12 @@ def test_loops_are_read_off_their_shapes() -> None:
 
 def test_draws_without_a_generator_of_our_own_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     key = jax.random.key(3)
-    ours = jax.random.bits(threefry.unrolled(key), (4,))
+    ours = jax.random.bits(fast_random.unrolled(key), (4,))
     assert private_jax.define_prng("refused", (2,), no_such_function=None) is None
-    monkeypatch.setattr(threefry, "UNROLLED", None)
-    assert threefry.unrolled(key) is key
-    assert_bit_equal(jax.random.bits(threefry.unrolled(key), (4,)), ours)
-    assert_bit_equal(threefry.fold_in(key, 5), jax.random.fold_in(key, 5))
+    monkeypatch.setattr(fast_random, "UNROLLED", None)
+    assert fast_random.unrolled(key) is key
+    assert_bit_equal(jax.random.bits(fast_random.unrolled(key), (4,)), ours)
+    assert_bit_equal(fast_random.fold_in(key, 5), jax.random.fold_in(key, 5))
 
 
 def test_settings_with_and_without_the_table_of_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from jaxrl.algorithms import sac
+from jaxrl.algorithms.common.q_learning import PRIORITIES
+from jaxrl.algorithms.common.quantile_critics import quantile_loss, truncated
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import action_value
-from jaxrl.q_learning import PRIORITIES
-from jaxrl.quantiles import quantile_loss, truncated
 from tests import probes
 from tests.actor_critic import CRITICS, N, case, double, model, rule, squashed_by_hand
 from tests.agents import assert_close, run_steps, small

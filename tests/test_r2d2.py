@@ -19,8 +19,8 @@ from jaxrl.models import actor_critic, q_network
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import Sequences, sequence_replay, sequences
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.rollout import collect
-from jaxrl.rows import next_input
+from jaxrl.rollout.autoreset import next_input
+from jaxrl.rollout.collect import collect
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Env, Model, StepInput
 from tests import probes

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cases import DQN, HIDDEN_SIZES, PPO
-from jaxrl.presets import interval_text
+from jaxrl.algorithms.presets import interval_text
 from jaxrl.runtime.cli import main as cli
 
 ROOT = Path(__file__).parents[1]

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.config import merge_hyperparams
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.replay.stored import as_rollout, stored_rows
 from jaxrl.replay.transitions import ReplayRow, replay_rows, transitions
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.rollout import collect
+from jaxrl.rollout.collect import collect
+from jaxrl.settings.validation import merge_hyperparams
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import assert_bit_equal, small, small_dqn, small_ppo

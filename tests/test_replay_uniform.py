@@ -19,7 +19,7 @@ from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import CANDIDATES, ReplayState, places, uniform_replay
 from jaxrl.runtime.system.devices import usable_cores
-from jaxrl.threefry import unrolled
+from jaxrl.xla.fast_random import unrolled
 from tests import probes
 from tests.agents import assert_bit_equal, small_dqn
 

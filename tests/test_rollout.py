@@ -15,8 +15,8 @@ from gymnasium import spaces
 from jaxrl import make_env
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import to_floats
-from jaxrl.rollout import collect, concat_rollouts, fold_each, init_actor, params_axes, reset_done_envs
-from jaxrl.rows import per_row
+from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.collect import collect, concat_rollouts, fold_each, init_actor, params_axes, reset_done_envs
 from jaxrl.types import ActorState, Algorithm, Env, Policy, Rollout, TimeStep
 from tests import probes
 from tests.agents import assert_bit_equal, small_dqn, small_ppo, to_numpy

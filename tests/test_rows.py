@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.rows import finish_row, first_input, next_input, no_episode
+from jaxrl.rollout.autoreset import finish_row, first_input, next_input, no_episode
 from jaxrl.types import EpisodeStatistics, HostStep
 
 BOTH = pytest.mark.parametrize("xp", [np, jnp])

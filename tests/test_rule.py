@@ -11,8 +11,8 @@ import pytest
 
 import jaxrl
 from examples.custom_algorithm import make_reinforce
+from jaxrl.builder.setup import Learner
 from jaxrl.metrics import to_floats
-from jaxrl.rule import Learner
 from jaxrl.types import Policy
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC

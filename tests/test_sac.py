@@ -19,11 +19,11 @@ import jaxrl
 from jaxrl import make_sac
 from jaxrl.agent import bind
 from jaxrl.algorithms import sac
+from jaxrl.algorithms.common.critic_ensemble import Networks, draw_updates
 from jaxrl.algorithms.sac import SACHyperparams
-from jaxrl.critics import Networks, draw_updates
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.training import freezing, run_iterations
 from jaxrl.types import Agent, TimeStep
 from tests import probes

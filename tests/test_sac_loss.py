@@ -12,10 +12,10 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.algorithms import sac
+from jaxrl.algorithms.common.critic_ensemble import Update
+from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
-from jaxrl.critics import Update
 from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.q_learning import PRIORITIES
 from tests.actor_critic import ACTIONS, BOX, CRITICS, N, case, double, q_by_hand, rule, squashed_by_hand
 from tests.agents import assert_bit_equal, assert_close
 from tests.policy_gradient import slope

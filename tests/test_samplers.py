@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.metrics import merge
-from jaxrl.rollout import concat_rollouts, example_rollout
+from jaxrl.rollout.collect import concat_rollouts, example_rollout
 from jaxrl.runtime.drivers.asynchronous import AsyncSampler
 from jaxrl.runtime.drivers.diagnostics import LAG, LOGGED, MOST_LAG, PARTS, TIMED
 from jaxrl.runtime.drivers.host import HostDriver

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import scan
-from jaxrl.scan import layout, packed_scan
+from jaxrl.xla.packed_scan import SMALL, layout, packed_scan
 from tests.agents import assert_bit_equal
 
 CARRY = {
@@ -41,9 +40,9 @@ def body(carry: dict[str, Any], x: jax.Array) -> tuple[dict[str, Any], Any]:
     return after, (after["done"], {"position": position, "mean": position.mean()}, carry["time"], key)
 
 
-@pytest.mark.parametrize("small", [scan.SMALL, 12, 0])
+@pytest.mark.parametrize("small", [SMALL, 12, 0])
 def test_the_same_bits_as_without_packing(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "SMALL", small)
+    monkeypatch.setattr("jaxrl.xla.packed_scan.SMALL", small)
     xs = jnp.arange(5)
     plain = jax.jit(lambda carry: jax.lax.scan(body, carry, xs))(carry())
     packed = jax.jit(lambda carry: packed_scan(body, carry, xs))(carry())

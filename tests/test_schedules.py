@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import jaxrl
+from jaxrl.optimize.schedules import LEAST, ScheduleWarning, doubtful
 from jaxrl.runtime.run import run
-from jaxrl.schedules import LEAST, ScheduleWarning, doubtful
 from tests import probes
 from tests.agents import small_ppo
 from tests.fakes import faked

@@ -14,11 +14,11 @@ import pytest
 
 import jaxrl
 from jaxrl import build, models
+from jaxrl.builder.spec import describe, realize
+from jaxrl.builder.trusted_imports import import_object
 from jaxrl.models import actor_critic
 from jaxrl.optimize import clipped_adam
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.spec import describe, realize
-from jaxrl.trust import import_object
 from jaxrl.types import Agent, Model, StepInput
 from tests import probes
 from tests.agents import SMALL_ACTOR_CRITIC, every_rule, small, small_dqn, small_ppo, suited

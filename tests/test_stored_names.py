@@ -1,4 +1,4 @@
-"""Names that run folders and checkpoints hold. One that moves, or is called otherwise, would cost users the runs that they have."""
+"""Names that run folders and checkpoints hold. One that moves, or is called otherwise, costs users the runs that they have."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 import pytest
-
-from jaxrl import trust
-from jaxrl.intrinsic import rnd
 from jaxrl.presets import PRESETS
 from jaxrl.spec import describe
 from jaxrl.trust import import_object, import_part
+
+from jaxrl import trust
+from jaxrl.intrinsic import rnd
 from tests.agents import every_rule, small
 
 BUILDERS = [

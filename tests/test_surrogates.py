@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.algorithms.common.ppo_objectives import KL_COEF_RANGE, SURROGATES, adapted, clipped, penalised
+from jaxrl.builder.setup import Learner
 from jaxrl.distributions import Normal
-from jaxrl.rule import Learner
-from jaxrl.surrogates import KL_COEF_RANGE, SURROGATES, adapted, clipped, penalised
 
 RATIO = np.array([0.5, 0.5, 0.9, 1.1, 2.0, 2.0], np.float32)
 ADVANTAGE = np.array([1.0, -1.0, 2.0, -2.0, 3.0, -3.0], np.float32)

@@ -17,8 +17,7 @@ import pytest
 import jaxrl.runtime.run
 from jaxrl.agent import with_length
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.config import merge_hyperparams
-from jaxrl.optimize import scheduled
+from jaxrl.optimize.schedules import scheduled
 from jaxrl.runtime import sweep as sweep_module
 from jaxrl.runtime.cli import sweep as sweep_command
 from jaxrl.runtime.cli import sweep_job
@@ -28,6 +27,7 @@ from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
+from jaxrl.settings.validation import merge_hyperparams
 from tests.agents import gymnax_id
 
 TEXT = """

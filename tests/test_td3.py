@@ -15,12 +15,12 @@ from gymnasium import spaces
 
 from jaxrl import make_td3
 from jaxrl.algorithms import td3
+from jaxrl.algorithms.common.critic_ensemble import Networks, Update, draw_updates
+from jaxrl.algorithms.common.deterministic_policy import actor_loss, critic_loss
 from jaxrl.algorithms.td3 import TD3Config, TD3Hyperparams
-from jaxrl.critics import Networks, Update, draw_updates
-from jaxrl.deterministic import actor_loss, critic_loss
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.models import deterministic_policy, policy_network
-from jaxrl.rows import first_input
+from jaxrl.rollout.autoreset import first_input
 from tests import probes
 from tests.actor_critic import CRITICS, SETTINGS, N, case, check_q_probe, double, learn_q_probes, q_by_hand, rule, values_of
 from tests.agents import Tiny, assert_bit_equal, assert_close, small

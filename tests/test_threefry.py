@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.threefry import fold_in, integers_below, plain, unrolled
+from jaxrl.xla.fast_random import fold_in, integers_below, plain, unrolled
 
 DRAWS: dict[str, Callable[[Any], Any]] = {
     "fold_in": lambda key: jax.random.key_data(jax.random.fold_in(key, 5)),

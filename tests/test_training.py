@@ -13,10 +13,10 @@ from gymnasium import spaces
 
 from jaxrl import make_train
 from jaxrl.agent import bind
-from jaxrl.config import NonNegative, Unit
 from jaxrl.envs.check import COMPILE_FAST
 from jaxrl.metrics import masked_max, masked_mean, merge, scalar, to_floats
-from jaxrl.rollout import fold_each
+from jaxrl.rollout.collect import fold_each
+from jaxrl.settings.validation import NonNegative, Unit
 from jaxrl.training import Evaluation, evaluate, freezing, num_iterations, run_iterations
 from jaxrl.types import Agent, AgentState, Algorithm, Env, Policy, Rollout, StepInput, TimeStep
 from tests import probes

@@ -22,6 +22,8 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms import ALGORITHMS
+from jaxrl.builder.spec import build_again, check_env_id, modules_outside, unimportable_parts
+from jaxrl.builder.trusted_imports import ROOMS, Untrusted, check_trust, import_part
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.loop.files import Output, RunFiles
@@ -29,8 +31,6 @@ from jaxrl.runtime.play.saved_runs import Rules, evaluate_run
 from jaxrl.runtime.records.folder import RunFolder
 from jaxrl.runtime.records.origin import commit
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
-from jaxrl.spec import build_again, check_env_id, modules_outside, unimportable_parts
-from jaxrl.trust import ROOMS, Untrusted, check_trust, import_part
 from tests.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, small_ppo, tiny
 
 SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}
@@ -106,9 +106,9 @@ ATTACKS: dict[str, Attack] = {
     "model, function": part(
         "model", lambda mark: {"model": dict.fromkeys(NO_MODEL, TRAP) | {"initial_carry": call("os:system", f"touch {mark}")}}
     ),
-    "model, import_object": part("model", lambda mark: call("jaxrl.trust:import_object", "trap:net")),
+    "model, import_object": part("model", lambda mark: call("jaxrl.builder.trusted_imports:import_object", "trap:net")),
     "model, make_env": part("model", lambda mark: call("jaxrl.envs:make_env", "trap:net")),
-    "model, build": part("model", lambda mark: call("jaxrl.spec:build", {"builder": TRAP})),
+    "model, build": part("model", lambda mark: call("jaxrl.builder.spec:build", {"builder": TRAP})),
     "model, a builder": part("model", lambda mark: call("jaxrl.algorithms.ppo:make_ppo", "trap:net")),
     "model through a module": part("model", lambda mark: call("jaxrl.runtime.cli.main:os.system", f"touch {mark}")),
     "model through a room": part("model", lambda mark: call("jaxrl.models:jax.numpy.load", str(mark))),
@@ -330,7 +330,12 @@ def test_nor_in_environments_that_it_imports(nets: str) -> None:
 
 
 def test_jaxrl_as_a_whole_cannot_be_trusted() -> None:
-    for path in ("jaxrl.trust:import_object", "jaxrl.envs:make_env", "jaxrl.runtime.sweep:run_job", "jaxrl:build"):
+    for path in (
+        "jaxrl.builder.trusted_imports:import_object",
+        "jaxrl.envs:make_env",
+        "jaxrl.runtime.sweep:run_job",
+        "jaxrl:build",
+    ):
         with pytest.raises(Untrusted, match="no part that an agent can have"):
             import_part(path, "model", check_trust("jaxrl"))
     with pytest.raises(Untrusted):

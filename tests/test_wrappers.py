@@ -35,8 +35,8 @@ from jaxrl.envs.wrappers import (
     time_limit,
     usage,
 )
-from jaxrl.rollout import advance, reset_envs
-from jaxrl.rows import Outcome, first_input, no_episode
+from jaxrl.rollout.autoreset import Outcome, first_input, no_episode
+from jaxrl.rollout.collect import advance, reset_envs
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.sweep import read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
@@ -567,7 +567,7 @@ def test_wrapped_environments_start_no_backend() -> None:
 
     ids = [f"gymnax:CartPole-v1|{each}" for each in ("flatten_observation|sticky_actions", "time_limit(9)|time_aware")]
     code = f"import jaxrl.envs as e\nfor each in {ids}: e.validate_env(e.make_env(each + '|frame_stack(2)|action_repeat(2)'))\n"
-    assert in_fresh_python(code + "from jaxrl.private_jax import backends_started\nresult = backends_started()") is False
+    assert in_fresh_python(code + "from jaxrl.xla.private_jax import backends_started\nresult = backends_started()") is False
 
 
 def test_ppo_learns_from_a_wrapped_environment_and_is_built_again() -> None:

@@ -1,6 +1,7 @@
 """Advantage actor-critic (Mnih et al. 2016) with synchronous environments, memoryless or recurrent, discrete or continuous.
 
-Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in ``jaxrl.on_policy``.
+Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in
+``jaxrl.algorithms.common.on_policy``.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.algorithms.common.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
+from jaxrl.builder.components import ModelArguments, ModelFn
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
-from jaxrl.minibatch import standardized
-from jaxrl.names import says_arguments
-from jaxrl.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
-from jaxrl.optimize import LossFn, Optimizer, Schedule
-from jaxrl.parts import ModelArguments, ModelFn
+from jaxrl.optimize import Optimizer
+from jaxrl.optimize.gradients import LossFn
+from jaxrl.optimize.minibatches import standardized
+from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, gae
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 

@@ -1,6 +1,7 @@
 """Deep Q-learning (Mnih et al. 2015) with replay, a target network and, by default, double Q-learning and n-step returns.
 
-Reads top to bottom: settings, state, loss, acting, learning, builder. Value heads and looking ahead are in ``jaxrl.heads``.
+Reads top to bottom: settings, state, loss, acting, learning, builder. Value heads and looking ahead are in
+``jaxrl.algorithms.common.q_heads``.
 """
 
 from __future__ import annotations
@@ -13,24 +14,36 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl import q_learning
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
+from jaxrl.algorithms.common import q_learning
+from jaxrl.algorithms.common.q_heads import HeadConfig, Networks, best_next, check_outputs, soft_next
+from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
+from jaxrl.builder.components import ModelArguments, ModelFn, is_own, resolve_replay
+from jaxrl.builder.setup import Rule, prepare
 from jaxrl.distributions import pick
-from jaxrl.heads import HeadConfig, Networks, best_next, check_outputs, soft_next
 from jaxrl.models import q_network
-from jaxrl.names import says_arguments
-from jaxrl.optimize import Optimizer, Schedule, valid_mean
-from jaxrl.parts import ModelArguments, ModelFn, is_own, resolve_replay
-from jaxrl.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
+from jaxrl.optimize import Optimizer
+from jaxrl.optimize.gradients import valid_mean
+from jaxrl.optimize.schedules import Schedule
 from jaxrl.replay import Draw, ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.rollout import fold_each
-from jaxrl.rule import Rule, prepare
-from jaxrl.spaces import finite
-from jaxrl.threefry import fold_in
+from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.inputs import finite
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import (
+    Count,
+    LearningRate,
+    NonNegative,
+    Positive,
+    PositiveUnit,
+    TotalSteps,
+    Unit,
+    added,
+    refuse_unused,
+)
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
+from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -177,7 +190,7 @@ def make_dqn(
       model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
         outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of
         2×64, ReLU, for vectors. Settings of the head make it a ``jaxrl.models.value_network``; a Model of your own then gives
-        what ``jaxrl.heads`` says of the head.
+        what ``jaxrl.algorithms.common.q_heads`` says of the head.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, asked to keep 1 row
         before and n_step rows after a drawn one; default: ``uniform_replay``, or with ``prioritized`` a ``prioritised_replay``.

@@ -1,8 +1,8 @@
 """IMPALA (Espeholt et al. 2018): an actor-critic that corrects by V-trace for rollouts in which an older policy acted; memoryless
 or recurrent, discrete or continuous.
 
-Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in ``jaxrl.on_policy``, V-trace is in
-``jaxrl.returns``.
+Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in
+``jaxrl.algorithms.common.on_policy``, V-trace is in ``jaxrl.returns``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.algorithms.common.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
+from jaxrl.builder.components import ModelArguments, ModelFn
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
-from jaxrl.names import says_arguments
-from jaxrl.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
-from jaxrl.optimize import LossFn, Optimizer, Schedule
-from jaxrl.parts import ModelArguments, ModelFn
+from jaxrl.optimize import Optimizer
+from jaxrl.optimize.gradients import LossFn
+from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, vtrace
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 

@@ -13,21 +13,32 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jaxrl import on_policy
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, added, refuse_unused
+from jaxrl.algorithms.common import on_policy
+from jaxrl.algorithms.common.on_policy import (
+    OnPolicyConfig,
+    act,
+    divergence,
+    drawn_actions,
+    evaluated,
+    observe,
+    prepare_actor_critic,
+    values_after,
+)
+from jaxrl.algorithms.common.ppo_objectives import SURROGATES, check_surrogate
+from jaxrl.builder.components import ModelArguments, ModelFn
+from jaxrl.builder.setup import Rule
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.metrics import Stacked, stack, unstack
-from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, of_steps_taken, shuffled, stop_beyond
-from jaxrl.names import says_arguments
-from jaxrl.normalize import normalize_inputs, refresh, scale_rewards
-from jaxrl.on_policy import OnPolicyConfig, act, divergence, drawn_actions, evaluated, observe, prepare_actor_critic, values_after
-from jaxrl.optimize import Optimizer, Schedule, accumulated_gradient, add_losses, packing, step_along, valid_means
-from jaxrl.parts import ModelArguments, ModelFn
+from jaxrl.optimize import Optimizer, packing
+from jaxrl.optimize.gradients import accumulated_gradient, add_losses, step_along, valid_means
+from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, of_steps_taken, shuffled, stop_beyond
+from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, gae
-from jaxrl.rule import Rule
-from jaxrl.surrogates import SURROGATES, check_surrogate
-from jaxrl.threefry import fold_in
+from jaxrl.rollout.running_statistics import normalize_inputs, refresh, scale_rewards
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
+from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)

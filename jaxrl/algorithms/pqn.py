@@ -14,19 +14,22 @@ from typing import Any, NamedTuple
 import jax
 from gymnasium import spaces
 
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, RolloutConfig, TotalSteps, Unit, refuse_unused
+from jaxrl.algorithms.common.q_learning import act, check_exploration, epsilon, policy
+from jaxrl.builder.components import ModelArguments, ModelFn, check_q_values, is_own
+from jaxrl.builder.config import RolloutConfig
+from jaxrl.builder.setup import Learner, Rule, prepare
 from jaxrl.distributions import pick
-from jaxrl.minibatch import check_minibatches, explained_variance, minibatches, shuffled
 from jaxrl.models import q_network
-from jaxrl.names import says_arguments
-from jaxrl.optimize import Optimizer, Schedule, descend, packing, valid_means
-from jaxrl.parts import ModelArguments, ModelFn, check_q_values, is_own
-from jaxrl.q_learning import act, check_exploration, epsilon, policy
+from jaxrl.optimize import Optimizer, packing
+from jaxrl.optimize.gradients import descend, valid_means
+from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
+from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rule import Learner, Rule, prepare
-from jaxrl.spaces import finite
-from jaxrl.threefry import fold_in
+from jaxrl.rollout.inputs import finite
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, refuse_unused
 from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
+from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)

@@ -14,32 +14,35 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl import q_learning
-from jaxrl.config import (
+from jaxrl.algorithms.common import q_learning
+from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, act, check_exploration, policy
+from jaxrl.builder.components import ModelArguments, ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
+from jaxrl.builder.config import ReplayConfig
+from jaxrl.builder.setup import Rule, prepare
+from jaxrl.distributions import pick
+from jaxrl.models import q_network
+from jaxrl.optimize import Optimizer
+from jaxrl.optimize.gradients import valid_means
+from jaxrl.optimize.schedules import Schedule
+from jaxrl.replay import Draw, ReplayFn
+from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequence_replay, sequences
+from jaxrl.replay.transitions import example_row, replay_rows
+from jaxrl.returns import counted, discounts, n_step_returns
+from jaxrl.rollout.inputs import finite
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import (
     Count,
     CountOrZero,
     LearningRate,
     NonNegative,
     Positive,
     PositiveUnit,
-    ReplayConfig,
     TotalSteps,
     Unit,
     refuse_unused,
 )
-from jaxrl.distributions import pick
-from jaxrl.models import q_network
-from jaxrl.names import says_arguments
-from jaxrl.optimize import Optimizer, Schedule, valid_means
-from jaxrl.parts import ModelArguments, ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
-from jaxrl.q_learning import PRIORITIES, QLearner, act, check_exploration, policy
-from jaxrl.replay import Draw, ReplayFn
-from jaxrl.replay.prioritised import prioritised_replay
-from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequence_replay, sequences
-from jaxrl.replay.transitions import example_row, replay_rows
-from jaxrl.returns import counted, discounts, n_step_returns
-from jaxrl.rule import Rule, prepare
-from jaxrl.spaces import finite, same_shapes
+from jaxrl.spaces.trees import same_shapes
 from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout
 
 

@@ -1,6 +1,7 @@
 """REINFORCE (Williams 1992): the policy gradient by the returns of whole episodes, with a learnt baseline or without one.
 
-Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in ``jaxrl.on_policy``.
+Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in
+``jaxrl.algorithms.common.on_policy``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.algorithms.common.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
+from jaxrl.builder.components import ModelArguments, ModelFn
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
-from jaxrl.minibatch import standardized
-from jaxrl.names import says_arguments
-from jaxrl.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
-from jaxrl.optimize import LossFn, Optimizer, Schedule, valid_mean
-from jaxrl.parts import ModelArguments, ModelFn
+from jaxrl.optimize import Optimizer
+from jaxrl.optimize.gradients import LossFn, valid_mean
+from jaxrl.optimize.minibatches import standardized
+from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, finished, lambda_returns
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 

@@ -16,20 +16,31 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.actions import normal_each, to_environment, uniform_of
-from jaxrl.config import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
-from jaxrl.critics import ActorCriticRule, Networks, Update, action_values, draw_updates, learn_critics, networks
+from jaxrl.algorithms.common.critic_ensemble import (
+    ActorCriticRule,
+    Networks,
+    Update,
+    action_values,
+    draw_updates,
+    learn_critics,
+    networks,
+)
+from jaxrl.algorithms.common.off_policy import check_policy, init_networks, init_replay, prepare_off_policy
+from jaxrl.algorithms.common.optimistic_exploration import check_optimism, optimistic, policy
+from jaxrl.algorithms.common.quantile_critics import QuantileConfig
+from jaxrl.builder.components import ModelArguments, ModelFn
 from jaxrl.distributions import MASKED, Categorical, pick, sample_each
-from jaxrl.names import says_arguments
-from jaxrl.off_policy import check_policy, init_networks, init_replay, prepare_off_policy
-from jaxrl.optimism import check_optimism, optimistic, policy
-from jaxrl.optimize import Optimizer, Schedule, pmean, valid_mean
-from jaxrl.parts import ModelArguments, ModelFn
-from jaxrl.quantiles import QuantileConfig
+from jaxrl.exploration.action_noise import normal_each, uniform_of
+from jaxrl.optimize import Optimizer
+from jaxrl.optimize.gradients import pmean, valid_mean
+from jaxrl.optimize.schedules import Schedule
 from jaxrl.replay import ReplayFn
 from jaxrl.replay.transitions import bootstrapped
-from jaxrl.rollout import fold_each
-from jaxrl.rows import per_row
+from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.collect import fold_each
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
+from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
 
 

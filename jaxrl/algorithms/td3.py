@@ -1,7 +1,8 @@
 """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018): the least of two critics, smoothed targets, and a
 policy that is updated less often than the critics.
 
-Reads top to bottom: settings, target, builder. What it shares with DDPG, its update among it, is in ``jaxrl.deterministic``.
+Reads top to bottom: settings, target, builder. What it shares with DDPG, its update among it, is in
+``jaxrl.algorithms.common.deterministic_policy``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
-from jaxrl.critics import ActorCriticRule, Networks, Update
-from jaxrl.deterministic import DeterministicConfig, build, target_value
-from jaxrl.names import says_arguments
-from jaxrl.optimize import Optimizer, Schedule
-from jaxrl.parts import ModelArguments, ModelFn
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, Networks, Update
+from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
+from jaxrl.builder.components import ModelArguments, ModelFn
+from jaxrl.optimize import Optimizer
+from jaxrl.optimize.schedules import Schedule
 from jaxrl.replay import ReplayFn
+from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl.envs.backend import DEFAULT_BACKEND, EnvId, UnknownName, check_known, format_id, parse_id, shortest, version_of
-from jaxrl.names import nearest, shortened, similar
+from jaxrl.settings.aliases import nearest, shortened, similar
 from jaxrl.types import Env, HostEnv
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def describe_env(env: Env | HostEnv) -> str | None:
     except Exception:  # whatever keeps the id from being built, a user's own function included, means: not by this id
         return None
     from jaxrl.envs.validate import same
-    from jaxrl.spaces import same_shapes
+    from jaxrl.spaces.trees import same_shapes
 
     equal_but_for_data = type(again) is type(env) and _without_data(again) == _without_data(env)
     params = [getattr(each, "params", ()) for each in (again, env)]

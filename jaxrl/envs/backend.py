@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from jaxrl.names import nearest, shortened
+from jaxrl.settings.aliases import nearest, shortened
 
 DEFAULT_BACKEND = "gymnax"
 MOST_CHARACTERS, MOST_IN_NAME, MOST_WRAPPERS = 10_000, 300, 100

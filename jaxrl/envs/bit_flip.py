@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.canvas import BODY, FAINT, FORCE, Canvas
-from jaxrl.goals import ACHIEVED, DESIRED, OBSERVATION
+from jaxrl.spaces.goals import ACHIEVED, DESIRED, OBSERVATION
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 

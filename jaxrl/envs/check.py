@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.config import check_count
 from jaxrl.envs.check_host import NUM_ENVS, Say, host_problems
 from jaxrl.envs.validate import (
     EnvError,
@@ -27,11 +26,12 @@ from jaxrl.envs.validate import (
     picture_problem,
     same,
 )
-from jaxrl.goals import ACHIEVED, DESIRED
-from jaxrl.masks import MASK_KEY, allowed
-from jaxrl.private_jax import known_options
-from jaxrl.spaces import zeros
+from jaxrl.settings.validation import check_count
+from jaxrl.spaces.action_masks import MASK_KEY, allowed
+from jaxrl.spaces.goals import ACHIEVED, DESIRED
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, TimeStep
+from jaxrl.xla.private_jax import known_options
 
 COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """For XLA on the CPU. The program runs twice, so compiling it is the cost: a third less this way."""

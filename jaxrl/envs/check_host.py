@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.validate import EnvError, abstract, choice_problems, explain, mismatches, outside, picture_problem, same
-from jaxrl.masks import allowed
+from jaxrl.spaces.action_masks import allowed
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 NUM_ENVS = 2

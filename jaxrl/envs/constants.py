@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.private_jax import ClosedJaxpr, Literal, NotInThisJax, is_traced
+from jaxrl.xla.private_jax import ClosedJaxpr, Literal, NotInThisJax, is_traced
 
 
 class Table(np.ndarray):

@@ -14,10 +14,10 @@ import numpy as np
 import tree
 from gymnasium import spaces
 
-from jaxrl.config import check_count
 from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
 from jaxrl.envs.gymnax_figures import REAL_TIME
 from jaxrl.envs.host import LEARNING, MOST_ACTIONS, TOLD, cast, check_actions, env_seeds, narrow, quiet
+from jaxrl.settings.validation import check_count
 from jaxrl.types import CompiledEnvs, HostEnv, HostEnvs, HostStep, PyTree
 
 OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}

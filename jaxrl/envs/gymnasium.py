@@ -17,12 +17,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.error import DependencyNotInstalled
 
-from jaxrl.config import check_count
 from jaxrl.envs.backend import UnknownName, check_known, check_option, smallest
 from jaxrl.envs.gymnasium_rows import Task
 from jaxrl.envs.host import LEARNING, MOST_ACTIONS, check_actions, narrow
 from jaxrl.envs.processes import Processes
-from jaxrl.names import nearest
+from jaxrl.settings.aliases import nearest
+from jaxrl.settings.validation import check_count
 from jaxrl.types import HostEnv, HostEnvs
 
 OURS: dict[str, Any] = {

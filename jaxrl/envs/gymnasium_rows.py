@@ -16,8 +16,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
 
-from jaxrl.config import check_count
 from jaxrl.envs.host import TOLD, EnvironmentFailed, check_actions, env_seeds, narrow, quiet
+from jaxrl.settings.validation import check_count
 from jaxrl.types import HostEnvs, HostStep, PyTree
 
 WITHOUT_A_SCREEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1", "MUJOCO_GL": "egl"}

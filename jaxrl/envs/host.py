@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.config import check_count
+from jaxrl.settings.validation import check_count
 from jaxrl.types import PyTree
 
 LEARNING = {"reward_clip", "episodic_life"}

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.backend import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id
-from jaxrl.masks import MASK_KEY
+from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 MOST_JOINT = 2**16

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import tree
 
-from jaxrl.config import check_count
 from jaxrl.envs.child import end_all, kill_all
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.part import Part
 from jaxrl.envs.worker import CLOSE
+from jaxrl.settings.validation import check_count
 from jaxrl.types import HostStep, OpenFn, PyTree
 
 LOOK = 1.0

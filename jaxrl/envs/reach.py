@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.canvas import BODY, FORCE, GOAL, GROUND, JOINT, Canvas
-from jaxrl.goals import ACHIEVED, DESIRED, OBSERVATION
+from jaxrl.spaces.goals import ACHIEVED, DESIRED, OBSERVATION
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 STEPS = 50

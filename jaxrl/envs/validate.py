@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.goals import ACHIEVED, DESIRED, GOAL_KEYS
-from jaxrl.masks import MASK_KEY, choices, nothing_allowed
-from jaxrl.spaces import show_shapes, zeros
+from jaxrl.spaces.action_masks import MASK_KEY, choices, nothing_allowed
+from jaxrl.spaces.goals import ACHIEVED, DESIRED, GOAL_KEYS
+from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import Env, HostEnv, PyTree, TimeStep
 
 OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
@@ -104,7 +104,7 @@ def mask_problems(env: Env | HostEnv) -> list[str]:
 
 
 def _goal_problems(env: Env | HostEnv) -> list[str]:
-    """Of a goal environment: see ``jaxrl.goals``."""
+    """Of a goal environment: see ``jaxrl.spaces.goals``."""
     seen = env.observation_space
     entries = seen.spaces if isinstance(seen, spaces.Dict) else {}
     if lacking := [name for name in GOAL_KEYS if name not in entries]:

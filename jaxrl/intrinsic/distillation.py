@@ -15,17 +15,20 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.config import Count, LearningRate, NonNegative, Positive, PositiveUnit, Unit, checked, setting_types
 from jaxrl.intrinsic.part import Intrinsic
 from jaxrl.metrics import stack, unstack
-from jaxrl.minibatch import explained_variance, minibatches
 from jaxrl.models.encoders import hidden_layers
 from jaxrl.models.initialisers import dense
 from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
-from jaxrl.names import nearest
-from jaxrl.normalize import (
+from jaxrl.optimize import clipped_adam, packing
+from jaxrl.optimize.gradients import descend, valid_mean
+from jaxrl.optimize.minibatches import explained_variance, minibatches
+from jaxrl.returns import endless_gae
+from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.inputs import example_input
+from jaxrl.rollout.running_statistics import (
     EPSILON,
     RewardStatistics,
     RunningMoments,
@@ -35,10 +38,9 @@ from jaxrl.normalize import (
     refresh_rewards,
     update_moments,
 )
-from jaxrl.optimize import clipped_adam, descend, packing, valid_mean
-from jaxrl.returns import endless_gae
-from jaxrl.rollout import fold_each
-from jaxrl.spaces import example_input, zeros
+from jaxrl.settings.aliases import nearest
+from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, Unit, checked, setting_types
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Key, Model, PyTree, Rollout, StepInput
 
 

@@ -2,7 +2,7 @@
 
 The defaults fit the observations: two hidden layers of 64 for vectors, tanh for actor-critics and ReLU for Q-networks; Nature's
 convolutions for images, MinAtar's for boards. Kernels begin orthogonal. A Dict observation's ``action_mask``
-(``jaxrl.masks.MASK_KEY``) is applied to logits and Q-values and never encoded.
+(``jaxrl.spaces.action_masks.MASK_KEY``) is applied to logits and Q-values and never encoded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import partial
 
 from gymnasium import spaces
 
-from jaxrl.config import check_switches
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.encoders import MLP, encode_space, split_mask
@@ -23,6 +22,7 @@ from jaxrl.models.networks import ActorCritic, QNetwork, RecurrentActorCritic, R
 from jaxrl.models.settings import make_network
 from jaxrl.models.values import QuantileOutput, value_network
 from jaxrl.models.wrap import from_linen, from_nnx
+from jaxrl.settings.validation import check_switches
 from jaxrl.types import Model
 
 __all__ = [

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.config import Range, check_count, check_number
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models.heads import masked
 from jaxrl.models.initialisers import dense
 from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
+from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Array, Model, StepInput
 
 LOG_STD_RANGE = (-20.0, 2.0)

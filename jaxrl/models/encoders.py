@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.masks import MASK_KEY
 from jaxrl.models.initialisers import ACTIVATIONS, compute_type, dense
+from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.types import Array, PyTree
 
 

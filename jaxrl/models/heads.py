@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.distributions import MASKED, Categorical, MultiCategorical, Normal, TanhNormal
-from jaxrl.masks import MASK_KEY, flat_mask, some_allowed
 from jaxrl.models.encoders import split_mask
 from jaxrl.models.initialisers import dense
-from jaxrl.spaces import show_shapes
+from jaxrl.spaces.action_masks import MASK_KEY, flat_mask, some_allowed
+from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Array, PyTree
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.config import check_count, check_switches
 from jaxrl.models.convolution import CONVOLUTIONS
 from jaxrl.models.cores import CORES
 from jaxrl.models.encoders import cannot_encode
 from jaxrl.models.images import DENSE, IMAGE_NETWORKS, LAYOUTS, SMALLEST, image_shape
 from jaxrl.models.initialisers import ACTIVATIONS, DTYPES
 from jaxrl.models.torso import Entry, Network, leaves
+from jaxrl.settings.validation import check_count, check_switches
 
 ENCODERS = ("auto", *IMAGE_NETWORKS, "flat")
 MOST_ONE_HOT = 1024

@@ -9,10 +9,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.masks import MASK_KEY
 from jaxrl.models.encoders import encode_space, hidden_layers, nothing_to_see
 from jaxrl.models.images import IMAGE_NETWORKS, MinAtarCNN, as_image
 from jaxrl.models.initialisers import compute_type
+from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.types import Array, PyTree, StepInput
 
 

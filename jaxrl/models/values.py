@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.config import Range, check_count, check_number, check_switches
 from jaxrl.models.heads import masked
 from jaxrl.models.initialisers import ACTIVATIONS, Dense, compute_type, dense, orthogonal
 from jaxrl.models.matmul import dense_layer
 from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
-from jaxrl.threefry import unrolled
+from jaxrl.settings.validation import Range, check_count, check_number, check_switches
 from jaxrl.types import Array, Model, StepInput
+from jaxrl.xla.fast_random import unrolled
 
 NUM_COSINES = 64
 """Functions of a fraction that its embedding is made of (Dabney et al. 2018b, section 3.1)."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl.models.initialisers import drawn_at_once
-from jaxrl.rows import per_row
+from jaxrl.rollout.autoreset import per_row
 from jaxrl.types import Key, Model, PyTree, StepInput
 
 Forward = Callable[[PyTree, PyTree, StepInput, Key | None], tuple[PyTree, Any]]

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.config import check_count
 from jaxrl.replay import Draw, Replay, ReplayFn
 from jaxrl.replay.uniform import check_offset, uniform_replay
-from jaxrl.rows import per_row
+from jaxrl.rollout.autoreset import per_row
+from jaxrl.settings.validation import check_count
 from jaxrl.types import Array
 
 

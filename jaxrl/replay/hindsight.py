@@ -14,14 +14,14 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import Range, check_number
-from jaxrl.goals import ACHIEVED, DESIRED
 from jaxrl.replay import Draw, Replay, ReplayFn, Rows
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import check_env_id, check_offset
-from jaxrl.rows import per_row
-from jaxrl.threefry import plain, unrolled
+from jaxrl.rollout.autoreset import per_row
+from jaxrl.settings.validation import Range, check_number
+from jaxrl.spaces.goals import ACHIEVED, DESIRED
 from jaxrl.types import Array, ComputeRewardFn, Key, PyTree
+from jaxrl.xla.fast_random import plain, unrolled
 
 Strategy = Literal["future", "final", "episode"]
 

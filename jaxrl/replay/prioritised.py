@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import Range, check_number
 from jaxrl.replay import Draw, Replay, ReplayFn, Rows, uniform
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import ReplayState, Ring, make_ring
-from jaxrl.threefry import unrolled
+from jaxrl.settings.validation import Range, check_number
 from jaxrl.types import Array, Key
+from jaxrl.xla.fast_random import unrolled
 
 FANOUT = 8
 """Children of a node. Fewer make more levels; more, longer sums to look through at each."""

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.spaces import show_shapes
+from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Array, PyTree
 
 SMALL_BYTES = 64

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import check_count
 from jaxrl.replay import Draw, Replay, ReplayFn, Rows, uniform
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import ReplayState, Ring, make_ring
-from jaxrl.rows import next_input
+from jaxrl.rollout.autoreset import next_input
+from jaxrl.settings.validation import check_count
 from jaxrl.types import Array, Key, PyTree, StepInput
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from jaxrl.replay.hindsight import NumberedRow
 from jaxrl.replay.transitions import ReplayRow
 from jaxrl.replay.uniform import ReplayState
-from jaxrl.spaces import bounds
+from jaxrl.spaces.trees import bounds
 from jaxrl.types import Env, HostEnv, PyTree, Rollout, StepInput
 
 

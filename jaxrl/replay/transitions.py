@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.replay import Draw, Replay
-from jaxrl.rows import next_input, per_row
-from jaxrl.spaces import example_input
+from jaxrl.rollout.autoreset import next_input, per_row
+from jaxrl.rollout.inputs import example_input
 from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.config import check_count
-from jaxrl.private_jax import is_traced
 from jaxrl.replay import Draw, Replay, Rows
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.records import Records, check_rows, layout_of, pack
-from jaxrl.threefry import integers_below, unrolled
+from jaxrl.settings.validation import check_count
 from jaxrl.types import Array, Key, PyTree
+from jaxrl.xla.fast_random import integers_below, unrolled
+from jaxrl.xla.private_jax import is_traced
 
 CANDIDATES = 4
 """Rows drawn per sample to find a valid one. A share q of invalid rows leaves q⁴ of the draws unusable (``Draw.valid`` False)."""

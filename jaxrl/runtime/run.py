@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.agent import check_agent, with_length
-from jaxrl.config import check_switches, whole
-from jaxrl.names import says_keywords
+from jaxrl.builder.spec import algorithm_name, build_again, unimportable_parts
+from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
 from jaxrl.runtime.checkpoint.states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which, describe_source
@@ -36,8 +36,8 @@ from jaxrl.runtime.records.record import as_arrays
 from jaxrl.runtime.screen.progress import Progress, make_progress
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.runtime.system.warn import warn
-from jaxrl.schedules import ScheduleWarning, doubtful
-from jaxrl.spec import algorithm_name, build_again, unimportable_parts
+from jaxrl.settings.aliases import says_keywords
+from jaxrl.settings.validation import check_switches, whole
 from jaxrl.types import Agent, PyTree
 
 KEPT = (

@@ -16,14 +16,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.config import check_count, check_switches, checked, setting_types, split_settings
-from jaxrl.interpreter import python_command
-from jaxrl.names import hint_or, nearest
-from jaxrl.presets import words
+from jaxrl.algorithms.presets import words
+from jaxrl.envs.subprocess.interpreter import python_command
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.loop.interrupt import SIGNALS, Interrupted, handled
 from jaxrl.runtime.records.folder import contents, plain
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically
+from jaxrl.settings.aliases import hint_or, nearest
+from jaxrl.settings.validation import check_count, check_switches, checked, setting_types, split_settings
 
 MANIFEST, JOBS = "sweep.json", "jobs"
 
@@ -132,8 +132,8 @@ def _model(algorithm: str) -> list[str]:
 
 def _checked_model(algorithm: str, given: Any) -> Any:
     """Arguments of the algorithm's network that some observations make right."""
+    from jaxrl.builder.components import check_arguments, own_network
     from jaxrl.models.settings import check_values
-    from jaxrl.parts import check_arguments, own_network
 
     if not isinstance(given, Mapping):
         raise TypeError(f'model = {given!r} must be a table of arguments of the network, such as {{ core = "gru" }}')

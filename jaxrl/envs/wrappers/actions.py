@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.config import Range, check_count, check_number
 from jaxrl.envs.wrappers.base import inside, map_action, wrapper
-from jaxrl.rows import zero_actions
-from jaxrl.spaces import bounds
+from jaxrl.rollout.autoreset import zero_actions
+from jaxrl.settings.validation import Range, check_count, check_number
+from jaxrl.spaces.trees import bounds
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 

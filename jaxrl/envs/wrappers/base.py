@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.backend import Call, format_call
-from jaxrl.goals import has_goals
-from jaxrl.names import nearest
+from jaxrl.settings.aliases import nearest
+from jaxrl.spaces.goals import has_goals
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, RenderFn, TimeStep
 
 WRAPPERS: dict[str, Callable[..., Env]] = {}

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.config import check_count
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
-from jaxrl.goals import ACHIEVED, DESIRED
-from jaxrl.masks import MASK_KEY
-from jaxrl.spaces import zeros
+from jaxrl.settings.validation import check_count
+from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.goals import ACHIEVED, DESIRED
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 

@@ -10,17 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxrl.collectives import in_order
+from jaxrl.builder.spec import build
 from jaxrl.metrics import all_reduce
 from jaxrl.parallel import DATA, check_devices, declared_axes, make_mesh, specs_of
-from jaxrl.rollout import JOINED
+from jaxrl.rollout.collect import JOINED
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.drivers.diagnostics import Stopwatch, gradient_staleness, policy_lag
 from jaxrl.runtime.drivers.host import HostDriver, HostLearner
 from jaxrl.runtime.system.devices import shard_count
-from jaxrl.seeds import over_seeds
-from jaxrl.spec import build
 from jaxrl.types import Agent, AgentState, Mean, Metrics, PyTree, Rollout
+from jaxrl.xla.ordered_collectives import in_order
+from jaxrl.xla.seed_axis import over_seeds
 
 
 class MeanLearner(HostLearner):

@@ -17,15 +17,15 @@ from jaxrl.envs.child import GroupWorkerFailed, WorkerFailed
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.metrics import all_reduce
 from jaxrl.parallel import DATA, check_devices, check_replicas, declared_axes, make_mesh
-from jaxrl.rollout import JOINED
+from jaxrl.rollout.collect import JOINED
 from jaxrl.runtime.actors.gradients import AllReducedLearner
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.drivers.host import Collected, HostDriver, InPlace
 from jaxrl.runtime.drivers.sampler import host_env
 from jaxrl.runtime.drivers.suspects import Suspects
 from jaxrl.runtime.hosts.group import current
-from jaxrl.seeds import over_seeds
 from jaxrl.types import Agent, AgentState, Array, HostEnvs, Key, Metrics, Policy, PyTree, Rollout, StepInput
+from jaxrl.xla.seed_axis import over_seeds
 
 WHOLE = PartitionSpec()
 

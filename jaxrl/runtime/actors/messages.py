@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.envs.memory import Layout, layout_of
-from jaxrl.rollout import Row, to_rollout
+from jaxrl.rollout.collect import Row, to_rollout
 from jaxrl.types import HostEnv, Metrics, PyTree, Rollout
 
 POLICY, ROLLOUT, PROGRESS = "policy", "rollout", "progress"

@@ -13,10 +13,9 @@ import jax
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from jaxrl.config import Range, check_count, check_number
+from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.metrics import merge
-from jaxrl.names import unknown
-from jaxrl.rollout import episode_metrics
+from jaxrl.rollout.collect import episode_metrics
 from jaxrl.runtime.actors.cut import cut_rows, enough
 from jaxrl.runtime.actors.dispatch import Dispatcher, Ticket
 from jaxrl.runtime.actors.member import Member, shares
@@ -25,9 +24,10 @@ from jaxrl.runtime.drivers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.drivers.sampler import host_env
 from jaxrl.runtime.system.devices import threads_per_worker
 from jaxrl.runtime.system.variables import cpu_devices
-from jaxrl.seeds import over_seeds
-from jaxrl.spec import modules_outside, unimportable_parts
+from jaxrl.settings.aliases import unknown
+from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout
+from jaxrl.xla.seed_axis import over_seeds
 
 CLOCKS = ("deterministic", "async")
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import jax
 
 from jaxrl.agent import state_shapes
-from jaxrl.config import CountOrZero, Positive, PositiveUnit, checked, setting_types
-from jaxrl.names import nearest, unknown
+from jaxrl.builder.spec import algorithm_name
 from jaxrl.replay.sequence import SequenceState
 from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.devices import threads_per_worker, usable_cores
-from jaxrl.spec import algorithm_name
+from jaxrl.settings.aliases import nearest, unknown
+from jaxrl.settings.validation import CountOrZero, Positive, PositiveUnit, checked, setting_types
 from jaxrl.types import Agent, HostEnv
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.agent import state_shapes
+from jaxrl.builder.spec import build
 from jaxrl.envs.child import attend
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.memory import received
@@ -37,9 +38,8 @@ from jaxrl.runtime.actors.messages import (
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
 from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler
 from jaxrl.runtime.system.devices import enable_compilation_cache
-from jaxrl.seeds import over_seeds
-from jaxrl.spec import build
 from jaxrl.types import Key, Metrics, Policy, PyTree
+from jaxrl.xla.seed_axis import over_seeds
 
 
 class Actor:

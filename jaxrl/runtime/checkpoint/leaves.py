@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.private_jax import is_traced
 from jaxrl.types import PyTree
+from jaxrl.xla.private_jax import is_traced
 
 FILLER = "filler"
 """One more entry, so that the dict is never empty."""

@@ -13,7 +13,7 @@ from jaxrl.replay.stored import as_rollout, check_rows, ring_length, stored_rows
 from jaxrl.replay.transitions import ReplayRow, example_row
 from jaxrl.runtime.checkpoint.npz import Arrays, Column, open_arrays
 from jaxrl.runtime.system.disk import replacing
-from jaxrl.spaces import show_shapes
+from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Agent, AgentState
 
 L = TypeVar("L")

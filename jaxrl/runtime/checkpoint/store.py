@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxrl.config import check_count
 from jaxrl.runtime.checkpoint import leaves, manifest
 from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointError, CheckpointWarning, Damage, step_folders
 from jaxrl.runtime.checkpoint.ownership import Workspace, check_unfinished, is_own, own_steps
@@ -24,6 +23,7 @@ from jaxrl.runtime.checkpoint.quiet import Quiet
 from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.disk import move_damaged, savable
 from jaxrl.runtime.system.warn import warn
+from jaxrl.settings.validation import check_count
 from jaxrl.types import PyTree
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxrl.parts import own_network
-from jaxrl.presets import PRESETS, Preset
+from jaxrl.algorithms.presets import PRESETS, Preset
+from jaxrl.builder.components import own_network
 from jaxrl.registry import ALGORITHMS, Entry, unknown_algorithm
 from jaxrl.runtime.cli.flags import read_flags, shown_as
 from jaxrl.runtime.cli.train import field_docs
@@ -114,7 +114,7 @@ def argument_docs(function: Any) -> dict[str, str]:
 
 def settings(source: type) -> list[tuple[str, str, str, str]]:
     """``(name, default, allowed, what)`` of every field of a Config or Hyperparams."""
-    from jaxrl.config import in_words, setting_types
+    from jaxrl.settings.validation import in_words, setting_types
 
     defaults, texts = source(), field_docs(source)
     types = setting_types(source).items()

@@ -12,9 +12,9 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from jaxrl.names import nearest
 from jaxrl.runtime.doctor import Finding, diagnose, problems
 from jaxrl.runtime.screen.tables import show_table, terminal
+from jaxrl.settings.aliases import nearest
 from jaxrl.version import __version__
 
 WORDS = {"problem": "PROBLEM", "absent": "-"}

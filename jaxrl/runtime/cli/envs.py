@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxrl.names import nearest
 from jaxrl.runtime.cli.flags import Flag, read_flags, shown_as
 from jaxrl.runtime.screen.tables import show_table, terminal
+from jaxrl.settings.aliases import nearest
 
 HEADINGS = ("id", "observation", "action", "max steps")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.rollout import advance, init_actor
+from jaxrl.rollout.collect import advance, init_actor
 from jaxrl.runtime.cli.flags import PlayOptions
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.play.pictures import Drawing

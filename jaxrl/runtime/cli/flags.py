@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from jaxrl.names import called_here, instead_of
-from jaxrl.presets import words
+from jaxrl.algorithms.presets import words
 from jaxrl.runtime.screen.tables import folded
+from jaxrl.settings.aliases import called_here, instead_of
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class _Folding:
 
 def parse_count(text: str) -> int:
     """``"1e5"`` and ``"100_000"`` are integers too; ``"1.5"`` is none."""
-    from jaxrl.config import whole
+    from jaxrl.settings.validation import whole
 
     for read in (int, lambda text: whole(float(text))):
         with contextlib.suppress(ValueError):
@@ -180,7 +180,7 @@ class PlayOptions:
 
     def check(self) -> None:
         """Refuse what cannot be done before anything is loaded."""
-        from jaxrl.config import check_count
+        from jaxrl.settings.validation import check_count
 
         check_count("episodes", self.episodes)
         if self.max_steps is not None:

@@ -53,7 +53,7 @@ def main(args: Sequence[str]) -> int:
     if own and not command and not {"-h", "--help"} & set(own):
         raise ValueError(f"jaxrl launch needs a command, after two dashes: {EXAMPLE}")
     options = read_flags(LaunchOptions, own or ["--help"], prog="jaxrl launch", description=HELP)
-    from jaxrl.config import check_count
+    from jaxrl.settings.validation import check_count
 
     processes = check_count("processes", options.processes)
     each = None if options.devices_per_process is None else check_count("devices_per_process", options.devices_per_process)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TextIO, cast
 
-from jaxrl.names import unknown
 from jaxrl.runtime.hosts.place import PORT_TAKEN
 from jaxrl.runtime.hosts.roll_call import PortTaken
 from jaxrl.runtime.loop.interrupt import DEBUG_VARIABLE, leave_while_loading
 from jaxrl.runtime.screen.streams import Screen, discard
 from jaxrl.runtime.screen.tables import folded, plain_table
 from jaxrl.runtime.system.disk import check_here
+from jaxrl.settings.aliases import unknown
 from jaxrl.version import __version__
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 import numpy as np
 import tyro
 
-from jaxrl.names import unknown
 from jaxrl.runtime.cli.flags import Flag, read_flags, shown_as
 from jaxrl.runtime.figures.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve, rename
 from jaxrl.runtime.figures.draw import AXIS_NAMES, Band, draw_curves, summarise
@@ -20,6 +19,7 @@ from jaxrl.runtime.figures.statistics import METRIC_NAMES
 from jaxrl.runtime.figures.style import COLOURS, DASHES, FORMATS
 from jaxrl.runtime.records.reading import choose_key, read_runs
 from jaxrl.runtime.system.disk import at_home
+from jaxrl.settings.aliases import unknown
 
 HELP = """\
 Draw learning curves: an aggregate over seeds and its bootstrap interval, against environment steps per seed.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxrl.presets import PRESETS, Preset, find_preset
+from jaxrl.algorithms.presets import PRESETS, Preset, find_preset
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.cli.flags import read_flags, shown_as
 from jaxrl.runtime.screen.tables import show_table

@@ -54,6 +54,7 @@ def main(args: Sequence[str]) -> int:
     options.check()
     import jax
 
+    from jaxrl.builder.spec import algorithm_name
     from jaxrl.runtime.cli.film import film, player
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
     from jaxrl.runtime.play.pictures import drawing
@@ -63,7 +64,6 @@ def main(args: Sequence[str]) -> int:
     from jaxrl.runtime.records.folder import read_config
     from jaxrl.runtime.screen.progress import spinner
     from jaxrl.runtime.system.devices import enable_compilation_cache
-    from jaxrl.spec import algorithm_name
 
     config = read_config(options.run)
     import_trusted(config["agent"], options.trust)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple, TextIO, cast
 import numpy as np
 import tyro
 
+from jaxrl.builder.spec import brief, check_env_id
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.cli.flags import Flag, Trust, read_flags
 from jaxrl.runtime.cli.user_code import import_rule
@@ -20,7 +21,6 @@ from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, mea
 from jaxrl.runtime.screen.streams import screen
 from jaxrl.runtime.sweep import Job, SweepFile, expand, in_a_word, job_folder, read_sweep, run_sweep
 from jaxrl.runtime.system.disk import write_atomically
-from jaxrl.spec import brief, check_env_id
 
 HELP = """\
 Run a grid over settings and seeds.

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
-from jaxrl.presets import Preset, find_preset, words
+from jaxrl.algorithms.presets import Preset, find_preset, words
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.cli.flags import (
     Count,
@@ -208,7 +208,7 @@ def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
 
 def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Mapping[str, Any]) -> type:
     """A dataclass with these fields of ``source``, as tyro makes flags of: types, help, and a preset's values or the defaults."""
-    from jaxrl.config import in_words, setting_types
+    from jaxrl.settings.validation import in_words, setting_types
 
     types, texts, defaults = setting_types(source), field_docs(source), source()
     fields = []

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxrl.interpreter import FolderFinder
+from jaxrl.envs.subprocess.interpreter import FolderFinder
 from jaxrl.registry import ALGORITHMS, Entry
 
 
@@ -30,7 +30,7 @@ def import_rule(algorithm: str, trust: Iterable[str] | None = None) -> None:
 
     A name that the user has typed is trusted; for one from a file, ``trust`` says which packages are.
     """
-    from jaxrl.trust import check_trust, check_trusted
+    from jaxrl.builder.trusted_imports import check_trust, check_trusted
 
     module, colon, name = algorithm.partition(":")
     if not colon:
@@ -47,8 +47,8 @@ def import_rule(algorithm: str, trust: Iterable[str] | None = None) -> None:
 
 def import_trusted(spec: Mapping[str, Any], trust: Iterable[str]) -> None:
     """Import the modules that an agent's spec names, as far as the user trusts them."""
-    from jaxrl.spec import modules_outside
-    from jaxrl.trust import check_trust, is_trusted
+    from jaxrl.builder.spec import modules_outside
+    from jaxrl.builder.trusted_imports import check_trust, is_trusted
 
     trust = check_trust(trust)
     import_modules(module for module in modules_outside(spec) if is_trusted(module, trust))

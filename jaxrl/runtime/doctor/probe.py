@@ -40,8 +40,8 @@ def devices(_: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Where compiled programs go, and which devices a run would get."""
     import jax
 
-    from jaxrl.private_jax import setting
     from jaxrl.runtime.system.devices import cache_folder, request_cpu_devices, usable_cores
+    from jaxrl.xla.private_jax import setting
 
     cache = setting("jax_compilation_cache_dir") or cache_folder()
     yield {"cache": cache and str(cache), "cores": usable_cores()}

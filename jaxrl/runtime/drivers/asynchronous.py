@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import tree
 
-from jaxrl.rollout import Row, episode_metrics, to_rollout
-from jaxrl.rows import Outcome, finish_row, first_input, no_episode
+from jaxrl.rollout.autoreset import Outcome, finish_row, first_input, no_episode
+from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
 from jaxrl.runtime.drivers.buffer import RolloutBuffer
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.pools import begun_anew, can_send, close_envs, open_envs, takes_batch_size

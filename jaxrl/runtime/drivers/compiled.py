@@ -12,15 +12,14 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.host import action_bounds, check_actions, outside
-from jaxrl.masks import nothing_allowed
-from jaxrl.rollout import Row, episode_metrics, to_rollout
-from jaxrl.rows import finish_row, first_input, no_episode
+from jaxrl.rollout.autoreset import finish_row, first_input, no_episode
+from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.pools import close_envs, open_envs
 from jaxrl.runtime.drivers.sampler import host_env, row_keys, stack
 from jaxrl.runtime.drivers.stepping import check_mask
 from jaxrl.runtime.system.compiling import Prepared
-from jaxrl.seeds import over_seeds
+from jaxrl.spaces.action_masks import nothing_allowed
 from jaxrl.types import (
     Agent,
     Array,
@@ -35,6 +34,7 @@ from jaxrl.types import (
     Rollout,
     StepInput,
 )
+from jaxrl.xla.seed_axis import over_seeds
 
 
 class Standing(NamedTuple):

@@ -18,16 +18,16 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl.agent import state_shapes
 from jaxrl.parallel import DATA, SEEDS, check_replicas, make_mesh, on_axis, seed_specs
-from jaxrl.private_jax import known_options
 from jaxrl.replay.size import stored_bytes
 from jaxrl.runtime.checkpoint.states import seal
 from jaxrl.runtime.drivers.suspects import Suspects, of_next_rollout
 from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.compiling import Compiling, compiled
 from jaxrl.runtime.system.memory import check_replay_fits
-from jaxrl.seeds import alone, per_seed
 from jaxrl.training import evaluate, evaluation_key, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
+from jaxrl.xla.private_jax import known_options
+from jaxrl.xla.seed_axis import alone, per_seed
 
 PER_SEED = P(SEEDS)
 """Of what is the same on all devices of a seed."""

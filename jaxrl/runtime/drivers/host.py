@@ -17,7 +17,6 @@ import numpy as np
 from jaxrl.agent import check_key
 from jaxrl.envs.child import WorkerFailed
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.in_place import join_rows, split_rows
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal
@@ -29,7 +28,6 @@ from jaxrl.runtime.drivers.suspects import Lookout, Suspects, of_replay
 from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.compiling import Prepared
 from jaxrl.runtime.system.memory import check_replay_fits
-from jaxrl.seeds import over_seeds, per_seed
 from jaxrl.training import (
     EVALUATION_LIMIT,
     Evaluation,
@@ -39,6 +37,8 @@ from jaxrl.training import (
     policy_of,
 )
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
+from jaxrl.xla.in_place import join_rows, split_rows
+from jaxrl.xla.seed_axis import over_seeds, per_seed
 
 Collected = tuple[Rollout, Metrics]
 """What a sampler gives."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import jax
 
 from jaxrl import agent as agents
+from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.parallel import DATA, check_devices, on_axis
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.system.devices import Layout, seed_devices
-from jaxrl.spec import modules_outside, unimportable_parts
 from jaxrl.types import Agent
 
 MIN_ROWS = 4_096

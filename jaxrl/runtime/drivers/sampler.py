@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.rollout import Row, episode_metrics, to_rollout
+from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
 from jaxrl.runtime.drivers.buffer import Index, RolloutBuffer
 from jaxrl.runtime.drivers.diagnostics import Stopwatch
 from jaxrl.runtime.drivers.stepping import Stepper
 from jaxrl.runtime.system.compiling import Prepared
-from jaxrl.seeds import over_seeds
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Metrics, Policy, PyTree, Rollout, StepInput
+from jaxrl.xla.seed_axis import over_seeds
 
 
 class Sampler(Protocol):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from jaxrl.config import check_switches
-from jaxrl.names import unknown
+from jaxrl.builder.spec import algorithm_name
 from jaxrl.runtime.drivers.asynchronous import AsyncSampler
 from jaxrl.runtime.drivers.compiled import CompiledSampler
 from jaxrl.runtime.drivers.sampler import HostSampler, SamplerFn
-from jaxrl.spec import algorithm_name
+from jaxrl.settings.aliases import unknown
+from jaxrl.settings.validation import check_switches
 from jaxrl.types import Agent, HostEnv
 
 SAMPLERS: dict[str, SamplerFn] = {

@@ -9,9 +9,9 @@ import numpy as np
 import tree
 
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.masks import MASK_KEY, nothing_allowed
-from jaxrl.rows import Outcome, finish_row, first_input, no_episode, per_row
+from jaxrl.rollout.autoreset import Outcome, finish_row, first_input, no_episode, per_row
 from jaxrl.runtime.drivers.pools import Pending, begun_anew, can_send, close_envs, open_envs
+from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
 from jaxrl.types import HostEnv, HostStep, PyTree
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxrl.agent import environment_ids
 from jaxrl.replay.stored import ring_rows
-from jaxrl.rollout import collect
-from jaxrl.threefry import fold_in
+from jaxrl.rollout.collect import collect
 from jaxrl.types import Agent, AgentState, Algorithm, Array, PyTree, Rollout
+from jaxrl.xla.fast_random import fold_in
 
 
 class Suspects(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl.builder.spec import algorithm_name, brief
 from jaxrl.envs.backend import DEFAULT_BACKEND, format_id, parse_id
 from jaxrl.runtime.figures.draw import Curve
 from jaxrl.runtime.records.reading import Run
-from jaxrl.spec import algorithm_name, brief
 
 ALGORITHM, ENV, RUN = "algorithm", "environment", "run"
 """What is known of every curve besides its settings. RUN only where nothing else tells two of them apart."""

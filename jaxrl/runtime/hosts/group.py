@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxrl.private_jax import Coordination, coordination
 from jaxrl.types import PyTree
+from jaxrl.xla.private_jax import Coordination, coordination
 
 T = TypeVar("T")
 SLICE_MS = 1_000

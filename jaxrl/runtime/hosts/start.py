@@ -11,13 +11,13 @@ from types import TracebackType
 
 import jax
 
-from jaxrl.config import Range, check_number
-from jaxrl.private_jax import backends_started
 from jaxrl.runtime.hosts.group import PATIENCE, Group, ProcessFailed, current
 from jaxrl.runtime.hosts.place import HEARTBEAT, Place, find_place, is_loopback
 from jaxrl.runtime.hosts.roll_call import roll_call
 from jaxrl.runtime.hosts.wire import find_secret
 from jaxrl.runtime.records.origin import installed_versions, source_digest
+from jaxrl.settings.validation import Range, check_number
+from jaxrl.xla.private_jax import backends_started
 
 COMPARED = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
 """Packages of which all processes need the same version."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from jaxrl.config import check_count
 from jaxrl.parallel import check_devices
 from jaxrl.runtime.actors.driver import open_actors
 from jaxrl.runtime.actors.groups import GroupDriver, sharing
@@ -19,6 +18,7 @@ from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.drivers.samplers import SAMPLERS
 from jaxrl.runtime.hosts.group import current
 from jaxrl.runtime.system.devices import request_cpu_devices
+from jaxrl.settings.validation import check_count
 from jaxrl.types import Agent, HostEnv
 
 

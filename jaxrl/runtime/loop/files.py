@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.config import check_count
+from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, latest_step
 from jaxrl.runtime.checkpoint.restore import read_agreed_info, read_state
 from jaxrl.runtime.checkpoint.saver import Saver
@@ -45,8 +45,8 @@ from jaxrl.runtime.records.services import TensorBoard, WeightsAndBiases, import
 from jaxrl.runtime.records.sinks import BestEffort, Csv, JsonLines, Sink, best_effort, read_records
 from jaxrl.runtime.system.disk import read_regular
 from jaxrl.runtime.system.warn import warn
-from jaxrl.spaces import describe_space
-from jaxrl.spec import modules_outside, unimportable_parts
+from jaxrl.settings.validation import check_count
+from jaxrl.spaces.trees import describe_space
 from jaxrl.types import Agent, PyTree
 
 

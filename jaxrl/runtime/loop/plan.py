@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.config import check_count, check_hyperparam, check_number, whole
 from jaxrl.runtime.loop.pace import SHARE, episodes_within, is_slow
 from jaxrl.runtime.records.record import Record
+from jaxrl.settings.validation import check_count, check_hyperparam, check_number, whole
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 

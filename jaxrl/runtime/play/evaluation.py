@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jaxrl.agent import check_agent, check_key, refuse_env_params
-from jaxrl.config import check_switches
-from jaxrl.names import says_keywords
 from jaxrl.runtime.drivers.programs import SameAgent, evaluation_program
+from jaxrl.settings.aliases import says_keywords
+from jaxrl.settings.validation import check_switches
 from jaxrl.training import Evaluation, check_episodes, check_one_policy
 from jaxrl.types import Agent, AgentState, HostEnv, Key, Policy, PyTree
 

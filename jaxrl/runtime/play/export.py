@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import spaces
 from jax import export
 
-from jaxrl.config import check_count
-from jaxrl.rows import per_row, zero_actions
-from jaxrl.spaces import zeros
+from jaxrl.rollout.autoreset import per_row, zero_actions
+from jaxrl.settings.validation import check_count
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Policy, PyTree, StepInput
 
 PLATFORMS = ("cpu", "cuda", "tpu")

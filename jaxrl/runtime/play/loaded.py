@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.rows import zero_actions
+from jaxrl.rollout.autoreset import zero_actions
 from jaxrl.runtime.play.export import PLATFORMS, export_row, flat_arrays
 from jaxrl.runtime.system.disk import absolute, replacing
-from jaxrl.spaces import show_shapes, zeros
+from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.agent import state_shapes
-from jaxrl.goals import ACHIEVED, DESIRED, has_goals
+from jaxrl.builder.spec import build_again
 from jaxrl.runtime.checkpoint.manifest import latest_step
 from jaxrl.runtime.checkpoint.restore import read_arrays, restore
 from jaxrl.runtime.checkpoint.transfer import by_path, check_which, saved_folder
@@ -24,8 +24,8 @@ from jaxrl.runtime.records.record import EVALUATION_RETURN, Record
 from jaxrl.runtime.records.sinks import read_records
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.runtime.system.warn import warn
-from jaxrl.spaces import realize_space
-from jaxrl.spec import build_again
+from jaxrl.spaces.goals import ACHIEVED, DESIRED, has_goals
+from jaxrl.spaces.trees import realize_space
 from jaxrl.types import Agent, ComputeRewardFn, HostEnv, HostEnvs, Key, Policy
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl import training
+from jaxrl.builder.spec import algorithm_name, build_again
 from jaxrl.envs import make_env
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.drivers.host import evaluate_host
@@ -19,8 +20,7 @@ from jaxrl.runtime.play.chosen import chosen, greedy_warning
 from jaxrl.runtime.play.policy import load_policies
 from jaxrl.runtime.records.folder import read_config
 from jaxrl.runtime.system.devices import seed_devices
-from jaxrl.spaces import realize_space
-from jaxrl.spec import algorithm_name, build_again
+from jaxrl.spaces.trees import realize_space
 from jaxrl.training import Evaluation, evaluation_key
 from jaxrl.types import Agent, Array, HostEnv, Key, Policy
 

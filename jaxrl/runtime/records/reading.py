@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.names import unknown
 from jaxrl.runtime.records.folder import CONFIG, RECORDS, read_config
 from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN, as_arrays
 from jaxrl.runtime.records.sinks import read_records
 from jaxrl.runtime.system.disk import at_home
+from jaxrl.settings.aliases import unknown
 
 
 class Run(NamedTuple):

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import jax
 
 from jaxrl.envs import runs_on_host
-from jaxrl.private_jax import setting
 from jaxrl.runtime.system.disk import at_home
+from jaxrl.xla.private_jax import setting
 
 CACHE_VARIABLE = "JAXRL_CACHE_DIR"
 

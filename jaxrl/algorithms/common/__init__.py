@@ -1,0 +1,1 @@
+"""Code that a family of algorithms shares."""

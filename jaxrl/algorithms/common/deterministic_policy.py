@@ -1,0 +1,197 @@
+"""What rules on a deterministic policy share (DDPG, TD3): acting with noise, their state, and their update but for its target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from gymnasium import spaces
+
+from jaxrl.algorithms.common.critic_ensemble import (
+    ActorCriticRule,
+    Networks,
+    Update,
+    action_values,
+    draw_updates,
+    learn_critics,
+    least,
+    networks,
+    td_loss,
+)
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_actions_of, init_networks, init_replay, prepare_off_policy
+from jaxrl.exploration.action_noise import normal_each, uniform_of
+from jaxrl.models import deterministic_policy
+from jaxrl.optimize.gradients import valid_mean
+from jaxrl.replay.transitions import bootstrapped
+from jaxrl.rollout.collect import fold_each
+from jaxrl.settings.validation import refuse_unused
+from jaxrl.spaces.action_scaling import to_environment
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
+
+
+@dataclass(frozen=True)
+class DeterministicConfig(OffPolicyConfig):
+    """Structure of a rule that explores by adding noise to its actions."""
+
+    noise: Literal["gaussian", "ou"] = "gaussian"
+    """Independent for each row, or an Ornstein–Uhlenbeck process along each episode (Lillicrap et al. 2016)."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.noise == "ou" and self.hold_noise != 1:
+            raise ValueError(
+                f"hold_noise={self.hold_noise} is for noise='gaussian': an Ornstein–Uhlenbeck process holds by itself"
+            )
+
+
+class DeterministicState(NamedTuple):
+    params: Networks
+    opt_state: Networks
+    hyperparams: Any
+    statistics: tuple[()]
+    key: Key
+    version: Array
+    target_params: Networks
+    replay: Any
+
+
+class Exploration(NamedTuple):
+    """What acting needs besides the policy's parameters."""
+
+    at_random: Array
+    """bool[]: until the first update, so in all of the warm-up, actions are uniform between the bounds."""
+    scale: Array
+    """f32[]: of the noise, where actions are in [−1, 1]."""
+    theta: Array
+    """f32[]: the share that an Ornstein–Uhlenbeck process falls back by."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------- acting
+
+
+def init(rule: ActorCriticRule[Any], key: Key, hyperparams: Any) -> DeterministicState:
+    network_key, learner_key = jax.random.split(key)
+    params, opt_state = init_networks(rule, network_key, hyperparams)
+    target, version = jax.tree.map(jnp.copy, params), jnp.zeros((), jnp.int32)
+    return DeterministicState(params, opt_state, hyperparams, (), learner_key, version, target, init_replay(rule))
+
+
+def policy(rule: ActorCriticRule[Any], learner: DeterministicState) -> Policy:
+    hp = rule.current(learner)
+    exploration = Exploration(learner.version == 0, hp.exploration_noise, hp.ou_theta)
+    return Policy(Networks(learner.params.actor, ()), (), exploration, learner.version)
+
+
+def act(
+    rule: ActorCriticRule[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    """Actions with noise, clipped to the bounds; the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], from 0 at
+    the start of an episode: x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1)."""
+    action = rule.model.apply(policy.params.actor, (), inputs)[1]
+    if not explore:
+        return carry, to_environment(rule.action_space, action), {}
+    at_random, scale, theta = policy.exploration
+    drawn = normal_each(fold_each(key, env_id), action.shape[-1])
+    noise = scale * drawn
+    if rule.config.noise == "ou":
+        noise += (1.0 - theta) * jnp.where(inputs.is_first[:, None], 0.0, carry)
+        carry = noise
+    return carry, to_environment(rule.action_space, jnp.where(at_random, uniform_of(drawn), action + noise)), {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------- update
+
+
+def critic_loss(rule: ActorCriticRule[Any], critic: PyTree, target: Array, now: Update) -> tuple[Array, dict[str, Array]]:
+    """Σ over critics of ½·(Q(s, a) − y)² (Lillicrap et al. 2016, eq. 4)."""
+    values = action_values(rule, critic, now.batch.inputs, now.batch.action, jax.random.fold_in(now.key, 1))
+    return td_loss(values, target, now.batch, rule.axis_name)
+
+
+def actor_loss(rule: ActorCriticRule[Any], actor: PyTree, critic: PyTree, now: Update) -> tuple[Array, dict[str, Array]]:
+    """−E[Q(s, π(s))] by the first critic, whose gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
+    Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1)."""
+    batch, first = now.batch, jax.tree.map(lambda x: x[:1], critic)
+    action = rule.model.apply(actor, (), batch.inputs)[1]
+    value = action_values(rule, first, batch.inputs, action, jax.random.fold_in(now.key, 2))[0]
+    loss = -valid_mean(batch.valid, rule.axis_name)(value)
+    return loss, {"losses/actor_loss": loss}
+
+
+TargetFn = Callable[[ActorCriticRule[Any], Any, Networks, Update], Array]
+"""(rule, hyperparams, target parameters, what is drawn) -> y f32[N]."""
+
+
+def learn(target: TargetFn, rule: ActorCriticRule[Any], learner: DeterministicState) -> tuple[DeterministicState, Metrics]:
+    """Groups of ``policy_delay`` updates of the critics, then one of the policy, and of all target networks (Fujimoto et al.
+    2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
+    hp = rule.current(learner)
+    nets = networks(rule, learner.params, hp)
+
+    def critic_update(targets: Networks, carry: Any, now: Update) -> Any:
+        params, opt_state = carry
+        y = target(rule, hp, targets, now)
+        loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
+        params, opt_state, metrics = nets.critic.descend(loss, params, opt_state, rule.axis_name)
+        return (params, opt_state), metrics
+
+    def group(carry: Any, now: Update) -> Any:
+        params, opt_state, targets, replay = carry
+        before = ((params.critic, opt_state.critic), replay)
+        after, metrics, last = learn_critics(rule, hp.gamma, partial(critic_update, targets), before, now)
+        (critic, critic_state), replay = after
+        loss = lambda params: actor_loss(rule, params, critic, last)  # noqa: E731
+        actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, rule.axis_name)
+        logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
+        params = Networks(actor, critic)
+        targets = optax.incremental_update(params, targets, hp.tau)
+        return (params, Networks(actor_state, critic_state), targets, replay), metrics | logged
+
+    start = (learner.params, learner.opt_state, learner.target_params, learner.replay)
+    (params, opt_state, targets, replay), metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
+    fields = {"params": params, "target_params": targets, "opt_state": opt_state, "replay": replay}
+    return rule.updated(learner, hp, metrics, **fields)
+
+
+def target_value(rule: ActorCriticRule[Any], targets: Networks, action: Array, now: Update) -> Array:
+    """y = r + γ·(1 − terminated)·Q⁻(s′, action), Q⁻ the least of the ``chosen`` target critics; f32[N]."""
+    values = action_values(rule, targets.critic, now.batch.next_inputs, action, jax.random.fold_in(now.key, 0))
+    return bootstrapped(now.batch, least(values, now.chosen))
+
+
+# -------------------------------------------------------------------------------------------------------------------- builders
+
+
+def make_algorithm(target: TargetFn, rule: ActorCriticRule[Any]) -> Algorithm:
+    """The learning rule with these targets, bound to spaces and to no environment."""
+    learnt = ("params", "target_params", "statistics")
+    algorithm = rule.algorithm(init=init, policy=policy, act=act, learn=partial(learn, target), learnt=learnt)
+    if rule.config.noise == "gaussian":
+        return algorithm
+    assert isinstance(rule.action_space, spaces.Box)
+    size = math.prod(rule.action_space.shape)
+    return algorithm._replace(initial_carry=lambda batch_size: jnp.zeros((batch_size, size)))
+
+
+def build(
+    builder: Callable[..., Agent],
+    env: EnvLike,
+    config: type[DeterministicConfig],
+    hyperparams: type,
+    settings: Mapping[str, Any],
+    target: TargetFn,
+    **parts: Any,
+) -> Agent:
+    """What a builder gives for what it was given. Arguments as those of ``prepare``, and ``Raises``."""
+    kinds = (spaces.Box,)
+    ready, rule = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
+    check_actions_of(parts["model"], ready.output, rule.action_space)
+    if rule.config.noise == "gaussian":
+        refuse_unused(ready.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
+    return ready.bind(make_algorithm(target, rule))

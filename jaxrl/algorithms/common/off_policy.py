@@ -1,0 +1,203 @@
+"""What rules share that learn a policy and an ensemble of critics from replay: settings, parts, the state that they begin with.
+What their updates share is in ``jaxrl.algorithms.common.critic_ensemble``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, Networks, networks
+from jaxrl.builder.components import ModelFn, check_arguments, is_recurrent, model_output, resolve_model, resolve_replay, show
+from jaxrl.builder.config import HindsightConfig
+from jaxrl.builder.setup import Prepared, Rule, prepare
+from jaxrl.distributions import Categorical, TanhNormal
+from jaxrl.models import action_value, policy_network
+from jaxrl.replay.transitions import example_row
+from jaxrl.replay.uniform import uniform_replay
+from jaxrl.rollout.inputs import example_input
+from jaxrl.settings.validation import Count, CountOrZero, Positive, Range, refuse_unused
+from jaxrl.spaces.trees import show_shapes
+from jaxrl.types import Agent, Env, EnvLike, HostEnv, Key, Model, Policy, PyTree
+
+Share = Annotated[float, Range(0, 0.99)]
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig(HindsightConfig):
+    """Structure of a rule with a policy and an ensemble of critics."""
+
+    num_envs: Count = 4
+    rollout_length: Count = 16
+    batch_size: Count = 256
+    replay_ratio: Positive = 256.0
+    """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly. By
+    default one update per row; 20 are 20 · batch_size."""
+    num_critics: Count = 2
+    """Action-values that learn side by side."""
+    num_target_critics: CountOrZero = 0
+    """Critics that a target takes the least of, drawn anew for each update (Chen et al. 2021); 0: all."""
+    policy_delay: Count = 1
+    """Updates of the critics for each one of the policy (Fujimoto et al. 2018)."""
+    hold_noise: Count = 1
+    """Rows of an episode that act with one draw of noise, random actions of the warm-up included; 1 draws for each row."""
+    critic_layer_norm: bool = False
+    """Normalise the hidden layers of jaxrl's own critics (Ba et al. 2016)."""
+    critic_dropout: Share = 0.0
+    """The share of hidden units of jaxrl's own critics that each update drops (Hiraoka et al. 2022)."""
+
+    @property
+    def critic_outputs(self) -> int | None:
+        """Numbers that a critic gives for an action, where they are no single value."""
+        return None
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.updates_per_iteration % self.policy_delay:
+            raise ValueError(
+                f"policy_delay={self.policy_delay} must divide the {self.updates_per_iteration} updates of an iteration "
+                "(replay_ratio * num_envs * rollout_length / batch_size): change one of these, rollout_length say"
+            )
+        if self.num_target_critics > self.num_critics:
+            raise ValueError(f"num_target_critics={self.num_target_critics} must be at most num_critics={self.num_critics}")
+
+
+C = TypeVar("C", bound=OffPolicyConfig)
+
+
+# -------------------------------------------------------------------------------------------------------------------- builders
+
+
+def prepare_off_policy(
+    builder: Callable[..., Agent],
+    env: EnvLike,
+    config: type[C],
+    hyperparams: type,
+    settings: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    kinds: tuple[type[spaces.Space], ...],
+    network: ModelFn = policy_network,
+) -> tuple[Prepared[C], ActorCriticRule[C]]:
+    """``prepare`` for a rule with a policy (``model``), a ``critic`` and a ``replay`` among its parts.
+
+    Args:
+      network: of the policy, where no model is given.
+
+    Raises:
+      ValueError: a Box without bounds on all sides; settings of networks that have no effect.
+    """
+    model, critic = parts["model"], parts["critic"]
+    if critic is None and isinstance(model, Mapping):
+        # Its arguments are for both networks; what is none, or none of the critics', is for the policy's to say.
+        critic = {name: value for name, value in model.items() if name in inspect.signature(action_value).parameters}
+    if isinstance(critic, Mapping):
+        critic = dict(critic)
+        check_arguments(action_value, critic, "critic")
+    ready = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
+    structure, bound, space = ready.rule.config, ready.env, ready.env.action_space
+    if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
+        raise ValueError(
+            f"{bound.name} has {space}, and this rule needs a Box of real numbers with bounds on all sides, onto which it scales "
+            "its actions: give the environment bounds, or use make_ppo"
+        )
+    if ready.spec["settings"]["learning_rate"] is None:  # nothing reads it
+        refuse_unused(
+            ready.hyperparams, hyperparams(), ("actor_learning_rate",), "on an optimizer that looks at no learning_rate"
+        )
+    arguments = critic if isinstance(critic, dict) else {}
+    if arguments is not critic and critic is not None:
+        refuse_unused(structure, config(), ("critic_layer_norm", "critic_dropout"), "beside critic=…, which has its own")
+    own: dict[str, Any] = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
+    own["num_outputs"] = structure.critic_outputs
+    made = partial(action_value, **{**own, **arguments})
+    resolved = resolve_critic(None if arguments is critic else critic, made, bound, structure.critic_outputs)
+    replay = resolve_replay(parts["replay"], uniform_replay, bound, structure, before=1, after=structure.n_step)
+    rule = {field.name: getattr(ready.rule, field.name) for field in fields(ready.rule)}
+    return ready, ActorCriticRule(**{**rule, "critic": resolved, "replay": replay})
+
+
+def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, num_outputs: int | None = None) -> Model:
+    """A builder's ``critic`` keyword, tried on what it will be given.
+
+    Raises:
+      TypeError: it is no memoryless model of action-values.
+    """
+    critic = resolve_model(given, default, env, name="critic")
+    if is_recurrent(critic):
+        raise TypeError(f"critic={show(given)} must be memoryless (initial_carry gives ()), as it learns from single rows")
+    space = env.action_space
+    box = isinstance(space, spaces.Box)
+    seen = env._replace(observation_space=seen_by_critic(env.observation_space, space))
+    output = model_output(given, critic, seen, name="critic")
+    shape = ((1, num_outputs) if num_outputs else (1,)) if box else (1, space.n)  # type: ignore[attr-defined]
+    if getattr(output, "shape", None) != shape:
+        wanted = f"values f32[batch, {shape[-1]}] of all actions"
+        if box:
+            wanted = f"{num_outputs} numbers f32[batch, {num_outputs}]" if num_outputs else "a value f32[batch]"
+            wanted += " of observation and action"
+        raise TypeError(f"critic={show(given)} must give {wanted}; for a batch of one it gives {show_shapes(output)}")
+    return critic
+
+
+def check_policy(given: Any, output: PyTree, action_space: spaces.Space) -> None:
+    """Refuse a model that gives (shapes of) something else than a distribution over these actions, for a batch of one."""
+    kind: Any = TanhNormal if isinstance(action_space, spaces.Box) else Categorical
+    size = math.prod(action_space.shape) if isinstance(action_space, spaces.Box) else int(action_space.n)  # type: ignore[attr-defined]
+    if not isinstance(output, kind) or output[0].shape != (1, size):
+        raise TypeError(
+            f"model={show(given)} must give a {kind.__name__} policy of size {size} for {action_space}, as policy_network does; "
+            f"for a batch of one it gives {show_shapes(output)}"
+        )
+    if isinstance(output, TanhNormal) and output.low is not None:
+        raise TypeError(
+            f"model={show(given)} must give a TanhNormal in [−1, 1], which is scaled to the bounds: leave low and high out"
+        )
+
+
+def check_actions_of(given: Any, output: PyTree, action_space: spaces.Space) -> None:
+    """Refuse a model that gives (shapes of) something else than an action of this size, for a batch of one."""
+    size = math.prod(action_space.shape or ())
+    if getattr(output, "shape", None) != (1, size):
+        raise TypeError(
+            f"model={show(given)} must give actions f32[batch, {size}] in [−1, 1], as deterministic_policy does; "
+            f"for a batch of one it gives {show_shapes(output)}"
+        )
+
+
+def seen_by_critic(observation_space: spaces.Space, action_space: spaces.Space) -> spaces.Space:
+    """The space of the ``obs`` that a critic is given."""
+    if not isinstance(action_space, spaces.Box):
+        return observation_space
+    return spaces.Tuple((observation_space, spaces.Box(-1.0, 1.0, (math.prod(action_space.shape),), np.float32)))
+
+
+# --------------------------------------------------------------------------------------------------------------- state, acting
+
+
+def init_networks(rule: ActorCriticRule[Any], key: Key, hyperparams: Any) -> tuple[Networks, Networks]:
+    """``(parameters, optimisers' states)``."""
+    actor_key, *critic_keys = jax.random.split(key, 1 + rule.config.num_critics)
+    inputs = example_input(rule.observation_space, rule.action_space)
+    seen = example_input(seen_by_critic(rule.observation_space, rule.action_space), rule.action_space)
+    critic = jax.vmap(rule.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
+    params = Networks(rule.model.init(actor_key, inputs), critic)
+    nets = networks(rule, params, hyperparams)
+    return params, Networks(*(net.optimise.init(net.pack(part)) for net, part in zip(nets, params, strict=True)))
+
+
+def init_replay(rule: Rule[Any]) -> Any:
+    return rule.replay.init(example_row(rule.observation_space, rule.action_space))
+
+
+def policy(rule: Rule[Any], learner: Any) -> Policy:
+    """The policy's parameters alone. Until the first update, so in all of the warm-up, it acts at random."""
+    return Policy(Networks(learner.params.actor, ()), (), learner.version == 0, learner.version)

@@ -1,0 +1,212 @@
+"""What rules share that act with an actor-critic model and learn from each rollout once: settings, acting, what a rollout is
+learnt from as, and the loss of the policy gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+from gymnasium import spaces
+
+from jaxrl.builder.components import check_actor_critic
+from jaxrl.builder.config import RolloutConfig
+from jaxrl.builder.setup import Learner, Prepared, Rule, prepare
+from jaxrl.distributions import sample_each
+from jaxrl.models import ActorCriticOutput, actor_critic
+from jaxrl.optimize.gradients import add_losses, pmean, valid_mean, valid_means
+from jaxrl.optimize.minibatches import explained_variance
+from jaxrl.returns import counted
+from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.inputs import finite
+from jaxrl.rollout.running_statistics import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
+from jaxrl.settings.validation import Count, added
+from jaxrl.spaces.action_scaling import to_environment
+from jaxrl.types import Agent, ApplyFn, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
+from jaxrl.xla.cache_blocking import is_a_part
+
+C = TypeVar("C", bound=RolloutConfig)
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(RolloutConfig):
+    """Structure of a rule that may normalise what it learns from."""
+
+    normalize_observations: bool = False
+    """By running mean and deviation."""
+    normalize_rewards: bool = False
+    """Divide by the running deviation of the discounted return, for learning only."""
+    hold_noise: Count = added(1)
+    """Rows of an episode that act with one draw of noise, for continuous actions; 1 draws for each row."""
+
+    @property
+    def warmup_iterations(self) -> int:
+        """One for the statistics, where there are some."""
+        return int(self.normalize_observations or self.normalize_rewards)
+
+
+LossOfRollout = Callable[[Model, Any, Any, PyTree, Rollout, str | None], tuple[Array, dict[str, Array]]]
+"""(model, config, hyperparams, params, rollout of ``as_learnt``, axis_name) -> (loss, scalars to log)."""
+
+
+def prepare_actor_critic(
+    builder: Callable[..., Agent],
+    env: EnvLike,
+    config: type[C],
+    hyperparams: type,
+    settings: Mapping[str, Any],
+    parts: Mapping[str, Any],
+) -> Prepared[C]:
+    """``prepare`` for a rule that takes Discrete, MultiDiscrete and Box actions and an actor-critic model, recurrent or not."""
+    kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
+    ready = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
+    check_actor_critic(parts["model"], ready.output, ready.env.action_space)
+    return ready
+
+
+# ---------------------------------------------------------------------------------------------------- functions of an Algorithm
+
+
+def init(rule: Rule[Any], key: Key, hyperparams: Any) -> Learner:
+    """Parameters, and statistics of what is normalised."""
+    observations = rule.observation_space if rule.config.normalize_observations else None
+    rewards = rule.config.num_envs if rule.config.normalize_rewards else None
+    return rule.init_learner(key, hyperparams, init_statistics(observations, rewards))
+
+
+def act(
+    rule: Rule[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    """Actions drawn from the model's policy, or its mode; extras hold their ``log_prob``, and the ``raw_action`` as it was drawn
+    where the environment takes it in other units."""
+    carry, output = rule.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
+    drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
+    extras = {"log_prob": output.policy.log_prob(drawn)}
+    if not isinstance(rule.action_space, spaces.Discrete):
+        extras["raw_action"] = drawn
+    return carry, to_environment(rule.action_space, drawn), extras
+
+
+def observe(rule: Rule[Any], learner: Learner, rollout: Rollout) -> Learner:
+    """The statistics with the rollout's valid rows."""
+    return learner._replace(statistics=refresh(learner.statistics, rollout, rule.current(learner).gamma, rule.axis_name))
+
+
+# -------------------------------------------------------------------------------------------------------------------- learning
+
+
+def drawn_actions(rollout: Rollout) -> Array:
+    """[T, B, ...]: the actions in model units, as ``act`` drew them."""
+    return rollout.extras.get("raw_action", rollout.action)
+
+
+def as_learnt(statistics: Statistics, rollout: Rollout) -> Rollout:
+    """A rollout for one unroll that gives policies and values at once: normalised, actions as they were drawn.
+
+    What is not finite is 0 on rows that count for nothing, so that no gradient meets it. The row after a truncation does count:
+    its value is what lies beyond.
+    """
+    return rollout._replace(
+        inputs=finite(normalize_inputs(statistics, rollout.inputs), counted(rollout)),
+        action=finite(drawn_actions(rollout), rollout.valid),
+        reward=scale_rewards(statistics, rollout.reward),
+    )
+
+
+def gradients(loss: LossOfRollout, rule: Rule[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
+    """``Algorithm.gradients`` of a rule with this loss."""
+    rows = as_learnt(policy.statistics, rollout)
+
+    def total(params: PyTree) -> tuple[Array, dict[str, Array]]:
+        own = loss(rule.model, rule.config, policy.hyperparams, params, rows, rule.axis_name)
+        return add_losses(rule.extra_losses, params, rows, *own)
+
+    return rule.gradient(total, policy)
+
+
+def learnt_rows(learner: Any, rollout: Rollout) -> Rollout:
+    """What ``gradients`` gives extra losses."""
+    return as_learnt(learner.statistics, rollout)
+
+
+def one_gradient(ready: Prepared[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
+    """The ``Agent`` of a rule that acts as this module does, and learns from each rollout by one gradient of ``loss``."""
+    functions: dict[str, Any] = {"init": init, "act": act, "observe": observe, "gradients": partial(gradients, loss)}
+    algorithm = ready.rule.algorithm(**functions, tolerates_lag=tolerates_lag)
+    return ready.bind(algorithm, batch=learnt_rows)
+
+
+def policy_gradient_loss(
+    output: ActorCriticOutput,
+    rollout: Rollout,
+    weight: Array,
+    target: Array,
+    where: Array,
+    hp: Any,
+    axis_name: str | None,
+    **others: Array,
+) -> tuple[Array, dict[str, Array]]:
+    """−E[weight · log π(a | s)] + vf_coef · ½ E[(target − V(s))²] − ent_coef · E[H(π(· | s))] over some rows of all devices.
+
+    Its gradient is the policy gradient (Sutton et al. 2000, theorem 1), where weights and targets are constants.
+
+    Args:
+      output: of the model over the inputs of ``as_learnt``'s rollout, [T + 1, B].
+      weight: f32[T, B], and ``target``, ``where`` bool[T, B], which rows.
+      hp: hyperparameters ``vf_coef`` and ``ent_coef``.
+      others: f32[T, B] each, of which the means are logged by these names as well.
+    """
+    policy, value = jax.tree.map(lambda x: x[:-1], (output.policy, output.value))
+    policy_loss = -weight * policy.log_prob(rollout.action)
+    value_loss, entropy = 0.5 * (value - target) ** 2, policy.entropy()
+    logged = {"losses/policy_loss": policy_loss, "losses/value_loss": value_loss, "losses/entropy": entropy}
+    logged |= {f"losses/{name}": x for name, x in others.items()}
+    total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
+    loss, metrics = valid_means(total, logged, where, axis_name)
+    metrics["losses/explained_variance"] = explained_variance(target, target - value, where, axis_name)
+    return loss, metrics
+
+
+def evaluated(model: Model, params: PyTree, inputs: StepInput, carry: PyTree) -> Any:
+    """The outputs of a model for rows [N], or sequences [N, T] that begin with ``carry`` [N], laid out as they are."""
+    if not jax.tree.leaves(carry):
+        return model.apply(params, (), inputs)[1]
+    rows = jax.tree.map(lambda x: x.swapaxes(0, 1), inputs)
+    return jax.tree.map(lambda x: x.swapaxes(0, 1), model.unroll(params, carry, rows)[1])
+
+
+def row_by_row(model: Model) -> ApplyFn:
+    """The model's ``unroll`` for one row of all sequences after another: it needs no more memory than acting, and more time."""
+    return lambda params, carry, inputs, key=None: jax.lax.scan(lambda carry, row: model.apply(params, carry, row), carry, inputs)
+
+
+def values_after(model: Model, params: PyTree, rollout: Rollout, inputs: StepInput, *, by_rows: bool) -> Any:
+    """What the model gives for a rollout, the reached observation of its last row included: [T + 1, B].
+
+    Far cheaper than with each row when acting; where those are many, a CPU still takes one after the other.
+
+    Args:
+      inputs: the rollout's, normalised.
+      by_rows: one row after the other, as little memory as that needs.
+    """
+    if by_rows:
+        return row_by_row(model)(params, rollout.carry, inputs)[1]
+    row, rows = jax.tree.map(lambda x: x[0], inputs), rollout.valid.shape[1]
+    if jax.tree.leaves(rollout.carry) or not is_a_part(model.apply, params, rollout.carry, row, rows=rows):
+        return model.unroll(params, rollout.carry, inputs)[1]
+    return jax.lax.platform_dependent(params, rollout.carry, inputs, cpu=row_by_row(model), default=model.unroll)[1]
+
+
+def divergence(model: Model, params: PyTree, batch: Any, num_parts: int, axis_name: str | None = None) -> Array:
+    """The mean of KL(old ‖ new) over the valid rows of all devices, some of them at a time.
+
+    Args:
+      batch: a NamedTuple of leaves [N, ...], with ``inputs``, ``carry``, ``valid`` and ``policy``, the old distribution.
+      num_parts: must divide N.
+    """
+    parts = jax.tree.map(lambda x: x.reshape((num_parts, -1, *x.shape[1:])), batch)
+    kl = jax.lax.map(lambda part: part.policy.kl(evaluated(model, params, part.inputs, part.carry).policy), parts)
+    return pmean(valid_mean(parts.valid, axis_name)(kl), axis_name)

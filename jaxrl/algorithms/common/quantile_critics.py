@@ -1,0 +1,82 @@
+"""What critics give of an action: a value, or quantiles of the return (TQC, Kuznetsov et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxrl.algorithms.common.critic_ensemble import least, td_loss
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig
+from jaxrl.algorithms.common.q_heads import midpoints, tilted_huber
+from jaxrl.algorithms.common.q_learning import PRIORITIES
+from jaxrl.optimize.gradients import valid_mean
+from jaxrl.replay.transitions import Transitions
+from jaxrl.settings.validation import CountOrZero, refuse_unused
+from jaxrl.types import Array
+
+
+class Head(NamedTuple):
+    """What is made of all critics' outputs, [num_critics, N, ...]."""
+
+    pessimistic: Callable[[Array, Array], Array]
+    """(outputs, chosen critics) -> for targets, f32[N, ...], or f32[N, M] of quantiles."""
+    values: Callable[[Array], Array]
+    """outputs -> each critic's value, f32[num_critics, N, ...]."""
+    loss: Callable[[Array, Array, Transitions, str | None], tuple[Array, dict[str, Array]]]
+    """(outputs, target, batch, axis_name) -> (loss, scalars to log, and ``PRIORITIES``)."""
+
+
+@dataclass(frozen=True)
+class QuantileConfig(OffPolicyConfig):
+    """Structure of a rule whose critics may give quantiles."""
+
+    num_quantiles: CountOrZero = 0
+    """Quantiles of the return that each critic gives in place of a value, for a Box; 0: a value."""
+    dropped_quantiles: CountOrZero = 2
+    """Of so many for each critic, the largest of all critics' together do not enter targets."""
+
+    @property
+    def critic_outputs(self) -> int | None:
+        return self.num_quantiles or None
+
+    @property
+    def head(self) -> Head:
+        if not self.num_quantiles:
+            return Head(least, lambda values: values, td_loss)
+        drop = lambda values, chosen: truncated(values, self.dropped_quantiles)  # noqa: E731
+        return Head(drop, lambda values: values.mean(-1), quantile_loss)
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if not self.num_quantiles:
+            refuse_unused(self, QuantileConfig, ("dropped_quantiles",), "without num_quantiles")
+            return
+        refuse_unused(self, QuantileConfig, ("num_target_critics",), "with num_quantiles, whose targets are of all critics")
+        if self.dropped_quantiles >= self.num_quantiles:
+            raise ValueError(f"dropped_quantiles={self.dropped_quantiles} must be below num_quantiles={self.num_quantiles}")
+
+
+def truncated(values: Array, dropped: int) -> Array:
+    """The quantiles of all critics [num_critics, N, K] as one distribution, without the largest num_critics · ``dropped``, where
+    overestimation lies: f32[N, num_critics · (K − dropped)], rising (Kuznetsov et al. 2020, eq. 10)."""
+    pooled = jnp.sort(jnp.moveaxis(values, 0, 1).reshape(values.shape[1], -1), axis=-1)
+    return pooled[:, : values.shape[0] * (values.shape[2] - dropped)]
+
+
+def quantile_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+    """Σ over critics of the mean of w·|τ − 1(y < θ)|·H(y − θ) over quantiles θ, at fractions τ, and targets y, H being Huber's
+    loss with a threshold of 1 (Kuznetsov et al. 2020, eq. 11; Dabney et al. 2018, eq. 10), as a mean over valid draws. Its
+    priorities are the mean |y − θ| of all pairs.
+
+    Args:
+      values: f32[num_critics, N, K].
+      target: f32[N, M].
+    """
+    tilted, size = tilted_huber(values, target, midpoints(values.shape[-1]))  # [num_critics, N, K, M]
+    mean = valid_mean(batch.valid, axis_name)
+    loss = mean(batch.weight * tilted.mean((-2, -1))).sum()
+    logged = {"losses/td_loss": loss, "losses/q_values": mean(values.mean((0, -1)))}
+    return loss, logged | {PRIORITIES: jnp.where(batch.valid, size.mean((0, -2, -1)), 0.0)}

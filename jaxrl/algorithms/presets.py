@@ -1,0 +1,389 @@
+"""Settings to train with: what, how and for how long; most with the score that came out, the others as they were published."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxrl.settings.aliases import unknown
+
+
+class Score(NamedTuple):
+    """Greedy returns with the parameters at the end of training, 128 episodes per seed."""
+
+    mean: float
+    low: float
+    """Of the 95 % bootstrap interval of the mean over seeds."""
+    high: float
+    train_seconds: int
+    """All seeds together, without compiling."""
+    hardware: str
+
+    def __str__(self) -> str:
+        return interval_text(self.mean, self.low, self.high)
+
+
+def interval_text(mean: float, low: float, high: float) -> str:
+    """A mean return with its interval, "498.4 [495.1, 500.0]"; returns below 10 have two decimals."""
+    return f"{shown(mean, mean)} [{shown(low, mean)}, {shown(high, mean)}]"
+
+
+def shown(value: float, mean: float) -> str:
+    """A return, with as many decimals as its mean has."""
+    return f"{value:.{1 if abs(mean) >= 10 else 2}f}"
+
+
+class Preset(NamedTuple):
+    """Settings with the score that they reached. ``benchmarks`` trains with these very settings."""
+
+    name: str
+    algorithm: str
+    """As ``jaxrl train`` names it."""
+    env: str
+    settings: dict[str, Any]
+    """Keywords of the builder that differ from its defaults."""
+    total_steps: int
+    """Per seed."""
+    num_seeds: int
+    score: Score | None = None
+    """None: not measured here."""
+    threshold: float | None = None
+    """What a measurement must reach: the mean over seeds, or ``passing_seeds`` of them. None: nothing is known."""
+    passing_seeds: int | None = None
+    published: str = ""
+    """Whose settings they are, where they were not measured."""
+
+    @property
+    def result(self) -> str:
+        """The score, in words."""
+        return "not measured" if self.score is None else str(self.score)
+
+    @property
+    def source(self) -> str:
+        """The measurement, in jaxrl's repository: every seed's score, all settings, versions, hardware and the curve."""
+        return f"benchmarks/results/scores/{self.name}.json"
+
+    def command(self) -> str:
+        """What trains with these settings, flag by flag."""
+        run = {"env": self.env, "seeds": self.num_seeds, "total_steps": self.total_steps}
+        return " ".join([f"jaxrl train {self.algorithm}", *(_flag(name, value) for name, value in (run | self.settings).items())])
+
+
+def _flag(name: str, value: Any) -> str:
+    dashed = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{dashed}" if value else f"--no-{dashed}"
+    return shlex.join([f"--{dashed}", *(words(value) if isinstance(value, Mapping) else [str(value)])])
+
+
+def words(arguments: Mapping[str, Any]) -> list[str]:
+    """``NAME=VALUE`` of each, as ``--model`` takes them."""
+    return [f"{name}={_word(value)}" for name, value in arguments.items()]
+
+
+def _word(value: Any) -> str:
+    """A sequence as ``64,64``; of one entry, as ``64,``."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) + "," * (len(value) == 1) or "()"
+    return str(value)
+
+
+PENDULUM = {
+    "num_envs": 32,
+    "rollout_length": 128,
+    "num_epochs": 10,
+    "num_minibatches": 16,
+    "learning_rate": 1e-3,
+    "gamma": 0.95,
+    "ent_coef": 0.0,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+
+CHAIN = "MemoryChain-bsuite?memory_length=20"
+"""One bit, to be said 20 rows later."""
+CHAIN_SETTINGS = {"model": {"core": "gru", "use_previous": False}, "num_envs": 64}
+"""Without the previous action, which could carry the bit in place of the core."""
+HIDDEN = "CartPole-v1|select_observation(0,2)"
+"""The positions of the cart and the pole, and not how fast they move."""
+HIDDEN_SETTINGS = {"model": {"core": "gru"}, "num_envs": 64, "normalize_rewards": True}
+
+SMALL = {"model": {"hidden_sizes": (64, 64)}}
+"""Networks that suffice for few numbers: 256 units are the default of the rules of continuous control."""
+TD3_PENDULUM = {**SMALL, "gamma": 0.98, "tau": 0.01, "exploration_noise": 0.2}
+SAC_MOUNTAINCAR = {**SMALL, "hold_noise": 50, "learning_starts": 5000}
+"""The hill is found by actions that last."""
+SAC_CARTPOLE = {
+    **SMALL,
+    "batch_size": 64,
+    "replay_ratio": 64,
+    "n_step": 3,
+    "discrete_entropy": 0.05,
+    "temperature": 0.1,
+    "tau": 0.01,
+    "learning_rate": 3e-3,
+    "adam_eps": 1e-3,
+}
+BIT_FLIP = {
+    "hindsight": "future",
+    "gamma": 0.8,
+    "batch_size": 256,
+    "learning_rate": 1e-3,
+    "adam_eps": 1e-5,
+    "epsilon_end": 0.05,
+}
+
+R2D2_HIDDEN = {
+    "batch_size": 16,
+    "n_step": 5,
+    "burn_in": 8,
+    "priority_exponent": 0.6,
+    "learning_rate": 3e-3,
+    "exploration_steps": 10_000,
+    "epsilon_end": 0.1,
+}
+R2D2_CHAIN = {
+    "model": CHAIN_SETTINGS["model"],
+    "replay_ratio": 48,
+    "sequence_length": 48,
+    "priority_exponent": 0.6,
+    "rescale": False,
+    "learning_rate": 3e-3,
+    "adam_eps": 1e-5,
+    "exploration_steps": 10_000,
+    "epsilon_end": 0.1,
+}
+"""Sequences hold a whole episode, wherever they begin."""
+
+MINATAR = {
+    "model": {"encoder": "flat", "activation": "relu"},  # learns several times as many steps in a second as convolutions
+    "num_envs": 64,
+    "rollout_length": 128,
+    "num_epochs": 4,
+    "num_minibatches": 8,
+    "learning_rate": 5e-3,
+    "anneal": True,
+}
+
+ASTERIX = MINATAR | {"model": {"activation": "relu"}, "learning_rate": 2.5e-3}
+"""By the network for boards: an MLP stays at 12."""
+
+PQN_MINATAR = {
+    "model": MINATAR["model"],
+    "num_envs": 128,
+    "rollout_length": 32,
+    "num_epochs": 2,
+    "num_minibatches": 32,
+    "q_lambda": 0.65,
+    "learning_rate": 2e-3,
+    "anneal": True,
+    "epsilon_end": 0.05,
+    "exploration_steps": 200_000,
+}
+"""The sizes, λ and ε of purejaxql (Gallici et al. 2024), with larger steps and no convolutions, for a fifth of its rows."""
+
+HALFCHEETAH = {
+    "num_envs": 8,
+    "rollout_length": 256,
+    "num_epochs": 10,
+    "num_minibatches": 32,
+    "learning_rate": 3e-4,
+    "anneal": True,
+    "ent_coef": 0.0,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+"""As others train PPO on MuJoCo: 2,048 rows per iteration, 10 epochs of 32 minibatches. CleanRL reports 1,442 ± 46 with them."""
+
+MOUNTAINCAR = {"hold_noise": 16, "normalize_observations": True}
+
+CPU = "2 cores of an AMD EPYC"
+
+PPO_ATARI = {
+    "num_envs": 8,
+    "rollout_length": 128,
+    "num_epochs": 4,
+    "num_minibatches": 4,
+    "learning_rate": 2.5e-4,
+    "clip_eps": 0.1,
+    "clip_value_loss": True,
+}
+DQN_ATARI = {
+    "num_envs": 8,  # for speed; one in the original
+    "rollout_length": 4,
+    "batch_size": 32,
+    "replay_ratio": 8,
+    "buffer_size": 100_000,  # 2.8 GB; the original has a million
+    "learning_starts": 80_000,
+    "target_update_interval": 250,  # updates: one in 4 steps
+    "n_step": 1,
+    "double": False,
+    "learning_rate": 1e-4,
+    "adam_eps": 1e-8,
+    "epsilon_end": 0.01,
+    "exploration_steps": 1_000_000,
+    "anneal": False,
+}
+IMPALA_ATARI = {"model": {"encoder": "impala"}, "num_envs": 32, "rollout_length": 20, "learning_rate": 6e-4}
+"""The paper's but for the optimiser: Adam, the norm of whose gradient is that of a mean."""
+PPO_MUJOCO = {
+    "num_envs": 1,
+    "rollout_length": 2048,
+    "num_minibatches": 32,
+    "learning_rate": 3e-4,
+    "ent_coef": 0.0,
+    "clip_value_loss": True,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+OFF_POLICY_MUJOCO = {"buffer_size": 1_000_000, "anneal": False}
+"""Of the original's one environment this has the default number, and as many updates per step."""
+SAC_MUJOCO = {**OFF_POLICY_MUJOCO, "learning_starts": 5_000, "actor_learning_rate": 3e-4}
+TD3_MUJOCO = {**OFF_POLICY_MUJOCO, "learning_starts": 25_000, "learning_rate": 3e-4, "actor_learning_rate": 3e-4}
+
+Published = dict[str, tuple[dict[str, Any], str]]
+"""Algorithm -> settings, and whose they are."""
+CLEANRL = "CleanRL (Huang et al. 2022), its"
+ATARI: Published = {
+    "ppo": (PPO_ATARI, f"{CLEANRL} ppo_atari_envpool.py"),
+    "dqn": (DQN_ATARI, f"{CLEANRL} dqn_atari.py with a smaller buffer and more environments"),
+    "impala": (IMPALA_ATARI, "Espeholt et al. 2018, table G.1, with Adam"),
+}
+MUJOCO: Published = {
+    "ppo": (PPO_MUJOCO, f"{CLEANRL} ppo_continuous_action.py"),
+    "sac": (SAC_MUJOCO, f"{CLEANRL} sac_continuous_action.py with more environments"),
+    "td3": (TD3_MUJOCO, f"{CLEANRL} td3_continuous_action.py with more environments"),
+}
+
+
+def _published(domain: str, env: str, names: tuple[str, ...], rules: Published, total_steps: int) -> list[Preset]:
+    """Presets of each rule and environment that were not measured here.
+
+    Args:
+      env: the id, with {} for the name.
+    """
+    return [
+        Preset(f"{rule}-{domain}-{name.lower()}", rule, env.format(name), settings, total_steps, 1, published=source)
+        for rule, (settings, source) in rules.items()
+        for name in names
+    ]
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("ppo-cartpole", "ppo", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 25, CPU), 495),
+        Preset("ppo-pendulum", "ppo", "Pendulum-v1", PENDULUM, 2_000_000, 8, Score(-156.8, -163.2, -149.6, 183, CPU), -180),
+        Preset(
+            "ppo-halfcheetah",
+            "ppo",
+            "envpool:HalfCheetah-v4",
+            HALFCHEETAH,
+            1_000_000,
+            3,
+            Score(1750.2, 1709.2, 1787.8, 532, CPU),
+            1442,
+        ),
+        Preset("ppo-acrobot", "ppo", "Acrobot-v1", {}, 500_000, 8, Score(-77.6, -80.8, -74.5, 13, CPU), -86),
+        Preset(
+            "ppo-mountaincar",
+            "ppo",
+            "MountainCarContinuous-v0",
+            MOUNTAINCAR,
+            1_000_000,
+            8,
+            Score(93.7, 93.6, 93.8, 23, CPU),
+            90,
+            7,
+        ),
+        Preset(
+            "ppo-minatar-spaceinvaders",
+            "ppo",
+            "SpaceInvaders-MinAtar",
+            MINATAR,
+            10_000_000,
+            8,
+            Score(184.5, 180.8, 187.4, 4122, CPU),
+            131,
+        ),
+        Preset("ppo-minatar-breakout", "ppo", "Breakout-MinAtar", MINATAR, 10_000_000, 8, Score(64.9, 49.2, 79.0, 1565, CPU), 28),
+        Preset("ppo-minatar-freeway", "ppo", "Freeway-MinAtar", MINATAR, 10_000_000, 4, Score(59.5, 58.3, 60.3, 608, CPU), 58),
+        Preset("ppo-minatar-asterix", "ppo", "Asterix-MinAtar", ASTERIX, 10_000_000, 4, Score(64.0, 63.3, 64.6, 1466, CPU), 15),
+        Preset("ppo-memorychain", "ppo", CHAIN, CHAIN_SETTINGS, 500_000, 8, Score(1.0, 1.0, 1.0, 676, CPU), 0.9),
+        Preset("ppo-cartpole-hidden", "ppo", HIDDEN, HIDDEN_SETTINGS, 500_000, 8, Score(500.0, 500.0, 500.0, 561, CPU), 450),
+        Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 5, CPU), 475),
+        Preset("impala-cartpole", "impala", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 4, CPU), 475),
+        Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(499.4, 498.8, 499.9, 7, CPU), 475),
+        Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(499.3, 498.1, 500.0, 17, CPU), 475, 15),
+        Preset("dqn-acrobot", "dqn", "Acrobot-v1", {}, 200_000, 8, Score(-78.2, -80.0, -76.4, 49, CPU), -90),
+        Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
+        Preset("pqn-cartpole", "pqn", "CartPole-v1", {}, 500_000, 8, Score(500.0, 500.0, 500.0, 10, CPU), 490),
+        Preset(
+            "pqn-minatar-breakout", "pqn", "Breakout-MinAtar", PQN_MINATAR, 2_000_000, 4, Score(39.2, 31.9, 52.8, 84, CPU), 10
+        ),
+        Preset(
+            "pqn-minatar-spaceinvaders",
+            "pqn",
+            "SpaceInvaders-MinAtar",
+            PQN_MINATAR,
+            2_000_000,
+            4,
+            Score(130.5, 106.0, 144.5, 159, CPU),
+            45,
+        ),
+        Preset("r2d2-memorychain", "r2d2", CHAIN, R2D2_CHAIN, 60_000, 8, Score(1.0, 1.0, 1.0, 169, CPU), 0.9),
+        Preset("r2d2-cartpole-hidden", "r2d2", HIDDEN, R2D2_HIDDEN, 150_000, 8, Score(475.4, 444.4, 498.9, 424, CPU), 450),
+        Preset("sac-pendulum", "sac", "Pendulum-v1", SMALL, 20_000, 8, Score(-151.6, -157.6, -145.9, 160, CPU), -160),
+        Preset("td3-pendulum", "td3", "Pendulum-v1", TD3_PENDULUM, 20_000, 8, Score(-152.6, -157.5, -147.6, 176, CPU), -160),
+        Preset("ddpg-pendulum", "ddpg", "Pendulum-v1", SMALL, 20_000, 8, Score(-150.8, -156.1, -145.0, 145, CPU), -200),
+        Preset(
+            "sac-mountaincar",
+            "sac",
+            "MountainCarContinuous-v0",
+            SAC_MOUNTAINCAR,
+            30_000,
+            8,
+            Score(94.2, 94.1, 94.3, 135, CPU),
+            90,
+            7,
+        ),
+        Preset(
+            "sac-inverted-pendulum",
+            "sac",
+            "brax:inverted_pendulum",
+            SMALL,
+            30_000,
+            3,
+            Score(1000.0, 1000.0, 1000.0, 35, CPU),
+            900,
+        ),
+        Preset(
+            "sac-halfcheetah",
+            "sac",
+            "envpool:HalfCheetah-v4",
+            {"learning_starts": 5000},
+            300_000,
+            3,
+            Score(8885.2, 7182.1, 9843.2, 4960, CPU),
+            4500,
+        ),
+        Preset("sac-cartpole", "sac", "CartPole-v1", SAC_CARTPOLE, 200_000, 8, Score(500.0, 500.0, 500.0, 62, CPU), 475, 7),
+        *_published("atari", "envpool:{}-v5?episodic_life=True&reward_clip=True", ("Pong", "Breakout"), ATARI, 10_000_000),
+        *_published("mujoco", "envpool:{}-v4", ("Hopper", "Walker2d"), MUJOCO, 1_000_000),
+    )
+}
+
+
+def find_preset(name: str, algorithm: str | None = None) -> Preset:
+    """A preset by its name.
+
+    Raises:
+      ValueError: there is none of this name; the message suggests the nearest. Or it is of another algorithm.
+    """
+    if name not in PRESETS:
+        raise unknown("preset", name, list(PRESETS))
+    preset = PRESETS[name]
+    if algorithm not in (None, preset.algorithm):
+        raise ValueError(f"preset {name!r} is one of {preset.algorithm}: jaxrl train {preset.algorithm} --preset {name}")
+    return preset

@@ -1,0 +1,144 @@
+"""Settings that algorithms share: dataclasses for rollouts, replay, hindsight and priorities."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added, refuse_unused
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig:
+    """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
+
+    num_envs: Count = 8
+    """Environments stepped side by side."""
+    rollout_length: Count = 64
+    """Rows that each environment contributes to an iteration."""
+    anneal: bool = True
+    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has one
+    for the learning rate."""
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.rollout_length
+
+    @property
+    def warmup_iterations(self) -> int:
+        """Those that are collected and observed before the first update."""
+        return 0
+
+    def network(self, own: Any) -> Any:
+        """What is made of the spaces where the rule's ``own`` network was asked for: that, as these settings have it."""
+        return own
+
+    def check(self, *, recurrent: bool = False) -> None:
+        """Refuse sizes that do not fit together; each alone is in its range. What a rule adds, it checks after these.
+
+        Args:
+          recurrent: the model has a carry.
+        """
+        if self.steps_per_iteration >= 2**31:
+            raise ValueError(
+                f"num_envs={self.num_envs} * rollout_length={self.rollout_length} is {self.steps_per_iteration} rows per "
+                "iteration, which are counted in 32 bits: use fewer"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig(RolloutConfig):
+    """Structure of a rule with replay."""
+
+    batch_size: Count = 64
+    """Rows per gradient step."""
+    buffer_size: Count = 100_000
+    """Rows kept, over all environments."""
+    learning_starts: CountOrZero = 1_000
+    """Rows collected before the first update."""
+    replay_ratio: Positive = 32.0
+    """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
+    n_step: Count = 1
+    """Rewards in a return before it bootstraps."""
+
+    @property
+    def rows_per_update(self) -> tuple[int, str]:
+        """How many rows a gradient step learns from, and their number in the names of settings."""
+        return self.batch_size, "batch_size"
+
+    @property
+    def updates_per_iteration(self) -> int:
+        return round(self.replay_ratio * self.steps_per_iteration / self.rows_per_update[0])
+
+    @property
+    def rows_around(self) -> int:
+        """Rows of an environment that a draw needs besides those of its return."""
+        return 2
+
+    @property
+    def warmup_iterations(self) -> int:
+        """Those that collect ``learning_starts`` rows at least."""
+        return -(-self.learning_starts // self.steps_per_iteration)
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        rows, names = self.rows_per_update
+        updates = self.replay_ratio * self.steps_per_iteration / rows
+        if not updates >= 1 or abs(updates - round(updates)) > 1e-6:
+            raise ValueError(
+                f"replay_ratio={self.replay_ratio:g} gives {updates:g} updates per iteration (replay_ratio * num_envs * "
+                f"rollout_length / {names}), which must be a whole number >= 1: use a multiple of "
+                f"{rows / self.steps_per_iteration!r}, or change the sizes"
+            )
+        if self.buffer_size % self.num_envs:
+            raise ValueError(f"buffer_size={self.buffer_size} must be a multiple of num_envs={self.num_envs}")
+        self.check_buffer()
+        if self.learning_starts > self.buffer_size:
+            raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
+
+    def check_buffer(self) -> None:
+        """Refuse a buffer that nothing could be drawn from."""
+        window = self.n_step + self.rows_around
+        if self.buffer_size < max(self.batch_size, window * self.num_envs, self.steps_per_iteration):
+            raise ValueError(
+                f"buffer_size={self.buffer_size} is too small: it must hold a batch ({self.batch_size}), one iteration "
+                f"({self.steps_per_iteration}) and n_step + {self.rows_around} = {window} rows of each environment "
+                f"({window * self.num_envs})"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class HindsightConfig(ReplayConfig):
+    """Structure of a rule that can learn from goals in hindsight (``jaxrl.replay.hindsight``)."""
+
+    hindsight: Literal["none", "future", "final", "episode"] = added("none")
+    """Which state of a row's episode gives it another goal: a later one, the last, or any; for goal environments."""
+    hindsight_share: Unit = added(0.8)
+    """Share of the drawn rows that get another goal; 0.8 is four for each one that was desired."""
+
+    @property
+    def rows_around(self) -> int:
+        return 2 + (self.hindsight != "none")
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.hindsight == "none":
+            refuse_unused(self, type(self)(), ["hindsight_share"], "without hindsight")
+
+
+@dataclasses.dataclass(frozen=True)
+class PrioritizedConfig(HindsightConfig):
+    """Structure of a rule that can draw more often what there is more to learn from (``jaxrl.replay.prioritised``)."""
+
+    prioritized: bool = added(False)
+    """Draw each row in proportion to its last |TD error| to the power of priority_exponent (Schaul et al. 2016)."""
+    priority_exponent: Unit = added(0.6)
+    """α of prioritized replay; 0 draws all rows alike."""
+    importance_exponent: Unit = added(0.4)
+    """β of prioritized replay: losses are weighted by their row's probability to the power of −β. With ``anneal`` it rises to 1,
+    linearly, at ``total_steps``."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if not self.prioritized:
+            refuse_unused(self, type(self)(), ["priority_exponent", "importance_exponent"], "without prioritized=True")

@@ -1,0 +1,1 @@
+"""Environments and workers in processes of their own."""

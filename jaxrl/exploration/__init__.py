@@ -1,0 +1,1 @@
+"""Exploration: epsilon-greedy actions and action noise."""

@@ -1,0 +1,117 @@
+"""Optimizers: clipped Adam and RMSprop, which hyperparameters one reads, and packed parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from jaxrl.settings.aliases import nearest
+from jaxrl.types import Array, PyTree
+
+OptimizerFn: TypeAlias = Callable[[Any], optax.GradientTransformation]
+"""hyperparams -> optimiser, called inside the trace, so that its scalars are data."""
+Optimizer: TypeAlias = OptimizerFn | optax.GradientTransformation
+"""What builders take: a transformation itself looks at no hyperparameter."""
+
+
+def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
+    """Adam (Kingma & Ba 2015) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``.
+
+    ε is the hyperparameter ``adam_eps`` of rules that have it, else 1e-5.
+    """
+    adam = _adam(hyperparams.learning_rate, getattr(hyperparams, "adam_eps", 1e-5))
+    return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), adam)
+
+
+def _adam(learning_rate: Array, eps: Array | float, b1: float = 0.9, b2: float = 0.999) -> optax.GradientTransformation:
+    """optax's, but with the bias corrections of both moments as one array: by themselves they are a kernel each."""
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        before, *rest = state
+        count = optax.safe_increment(before.count)
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, before.mu, updates)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g**2, before.nu, updates)
+        of_mu, of_nu = 1 / (1 - jnp.array([b1, b2]) ** count)
+        steps = jax.tree.map(lambda m, v: -learning_rate * (m * of_mu) / (jnp.sqrt(v * of_nu) + eps), mu, nu)
+        return steps, (before._replace(count=count, mu=mu, nu=nu), *rest)
+
+    return optax.GradientTransformation(optax.adam(learning_rate, b1, b2, eps).init, update)
+
+
+def _clip_by_global_norm(max_norm: Array) -> optax.GradientTransformation:
+    """optax's, but by one factor: that one divides and selects element by element, in a pass of its own."""
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        factor = jnp.minimum(1.0, max_norm / optax.tree.norm(updates))
+        return jax.tree.map(lambda g: g * factor, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def clipped_rmsprop(hyperparams: Any, *, decay: float = 0.99, eps: float = 1e-5) -> optax.GradientTransformation:
+    """RMSProp without momentum, g ← decay·g + (1 − decay)·Δ², θ ← θ − learning_rate·Δ / √(g + ε) (Mnih et al. 2016, section 4),
+    after clipping the gradient's global norm to ``max_grad_norm``."""
+    rmsprop = optax.rmsprop(hyperparams.learning_rate, decay=decay, eps=eps)
+    return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), rmsprop)
+
+
+def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> tuple[set[str], Any]:
+    """The hyperparameters that an optimiser looks at, and shapes of what it gives: ``(state, updates, state after)``."""
+    read: set[str] = set()
+
+    class Watched(type(hyperparams)):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+        def __getattr__(self, name: str) -> Any:
+            fields = hyperparams._fields
+            raise AttributeError(f"there is no hyperparameter {name!r}.{nearest(name, fields)} There are: {', '.join(fields)}")
+
+        def __iter__(self) -> Any:  # as _asdict and _replace do
+            read.update(hyperparams._fields)
+            return super().__iter__()
+
+    def once(hyperparams: Any, params: PyTree) -> Any:
+        made = optimizer(Watched(*hyperparams))
+        if not isinstance(made, optax.GradientTransformation):
+            raise TypeError(f"it gave {type(made).__name__}")
+        state = made.init(params)
+        return state, *made.update(params, state, params)
+
+    scalars = type(hyperparams)(*[jax.ShapeDtypeStruct((), jnp.float32)] * len(hyperparams))
+    return read, jax.eval_shape(once, scalars, params)
+
+
+def learning_rate_metric(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> dict[str, Array]:
+    """``charts/learning_rate``; nothing for an optimiser that does not look at it, whose rate is its own matter."""
+    if optimizer is not clipped_adam and "learning_rate" not in settings_read(optimizer, hyperparams, params)[0]:
+        return {}
+    return {"charts/learning_rate": hyperparams.learning_rate}
+
+
+class Packing(NamedTuple):
+    """How parameters travel through the updates of an iteration."""
+
+    pack: Callable[[PyTree], PyTree]
+    unpack: Callable[[PyTree], PyTree]
+
+
+def packing(optimizer: OptimizerFn, params: PyTree, *, at_most: int | None = None) -> Packing:
+    """One flat vector for this module's optimisers, which treat all elements alike; the tree itself for one of your own.
+
+    A small network spends more time on starting a kernel per leaf and operation than on computing, so the vector makes its
+    updates faster, and it is one collective instead of one per leaf. ``opt_state`` is that of what is packed.
+
+    Args:
+      at_most: parameters to pack; of more, the tree itself.
+    """
+    large = at_most is not None and sum(x.size for x in jax.tree.leaves(params)) > at_most
+    if large or optimizer not in (clipped_adam, clipped_rmsprop):
+        return Packing(lambda tree: tree, lambda tree: tree)
+    return Packing(lambda tree: ravel_pytree(tree)[0], ravel_pytree(params)[1])

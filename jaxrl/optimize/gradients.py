@@ -1,0 +1,145 @@
+"""Gradients: means over valid rows and devices, accumulation, and steps of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl.types import Array, PyTree
+from jaxrl.xla.cache_blocking import parts_in_cache
+from jaxrl.xla.ordered_collectives import varying
+
+LossFn: TypeAlias = Callable[[PyTree, Any], tuple[Array, dict[str, Array]]]
+"""(params, what the rule's loss is given) -> (a loss to add, scalars to log)."""
+
+
+# --------------------------------------------------------------------------------------------------------------- over devices
+
+
+def pmean(x: PyTree, axis_name: str | None) -> PyTree:
+    """The mean over the devices of a mapped axis; ``x`` itself when none is named."""
+    return x if axis_name is None else jax.lax.pmean(x, axis_name)
+
+
+def valid_mean(valid: Array, axis_name: str | None = None) -> Callable[[Array], Array]:
+    """The mean over valid rows, 0 where there is none; of x [..., *rows], several quantities at once, [...].
+
+    It is this device's sum over the count on an average device: the ``pmean`` of it, as of its gradient, is the mean over all.
+    """
+    count = _average_count(valid.sum(dtype=jnp.float32), axis_name)
+    return lambda x: _sum_of_rows(x, valid) / count
+
+
+def valid_means(
+    loss: Array, logged: Mapping[str, Array], valid: Array, axis_name: str | None = None
+) -> tuple[Array, dict[str, Array]]:
+    """``valid_mean`` of a loss, [*rows], and of all that is logged of the same rows, which is not differentiated.
+
+    One reduction for what is logged and the count of rows, instead of one each.
+    """
+    *sums, count = _sum_of_rows(jax.lax.stop_gradient(jnp.stack([*logged.values(), jnp.ones_like(loss)])), valid)
+    count = _average_count(count, axis_name)
+    return _sum_of_rows(loss, valid) / count, {name: total / count for name, total in zip(logged, sums, strict=True)}
+
+
+def _sum_of_rows(x: Array, valid: Array) -> Array:
+    return jnp.where(valid, x, 0.0).sum(tuple(range(-valid.ndim, 0)))
+
+
+def _average_count(count: Array, axis_name: str | None) -> Array:
+    return _at_least_a_row(pmean(count, axis_name), axis_name)
+
+
+def _at_least_a_row(average: Array, axis_name: str | None) -> Array:
+    # Of one valid row on all devices together, an average device has less than one.
+    return jnp.maximum(average, 1.0 if axis_name is None else 1.0 / jax.lax.axis_size(axis_name))
+
+
+def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree, axis_name: str | None) -> tuple[PyTree, Any]:
+    """``(gradient, aux)`` of ``loss_fn(params) -> (loss, aux)``, the gradient averaged over devices when an axis is named."""
+    if axis_name is None:
+        return jax.grad(loss_fn, has_aux=True)(params)
+    gradient, aux = jax.grad(loss_fn, has_aux=True)(varying(params, axis_name))
+    return jax.lax.pmean(gradient, axis_name), aux
+
+
+@jax.named_scope("descend")
+def accumulated_gradient(
+    loss_fn: Callable[..., tuple[Array, dict[str, Array]]],
+    params: PyTree,
+    batch: PyTree,
+    valid: Array,
+    num_parts: int | None,
+    axis_name: str | None = None,
+) -> tuple[PyTree, dict[str, Array]]:
+    """``(gradient, what the loss logs)`` of a loss that is a mean over valid rows, one part of them after the other.
+
+    Only the activations of one part are in memory. A part counts as it has valid rows, so it is the gradient of the whole.
+    Devices meet twice, to count all valid rows and to average.
+
+    Args:
+      loss_fn: (params, batch, axis_name) -> (loss, metrics), over the rows of all devices on the axis.
+      batch: leaves [N, ...], and ``valid`` bool[N, ...] says which rows the loss looks at.
+      num_parts: must divide N; 1 takes all at once, None as many as serve the processor, and sequences all at once.
+    """
+    if num_parts is None:
+        alone = partial(loss_fn, axis_name=None)
+        num_parts = parts_in_cache(alone, params, batch, rows=valid.shape[0]) if valid.ndim == 1 else 1
+        if num_parts > 1:
+            cut, whole = (partial(accumulated_gradient, loss_fn, num_parts=n, axis_name=axis_name) for n in (num_parts, 1))
+            return jax.lax.platform_dependent(params, batch, valid, cpu=cut, default=whole)
+    if num_parts == 1:
+        return mean_gradient(lambda params: loss_fn(params, batch, axis_name), params, axis_name)
+    if valid.shape[0] % num_parts:  # a builder knows no devices; this is one's share
+        raise ValueError(f"accumulation_steps={num_parts} must divide the {valid.shape[0]} items of a minibatch on each device")
+    parts = jax.tree.map(lambda x: x.reshape((num_parts, -1, *x.shape[1:])), batch)
+    count = valid.reshape(num_parts, -1).sum(1, dtype=jnp.float32)
+    total = pmean(count.sum(), axis_name)
+    weight = jnp.where(total > 0, count / _at_least_a_row(total, axis_name), 1.0 / num_parts)
+    start = jax.tree.map(jnp.zeros_like, params)
+    if axis_name is not None:
+        params, start = varying(params, axis_name), varying(start, axis_name)
+
+    def add(total: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, dict[str, Array]]:
+        gradient, logged = jax.grad(loss_fn, has_aux=True)(params, part[0], None)
+        total = jax.tree.map(lambda sum_, g: sum_ + (part[1] * g).astype(sum_.dtype), total, gradient)
+        return total, jax.tree.map(lambda x: part[1] * x, logged)
+
+    gradient, logged = jax.lax.scan(add, start, (parts, weight))
+    return pmean(gradient, axis_name), jax.tree.map(lambda x: x.sum(0), logged)
+
+
+def descend(
+    loss_fn: Callable[[PyTree], tuple[Array, dict[str, Array]]],
+    optimise: optax.GradientTransformation,
+    params: PyTree,
+    opt_state: PyTree,
+    axis_name: str | None = None,
+) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    """One step along ``loss_fn``'s gradient: params, the optimiser's state, and what the loss logs, with ``losses/grad_norm``."""
+    return step_along(*mean_gradient(loss_fn, params, axis_name), optimise, params, opt_state)
+
+
+def step_along(
+    gradient: PyTree, metrics: dict[str, Array], optimise: optax.GradientTransformation, params: PyTree, opt_state: PyTree
+) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    """One step along a gradient that is there already: as ``descend``."""
+    metrics["losses/grad_norm"] = optax.tree.norm(gradient)
+    updates, opt_state = optimise.update(gradient, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, metrics
+
+
+def add_losses(
+    losses: Sequence[LossFn], params: PyTree, batch: Any, total: Array, metrics: dict[str, Array]
+) -> tuple[Array, dict[str, Array]]:
+    """A rule's own loss and metrics with those of the user's functions (params, batch) -> (a loss to add, scalars to log)."""
+    for loss in losses:
+        extra, logged = loss(params, batch)
+        total += extra
+        metrics |= {f"losses/{name}": x for name, x in logged.items()}
+    return total, metrics

@@ -1,0 +1,1 @@
+"""Rollouts: collecting them, resetting environments, and running statistics."""

@@ -1,0 +1,289 @@
+"""Stepping, resetting and collecting: everything between a pure environment and a ``Rollout``.
+
+Environment i of iteration n draws from (key, n, i) alone, so its rows are the same whatever batch or device it runs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from jaxrl.metrics import masked_max, masked_mean, masked_min
+from jaxrl.rollout.autoreset import Outcome, finish_row, first_input, no_episode, per_row
+from jaxrl.spaces.trees import show_shapes, zeros
+from jaxrl.types import (
+    ActorState,
+    Algorithm,
+    Array,
+    Env,
+    HostEnv,
+    Key,
+    Mean,
+    Metrics,
+    Policy,
+    PyTree,
+    Rollout,
+    StepInput,
+)
+from jaxrl.xla.fast_random import plain, unrolled
+from jaxrl.xla.packed_scan import packed_scan
+
+
+class Row(NamedTuple):
+    """What one row adds to a rollout, [B]."""
+
+    input: StepInput
+    action: Array
+    extras: PyTree
+    outcome: Outcome
+
+
+def fold_each(key: Key, env_id: Array) -> Key:
+    """One key per environment, [B], of a key for all of them or one for each."""
+    chex.assert_rank(env_id, 1)
+    return plain(jax.vmap(jax.random.fold_in, in_axes=(0 if key.ndim else None, 0))(unrolled(key), env_id))
+
+
+def params_axes(env: Env, env_params: PyTree) -> PyTree:
+    """``in_axes`` for environment parameters: 0 where a leaf has one value per environment, None where all share it."""
+    defaults, structure = jax.tree.flatten(env.params)
+    if jax.tree.structure(env_params) != structure:
+        own = type(env.params).__name__
+        way = next((way for way in ("replace", "_replace") if hasattr(env.params, way)), None)
+        fix = f"agent.env.params.{way}(name=value)" if way else "a copy of agent.env.params"
+        raise ValueError(
+            f"env_params must have the structure of the environment's own params, a {own} like {show_shapes(env.params)}, not "
+            f"{show_shapes(env_params)}: use {fix}"
+        )
+    return structure.unflatten(
+        [
+            None if jnp.ndim(leaf) == jnp.ndim(default) else 0
+            for leaf, default in zip(structure.flatten_up_to(env_params), defaults, strict=True)
+        ]
+    )
+
+
+def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
+    """Refuse parameters that are neither one value nor one per environment."""
+    params_axes(env, env_params)  # refuses another structure
+    defaults = jax.tree.leaves(env.params)
+    for default, (path, leaf) in zip(defaults, jax.tree.leaves_with_path(env_params), strict=True):
+        shape = jnp.shape(default)
+        if not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array):
+            raise TypeError(f"env_params{jax.tree_util.keystr(path)}={leaf!r} must be a number or an array")
+        if jnp.shape(leaf) not in (shape, (num_envs, *shape)):
+            raise ValueError(
+                f"env_params{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}: give one value of shape {shape} for all "
+                f"environments, or one for each of num_envs={num_envs}"
+            )
+
+
+def _as_arrays(env_params: PyTree) -> PyTree:
+    """Parameters as JAX's arrays: an environment may index its tables by what is traced, and NumPy's cannot be."""
+    return jax.tree.map(jnp.asarray, env_params)
+
+
+# ------------------------------------------------------------------------------------------------------------------- resetting
+
+
+def reset_envs(env: Env, key: Key, env_id: Array, env_params: PyTree) -> tuple[PyTree, PyTree]:
+    """Start an episode in every environment: ``(env_state, obs)``, [B]."""
+    env_params = _as_arrays(env_params)
+    return jax.vmap(env.reset, in_axes=(0, params_axes(env, env_params)))(fold_each(key, env_id), env_params)
+
+
+def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], structure: Any) -> Callable[..., Any]:
+    """Reset at batch level, under one ``cond`` that survives any ``vmap``.
+
+    Nearly all rows reset nothing, and a reset can cost more than a step, so the work hangs on ``done.any()``. A plain cond would
+    turn into a select under vmap and reset always; this rule folds each new axis into the batch instead, and keeps the cond.
+    Parameters come as flat leaves; ``axes`` says which of them already have a batch axis.
+    """
+
+    @custom_vmap
+    def reset_where_done(done: Array, key: Key, env_id: Array, env_state: PyTree, obs: PyTree, leaves: list[Array]) -> Any:
+        old = (env_state, obs)
+
+        def select(new: Any) -> Any:
+            return jax.tree.map(lambda n, o: jnp.where(per_row(done, o), n, o), new, old)
+
+        def fresh() -> Any:
+            keys = plain(jax.vmap(jax.random.fold_in)(unrolled(key), env_id))
+            return select(
+                jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves)
+            )
+
+        # Selecting old from old costs nothing, and makes both branches vary over devices alike, as shard_map checks.
+        return jax.lax.cond(done.any(), fresh, lambda: select(old))
+
+    @reset_where_done.def_vmap
+    def fold(axis_size: int, in_batched: Any, *args: Any) -> Any:
+        batch = args[0].shape[-1]
+
+        def folded(x: Array, batched: bool) -> Array:
+            x = x if batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+            return x.reshape((axis_size * batch, *x.shape[2:]))
+
+        def folded_leaf(x: Array, batched: bool, axis: int | None) -> Array:
+            if axis is None:
+                return jnp.repeat(x, batch, axis=0) if batched else x
+            return folded(x, batched)
+
+        rows = jax.tree.map(folded, args[:-1], tuple(in_batched[:-1]))
+        leaves = [folded_leaf(x, b, axis) for x, b, axis in zip(args[-1], in_batched[-1], axes, strict=True)]
+        new_axes = tuple(0 if b or axis == 0 else None for b, axis in zip(in_batched[-1], axes, strict=True))
+        out = _reset_where_done(reset, new_axes, structure)(*rows, leaves)
+        out = jax.tree.map(lambda x: x.reshape((axis_size, batch, *x.shape[1:])), out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return reset_where_done
+
+
+def reset_done_envs(
+    env: Env, done: Array, key: Key, env_id: Array, env_state: PyTree, obs: PyTree, env_params: PyTree
+) -> tuple[PyTree, PyTree]:
+    """``(env_state, obs)`` with a fresh episode where ``done``, unchanged elsewhere, [B]."""
+    chex.assert_rank([done, env_id], 1)
+    chex.assert_equal_shape([done, env_id])
+    leaves, structure = jax.tree.flatten(env_params)
+    axes = tuple(structure.flatten_up_to(params_axes(env, env_params)))
+    keys = jnp.broadcast_to(key, done.shape)
+    return _reset_where_done(env.reset, axes, structure)(done, keys, env_id, env_state, obs, [jnp.asarray(x) for x in leaves])
+
+
+# -------------------------------------------------------------------------------------------------------------------- stepping
+
+
+def init_actor(algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_params: PyTree) -> ActorState:
+    """Start all environments: the state before row 0."""
+    env_state, obs = reset_envs(env, key, env_id, env_params)
+    batch = env_id.shape[0]
+    carry, done = algorithm.initial_carry(batch), jnp.zeros(batch, bool)
+    return ActorState(env_state, first_input(obs, env.action_space, batch), carry, done, no_episode(batch, jnp))
+
+
+def advance(
+    env: Env, actor: ActorState, carry: PyTree, action: Array, env_params: PyTree, env_id: Array, step_key: Key, reset_key: Key
+) -> tuple[ActorState, Outcome]:
+    """Execute ``action``: ``(actor after it, what the row came to)``, [B]. Where the episode had ended the row is spent on the
+    reset."""
+    chex.assert_equal_shape_prefix([action, actor.done, env_id], 1)
+    env_params = _as_arrays(env_params)
+    axes = (0, 0, 0, params_axes(env, env_params))
+    env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, env_id), actor.env_state, action, env_params)
+    env_state, obs = reset_done_envs(env, actor.done, reset_key, env_id, env_state, reached.obs, env_params)
+    inputs, outcome = finish_row(actor.done, actor.episode, action, reached._replace(obs=obs), env.max_episode_steps)
+    return ActorState(env_state, inputs, carry, outcome.done, outcome.episode), outcome
+
+
+def collect(
+    algorithm: Algorithm,
+    env: Env,
+    policy: Policy,
+    actor: ActorState,
+    env_params: PyTree,
+    env_id: Array,
+    key: Key,
+    num_rows: int,
+    *,
+    explore: bool = True,
+) -> tuple[ActorState, Rollout, Metrics]:
+    """Act for ``num_rows`` rows: ``(actor, rollout, metrics)``.
+
+    Args:
+      key: the iteration's key; rows draw from splits of it, environments from (row's key, env_id).
+      env_id: i32[B], global over devices.
+    """
+
+    @jax.named_scope("row")
+    def row(actor: ActorState, keys: Key) -> tuple[ActorState, Row]:
+        carry, action, extras = algorithm.act(policy, actor.carry, actor.input, env_id, keys[0], explore=explore)
+        after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
+        return after, Row(actor.input, action, extras, outcome)
+
+    after, rows = packed_scan(row, actor, plain(jax.random.split(unrolled(key), (num_rows, 3))))
+    inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows.input, after.input)
+    version = jnp.broadcast_to(policy.version, env_id.shape)
+    return after, to_rollout(rows, inputs, actor.carry, env_id, version), episode_metrics(rows.outcome)
+
+
+def to_rollout(rows: Row, inputs: StepInput, carry: PyTree, env_id: Array, version: Array) -> Rollout:
+    """A Rollout of rows [T, B]; ``inputs`` [T + 1, B] hold theirs, and the one after them."""
+    outcome = rows.outcome
+    return Rollout(
+        inputs=inputs,
+        action=rows.action,
+        reward=outcome.reward,
+        terminated=outcome.terminated,
+        truncated=outcome.truncated,
+        extras=rows.extras,
+        valid=outcome.valid,
+        carry=carry,
+        env_id=env_id,
+        version=version,
+        info=outcome.info,
+    )
+
+
+def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, num_envs: int, num_rows: int) -> Rollout:
+    """What ``collect`` gives, of zeros: for shapes, with no environment."""
+    first = first_input(zeros(env.observation_space, (num_envs,)), env.action_space, num_envs)
+    carry, env_id = algorithm.initial_carry(num_envs), jnp.arange(num_envs, dtype=jnp.int32)
+    _, action, extras = algorithm.act(policy, carry, first, env_id, jax.random.key(0), explore=True)
+
+    def rows(tree: PyTree, length: int = num_rows) -> PyTree:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), tree)
+
+    no = jnp.zeros(num_envs, bool)
+    outcome = Outcome(first.prev_reward, no, no, ~no, {}, no_episode(num_envs, jnp))
+    version = jnp.broadcast_to(policy.version, env_id.shape)
+    return to_rollout(rows(Row(first, action, extras, outcome)), rows(first, num_rows + 1), carry, env_id, version)
+
+
+JOINED = Rollout(**dict.fromkeys(Rollout._fields, 1) | {"carry": 0, "env_id": 0, "version": 0})  # type: ignore[arg-type]
+"""The axis of a rollout's leaves, field by field, that counts environments."""
+
+
+def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """One rollout of all their environments, in this order: workers' parts as one batch. What is NumPy stays NumPy.
+
+    Raises:
+      ValueError: there is none, or two differ in more than their number of environments.
+    """
+    if not rollouts:
+        raise ValueError("concat_rollouts needs at least one rollout")
+
+    def without(axis: int, part: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype), part)
+
+    for i, other in enumerate(rollouts[1:], 1):
+        for name, axis, first, part in zip(Rollout._fields, JOINED, rollouts[0], other, strict=True):
+            if without(axis, first) != without(axis, part):
+                raise ValueError(
+                    f"rollouts[{i}].{name} is {show_shapes(part)}, and rollouts[0]'s {show_shapes(first)}: what is joined may "
+                    "differ in its number of environments alone"
+                )
+
+    def join(axis: int, *parts: PyTree) -> PyTree:
+        return jax.tree.map(lambda *leaves: leaves[0].__array_namespace__().concatenate(leaves, axis), *parts)
+
+    return jax.tree.map(join, JOINED, *rollouts)
+
+
+def episode_metrics(outcome: Outcome) -> Metrics:
+    """Metrics of the episodes that ended in these rows, [T, B]; ``charts/valid_rows`` holds valid rows over all rows."""
+    chex.assert_rank([outcome.done, outcome.valid], 2)
+    episode, ended, valid = outcome.episode, outcome.done, outcome.valid
+    return {
+        "charts/episodic_return": masked_mean(episode.episodic_return, ended),
+        "charts/episodic_length": masked_mean(episode.episodic_length, ended),
+        "charts/episodic_return_min": masked_min(episode.episodic_return, ended),
+        "charts/episodic_return_max": masked_max(episode.episodic_return, ended),
+        "charts/valid_rows": Mean(valid.sum(dtype=jnp.int32), jnp.full((), valid.size, jnp.int32)),  # exact, as integers
+    }

@@ -1,0 +1,1 @@
+"""Settings: their ranges, and the names that other libraries have for them."""

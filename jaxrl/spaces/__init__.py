@@ -1,0 +1,1 @@
+"""Spaces: trees of arrays, action scaling, action masks and goals."""

@@ -1,0 +1,180 @@
+"""The collectives of a program in one order, the same on every device.
+
+XLA starts what does not depend on each other in any order, and jaxlib 0.10.2 tells the collectives of a program on a CPU apart by
+nothing: two devices that are at different ones add what does not belong together, wait for ever, or end the process. So each
+collective here carries one number, a zero, that came out of the one before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from jaxrl.types import Array, PyTree
+from jaxrl.xla.private_jax import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+    parameter,
+    scan_arguments,
+    while_arguments,
+)
+
+REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
+"""Primitives whose result for a zero on every device is zero."""
+_Values = Sequence[Any]
+
+
+def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with each of its reductions over mapped axes (psum, pmean, pmax, pmin) waiting for the one before it.
+
+    Its values are the same. Those in loops, branches and jitted functions are ordered with the others; those in ``remat`` and in
+    what decides whether a loop goes on are left as they are, and so are gathers and permutations.
+
+    Args:
+      function: of arrays, called under the axes that it names (pmap, shard_map, or vmap with an ``axis_name``).
+    """
+
+    @functools.wraps(function)
+    def ordered(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        traced, shapes = jax.make_jaxpr(lambda *leaves: function(*tree.unflatten(leaves)), return_shape=True)(*leaves)
+        _, values = _evaluate(traced, _everywhere(jnp.zeros(())), leaves)
+        return jax.tree.unflatten(jax.tree.structure(shapes), values)
+
+    return ordered
+
+
+def together(reduction: Callable[[Array, str], Array], tree: PyTree, axis_name: str) -> PyTree:
+    """``reduction`` (psum, pmax, …) over a mapped axis of all leaves: one collective per dtype instead of one per leaf."""
+    leaves, structure = jax.tree.flatten(tree)
+    results = list(leaves)
+    for dtype in sorted({x.dtype for x in leaves}, key=str):
+        places = [i for i, x in enumerate(leaves) if x.dtype == dtype]
+        packed, unpack = ravel_pytree([leaves[i] for i in places])
+        for i, x in zip(places, unpack(reduction(packed, axis_name)), strict=True):
+            results[i] = x
+    return structure.unflatten(results)
+
+
+def varying(tree: PyTree, *axes: str) -> PyTree:
+    """``tree`` as what may differ between the devices of these axes, where ``shard_map`` tells one from the other.
+
+    There, differentiating parameters that are the same on all devices already sums the gradient over the axis, and a pmean on top
+    is n times too large. Of what is typed so each device has its own gradient. vmap knows no such types.
+    """
+    axes = tuple(axis for axis in axes if axis in jax.sharding.get_abstract_mesh().manual_axes)
+
+    def cast(x: Array, axis: str) -> Array:
+        try:
+            return jax.lax.pcast(x, axis, to="varying")
+        except ValueError:  # it is typed so already
+            return x
+
+    return jax.tree.map(lambda x: functools.reduce(cast, axes, x), tree)
+
+
+def _evaluate(closed: ClosedJaxpr, token: Array, args: _Values) -> tuple[Array, list[Any]]:
+    """``(token, results)`` of a traced function."""
+    jaxpr = closed.jaxpr
+    known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else known[atom]
+
+    for ordered, eqns in itertools.groupby(jaxpr.eqns, _is_ordered):
+        if not ordered:
+            part = _part(jaxpr, list(eqns))
+            known |= zip(part.outvars, jaxpr_as_fun(ClosedJaxpr(part, ()))(*map(read, part.invars)), strict=True)
+            continue
+        for eqn in eqns:
+            with jax.named_scope(str(eqn.source_info.name_stack)):
+                token, results = RULES[eqn.primitive.name](eqn, token, [*map(read, eqn.invars)])
+            known |= zip(eqn.outvars, results, strict=True)
+    return token, [read(atom) for atom in jaxpr.outvars]
+
+
+def _part(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> Jaxpr:
+    """The program of some equations of another that follow each other: from all that they need to all that they make."""
+    made = [x for eqn in eqns for x in eqn.outvars]
+    own = set(made)
+    read = dict.fromkeys(x for eqn in eqns for x in eqn.invars if not isinstance(x, Literal))
+    return jaxpr.replace(constvars=[], invars=[x for x in read if x not in own], outvars=made, eqns=eqns)
+
+
+def _is_ordered(eqn: JaxprEqn) -> bool:
+    return eqn.primitive.name in RULES and _communicates(eqn)
+
+
+def _communicates(eqn: JaxprEqn) -> bool:
+    """Whether a reduction is in it, at any depth."""
+    inner = (eqn for jaxpr in jaxprs_in_params(eqn.params) for eqn in jaxpr.eqns)
+    return eqn.primitive.name in REDUCTIONS or any(map(_communicates, inner))
+
+
+def _reduce(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
+    (x,) = values
+    reduced = eqn.primitive.bind(jnp.concatenate([jnp.ravel(x), token.astype(x.dtype)[None]]), **eqn.params)
+    return _everywhere(reduced[-1].astype(token.dtype)), [reduced[:-1].reshape(x.shape)]
+
+
+def _everywhere(token: Array) -> Array:
+    """Typed alike wherever it comes from, so that loops can carry it."""
+    return varying(token, *jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def _call(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
+    return _evaluate(parameter(eqn, "jaxpr", "call_jaxpr"), token, values)
+
+
+def _scan(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
+    body, (num_consts, num_carried) = parameter(eqn, "jaxpr"), scan_arguments(eqn)
+    consts, start, xs = values[:num_consts], values[num_consts : num_consts + num_carried], values[num_consts + num_carried :]
+
+    def one(carried: Any, x: _Values) -> Any:
+        token, results = _evaluate(body, carried[0], [*consts, *carried[1], *x])
+        return (token, results[:num_carried]), results[num_carried:]
+
+    how = {name: parameter(eqn, name) for name in ("length", "reverse", "unroll")}
+    (token, last), stacked = jax.lax.scan(one, (token, list(start)), list(xs), **how)
+    return token, [*last, *stacked]
+
+
+def _while(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
+    of_condition, of_body = while_arguments(eqn)
+    condition_consts, body_consts = values[:of_condition], values[of_condition : of_condition + of_body]
+    goes_on, body = jaxpr_as_fun(parameter(eqn, "cond_jaxpr")), parameter(eqn, "body_jaxpr")
+    return jax.lax.while_loop(
+        lambda carried: goes_on(*condition_consts, *carried[1])[0],
+        lambda carried: _evaluate(body, carried[0], [*body_consts, *carried[1]]),
+        (token, list(values[of_condition + of_body :])),
+    )
+
+
+def _switch(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any]]:
+    branches = [functools.partial(_evaluate, branch) for branch in parameter(eqn, "branches")]
+    of_platforms = eqn.params.get("branches_platforms")
+    if of_platforms is None:
+        return jax.lax.switch(values[0], branches, token, values[1:])
+    chosen = {name: branch for names, branch in zip(of_platforms, branches, strict=True) for name in names or ("default",)}
+    return jax.lax.platform_dependent(token, values[1:], **chosen)
+
+
+RULES: dict[str, Callable[[JaxprEqn, Array, _Values], tuple[Array, list[Any]]]] = {
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    "jit": _call,
+    "closed_call": _call,
+    "eval_jaxpr": _call,  # as newer versions of JAX call the one before
+    "scan": _scan,
+    "while": _while,
+    "cond": _switch,
+}
