@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.other_process import DONE, SPAWN, started
-from jaxrl.envs.memory import Layout, SharedMemory, layout_of, received
+from jaxrl.envs.subprocess.shared_memory import Layout, SharedMemory, layout_of, received
 
 PAGE = 4096
 """Bytes."""

@@ -15,20 +15,10 @@ from jaxrl.metrics import all_reduce
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.rollout.collect import check_env_params, collect, init_actor
 from jaxrl.settings.validation import merge_hyperparams, setting_types
-from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, EnvLike, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
 from jaxrl.xla.fast_random import fold_in
 from jaxrl.xla.ordered_collectives import in_order
 from jaxrl.xla.private_jax import is_traced, setting
-
-
-def resolve_env(env: EnvLike) -> Env | HostEnv:
-    """The environment behind an id, or the one given, after a look at its shapes."""
-    from jaxrl.envs import make_env, validate_env
-
-    if not isinstance(env, Env | HostEnv):
-        env = make_env(env)
-    validate_env(env)
-    return env
 
 
 def environment_ids(batch: int, axis_name: str | None) -> Array:

@@ -245,7 +245,7 @@ def policy_of(agent: Agent, given: Any) -> Policy:
     new = lambda: agent.algorithm.policy(agent.algorithm.init(jax.random.key(0), hyperparams))  # noqa: E731
     expected = jax.eval_shape(new).params
     if not same_shapes(policy.params, expected):
-        from jaxrl.envs.validate import mismatches
+        from jaxrl.envs.checks.validate import mismatches
 
         which = mismatches("its params", jax.eval_shape(lambda: policy.params), expected, f"the agent on {agent.env.name}")
         raise ValueError(f"policy is of another agent: {which[0]}")

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, Update
 from jaxrl.distributions import Categorical, TanhNormal
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value
 from jaxrl.replay.transitions import Transitions
 from jaxrl.rollout.autoreset import first_input

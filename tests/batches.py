@@ -182,7 +182,7 @@ def host(**options: Any) -> HostEnv:
 
 
 def _open(num_envs: int, seed: int, first_id: int = 0, *, batch: Any = (), **options: Any) -> Any:
-    from jaxrl.envs.processes import Processes
+    from jaxrl.envs.subprocess.processes import Processes
 
     start = partial(Batch, **dict(batch))
     return Processes("batches", start, num_envs, seed, first_id, **{"num_workers": 2, "timeout": 120.0, **options})

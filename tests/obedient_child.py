@@ -8,7 +8,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from jaxrl.envs.child import attend
+from jaxrl.envs.subprocess.child import attend
 
 
 def in_background(new_session: bool) -> int:

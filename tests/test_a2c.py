@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl import make_a2c
 from jaxrl.algorithms.a2c import A2CConfig, A2CHyperparams, a2c_loss
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import q_network
 from jaxrl.optimize import clipped_rmsprop
 from jaxrl.training import evaluate, run_iterations

@@ -12,7 +12,7 @@ import scipy.stats
 from gymnasium import spaces
 
 from jaxrl.distributions import MASKED
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.exploration.epsilon_greedy import epsilon_greedy
 from jaxrl.spaces.action_scaling import from_environment, to_environment

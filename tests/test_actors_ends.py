@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import jaxrl
-from jaxrl.envs.child import WorkerFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.runtime.checkpoint.manifest import steps
 from tests.actor_pools import ROOT, nothing_left, segments, workers_of
 from tests.agents import small
@@ -123,7 +123,7 @@ import gc, os, resource
 from tests.agents import small
 from tests.actor_pools import workers_of
 from tests.children import soon, runs
-from jaxrl.envs.child import WorkerFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.runtime.actors.pool import ActorPool
 agent = small("a2c", "gymnasium:CartPole-v1", num_envs=8)
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

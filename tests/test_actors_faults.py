@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from jaxrl.envs import make_env
-from jaxrl.envs.child import WorkerFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.replay.transitions import transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.actors.member import Member

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import jaxrl
 from jaxrl.envs import EnvError, check_env, make_env, validate_env
-from jaxrl.envs.check import _render_problems
+from jaxrl.envs.checks.check_env import _render_problems
 from jaxrl.types import Env, HostEnv, HostStep, TimeStep
 from tests import probes
 from tests.hosted import hosted

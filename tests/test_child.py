@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from jaxrl.envs import descendants
-from jaxrl.envs.child import Child, end_all
-from jaxrl.envs.inbox import Garbled
+from jaxrl.envs.subprocess import descendants
+from jaxrl.envs.subprocess.child import Child, end_all
+from jaxrl.envs.subprocess.inbox import Garbled
 from tests.children import runs, soon
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +62,7 @@ def test_what_it_has_started_ends_with_it(how: str, new_session: bool) -> None:
 
 def test_what_is_started_in_a_child_of_a_child_ends_too() -> None:
     with child() as one:
-        answer(one, "from jaxrl.envs.child import Child; inner = Child('tests.obedient_child')")
+        answer(one, "from jaxrl.envs.subprocess.child import Child; inner = Child('tests.obedient_child')")
         inner, game = answer(one, "inner.send('answer = in_background(True)'); answer = [inner.process.pid, *inner.receive()]")
         assert runs(inner) and runs(game)
         one.release()
@@ -70,7 +70,7 @@ def test_what_is_started_in_a_child_of_a_child_ends_too() -> None:
 
 
 OWNER = """
-from jaxrl.envs.child import Child
+from jaxrl.envs.subprocess.child import Child
 one = Child("tests.obedient_child")
 one.send({code!r})
 print(one.process.pid, *one.receive(), flush=True)

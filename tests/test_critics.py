@@ -23,7 +23,7 @@ from jaxrl.algorithms.common.critic_ensemble import (
     networks,
 )
 from jaxrl.algorithms.common.q_learning import PRIORITIES
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay.prioritised import prioritised_replay
 from tests import probes
 from tests.agents import assert_bit_equal, small, to_numpy

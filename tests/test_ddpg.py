@@ -14,7 +14,7 @@ from jaxrl import make_ddpg
 from jaxrl.algorithms import ddpg
 from jaxrl.algorithms.common.critic_ensemble import Networks
 from jaxrl.algorithms.ddpg import DDPGConfig, DDPGHyperparams
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import deterministic_policy
 from tests import probes
 from tests.actor_critic import SETTINGS, case, check_q_probe, double, learn_q_probes, q_by_hand, rule, values_of

@@ -34,7 +34,7 @@ from jaxrl.algorithms import ALGORITHMS, known_as, setting_names
 from jaxrl.algorithms.presets import PRESETS, interval_text
 from jaxrl.builder.trusted_imports import import_object
 from jaxrl.envs import make_env
-from jaxrl.envs.backend import format_id, parse_id
+from jaxrl.envs.ids import format_id, parse_id
 from jaxrl.runtime.actors.cut import CUT_ROWS
 from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.cli.launch import divided

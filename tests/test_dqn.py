@@ -22,7 +22,7 @@ from jaxrl.algorithms.dqn import (
     dqn_loss,
     transitions,
 )
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.replay import Draw, Replay

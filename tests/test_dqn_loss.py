@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.algorithms.dqn import DQNConfig, Transitions, dqn_loss
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import q_network
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.inputs import example_input

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import jaxrl.envs as envs
 from jaxrl.envs import check_env, describe_env, list_envs, make_env
-from jaxrl.envs.backend import EnvId, format_id, parse_id
+from jaxrl.envs.ids import EnvId, format_id, parse_id
 from jaxrl.types import Env, HostEnv
 
 CORRIDOR = """

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from jaxrl.envs import check_env, describe_env, list_envs, make_env
-from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.envs.validate import find_problems, picture_problem
+from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.envs.checks.validate import find_problems, picture_problem
 from jaxrl.rollout.collect import advance, init_actor
 from jaxrl.types import Env
 from tests.agents import small_ppo

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.envs import check_env, craftax, list_envs, make_env
-from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.envs.validate import find_problems, mask_problems
+from jaxrl.envs import check_env, list_envs, make_env
+from jaxrl.envs.backends import craftax
+from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.envs.checks.validate import find_problems, mask_problems
 from jaxrl.types import Env
 
 BACKENDS = ("craftax", "jumanji", "xminigrid")

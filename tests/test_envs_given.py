@@ -13,7 +13,7 @@ import pytest
 
 import jaxrl
 from jaxrl.envs import make_env
-from jaxrl.envs.given import WANTED
+from jaxrl.envs.backends.gymnasium_classes import WANTED
 from jaxrl.types import HostEnv
 from tests import gymnasium_envs, probes
 from tests.agents import small_ppo

@@ -11,9 +11,9 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.envs import check_env, list_envs, make_env
-from jaxrl.envs.check import COMPILE_FAST, random_action
-from jaxrl.envs.gymnax import HORIZONS, NOT_PLAIN, list_names
-from jaxrl.envs.validate import outside
+from jaxrl.envs.backends.gymnax import HORIZONS, NOT_PLAIN, list_names
+from jaxrl.envs.checks.check_env import COMPILE_FAST, random_action
+from jaxrl.envs.checks.validate import outside
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Env, TimeStep
 

@@ -11,9 +11,9 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.envs import EnvError, check_env, describe_env, family_of, list_envs, make_env, validate_env
-from jaxrl.envs.check import COMPILE_FAST
-from jaxrl.envs.reach import ReachState
-from jaxrl.envs.validate import picture_problem
+from jaxrl.envs.builtin.reach import ReachState
+from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.envs.checks.validate import picture_problem
 from jaxrl.envs.wrappers import WRAPPERS
 from jaxrl.spaces.goals import GOAL_KEYS
 from jaxrl.types import Env, TimeStep

@@ -14,7 +14,7 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.algorithms.common.q_heads import projected
 from jaxrl.algorithms.dqn import RAINBOW, DQNConfig, dqn_loss
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import QuantileOutput, q_network
 from jaxrl.replay.transitions import Transitions

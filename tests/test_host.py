@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl import make_env
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.cli.film import _host_player
 from jaxrl.runtime.drivers.host import HostDriver, HostLearner, evaluate_host

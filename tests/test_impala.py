@@ -14,7 +14,7 @@ from gymnasium import spaces
 from jaxrl import make_impala
 from jaxrl.algorithms.a2c import A2CConfig, A2CHyperparams, a2c_loss
 from jaxrl.algorithms.impala import IMPALAConfig, IMPALAHyperparams, impala_loss
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.intrinsic.part import ADVANTAGE
 from jaxrl.metrics import identity, merge, to_floats
 from jaxrl.models import q_network

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl.envs.inbox import Garbled, Inbox
+from jaxrl.envs.subprocess.inbox import Garbled, Inbox
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.builder import setup
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.system import memory

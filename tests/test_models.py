@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.distributions import LACKING, MASKED, Categorical, Normal, TanhNormal
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import (
     ActorCriticOutput,
     OrthogonalKernel,

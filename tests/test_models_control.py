@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.distributions import Categorical, TanhNormal
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, deterministic_policy, policy_network
 from jaxrl.rollout.inputs import example_input
 

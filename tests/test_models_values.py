@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import QuantileOutput, value_network
 from jaxrl.models.initialisers import orthogonal
 from jaxrl.models.values import NoisyDense

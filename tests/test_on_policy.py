@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.on_policy import as_learnt
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.rollout.running_statistics import Statistics
 from jaxrl.types import Agent, AgentState, Rollout

@@ -16,7 +16,7 @@ from jaxrl.algorithms.common.critic_ensemble import Networks
 from jaxrl.algorithms.common.optimistic_exploration import Exploration, optimistic, shifted, upper_bound
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.distributions import TanhNormal
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.types import Policy
 from tests import probes

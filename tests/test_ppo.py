@@ -21,7 +21,7 @@ from jaxrl.algorithms.ppo import (
     ppo_loss,
     targets,
 )
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.optimize import clipped_adam, packing

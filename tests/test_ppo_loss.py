@@ -22,7 +22,7 @@ from jaxrl.algorithms.ppo import (
     ppo_loss,
 )
 from jaxrl.distributions import Categorical, Normal
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import ActorCriticOutput
 from jaxrl.optimize.minibatches import shuffled
 from jaxrl.rollout.autoreset import first_input

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from jaxrl import make_pqn
 from jaxrl.algorithms.pqn import PQNHyperparams, Rows, pqn_loss, targets
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic, q_network
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.collect import collect

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.envs import constants
+from jaxrl.envs.backends import constants
 from jaxrl.runtime.drivers import fused
 from jaxrl.xla import cache_blocking, fast_random, private_jax
 from jaxrl.xla.ordered_collectives import in_order

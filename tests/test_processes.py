@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from jaxrl.envs import make_env
-from jaxrl.envs.child import RemoteTraceback
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.processes import Processes, WorkerRestarted
+from jaxrl.envs.subprocess.child import RemoteTraceback
+from jaxrl.envs.subprocess.processes import Processes, WorkerRestarted
 from jaxrl.runtime.cli.main import main
 from jaxrl.types import HostEnv
 from tests.children import runs, soon

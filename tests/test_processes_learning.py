@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl import make_ppo
-from jaxrl.envs.processes import Processes, WorkerRestarted
+from jaxrl.envs.subprocess.processes import Processes, WorkerRestarted
 from jaxrl.returns import discounts, finished, gae
 from jaxrl.runtime.drivers.asynchronous import AsyncSampler
 from jaxrl.runtime.drivers.pools import begun_anew, open_envs

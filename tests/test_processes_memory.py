@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import tree
 
-from jaxrl.envs.memory import SharedMemory, layout_of
-from jaxrl.envs.processes import Processes
-from jaxrl.envs.shared_rows import example_of, put
+from jaxrl.envs.subprocess.processes import Processes
+from jaxrl.envs.subprocess.shared_memory import SharedMemory, layout_of
+from jaxrl.envs.subprocess.shared_rows import example_of, put
 from jaxrl.types import HostStep
 from tests.batches import Batch, Odd
 
@@ -113,7 +113,7 @@ SCRIPT = """
 import resource, sys
 import numpy as np
 from functools import partial
-from jaxrl.envs.processes import Processes
+from jaxrl.envs.subprocess.processes import Processes
 from tests.batches import Batch
 
 {limit}

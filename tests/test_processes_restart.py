@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tree
 
-from jaxrl.envs import processes
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.processes import Processes, WorkerRestarted
+from jaxrl.envs.subprocess import processes
+from jaxrl.envs.subprocess.processes import Processes, WorkerRestarted
 from jaxrl.types import HostStep
 from tests.batches import ACTIONS, Batch, Flag, Later, Once
 from tests.children import runs, soon
@@ -202,7 +202,7 @@ def test_the_others_go_on_meanwhile() -> None:
 
 def test_who_stood_still_with_this_process_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after SIGSTOP to all of them, and SIGCONT to this one first."""
-    monkeypatch.setattr("jaxrl.envs.processes.LOOK", 0.1)
+    monkeypatch.setattr("jaxrl.envs.subprocess.processes.LOOK", 0.1)
     with opened(max_restarts=0) as envs:
         envs.reset()
         number, calls, real = envs._parts[1].child.process.pid, [], processes.wait

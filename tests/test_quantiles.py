@@ -15,7 +15,7 @@ from jaxrl.algorithms import sac
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.common.quantile_critics import quantile_loss, truncated
 from jaxrl.algorithms.sac import SACConfig
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value
 from tests import probes
 from tests.actor_critic import CRITICS, N, case, double, model, rule, squashed_by_hand

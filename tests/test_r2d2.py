@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 
 from jaxrl import make_r2d2
 from jaxrl.algorithms.r2d2 import R2D2Config, q_values, r2d2_loss, rescaled, unscaled
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic, q_network
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import Sequences, sequence_replay, sequences

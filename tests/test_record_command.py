@@ -18,8 +18,8 @@ from gymnasium import spaces
 from PIL import Image, ImageColor
 
 from jaxrl import make_env
-from jaxrl.envs import envpool
-from jaxrl.envs.gymnax_figures import BODY, FIGURES, FORCE, GOAL, LIMB, REAL_TIME
+from jaxrl.envs.backends import envpool
+from jaxrl.envs.rendering.gymnax import BODY, FIGURES, FORCE, GOAL, LIMB, REAL_TIME
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.play import policy
 from jaxrl.runtime.play.pictures import drawing

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl import make_reinforce
 from jaxrl.algorithms.reinforce import REINFORCEConfig, REINFORCEHyperparams, reinforce_loss
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import q_network
 from jaxrl.types import Rollout
 from tests import probes

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.envs.wrappers import frame_stack
 from jaxrl.replay.frames import frame_replay
 from jaxrl.replay.prioritised import prioritised_replay

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.parallel import env_axes
 from jaxrl.replay import Replay
 from jaxrl.replay.hindsight import HindsightState, hindsight_replay

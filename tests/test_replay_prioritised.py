@@ -16,7 +16,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.parallel import data_parallel, env_axes
 from jaxrl.replay import Draw, Replay, over_devices
 from jaxrl.replay.prioritised import FANOUT, LARGEST, SMALLEST, PrioritisedState, prioritised_replay

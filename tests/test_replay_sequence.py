@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequence_replay, sequences
 from jaxrl.replay.transitions import ReplayRow

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay.stored import as_rollout, stored_rows
 from jaxrl.replay.transitions import ReplayRow, replay_rows, transitions
 from jaxrl.replay.uniform import uniform_replay

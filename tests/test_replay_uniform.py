@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.prioritised import prioritised_replay

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl import make_env
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.rollout.autoreset import per_row
 from jaxrl.rollout.collect import collect, concat_rollouts, fold_each, init_actor, params_axes, reset_done_envs

@@ -21,7 +21,7 @@ from jaxrl.agent import bind
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.common.critic_ensemble import Networks, draw_updates
 from jaxrl.algorithms.sac import SACHyperparams
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.training import freezing, run_iterations

@@ -15,7 +15,7 @@ from jaxrl.algorithms import sac
 from jaxrl.algorithms.common.critic_ensemble import Update
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from tests.actor_critic import ACTIONS, BOX, CRITICS, N, case, double, q_by_hand, rule, squashed_by_hand
 from tests.agents import assert_bit_equal, assert_close
 from tests.policy_gradient import slope

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import jaxrl
-from jaxrl.envs.child import WorkerFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.models import actor_critic
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import SCHEMES, Scheme, describe, resolve_scheme

@@ -18,7 +18,7 @@ from jaxrl.algorithms import td3
 from jaxrl.algorithms.common.critic_ensemble import Networks, Update, draw_updates
 from jaxrl.algorithms.common.deterministic_policy import actor_loss, critic_loss
 from jaxrl.algorithms.td3 import TD3Config, TD3Hyperparams
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import deterministic_policy, policy_network
 from jaxrl.rollout.autoreset import first_input
 from tests import probes

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from jaxrl import make_train
 from jaxrl.agent import bind
-from jaxrl.envs.check import COMPILE_FAST
+from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import masked_max, masked_mean, merge, scalar, to_floats
 from jaxrl.rollout.collect import fold_each
 from jaxrl.settings.validation import NonNegative, Unit

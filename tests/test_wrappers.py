@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import jaxrl
 from jaxrl.envs import check_env, describe_env, make_env
-from jaxrl.envs.backend import Call, EnvId, format_id, parse_id
+from jaxrl.envs.ids import Call, EnvId, format_id, parse_id
 from jaxrl.envs.wrappers import (
     WRAPPERS,
     StickyParams,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.agent import as_only_device, bind, resolve_env
+from jaxrl.agent import as_only_device, bind
 from jaxrl.builder.components import (
     ModelFn,
     as_network,
@@ -34,6 +34,7 @@ from jaxrl.builder.components import (
 )
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.spec import agent_spec, brief
+from jaxrl.envs.resolve import resolve_env
 from jaxrl.exploration.action_noise import hold_noise
 from jaxrl.intrinsic.part import Intrinsic, exploring
 from jaxrl.metrics import scalars

@@ -10,18 +10,22 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxrl.envs.backend import DEFAULT_BACKEND, EnvId, UnknownName, check_known, format_id, parse_id, shortest, version_of
+from jaxrl.envs.ids import DEFAULT_BACKEND, EnvId, UnknownName, check_known, format_id, parse_id, shortest, version_of
 from jaxrl.settings.aliases import nearest, shortened, similar
 from jaxrl.types import Env, HostEnv
 
 if TYPE_CHECKING:
-    from jaxrl.envs.check import check_env
-    from jaxrl.envs.validate import EnvError, validate_env
+    from jaxrl.envs.checks.check_env import check_env
+    from jaxrl.envs.checks.validate import EnvError, validate_env
 
 __all__ = ["Backend", "EnvError", "check_env", "describe_env", "list_envs", "make_env", "register_backend", "validate_env"]
 
 
-_CHECKS = {"check_env": "jaxrl.envs.check", "EnvError": "jaxrl.envs.validate", "validate_env": "jaxrl.envs.validate"}
+_CHECKS = {
+    "check_env": "jaxrl.envs.checks.check_env",
+    "EnvError": "jaxrl.envs.checks.validate",
+    "validate_env": "jaxrl.envs.checks.validate",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -43,14 +47,14 @@ class Backend(NamedTuple):
 
 # Imported on first use: each has `make`, `list_names` and `family`.
 _MODULES = {
-    "gymnax": "jaxrl.envs.gymnax",
-    "envpool": "jaxrl.envs.envpool",
-    "gymnasium": "jaxrl.envs.gymnasium",
-    "brax": "jaxrl.envs.brax",
-    "craftax": "jaxrl.envs.craftax",
-    "jumanji": "jaxrl.envs.jumanji",
-    "xminigrid": "jaxrl.envs.xminigrid",
-    "jaxrl": "jaxrl.envs.own",
+    "gymnax": "jaxrl.envs.backends.gymnax",
+    "envpool": "jaxrl.envs.backends.envpool",
+    "gymnasium": "jaxrl.envs.backends.gymnasium",
+    "brax": "jaxrl.envs.backends.brax",
+    "craftax": "jaxrl.envs.backends.craftax",
+    "jumanji": "jaxrl.envs.backends.jumanji",
+    "xminigrid": "jaxrl.envs.backends.xminigrid",
+    "jaxrl": "jaxrl.envs.backends.builtin",
 }
 EXTRAS = ("brax", "craftax", "jumanji", "xminigrid")
 """Those whose package is an extra of jaxrl's, by the same name: without it nothing is wrong."""
@@ -79,7 +83,7 @@ def make_env(env_id: str | Callable[..., Any], /, **options: Any) -> Env | HostE
       ModuleNotFoundError: the backend's package is not installed; names the ``pip install`` that brings it.
     """
     if not isinstance(env_id, str):
-        from jaxrl.envs.given import from_gymnasium
+        from jaxrl.envs.backends.gymnasium_classes import from_gymnasium
 
         return from_gymnasium(env_id, options, make_env)
     parsed = parse_id(env_id)
@@ -202,7 +206,7 @@ def describe_env(env: Env | HostEnv) -> str | None:
         again = make_env(env.name)
     except Exception:  # whatever keeps the id from being built, a user's own function included, means: not by this id
         return None
-    from jaxrl.envs.validate import same
+    from jaxrl.envs.checks.validate import same
     from jaxrl.spaces.trees import same_shapes
 
     equal_but_for_data = type(again) is type(env) and _without_data(again) == _without_data(env)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.backend import Call, format_call
+from jaxrl.envs.ids import Call, format_call
 from jaxrl.settings.aliases import nearest
 from jaxrl.spaces.goals import has_goals
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, RenderFn, TimeStep

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.memory import SharedMemory
+from jaxrl.envs.subprocess.shared_memory import SharedMemory
 from jaxrl.runtime.actors.messages import PROGRESS, Memory
 from jaxrl.runtime.system.memory import available_on_host, show_bytes
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.envs import make_env
-from jaxrl.envs.child import WorkerFailed
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.processes import Processes
+from jaxrl.envs.subprocess.child import WorkerFailed
+from jaxrl.envs.subprocess.processes import Processes
 from jaxrl.runtime.drivers.diagnostics import WorkerState
 from jaxrl.runtime.drivers.sampler import SamplerFn, host_env
 from jaxrl.types import Agent, HostEnv, HostEnvs, Key, Metrics, OpenFn, Policy, Rollout

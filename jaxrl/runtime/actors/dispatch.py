@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.child import GRACE, RemoteTraceback, WorkerFailed, end_all
-from jaxrl.envs.inbox import Garbled
+from jaxrl.envs.subprocess.child import GRACE, RemoteTraceback, WorkerFailed, end_all
+from jaxrl.envs.subprocess.inbox import Garbled
 from jaxrl.runtime.actors.blocks import Blocks, Progress, Ticket
 from jaxrl.runtime.actors.member import Member
 from jaxrl.runtime.actors.messages import (

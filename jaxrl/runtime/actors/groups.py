@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxrl.envs.child import GroupWorkerFailed, WorkerFailed
 from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.subprocess.child import GroupWorkerFailed, WorkerFailed
 from jaxrl.metrics import all_reduce
 from jaxrl.parallel import DATA, check_devices, check_replicas, declared_axes, make_mesh
 from jaxrl.rollout.collect import JOINED

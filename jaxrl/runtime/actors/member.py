@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl.envs.child import Child
-from jaxrl.envs.memory import SharedMemory
+from jaxrl.envs.subprocess.child import Child
+from jaxrl.envs.subprocess.shared_memory import SharedMemory
 from jaxrl.runtime.actors.messages import Job, Memory
 from jaxrl.runtime.drivers.diagnostics import WorkerState
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.envs.memory import Layout, layout_of
+from jaxrl.envs.subprocess.shared_memory import Layout, layout_of
 from jaxrl.rollout.collect import Row, to_rollout
 from jaxrl.types import HostEnv, Metrics, PyTree, Rollout
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from jaxrl.agent import state_shapes
 from jaxrl.builder.spec import build
-from jaxrl.envs.child import attend
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.memory import received
+from jaxrl.envs.subprocess.child import attend
+from jaxrl.envs.subprocess.shared_memory import received
 from jaxrl.runtime.actors.central import with_threads
 from jaxrl.runtime.actors.cut import CutSampler
 from jaxrl.runtime.actors.messages import (

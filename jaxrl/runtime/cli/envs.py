@@ -139,7 +139,7 @@ def choose(known: dict[str, list[str]], wanted: str) -> dict[str, list[str]]:
 def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
     """``(backend -> ids, what kept others from being listed)``. Ids of the default backend are without its name."""
     from jaxrl.envs import EXTRAS, _backends, list_envs
-    from jaxrl.envs.backend import DEFAULT_BACKEND, shortest
+    from jaxrl.envs.ids import DEFAULT_BACKEND, shortest
 
     if backend is not None:
         return {backend: [shortest(env_id) for env_id in list_envs(backend)]}, []
@@ -164,8 +164,8 @@ def matches(env_id: str, pattern: str) -> bool:
 def describe(env_id: str) -> tuple[str, str, str, str]:
     """A row of the table. An environment that cannot be built here says why, and one that its limit terminates says so."""
     from jaxrl.envs import make_env
-    from jaxrl.envs.backend import DEFAULT_BACKEND, format_id, parse_id
-    from jaxrl.envs.gymnax import HORIZONS
+    from jaxrl.envs.backends.gymnax import HORIZONS
+    from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
 
     try:
         env = make_env(env_id)

@@ -149,7 +149,7 @@ def _told_in_a_line() -> tuple[type[Exception], ...]:
 
 def _worker_failures() -> tuple[type[Exception], ...]:
     """Failures that another start may mend: what was asked for can be done."""
-    child = sys.modules.get("jaxrl.envs.child")
+    child = sys.modules.get("jaxrl.envs.subprocess.child")
     return (child.WorkerFailed, child.GroupWorkerFailed) if child else ()
 
 

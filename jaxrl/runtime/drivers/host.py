@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.agent import check_key
-from jaxrl.envs.child import WorkerFailed
 from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.states import seal

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.builder.spec import algorithm_name, brief
-from jaxrl.envs.backend import DEFAULT_BACKEND, format_id, parse_id
+from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
 from jaxrl.runtime.figures.draw import Curve
 from jaxrl.runtime.records.reading import Run
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from jaxrl.envs.child import attend
+from jaxrl.envs.subprocess.child import attend
 from jaxrl.runtime.hosts.place import PORT_TAKEN
 from jaxrl.runtime.hosts.roll_call import PortTaken
 

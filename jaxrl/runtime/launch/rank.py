@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from jaxrl.envs.child import Child
-from jaxrl.envs.inbox import CHUNK
+from jaxrl.envs.subprocess.child import Child
+from jaxrl.envs.subprocess.inbox import CHUNK
 from jaxrl.runtime.hosts.place import PORT_TAKEN
 from jaxrl.runtime.launch.output import Output
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.validate import abstract, abstract_key
+from jaxrl.envs.checks.validate import abstract, abstract_key
 from jaxrl.runtime.records.record import EVALUATION_EPISODES, EVALUATION_LONGEST, Record
 from jaxrl.types import Env, HostEnv
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jaxrl.envs import check, make_env
+from jaxrl.envs import make_env
+from jaxrl.envs.checks.check_env import check_env as run_checks
 from jaxrl.runtime.screen.progress import spinner
 from jaxrl.types import Env, EnvLike, HostEnv, Key
 
@@ -27,4 +28,4 @@ def check_env(env: EnvLike, *, key: Key | None = None, steps: int = 50) -> None:
     if not isinstance(env, Env | HostEnv):
         env = make_env(env)
     with spinner(f"check_env {env.name}") as say:
-        check.check_env(env, key=key, steps=steps, say=say)
+        run_checks(env, key=key, steps=steps, say=say)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.validate import picture_problem
+from jaxrl.envs.checks.validate import picture_problem
 from jaxrl.types import Env, HostEnv
 
 NIGHT, GRID = (13, 17, 23), (33, 38, 45)

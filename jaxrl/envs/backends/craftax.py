@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
+from jaxrl.envs.ids import check_known, check_name, check_option, import_package, smallest
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")

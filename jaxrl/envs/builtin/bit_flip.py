@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.canvas import BODY, FAINT, FORCE, Canvas
+from jaxrl.envs.rendering.canvas import BODY, FAINT, FORCE, Canvas
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, OBSERVATION
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from jaxrl.envs.gymnasium import make_of
+from jaxrl.envs.backends.gymnasium import make_of
 from jaxrl.types import Env, HostEnv
 
 WANTED = "env must be an id such as 'CartPole-v1', an Env, a HostEnv, or a Gymnasium class or function, not "

@@ -17,10 +17,10 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.error import DependencyNotInstalled
 
-from jaxrl.envs.backend import UnknownName, check_known, check_option, smallest
-from jaxrl.envs.gymnasium_rows import Task
+from jaxrl.envs.backends.gymnasium_vector import Task
 from jaxrl.envs.host import LEARNING, MOST_ACTIONS, check_actions, narrow
-from jaxrl.envs.processes import Processes
+from jaxrl.envs.ids import UnknownName, check_known, check_option, smallest
+from jaxrl.envs.subprocess.processes import Processes
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.validation import check_count
 from jaxrl.types import HostEnv, HostEnvs

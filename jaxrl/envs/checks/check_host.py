@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.validate import EnvError, abstract, choice_problems, explain, mismatches, outside, picture_problem, same
+from jaxrl.envs.checks.validate import EnvError, abstract, choice_problems, explain, mismatches, outside, picture_problem, same
 from jaxrl.spaces.action_masks import allowed
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 

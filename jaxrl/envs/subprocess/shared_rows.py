@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tree
 
-from jaxrl.envs.child import Child
-from jaxrl.envs.memory import SharedMemory, layout_of, received
+from jaxrl.envs.subprocess.child import Child
+from jaxrl.envs.subprocess.shared_memory import SharedMemory, layout_of, received
 from jaxrl.types import HostStep, PyTree
 
 

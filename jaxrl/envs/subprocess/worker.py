@@ -1,4 +1,4 @@
-"""What a worker process of ``jaxrl.envs.processes`` runs: it opens a part of the environments and does what it is told."""
+"""What a worker process of ``Processes`` runs: it opens a part of the environments and does what it is told."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.envs.child import attend
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.shared_rows import SharedRows, put
+from jaxrl.envs.subprocess.child import attend
+from jaxrl.envs.subprocess.shared_rows import SharedRows, put
 
 SHARE, CLOSE = "share", "close"
 """What a worker is told besides the methods of environments: where rows go from now on; and to end."""

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.backend import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id, smallest
-from jaxrl.envs.constants import Table, constants
-from jaxrl.envs.gymnax_figures import FIGURES, REAL_TIME
-from jaxrl.envs.validate import CONTROL_FLOW
+from jaxrl.envs.backends.constants import Table, constants
+from jaxrl.envs.checks.validate import CONTROL_FLOW
+from jaxrl.envs.ids import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id, smallest
+from jaxrl.envs.rendering.gymnax import FIGURES, REAL_TIME
 from jaxrl.types import Array, Env, Key, PyTree, RenderFn, ResetFn, StepFn, TimeStep
 
 DOWNLOADS = "MNISTBandit-bsuite"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.envs.child import limit_of_files
+from jaxrl.envs.subprocess.child import limit_of_files
 
 ALIGNMENT = 64
 """Bytes: XLA takes an array that begins at a multiple of this as it is."""

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from jaxrl.envs.backend import check_known, check_name, check_option, smallest
-from jaxrl.envs.bit_flip import bit_flip
-from jaxrl.envs.reach import reach
+from jaxrl.envs.builtin.bit_flip import bit_flip
+from jaxrl.envs.builtin.reach import reach
+from jaxrl.envs.ids import check_known, check_name, check_option, smallest
 from jaxrl.types import Env
 
 MAKERS: dict[str, Callable[..., Env]] = {"BitFlip": bit_flip, "Reach": reach}

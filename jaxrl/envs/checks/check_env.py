@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.check_host import NUM_ENVS, Say, host_problems
-from jaxrl.envs.validate import (
+from jaxrl.envs.checks.check_host import NUM_ENVS, Say, host_problems
+from jaxrl.envs.checks.validate import (
     EnvError,
     abstract,
     abstract_key,

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import tree
 
-from jaxrl.envs.child import end_all, kill_all
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.part import Part
-from jaxrl.envs.worker import CLOSE
+from jaxrl.envs.subprocess.child import end_all, kill_all
+from jaxrl.envs.subprocess.shard import Part
+from jaxrl.envs.subprocess.worker import CLOSE
 from jaxrl.settings.validation import check_count
 from jaxrl.types import HostStep, OpenFn, PyTree
 

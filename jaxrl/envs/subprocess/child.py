@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxrl.envs.descendants import VARIABLE, end_marked, new_mark
-from jaxrl.envs.inbox import CHUNK, Inbox
+from jaxrl.envs.subprocess.descendants import VARIABLE, end_marked, new_mark
+from jaxrl.envs.subprocess.inbox import CHUNK, Inbox
 from jaxrl.envs.subprocess.interpreter import python_command
 
 GRACE = 5.0

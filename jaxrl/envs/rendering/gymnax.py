@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.envs.canvas import BODY, FAINT, FORCE, GOAL, GROUND, JOINT, LIMB, Canvas
+from jaxrl.envs.rendering.canvas import BODY, FAINT, FORCE, GOAL, GROUND, JOINT, LIMB, Canvas
 from jaxrl.types import PyTree
 
 WIDEST = 12.0

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.backend import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id
+from jaxrl.envs.ids import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 NOT_OURS = {"render_mode", "ruleset"}

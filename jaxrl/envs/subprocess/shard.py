@@ -11,11 +11,11 @@ import numpy as np
 import tree
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from jaxrl.envs.child import Child, RemoteTraceback
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.inbox import Garbled
-from jaxrl.envs.shared_rows import SharedRows, example_of, put
-from jaxrl.envs.worker import FAILED, GIVEN, SHARE, SHARED
+from jaxrl.envs.subprocess.child import Child, RemoteTraceback
+from jaxrl.envs.subprocess.inbox import Garbled
+from jaxrl.envs.subprocess.shared_rows import SharedRows, example_of, put
+from jaxrl.envs.subprocess.worker import FAILED, GIVEN, SHARE, SHARED
 from jaxrl.types import HostStep, OpenFn, PyTree
 
 
@@ -135,7 +135,7 @@ class Part:
         job: Any = partial(self._open, self._num_envs, seed, self.first)
         # An environment in JAX must not take the learner's accelerator.
         variables = {"JAX_PLATFORMS": "cpu"} | ({} if self._log is None else {"PYTHONFAULTHANDLER": "1"})
-        self.child = Child("jaxrl.envs.worker", variables=variables, log=self._log)
+        self.child = Child("jaxrl.envs.subprocess.worker", variables=variables, log=self._log)
         self._shared: SharedRows | None = None
         self._to_do, self.since = [("start", ())], time.monotonic()
         try:

@@ -14,9 +14,9 @@ import numpy as np
 import tree
 from gymnasium import spaces
 
-from jaxrl.envs.backend import check_known, check_name, check_option, import_package, smallest
-from jaxrl.envs.gymnax_figures import REAL_TIME
 from jaxrl.envs.host import LEARNING, MOST_ACTIONS, TOLD, cast, check_actions, env_seeds, narrow, quiet
+from jaxrl.envs.ids import check_known, check_name, check_option, import_package, smallest
+from jaxrl.envs.rendering.gymnax import REAL_TIME
 from jaxrl.settings.validation import check_count
 from jaxrl.types import CompiledEnvs, HostEnv, HostEnvs, HostStep, PyTree
 
@@ -197,7 +197,7 @@ class _Running:
 
     def compiled(self) -> CompiledEnvs:
         """The same environments for a compiled program; see ``jaxrl.types.CompiledEnvs``."""
-        from jaxrl.envs.envpool_xla import compiled_envs
+        from jaxrl.envs.backends.envpool_xla import compiled_envs
 
         return compiled_envs(self._running(), self._dtypes, self._told, self._action_dtype)
 

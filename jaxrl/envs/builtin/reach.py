@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.canvas import BODY, FORCE, GOAL, GROUND, JOINT, Canvas
+from jaxrl.envs.rendering.canvas import BODY, FORCE, GOAL, GROUND, JOINT, Canvas
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, OBSERVATION
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 

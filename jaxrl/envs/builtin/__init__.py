@@ -1,0 +1,1 @@
+"""Built-in environments: small tasks with goals."""

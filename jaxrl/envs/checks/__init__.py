@@ -1,0 +1,1 @@
+"""Checks of environments: ``check_env``, and what builders validate."""

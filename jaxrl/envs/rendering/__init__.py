@@ -1,0 +1,1 @@
+"""Rendering of environments that cannot draw themselves."""
