@@ -22,10 +22,10 @@ from benchmarks.other_process import started, step_raw
 from benchmarks.record import write_result
 from benchmarks.sampling import drawn_actions
 from benchmarks.transport import Section, handed, pong_rollout
-from jaxrl.runtime.actors.central import CentralSampler
+from jaxrl.runtime.actors.central_inference import CentralSampler
 from jaxrl.runtime.actors.pool import ActorPool
-from jaxrl.runtime.drivers.asynchronous import AsyncSampler
-from jaxrl.runtime.drivers.sampler import HostSampler, Sampler
+from jaxrl.runtime.samplers.asynchronous import AsyncSampler
+from jaxrl.runtime.samplers.sampler import HostSampler, Sampler
 from jaxrl.runtime.system.devices import usable_cores
 from jaxrl.types import Agent
 

@@ -72,7 +72,7 @@ def is_of(figure: Path, compared: Compared) -> bool:
 
 def draw(compared: Compared, path: Path) -> None:
     """A panel for each environment: that with the most rows at the left, the others above each other at the right."""
-    from jaxrl.runtime.figures.style import INK, new_figure, set_title
+    from jaxrl.runtime.plots.style import INK, new_figure, set_title
     from jaxrl.runtime.system.disk import replacing
 
     first, *others = compared
@@ -88,7 +88,7 @@ def draw(compared: Compared, path: Path) -> None:
 
 
 def _panel(axes: Any, env: str, results: Mapping[str, Mapping[str, Any]]) -> None:
-    from jaxrl.runtime.figures.style import GRID, INK, LINE, PALE
+    from jaxrl.runtime.plots.style import GRID, INK, LINE, PALE
 
     for row, result in enumerate(results.values()):
         axes.plot(result["scores"], [row] * len(result["scores"]), "o", color=PALE, markersize=4, alpha=0.6, clip_on=False)

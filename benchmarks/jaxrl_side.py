@@ -22,9 +22,9 @@ from jaxrl.builder.spec import describe_env
 from jaxrl.metrics import all_reduce, to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.rollout.collect import collect, fold_each
-from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.system.devices import request_cpu_devices
+from jaxrl.runtime.trainers.device_layout import open_fused
+from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.training import evaluate, num_iterations
 from jaxrl.types import Agent, Algorithm, Array, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
 

@@ -14,9 +14,9 @@ from benchmarks.products import flops_of, seconds_of
 from benchmarks.protocol import serve
 from benchmarks.starts import kernel_seconds
 from jaxrl.agent import state_shapes
-from jaxrl.runtime.drivers.fused import CPU_OPTIONS
-from jaxrl.runtime.drivers.layout import open_fused
 from jaxrl.runtime.system.devices import request_cpu_devices
+from jaxrl.runtime.trainers.device_layout import open_fused
+from jaxrl.runtime.trainers.fused import CPU_OPTIONS
 from jaxrl.training import num_iterations
 from jaxrl.xla.private_jax import known_options
 

@@ -27,9 +27,9 @@ from benchmarks.markdown import table
 from benchmarks.record import write_result
 from jaxrl.algorithms.presets import PPO_ATARI
 from jaxrl.rollout.autoreset import first_input
-from jaxrl.runtime.drivers.host import HostDriver
-from jaxrl.runtime.drivers.sampler import stack
-from jaxrl.runtime.drivers.samplers import SAMPLERS
+from jaxrl.runtime.samplers.by_name import SAMPLERS
+from jaxrl.runtime.samplers.sampler import stack
+from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Agent, HostEnv, Rollout, StepInput
 
 ENV = "envpool:Pong-v5"

@@ -13,7 +13,7 @@ import jaxrl
 from benchmarks.markdown import table
 from benchmarks.record import write_result
 from jaxrl.replay.size import replay_bytes
-from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.trainers.fused import FusedDriver
 
 SEEDS, CAPACITY = 16, 100_000
 CASES: dict[str, dict[str, Any]] = {"CartPole-v1": {}, "Breakout-MinAtar": {"model": {"encoder": "flat"}}}

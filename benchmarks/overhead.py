@@ -17,13 +17,13 @@ from benchmarks.markdown import table
 from benchmarks.record import write_result
 from jaxrl import make_ppo
 from jaxrl.runtime.checkpoint.saver import Saver
-from jaxrl.runtime.drivers.layout import open_fused
-from jaxrl.runtime.loop.files import Output, RunFiles
-from jaxrl.runtime.loop.plan import make_plan
-from jaxrl.runtime.loop.session import Session
-from jaxrl.runtime.play.loaded import LoadedPolicy
-from jaxrl.runtime.records.folder import RunFolder
-from jaxrl.runtime.screen.progress import make_progress
+from jaxrl.runtime.console.progress import make_progress
+from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
+from jaxrl.runtime.logs.run_folder import RunFolder
+from jaxrl.runtime.trainers.device_layout import open_fused
+from jaxrl.runtime.training_loop.plan import make_plan
+from jaxrl.runtime.training_loop.run_files import Output, RunFiles
+from jaxrl.runtime.training_loop.session import Session
 from jaxrl.types import Agent
 
 SEEDS = list(range(8))

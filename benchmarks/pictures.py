@@ -31,7 +31,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    from jaxrl.runtime.figures.draw import learning_curve
+    from jaxrl.runtime.plots.draw import learning_curve
 
     history = {key: np.array(values, float) for key, values in result["history"].items()}  # null is NaN
     title, subtitle = headings(result)

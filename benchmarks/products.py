@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmuls import least_seconds
-from jaxrl.runtime.drivers.fused import CPU_OPTIONS
+from jaxrl.runtime.trainers.fused import CPU_OPTIONS
 from jaxrl.xla.private_jax import known_options, needed_part
 
 TRIPS = 500

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from jaxrl.runtime.records.origin import installed_versions
+from jaxrl.runtime.logs.provenance import installed_versions
 
 
 def write_result(out: Path, name: str, *packages: str, **measured: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from benchmarks import machine
 from benchmarks.jaxrl_side import make_random_agent
 from benchmarks.markdown import table
 from benchmarks.record import write_result
-from jaxrl.runtime.drivers.samplers import SAMPLERS
+from jaxrl.runtime.samplers.by_name import SAMPLERS
 from jaxrl.types import HostEnv
 
 NUM_ENVS = 64

@@ -22,7 +22,7 @@ from benchmarks.hlo import Program
 from benchmarks.jaxrl_side import make_agent
 from benchmarks.protocol import serve
 from jaxrl.parallel import DATA, SEEDS, data_parallel, initialize, make_mesh, shard_seeds
-from jaxrl.runtime.drivers.fused import CPU_OPTIONS
+from jaxrl.runtime.trainers.fused import CPU_OPTIONS
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent
 from jaxrl.xla.private_jax import known_options

@@ -15,10 +15,10 @@ import jaxrl
 from benchmarks import machine, pictures
 from benchmarks.experiments import Experiment
 from jaxrl.builder.spec import algorithm_name
-from jaxrl.runtime.records.folder import plain, without_nan
-from jaxrl.runtime.records.origin import installed_versions
-from jaxrl.runtime.records.record import EVALUATION_RETURN, TRAINING_RETURN
-from jaxrl.runtime.screen.progress import duration
+from jaxrl.runtime.console.progress import duration
+from jaxrl.runtime.logs.provenance import installed_versions
+from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN
+from jaxrl.runtime.logs.run_folder import plain, without_nan
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent

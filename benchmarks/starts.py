@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from benchmarks.hlo import Program
 from benchmarks.matmuls import least_seconds
-from jaxrl.runtime.drivers.fused import CPU_OPTIONS
+from jaxrl.runtime.trainers.fused import CPU_OPTIONS
 from jaxrl.xla.private_jax import known_options
 
 TRIPS = 2_000

@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from jaxrl.builder.spec import build
     from jaxrl.envs import list_envs, make_env
     from jaxrl.runtime.actors.scheme import Scheme
+    from jaxrl.runtime.checkpoint.replay_files import load_replay, save_replay
     from jaxrl.runtime.checkpoint.restore import restore
-    from jaxrl.runtime.checkpoint.rows import load_replay, save_replay
     from jaxrl.runtime.checkpoint.store import save
-    from jaxrl.runtime.play.checking import check_env
-    from jaxrl.runtime.play.evaluation import evaluate
-    from jaxrl.runtime.play.policy import load_policy
+    from jaxrl.runtime.evaluation.check_env import check_env
+    from jaxrl.runtime.evaluation.evaluate import evaluate
+    from jaxrl.runtime.evaluation.load_policy import load_policy
     from jaxrl.runtime.run import resume, run
     from jaxrl.training import make_train
     from jaxrl.types import Agent, AgentState, Algorithm, Env, HostEnv, Model, Policy, Rollout, StepInput, TimeStep
 
 _HOMES = {
-    "check_env": "jaxrl.runtime.play.checking",
+    "check_env": "jaxrl.runtime.evaluation.check_env",
     "list_envs": "jaxrl.envs",
     "make_env": "jaxrl.envs",
-    "load_replay": "jaxrl.runtime.checkpoint.rows",
+    "load_replay": "jaxrl.runtime.checkpoint.replay_files",
     "Scheme": "jaxrl.runtime.actors.scheme",
     "restore": "jaxrl.runtime.checkpoint.restore",
     "save": "jaxrl.runtime.checkpoint.store",
-    "save_replay": "jaxrl.runtime.checkpoint.rows",
-    "evaluate": "jaxrl.runtime.play.evaluation",
+    "save_replay": "jaxrl.runtime.checkpoint.replay_files",
+    "evaluate": "jaxrl.runtime.evaluation.evaluate",
     "make_rainbow": "jaxrl.algorithms.dqn",
-    "load_policy": "jaxrl.runtime.play.policy",
+    "load_policy": "jaxrl.runtime.evaluation.load_policy",
     "resume": "jaxrl.runtime.run",
     "run": "jaxrl.runtime.run",
     "build": "jaxrl.builder.spec",
@@ -103,7 +103,7 @@ __all__ += [entry.builder for entry in ALGORITHMS.values()]
 _ROOMS = ("envs", "metrics", "models", "parallel", "replay", "returns", "types")
 """Modules of building blocks, which ``import jaxrl`` is enough for: ``jaxrl.parallel.initialize()``."""
 
-DOORS["jaxrl.parallel.initialize"] = "jaxrl.runtime.hosts.start"
+DOORS["jaxrl.parallel.initialize"] = "jaxrl.runtime.distributed.start"
 
 
 _ELSEWHERE = {

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from jaxrl.runtime.actors.pool import ActorPool
-from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Rollout
 from tests.actor_pools import kept, segments, workers_of
 from tests.agents import small

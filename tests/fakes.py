@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl.runtime import run as run_module
-from jaxrl.runtime.loop import session as session_module
+from jaxrl.runtime.training_loop import session as session_module
 from jaxrl.types import Max, Mean
 
 

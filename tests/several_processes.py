@@ -25,7 +25,7 @@ def main(port: str, num_processes: int, number: int, rule: str) -> None:
             heartbeat_timeout_seconds=20,
         )
     from jaxrl.parallel import check_replicas, data_parallel, make_mesh
-    from jaxrl.runtime.hosts.group import current
+    from jaxrl.runtime.distributed.group import current
     from tests.agents import small
 
     agent = data_parallel(small(rule, "CartPole-v1"), make_mesh({"data": 2}))

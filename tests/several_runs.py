@@ -16,7 +16,7 @@ import numpy as np
 
 import jaxrl
 import jaxrl.parallel
-from jaxrl.runtime.hosts.group import current
+from jaxrl.runtime.distributed.group import current
 from tests.agents import small
 
 

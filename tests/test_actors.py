@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from jaxrl.runtime.actors import blocks
-from jaxrl.runtime.actors.driver import make_log_folder
+from jaxrl.runtime.actors import rollout_memory
 from jaxrl.runtime.actors.pool import ActorPool
-from jaxrl.runtime.drivers.sampler import HostSampler
+from jaxrl.runtime.actors.trainer import make_log_folder
+from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.types import Agent
 from tests.actor_pools import kept, keys, nothing_left, opened, policies
 from tests.agents import RECURRENT, assert_bit_equal, assert_close, assert_new_noise, only_noise, small_ppo
@@ -163,15 +163,15 @@ def test_who_forgets_a_pool_leaves_no_process() -> None:
 
 def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the system grants what it does not have."""
-    monkeypatch.setattr(blocks, "available_on_host", lambda: 4096)
-    rollouts = blocks.Blocks("rollout")
+    monkeypatch.setattr(rollout_memory, "available_on_host", lambda: 4096)
+    rollouts = rollout_memory.Blocks("rollout")
     rollouts.take()
     with pytest.raises(
         ValueError, match=r"^a rollout to share with workers takes 7\.8 KiB, and 4\.0 KiB of memory are available: use"
     ):
         rollouts.shape([jax.ShapeDtypeStruct((1000,), np.float64)])
-    monkeypatch.setattr(blocks, "available_on_host", lambda: None)
-    unknown = blocks.Blocks("policy")
+    monkeypatch.setattr(rollout_memory, "available_on_host", lambda: None)
+    unknown = rollout_memory.Blocks("policy")
     unknown.shape([jax.ShapeDtypeStruct((1000,), np.float32)])
     assert unknown.take() == 0 and unknown.views[0][0].shape == (1000,)
     unknown.close()

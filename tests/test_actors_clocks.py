@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from jaxrl.runtime.actors.pool import ActorPool
-from jaxrl.runtime.drivers.diagnostics import LAG, MOST_LAG, RESTARTS, TIMED
-from jaxrl.runtime.drivers.host import HostDriver
-from jaxrl.runtime.drivers.sampler import HostSampler
+from jaxrl.runtime.samplers.diagnostics import LAG, MOST_LAG, RESTARTS, TIMED
+from jaxrl.runtime.samplers.sampler import HostSampler
+from jaxrl.runtime.trainers.host import HostDriver
 from tests.actor_pools import keys, nothing_left, opened, pids, policies
 from tests.agents import assert_bit_equal, assert_close, small, small_ppo
 from tests.children import soon

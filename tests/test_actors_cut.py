@@ -20,13 +20,13 @@ from jaxrl.replay.transitions import example_row, replay_rows, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.returns import discounts, endless_gae, gae, lambda_returns, vtrace
 from jaxrl.rollout.running_statistics import init_statistics, refresh
-from jaxrl.runtime.actors.cut import CUT_ROWS, cut_rows, enough
-from jaxrl.runtime.actors.driver import open_actors
 from jaxrl.runtime.actors.gradients import AllReducedLearner
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import resolve_scheme
-from jaxrl.runtime.drivers.host import HostLearner
-from jaxrl.runtime.drivers.sampler import HostSampler, row_keys
+from jaxrl.runtime.actors.stragglers import CUT_ROWS, cut_rows, enough
+from jaxrl.runtime.actors.trainer import open_actors
+from jaxrl.runtime.samplers.sampler import HostSampler, row_keys
+from jaxrl.runtime.trainers.host import HostLearner
 from jaxrl.types import Agent, Rollout
 from tests.actor_pools import kept, keys, nothing_left, opened, pids, policies
 from tests.agents import RECURRENT, assert_close, small

@@ -21,11 +21,11 @@ from jaxrl.envs import make_env
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.replay.transitions import transitions
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.runtime.actors.member import Member
 from jaxrl.runtime.actors.pool import ActorPool, _members
-from jaxrl.runtime.drivers.host import HostDriver
-from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.actors.worker_handle import Member
+from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.runtime.system.clock import Ran
+from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Agent, Rollout
 from tests.actor_pools import kept, keys, nothing_left, opened, pids, policies
 from tests.agents import assert_bit_equal, small, small_ppo

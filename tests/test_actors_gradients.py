@@ -12,11 +12,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.runtime.actors.driver import open_actors
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import resolve_scheme
-from jaxrl.runtime.drivers.diagnostics import LAG, RESTARTS, STALENESS
-from jaxrl.runtime.drivers.host import HostDriver
+from jaxrl.runtime.actors.trainer import open_actors
+from jaxrl.runtime.samplers.diagnostics import LAG, RESTARTS, STALENESS
+from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Agent
 from tests.actor_pools import nothing_left, pids
 from tests.agents import assert_close, small, small_ppo

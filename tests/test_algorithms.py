@@ -21,8 +21,8 @@ from jaxrl.algorithms.presets import Preset, Score
 from jaxrl.builder.components import own_network
 from jaxrl.builder.spec import algorithm_name
 from jaxrl.builder.trusted_imports import Untrusted
+from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.cli.train import parse
 from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.sweep import read_sweep
 from tests import probes

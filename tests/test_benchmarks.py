@@ -220,7 +220,7 @@ def test_the_bound_does_the_same_rollouts_without_a_network():
 def test_the_updates_alone_are_those_of_training(monkeypatch):
     """On the devices, too, that training would have."""
     from benchmarks.jaxrl_side import make_agent, make_program, updates_alone
-    from jaxrl.runtime.drivers import layout
+    from jaxrl.runtime.trainers import device_layout
 
     agent = make_agent(TINY)
     alone = updates_alone(agent)
@@ -235,7 +235,7 @@ def test_the_updates_alone_are_those_of_training(monkeypatch):
     assert to_floats(same)["losses/value_loss"] == pytest.approx(to_floats(metrics)["losses/value_loss"], rel=1e-4)
     chex.assert_trees_all_equal(updated.actor, started.actor)
 
-    monkeypatch.setattr(layout, "MIN_ROWS", 8)
+    monkeypatch.setattr(device_layout, "MIN_ROWS", 8)
     shared = make_program(TINY._replace(total_steps=16, num_seeds=1), "updates")
     states, steps = shared.train(np.array([3], np.uint32))
     assert steps == 16

@@ -26,7 +26,7 @@ from jaxrl.runtime.checkpoint import manifest, store
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, latest_step, steps
 from jaxrl.runtime.checkpoint.restore import read_arrays, read_info, restore
 from jaxrl.runtime.checkpoint.store import PendingSave, save
-from jaxrl.runtime.records import origin
+from jaxrl.runtime.logs import provenance
 from jaxrl.runtime.system import disk
 from tests.children import soon
 from tests.written_runs import make_older
@@ -536,7 +536,7 @@ def test_a_number_in_a_target_is_no_array(two: Path) -> None:
 
 
 def test_another_version_of_jaxrl_warns(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origin, "__version__", "99.0")
+    monkeypatch.setattr(provenance, "__version__", "99.0")
     with pytest.warns(
         CheckpointWarning, match=rf"saved by jaxrl {manifest.read_whole(two / '2', 2).versions['jaxrl']}, .* 99\.0"
     ):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl.runtime.play.chosen import chosen, greedy_warning
-from jaxrl.runtime.records.gap import greedy_gap
+from jaxrl.runtime.evaluation.chosen_policy import chosen, greedy_warning
+from jaxrl.runtime.logs.greedy_gap import greedy_gap
 from jaxrl.runtime.run import run
 from jaxrl.types import Agent, Max, Mean, Min
 from tests.fakes import FakeDriver, faked

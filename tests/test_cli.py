@@ -17,8 +17,8 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime import run as run_module
+from jaxrl.runtime.cli.commands.train import ALGORITHMS, RunOptions, field_docs, free_folder, parse, parse_seeds
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, field_docs, free_folder, parse, parse_seeds
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.agents import gymnax_id
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxrl.runtime.cli.train import RunOptions, parse
-from jaxrl.runtime.hosts.place import find_place
-from jaxrl.runtime.hosts.wire import find_secret
+from jaxrl.runtime.cli.commands.train import RunOptions, parse
+from jaxrl.runtime.distributed.cluster import find_place
+from jaxrl.runtime.distributed.messages import find_secret
 
 FOLDER = Path(__file__).parents[1] / "examples" / "cluster"
 SCRIPT = (FOLDER / "slurm.sbatch").read_text()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.runtime.drivers.samplers import SAMPLERS
+from jaxrl.runtime.samplers.by_name import SAMPLERS
 from jaxrl.types import Agent
 from tests.agents import assert_close
 

@@ -101,7 +101,8 @@ def test_a_script_that_is_stopped_while_it_compiles_ends_at_once_with_one_line(t
 
 def test_a_script_that_is_stopped_between_chunks_ends_with_one_line_too() -> None:
     code = (
-        "from jaxrl.runtime.run import RunInterrupted; from jaxrl.runtime.loop.interrupt import end_in_a_line; end_in_a_line()\n"
+        "from jaxrl.runtime.run import RunInterrupted; from jaxrl.runtime.training_loop.signals import end_in_a_line\n"
+        "end_in_a_line()\n"
         "raise RunInterrupted('stopped', None, {}, 15, told=%s)"
     )
     for told, said in ((False, "jaxrl: stopped\n"), (True, "")):

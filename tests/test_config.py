@@ -19,7 +19,7 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.dqn import DQNConfig
 from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams
 from jaxrl.builder.config import ReplayConfig, RolloutConfig
-from jaxrl.runtime.loop.plan import check_hyperparams, check_seeds, make_plan
+from jaxrl.runtime.training_loop.plan import check_hyperparams, check_seeds, make_plan
 from jaxrl.settings.validation import (
     Count,
     PositiveUnit,

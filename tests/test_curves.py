@@ -10,9 +10,9 @@ import pytest
 
 from jaxrl.builder.spec import algorithm_name, brief
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.figures.curves import Scale, env_name, flatten, group_runs, label_groups, make_curve
-from jaxrl.runtime.figures.draw import Curve
-from jaxrl.runtime.records.reading import choose_key, find_runs, read_run, read_runs
+from jaxrl.runtime.logs.read_runs import choose_key, find_runs, read_run, read_runs
+from jaxrl.runtime.plots.curves import Scale, env_name, flatten, group_runs, label_groups, make_curve
+from jaxrl.runtime.plots.draw import Curve
 from tests.written_runs import EVALUATION, TRAINING, write_run
 
 NAN = np.nan

@@ -17,9 +17,9 @@ import jaxrl
 from jaxrl.runtime.checkpoint import manifest
 from jaxrl.runtime.checkpoint.manifest import CheckpointError
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.figures.style import new_figure, save
-from jaxrl.runtime.records.folder import RunFolder, read_config
-from jaxrl.runtime.records.sinks import read_records
+from jaxrl.runtime.logs.files import read_records
+from jaxrl.runtime.logs.run_folder import RunFolder, read_config
+from jaxrl.runtime.plots.style import new_figure, save
 from jaxrl.runtime.system.disk import MAX_DEPTH, parse_json, replacing, write_atomically
 
 

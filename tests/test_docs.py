@@ -35,13 +35,13 @@ from jaxrl.algorithms.presets import PRESETS, interval_text
 from jaxrl.builder.trusted_imports import import_object
 from jaxrl.envs import make_env
 from jaxrl.envs.ids import format_id, parse_id
-from jaxrl.runtime.actors.cut import CUT_ROWS
+from jaxrl.runtime.actors.stragglers import CUT_ROWS
 from jaxrl.runtime.cli import main as cli
-from jaxrl.runtime.cli.launch import divided
-from jaxrl.runtime.cli.train import parse
-from jaxrl.runtime.drivers.diagnostics import LOGGED, OF_WORKERS
-from jaxrl.runtime.records.record import FIRST_COLUMNS, OF_EVALUATIONS
-from jaxrl.runtime.records.services import RENAMED
+from jaxrl.runtime.cli.commands.launch import divided
+from jaxrl.runtime.cli.commands.train import parse
+from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
+from jaxrl.runtime.logs.trackers import RENAMED
+from jaxrl.runtime.samplers.diagnostics import LOGGED, OF_WORKERS
 from jaxrl.runtime.sweep import expand, read_sweep
 from jaxrl.settings.aliases import called_here
 from tests.agents import cartpole

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.runtime.cli.eval import interquartile
+from jaxrl.runtime.cli.commands.eval import interquartile
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.play import saved_runs
-from jaxrl.runtime.play.saved_runs import episode_key
+from jaxrl.runtime.evaluation import evaluate_runs
+from jaxrl.runtime.evaluation.evaluate_runs import episode_key
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
 from jaxrl.training import evaluate
@@ -105,7 +105,7 @@ def test_episodes_follow_from_the_seeds_alone(runs: Path, capsys: pytest.Capture
 
 def test_episodes_are_not_those_that_chose_the_policy() -> None:
     keys = [jax.random.key_data(episode_key(4, n)).tolist() for n in range(20)]
-    keys += [jax.random.key_data(saved_runs.evaluation_key(4, n)).tolist() for n in range(20)]
+    keys += [jax.random.key_data(evaluate_runs.evaluation_key(4, n)).tolist() for n in range(20)]
     assert len({tuple(key) for key in keys}) == 40
 
 
@@ -173,7 +173,7 @@ def test_a_run_that_is_named_must_be_playable(runs: Path, capsys: pytest.Capture
 def test_ctrl_c_keeps_what_is_done(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    true, calls = saved_runs.evaluate_run, []
+    true, calls = evaluate_runs.evaluate_run, []
 
     def interrupted(run: Any, *args: Any, **settings: Any) -> Any:
         calls.append(run)
@@ -181,7 +181,7 @@ def test_ctrl_c_keeps_what_is_done(
             raise KeyboardInterrupt
         return true(run, *args, **settings)
 
-    monkeypatch.setattr(saved_runs, "evaluate_run", interrupted)
+    monkeypatch.setattr(evaluate_runs, "evaluate_run", interrupted)
     file = tmp_path / "scores.json"
     assert main(["eval", str(runs), "--which", "last", "--episodes", "3", "--json", str(file)]) == 130
     out, err = capsys.readouterr()
@@ -225,14 +225,14 @@ def test_seeds_whose_return_is_no_finite_number_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    true = saved_runs._play_fused
+    true = evaluate_runs._play_fused
 
     def play(*args: Any) -> Any:
         played = jax.tree.map(np.array, true(*args))
         played.episodic_return[broken, :2] = value, -value
         return played
 
-    monkeypatch.setattr(saved_runs, "_play_fused", play)
+    monkeypatch.setattr(evaluate_runs, "_play_fused", play)
     file = tmp_path / "scores.json"
     assert main(["eval", str(runs / "ppo"), "--episodes", "3", "--json", str(file)]) == 0
     out, err = capsys.readouterr()
@@ -258,7 +258,7 @@ def test_results_go_into_a_pipe_as_they_do_into_a_file(runs: Path, tmp_path: Pat
 def test_seeds_that_diverged_are_left_out(
     broken: list[int], frozen: bool, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    true = saved_runs.load_policies
+    true = evaluate_runs.load_policies
 
     def with_nan(*args: Any, **settings: Any) -> Any:
         saved = true(*args, **settings)
@@ -273,7 +273,7 @@ def test_seeds_that_diverged_are_left_out(
 
         return saved._replace(policies=saved.policies._replace(params=jax.tree.map(spoil, saved.policies.params)))
 
-    monkeypatch.setattr(saved_runs, "load_policies", with_nan)
+    monkeypatch.setattr(evaluate_runs, "load_policies", with_nan)
     code = main(["eval", str(runs / "ppo"), "--episodes", "3"])
     out, err = capsys.readouterr()
     if len(broken) == 1:

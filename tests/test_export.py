@@ -17,9 +17,9 @@ from gymnasium import spaces
 from jax import export
 
 from jaxrl.models import from_linen
-from jaxrl.runtime.play.export import flat_arrays
-from jaxrl.runtime.play.loaded import LoadedPolicy
-from jaxrl.runtime.play.policy import stand_in
+from jaxrl.runtime.evaluation.export import flat_arrays
+from jaxrl.runtime.evaluation.load_policy import stand_in
+from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Agent, Model, Policy
 from tests import probes

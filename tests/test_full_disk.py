@@ -64,7 +64,7 @@ except CheckpointError as error:
 NEVER_AWAITED = """
 import asyncio, sys
 import jax.numpy as jnp
-from jaxrl.runtime.checkpoint.quiet import Quiet
+from jaxrl.runtime.checkpoint.silence_orbax import Quiet
 from jaxrl.runtime.checkpoint.store import save
 
 async def async_serialize(): ...

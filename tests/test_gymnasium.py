@@ -14,10 +14,10 @@ import jaxrl
 from jaxrl.envs import check_env, describe_env, family_of, list_envs, make_env, reach_of
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.rollout.autoreset import first_input
-from jaxrl.runtime.drivers.host import HostLearner
-from jaxrl.runtime.drivers.sampler import HostSampler
-from jaxrl.runtime.drivers.stepping import Stepper
-from jaxrl.runtime.play.pictures import drawing
+from jaxrl.runtime.evaluation.rendering import drawing
+from jaxrl.runtime.samplers.sampler import HostSampler
+from jaxrl.runtime.samplers.stepper import Stepper
+from jaxrl.runtime.trainers.host import HostLearner
 from jaxrl.types import HostEnv
 from tests import probes
 from tests.agents import assert_close, run_steps, small_dqn, small_ppo, tiny

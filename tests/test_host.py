@@ -16,10 +16,10 @@ from jaxrl import make_env
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.cli.film import _host_player
-from jaxrl.runtime.drivers.host import HostDriver, HostLearner, evaluate_host
-from jaxrl.runtime.drivers.sampler import HostSampler
-from jaxrl.runtime.drivers.stepping import Stepper
-from jaxrl.runtime.play.evaluation import evaluate
+from jaxrl.runtime.evaluation.evaluate import evaluate
+from jaxrl.runtime.samplers.sampler import HostSampler
+from jaxrl.runtime.samplers.stepper import Stepper
+from jaxrl.runtime.trainers.host import HostDriver, HostLearner, evaluate_host
 from jaxrl.training import freezing, run_iterations
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
 from jaxrl.xla.in_place import split_rows

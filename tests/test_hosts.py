@@ -19,14 +19,14 @@ import jax
 import pytest
 
 import jaxrl.parallel
-from jaxrl.runtime.hosts import door, start, wire
-from jaxrl.runtime.hosts import roll_call as roll_call_module
-from jaxrl.runtime.hosts.group import Group, ProcessFailed, current
-from jaxrl.runtime.hosts.place import Place, find_place, first_node
-from jaxrl.runtime.hosts.roll_call import PortTaken, addresses, roll_call
-from jaxrl.runtime.hosts.wire import LONGEST, clean, find_secret, new_nonce, opened, parsed, read_line, sealed
-from jaxrl.runtime.loop.interrupt import Interrupt
-from jaxrl.runtime.loop.session import Session
+from jaxrl.runtime.distributed import listener, messages, start
+from jaxrl.runtime.distributed import rendezvous as roll_call_module
+from jaxrl.runtime.distributed.cluster import Place, find_place, first_node
+from jaxrl.runtime.distributed.group import Group, ProcessFailed, current
+from jaxrl.runtime.distributed.messages import LONGEST, clean, find_secret, new_nonce, opened, parsed, read_line, sealed
+from jaxrl.runtime.distributed.rendezvous import PortTaken, addresses, roll_call
+from jaxrl.runtime.training_loop.session import Session
+from jaxrl.runtime.training_loop.signals import Interrupt
 from tests.children import soon
 from tests.test_several_processes import free_port
 
@@ -322,15 +322,15 @@ def test_a_report_of_nothing_but_brackets_is_a_strangers() -> None:
     meeting = Meeting()
     stranger, nonce = meeting.come()
     body = '{"about": ' + "[" * 60_000
-    stranger.sendall(json.dumps({"body": body, "signature": wire._signature(b"", nonce, body)}).encode() + b"\n")
+    stranger.sendall(json.dumps({"body": body, "signature": messages._signature(b"", nonce, body)}).encode() + b"\n")
     assert stranger.recv(4096) == b""
     assert meeting.end() == ["127.0.0.1"]
 
 
 def test_those_that_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has its own time, and all the same; more than there is room for are sent away, the first of them first."""
-    monkeypatch.setattr(door, "PATIENCE", 3600.0)
-    monkeypatch.setattr(door, "MAX_SILENT", 20)
+    monkeypatch.setattr(listener, "PATIENCE", 3600.0)
+    monkeypatch.setattr(listener, "MAX_SILENT", 20)
     meeting = Meeting()
     for _ in range(30):
         meeting.come()
@@ -340,7 +340,7 @@ def test_those_that_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_byte_now_and_then_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one time for all of a report."""
-    monkeypatch.setattr(door, "PATIENCE", 0.3)
+    monkeypatch.setattr(listener, "PATIENCE", 0.3)
     meeting = Meeting()
     stranger, _ = meeting.come()
     with pytest.raises(OSError):

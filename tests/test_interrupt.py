@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from jaxrl.runtime.loop import interrupt
-from jaxrl.runtime.loop.interrupt import Interrupt, handled, leave_while_loading
+from jaxrl.runtime.training_loop import signals
+from jaxrl.runtime.training_loop.signals import Interrupt, handled, leave_while_loading
 from tests.children import soon
 from tests.test_cli import ENV, SMALL, start
 
@@ -25,7 +25,7 @@ LOADED = "import time:"
 JOB = """
 import sys, time
 from pathlib import Path
-from jaxrl.runtime.loop.interrupt import Interrupt, handled
+from jaxrl.runtime.training_loop.signals import Interrupt, handled
 interrupt = Interrupt()
 with handled(interrupt.handle):
     Path("ready").touch()
@@ -78,7 +78,7 @@ def test_ctrl_c_while_modules_load_is_one_line(command: list[str], moments: tupl
 
 def test_ctrl_c_while_modules_load_ends_a_process_that_has_no_stderr() -> None:
     code = (
-        "import os, signal; from jaxrl.runtime.loop.interrupt import leave_while_loading;"
+        "import os, signal; from jaxrl.runtime.training_loop.signals import leave_while_loading;"
         "signal.signal(signal.SIGINT, leave_while_loading); os.close(2);"
         "exec(compile('signal.raise_signal(signal.SIGINT)', '<frozen importlib of a test>', 'exec'))"
     )
@@ -89,8 +89,8 @@ def test_ctrl_c_while_modules_load_ends_a_process_that_has_no_stderr() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the time is; moved by hand."""
     now = [1000.0]
-    monkeypatch.setattr(interrupt, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(interrupt, "_last_wish", -math.inf)
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(signals, "_last_wish", -math.inf)
     return now
 
 

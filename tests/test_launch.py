@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from jaxrl.runtime.cli.launch import divided
+from jaxrl.runtime.cli.commands.launch import divided
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.launch import group, layout, supervisor
-from jaxrl.runtime.launch.output import LONGEST, Output
-from jaxrl.runtime.launch.rank import Fault, Kind
-from jaxrl.runtime.launch.supervisor import Plan, supervise
-from jaxrl.runtime.system.variables import cpu_devices
+from jaxrl.runtime.launcher import assignments, group, supervisor
+from jaxrl.runtime.launcher.output import LONGEST, Output
+from jaxrl.runtime.launcher.process import Fault, Kind
+from jaxrl.runtime.launcher.supervisor import Plan, supervise
+from jaxrl.runtime.system.environment_variables import cpu_devices
 from tests.children import runs, soon
 from tests.test_cli import start
 
@@ -269,9 +269,9 @@ MEETING = """
 import os, sys
 from pathlib import Path
 from jaxrl.runtime.cli.main import guarded
-from jaxrl.runtime.hosts.place import find_place
-from jaxrl.runtime.hosts.roll_call import roll_call
-from jaxrl.runtime.hosts.wire import find_secret
+from jaxrl.runtime.distributed.cluster import find_place
+from jaxrl.runtime.distributed.rendezvous import roll_call
+from jaxrl.runtime.distributed.messages import find_secret
 
 def meet():
     place = find_place(os.environ)
@@ -291,7 +291,7 @@ def test_where_the_port_is_taken_another_one_is_chosen(
 ) -> None:
     """It counts as no restart. The program there may answer, and may be met before process 0 finds that it is there."""
     Path("script.py").write_text(MEETING)
-    choose, asked = layout.places, 0
+    choose, asked = assignments.places, 0
 
     def places(*given: Any) -> list[dict[str, str]]:
         nonlocal asked
@@ -442,7 +442,7 @@ def test_the_heartbeat_is_that_of_the_environment(
     for flags in ([], ["--heartbeat", "8"]):
         main(["launch", "--processes", "1", *flags, "--", "script.py"])
     assert [plan.heartbeat for plan in plans] == [7, 8]
-    assert layout.places(2, 7.0)[1].items() >= {("JAXRL_HEARTBEAT", "7"), ("JAXRL_PROCESS_ID", "1")}
+    assert assignments.places(2, 7.0)[1].items() >= {("JAXRL_HEARTBEAT", "7"), ("JAXRL_PROCESS_ID", "1")}
     monkeypatch.setenv("JAXRL_HEARTBEAT", "soon")
     assert main(["launch", "--processes", "1", "--", "script.py"]) == 2 and "JAXRL_HEARTBEAT='soon'" in capsys.readouterr().err
 
@@ -473,31 +473,31 @@ def test_the_first_dashes_divide() -> None:
 
 
 def test_more_devices_than_cores_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "usable_cores", lambda: 4)
-    assert layout.lay_out(2, 2).advice is None and layout.lay_out(2, None).shown == "1 CPU device each"
-    assert layout.lay_out(2, 3).advice == "6 CPU devices share 4 cores: that is for trying out, and slower"
+    monkeypatch.setattr(assignments, "usable_cores", lambda: 4)
+    assert assignments.lay_out(2, 2).advice is None and assignments.lay_out(2, None).shown == "1 CPU device each"
+    assert assignments.lay_out(2, 3).advice == "6 CPU devices share 4 cores: that is for trying out, and slower"
 
 
 def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     there: list[str] = ["jax_cuda13_plugin"]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in there or None)
     monkeypatch.delenv("JAX_PLATFORMS")
-    monkeypatch.delenv(layout.GPUS, raising=False)
+    monkeypatch.delenv(assignments.GPUS, raising=False)
     for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert layout.visible_gpus(tmp_path) == ["0", "1", "2"]
-    monkeypatch.setenv(layout.GPUS, "4, 5,GPU-a,7,9,-1,2")
-    assert layout.visible_gpus(tmp_path) == ["4", "5", "GPU-a", "7", "9"]
-    found = layout.lay_out(2, None)
-    assert [each[layout.GPUS] for each in found.variables] == ["4,5", "GPU-a,7"] and found.advice is None
+    assert assignments.visible_gpus(tmp_path) == ["0", "1", "2"]
+    monkeypatch.setenv(assignments.GPUS, "4, 5,GPU-a,7,9,-1,2")
+    assert assignments.visible_gpus(tmp_path) == ["4", "5", "GPU-a", "7", "9"]
+    found = assignments.lay_out(2, None)
+    assert [each[assignments.GPUS] for each in found.variables] == ["4,5", "GPU-a,7"] and found.advice is None
     assert found.shown == "GPU 4,5 for process 0, GPU GPU-a,7 for process 1"
-    assert [each[layout.GPUS] for each in layout.lay_out(5, 1).variables] == ["4", "5", "GPU-a", "7", "9"]
+    assert [each[assignments.GPUS] for each in assignments.lay_out(5, 1).variables] == ["4", "5", "GPU-a", "7", "9"]
     for processes, each, message in ((6, None, "processes=6 with 1 GPU each"), (2, 3, "processes=2 with 3 GPUs each")):
         with pytest.raises(ValueError, match=rf"{message} are more than the 5 that there are: .* JAX_PLATFORMS=cpu"):
-            layout.lay_out(processes, each)
+            assignments.lay_out(processes, each)
     for platforms, packages, given in (("cpu", there, "0"), ("", [], "0"), ("", there, ""), ("", there, "-1")):
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
-        monkeypatch.setenv(layout.GPUS, given)
+        monkeypatch.setenv(assignments.GPUS, given)
         there[:] = packages
-        assert not layout.visible_gpus(tmp_path)
+        assert not assignments.visible_gpus(tmp_path)
         there[:] = ["jax_cuda12_plugin"]

@@ -13,11 +13,11 @@ import pytest
 
 import jaxrl
 from jaxrl.intrinsic import rnd
-from jaxrl.runtime.drivers import layout
-from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.drivers.layout import MIN_ROWS, devices_per_seed, open_fused
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
+from jaxrl.runtime.trainers import device_layout
+from jaxrl.runtime.trainers.device_layout import MIN_ROWS, devices_per_seed, open_fused
+from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import RECURRENT, assert_bit_equal, assert_close, cartpole, small, small_dqn, small_ppo
@@ -71,7 +71,7 @@ def test_few_seeds_leave_devices_to_environments(monkeypatch: pytest.MonkeyPatch
         assert chosen.devices_per_seed == driver.devices_per_seed == expected
         assert driver.stepping.axis_name == (None if expected == 1 else "data")
     assert open_fused(cartpole("ppo"), [0])[1].devices_per_seed == 1
-    monkeypatch.setattr(layout, "on_axis", lambda agent, name: jaxrl.build({}))  # as of parts that nobody trusts
+    monkeypatch.setattr(device_layout, "on_axis", lambda agent, name: jaxrl.build({}))  # as of parts that nobody trusts
     assert open_fused(agent, [0])[1] == devices.Layout(jax.devices()[:1], None)
 
 
@@ -103,7 +103,7 @@ def test_a_run_over_shared_environments(
     agent, rates = cartpole("ppo"), {"learning_rate": [1e-3, 1e30, 1e-3]}
     settings: dict[str, Any] = {"seeds": 3, "hyperparams": rates, "chunk_iterations": 2, "eval_every": 2, "eval_episodes": 3}
     alone, history = run(agent, 128, **settings, quiet=True)
-    monkeypatch.setattr(layout, "MIN_ROWS", 16)
+    monkeypatch.setattr(device_layout, "MIN_ROWS", 16)
     states, logged = run(agent, 128, **settings, quiet=True)
     assert logged["diverged"][-1].tolist() == [False, True, False]
     assert_close(states, alone)

@@ -22,10 +22,10 @@ from jaxrl.algorithms.presets import PRESETS, Score, interval_text
 from jaxrl.builder.components import own_network
 from jaxrl.envs.wrappers import WRAPPERS, usage
 from jaxrl.rollout.collect import example_rollout
-from jaxrl.runtime.cli import envs as envs_command
+from jaxrl.runtime.cli.commands import envs as envs_command
+from jaxrl.runtime.cli.commands.train import ALGORITHMS, RunOptions, parse
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.cli.train import ALGORITHMS, RunOptions, parse
-from jaxrl.runtime.screen import tables
+from jaxrl.runtime.console import tables
 from tests.agents import gymnax_id
 
 REPOSITORY = Path(__file__).parents[1]

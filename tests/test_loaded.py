@@ -11,8 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.rollout.inputs import example_input
-from jaxrl.runtime.play.loaded import LoadedPolicy
-from jaxrl.runtime.play.policy import stand_in
+from jaxrl.runtime.evaluation.load_policy import stand_in
+from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.types import Agent, Policy
 from tests.agents import RECURRENT, cartpole, small_ppo
 

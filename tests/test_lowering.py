@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from jaxrl.models import actor_critic
 from jaxrl.rollout.autoreset import first_input
-from jaxrl.runtime.drivers.fused import FusedDriver
+from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.spaces.trees import zeros
 from tests.agents import REPRESENTATIVES, cartpole, every_rule
 

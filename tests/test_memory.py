@@ -15,8 +15,8 @@ import jaxrl
 from jaxrl.builder import setup
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay.size import replay_bytes
-from jaxrl.runtime.drivers.fused import FusedDriver
 from jaxrl.runtime.system import memory
+from jaxrl.runtime.trainers.fused import FusedDriver
 from tests import probes
 from tests.agents import small_dqn, small_ppo
 

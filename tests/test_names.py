@@ -15,8 +15,8 @@ from jaxrl.algorithms.dqn import RAINBOW
 from jaxrl.optimize.schedules import check_schedules
 from jaxrl.registry import _ELSEWHERE as ELSEWHERE
 from jaxrl.registry import ALGORITHMS, setting_names
+from jaxrl.runtime.cli.commands.train import RunOptions, parse
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.cli.train import RunOptions, parse
 from jaxrl.runtime.sweep import SweepFile, read_sweep
 from jaxrl.settings.aliases import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, called_here, nearest
 from jaxrl.types import Agent

@@ -16,7 +16,7 @@ from jaxrl.runtime.checkpoint import saver as saving
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, steps
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.transfer import read_source
-from jaxrl.runtime.records.folder import RunFolder, read_config
+from jaxrl.runtime.logs.run_folder import RunFolder, read_config
 from tests.agents import assert_bit_equal, cartpole
 from tests.chaos import progress
 from tests.test_resume import at, train
@@ -126,12 +126,12 @@ def test_what_only_shows_the_records_is_left_out_where_it_cannot_be_written(name
         block()
         return original(*args)
 
-    original = jaxrl.runtime.loop.files.RunFiles._open_sinks
+    original = jaxrl.runtime.training_loop.run_files.RunFiles._open_sinks
     with (
         pytest.MonkeyPatch.context() as patch,
         pytest.warns(UserWarning, match=f"{name} cannot be written .*records.jsonl has all"),
     ):
-        patch.setattr(jaxrl.runtime.loop.files.RunFiles, "_open_sinks", at_the_start)
+        patch.setattr(jaxrl.runtime.training_loop.run_files.RunFiles, "_open_sinks", at_the_start)
         train(cartpole("ppo"), tmp_path / "run", SHORT, tensorboard=True)
     assert steps(tmp_path / "run" / "checkpoints")[-1] == 8
     assert len((tmp_path / "run" / "records.jsonl").read_text().splitlines()) == 5

@@ -17,7 +17,7 @@ from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning
 from jaxrl.runtime.checkpoint.ownership import OWNER, Workspace, own_steps
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
-from jaxrl.runtime.records.folder import RunFolder
+from jaxrl.runtime.logs.run_folder import RunFolder
 from tests.agents import cartpole
 from tests.test_resume import train
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.runtime.loop.pace import EPISODES, SHARE, SLOW, episodes_within, is_slow, numbers_per_step
 from jaxrl.runtime.run import RunInterrupted, run
+from jaxrl.runtime.training_loop.evaluation_pace import EPISODES, SHARE, SLOW, episodes_within, is_slow, numbers_per_step
 from jaxrl.types import Agent, Env, TimeStep
 from tests import probes
 from tests.agents import small_ppo

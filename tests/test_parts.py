@@ -18,7 +18,7 @@ from jaxrl.builder.components import ready, resolve_model, show
 from jaxrl.models import ActorCriticOutput, actor_critic, from_linen, from_nnx, q_network
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.inputs import example_input
-from jaxrl.runtime.records.folder import first_difference, what_counts
+from jaxrl.runtime.logs.run_folder import first_difference, what_counts
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import RECURRENT, SMALL_ACTOR_CRITIC, SMALL_Q_NETWORK, every_builder, small_dqn, small_ppo

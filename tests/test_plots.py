@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.figures import draw as plots
-from jaxrl.runtime.figures import style as figures
-from jaxrl.runtime.figures.draw import Curve
+from jaxrl.runtime.plots import draw as plots
+from jaxrl.runtime.plots import style as figures
+from jaxrl.runtime.plots.draw import Curve
 from tests.written_runs import EVALUATION, write_run
 
 NAN = np.nan

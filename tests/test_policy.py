@@ -14,14 +14,14 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.rollout.inputs import example_input
+from jaxrl.runtime.checkpoint.convert_states import with_buffers, without_buffers
 from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
 from jaxrl.runtime.checkpoint.restore import read_arrays
-from jaxrl.runtime.checkpoint.states import with_buffers, without_buffers
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
-from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.play.policy import load_policies
+from jaxrl.runtime.evaluation.load_policy import load_policies
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
+from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.spaces.trees import describe_space, realize_space
 from jaxrl.types import AgentState
 from tests import probes
@@ -77,7 +77,7 @@ def test_a_run_from_before_its_length_was_data_still_plays(which: str, runs: Any
         arrays, info = read_arrays(path, **given)
         return {name: x for name, x in arrays.items() if not name.endswith(".total_steps")}, info
 
-    monkeypatch.setattr("jaxrl.runtime.play.policy.read_arrays", without_length)
+    monkeypatch.setattr("jaxrl.runtime.evaluation.load_policy.read_arrays", without_length)
     obs = np.full(4, 0.1, np.float32)
     assert jaxrl.load_policy(tmp_path, which=which)(obs) == jaxrl.load_policy(folder, which=which)(obs)
 

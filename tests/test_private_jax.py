@@ -14,7 +14,7 @@ import pytest
 
 import jaxrl
 from jaxrl.envs.backends import constants
-from jaxrl.runtime.drivers import fused
+from jaxrl.runtime.trainers import fused
 from jaxrl.xla import cache_blocking, fast_random, private_jax
 from jaxrl.xla.ordered_collectives import in_order
 from jaxrl.xla.private_jax import NotInThisJax, known_options

@@ -14,10 +14,10 @@ import pytest
 from jaxrl import make_ppo
 from jaxrl.envs.subprocess.processes import Processes, WorkerRestarted
 from jaxrl.returns import discounts, finished, gae
-from jaxrl.runtime.drivers.asynchronous import AsyncSampler
-from jaxrl.runtime.drivers.pools import begun_anew, open_envs
-from jaxrl.runtime.drivers.sampler import HostSampler
-from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.samplers.asynchronous import AsyncSampler
+from jaxrl.runtime.samplers.host_envs import begun_anew, open_envs
+from jaxrl.runtime.samplers.sampler import HostSampler
+from jaxrl.runtime.samplers.stepper import Stepper
 from tests.batches import ACTIONS, Batch, Once, host
 from tests.test_processes_restart import NOTHING, at, seed_of
 

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 import jaxrl
-from jaxrl.runtime.drivers import programs
+from jaxrl.runtime.trainers import program_cache
 from tests import probes
 from tests.agents import small_ppo
 from tests.hosted import clock
@@ -46,15 +46,15 @@ def test_evaluations_in_a_loop_compile_once(on_host: bool, compiled: list[str]) 
 
 
 def test_what_is_kept_is_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs.evaluation_program.cache_clear()
+    program_cache.evaluation_program.cache_clear()
 
     def play() -> weakref.ref[Any]:
         agent = small_ppo(probes.action_choice())
         jaxrl.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), 2)
-        return weakref.ref(programs.evaluation_program(programs.SameAgent(agent), 2, False, None))
+        return weakref.ref(program_cache.evaluation_program(program_cache.SameAgent(agent), 2, False, None))
 
     first = play()
-    for _ in range(programs.KEPT):
+    for _ in range(program_cache.KEPT):
         play()
     gc.collect()
-    assert first() is None and programs.evaluation_program.cache_info().currsize == programs.KEPT
+    assert first() is None and program_cache.evaluation_program.cache_info().currsize == program_cache.KEPT

@@ -21,9 +21,9 @@ from jaxrl import make_env
 from jaxrl.envs.backends import envpool
 from jaxrl.envs.rendering.gymnax import BODY, FIGURES, FORCE, GOAL, LIMB, REAL_TIME
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.play import policy
-from jaxrl.runtime.play.pictures import drawing
-from jaxrl.runtime.play.video import CAPTION, Shot, check_film, write_film
+from jaxrl.runtime.evaluation.load_policy import load_policy
+from jaxrl.runtime.evaluation.rendering import drawing
+from jaxrl.runtime.evaluation.video import CAPTION, Shot, check_film, write_film
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
 from jaxrl.types import Env, HostEnv
@@ -422,8 +422,7 @@ def test_a_seed_that_diverged(folder: Path, monkeypatch: pytest.MonkeyPatch, cap
         loaded.policy = loaded.policy._replace(params=jax.tree.map(lambda x: x * np.nan, loaded.policy.params))
         return loaded
 
-    load_policy = policy.load_policy
-    monkeypatch.setattr(policy, "load_policy", with_nan)
+    monkeypatch.setattr("jaxrl.runtime.evaluation.load_policy.load_policy", with_nan)
     assert main(["record", str(folder), "--seed", "2"]) == 2
     assert "seed=2 of" in (err := capsys.readouterr().err) and "diverged" in err
 
@@ -434,7 +433,7 @@ def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_run_on_an_environment_without_a_drawing(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("jaxrl.runtime.play.pictures.drawing", lambda env: drawing(env._replace(render=None)))
+    monkeypatch.setattr("jaxrl.runtime.evaluation.rendering.drawing", lambda env: drawing(env._replace(render=None)))
     assert main(["record", str(folder)]) == 2
     assert "gymnax:CartPole-v1 cannot be drawn: its observations are Box(4,), and it has no render." in capsys.readouterr().err
 

@@ -22,7 +22,7 @@ from jaxrl.replay.hindsight import HindsightState, hindsight_replay
 from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.loop.session import Chunk
+from jaxrl.runtime.training_loop.session import Chunk
 from jaxrl.training import freezing, run_iterations
 from tests.agents import assert_bit_equal, run_steps, small_dqn
 from tests.hosted import hosted

@@ -23,12 +23,12 @@ from jaxrl.runtime.checkpoint import saver as saving
 from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.store import PendingSave
-from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.drivers.host import HostDriver
-from jaxrl.runtime.loop.session import Chunk
-from jaxrl.runtime.records.folder import RunFolder
+from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.run import RunDiverged, RunInterrupted, resume, run
 from jaxrl.runtime.system import devices
+from jaxrl.runtime.trainers.fused import FusedDriver
+from jaxrl.runtime.trainers.host import HostDriver
+from jaxrl.runtime.training_loop.session import Chunk
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import assert_bit_equal, cartpole, each_family, small_dqn, small_ppo

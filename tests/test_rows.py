@@ -84,7 +84,7 @@ import sys
 sys.modules["jax"] = None  # an import of it fails
 import numpy as np
 from gymnasium import spaces
-from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.types import HostEnv, HostStep
 
 class Envs:

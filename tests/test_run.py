@@ -22,16 +22,16 @@ import jaxrl
 from jaxrl.runtime import run as run_module
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.checkpoint.restore import restore
-from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.figures import draw as plots
-from jaxrl.runtime.figures.statistics import seed_interval
-from jaxrl.runtime.loop.plan import check_members, check_seeds, make_plan
-from jaxrl.runtime.records.origin import commit
-from jaxrl.runtime.records.record import FIRST_COLUMNS, OF_EVALUATIONS
+from jaxrl.runtime.console.progress import Lines, duration, short, spread
+from jaxrl.runtime.console.streams import Screen
+from jaxrl.runtime.logs.provenance import commit
+from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
+from jaxrl.runtime.plots import draw as plots
+from jaxrl.runtime.plots.statistics import seed_interval
 from jaxrl.runtime.run import run
-from jaxrl.runtime.screen.progress import Lines, duration, short, spread
-from jaxrl.runtime.screen.streams import Screen
 from jaxrl.runtime.system import devices
+from jaxrl.runtime.trainers.fused import FusedDriver
+from jaxrl.runtime.training_loop.plan import check_members, check_seeds, make_plan
 from jaxrl.training import evaluation_key
 from jaxrl.types import Agent
 from tests import probes
@@ -374,7 +374,7 @@ def test_seeds_have_hyperparams_of_their_own_and_a_diverged_one_is_named_once(ca
 def test_panel_in_a_terminal() -> None:
     from rich.console import Console
 
-    from jaxrl.runtime.screen.progress import Live
+    from jaxrl.runtime.console.progress import Live
 
     console = Console(force_terminal=True, width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115 - until the test ends
     live = Live("PPO · Env · 2 seeds", 1000, console)

@@ -14,12 +14,12 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.metrics import merge
 from jaxrl.rollout.collect import concat_rollouts, example_rollout
-from jaxrl.runtime.drivers.asynchronous import AsyncSampler
-from jaxrl.runtime.drivers.diagnostics import LAG, LOGGED, MOST_LAG, PARTS, TIMED
-from jaxrl.runtime.drivers.host import HostDriver
-from jaxrl.runtime.drivers.sampler import HostSampler
-from jaxrl.runtime.drivers.samplers import SAMPLERS
-from jaxrl.runtime.drivers.stepping import Stepper
+from jaxrl.runtime.samplers.asynchronous import AsyncSampler
+from jaxrl.runtime.samplers.by_name import SAMPLERS
+from jaxrl.runtime.samplers.diagnostics import LAG, LOGGED, MOST_LAG, PARTS, TIMED
+from jaxrl.runtime.samplers.sampler import HostSampler
+from jaxrl.runtime.samplers.stepper import Stepper
+from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Agent, HostStep
 from tests import probes
 from tests.actor_pools import keys, policies

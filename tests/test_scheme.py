@@ -15,8 +15,8 @@ from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.models import actor_critic
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import SCHEMES, Scheme, describe, resolve_scheme
+from jaxrl.runtime.cli.commands.train import RunOptions
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.cli.train import RunOptions
 from jaxrl.types import Agent
 from tests import probes
 from tests.actor_pools import nothing_left

@@ -9,8 +9,8 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime.actors.scheme import SCHEMES
-from jaxrl.runtime.drivers.diagnostics import LAG, MOST_LAG, STALENESS
-from jaxrl.runtime.records.record import TRAINING_RETURN
+from jaxrl.runtime.logs.records import TRAINING_RETURN
+from jaxrl.runtime.samplers.diagnostics import LAG, MOST_LAG, STALENESS
 
 ENV = "envpool:CartPole-v1"
 CASES: dict[str, tuple[Any, dict[str, Any], int]] = {

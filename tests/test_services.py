@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl.runtime.records.services import TensorBoard, WeightsAndBiases, member_names
+from jaxrl.runtime.logs.trackers import TensorBoard, WeightsAndBiases, member_names
 from jaxrl.runtime.run import run
 from tests.agents import cartpole
 from tests.test_sinks import SEEDS, record

@@ -13,8 +13,8 @@ import pytest
 from jaxrl.runtime import run as run_module
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.checkpoint.restore import restore
-from jaxrl.runtime.loop import interrupt
 from jaxrl.runtime.run import RunDiverged, RunInterrupted, run
+from jaxrl.runtime.training_loop import signals
 from jaxrl.types import Agent, Max, Mean
 from tests import probes
 from tests.agents import small_ppo
@@ -80,7 +80,7 @@ def test_ctrl_c_is_not_lost_in_the_last_chunk(agent: Agent, monkeypatch: pytest.
 def test_a_second_ctrl_c_does_not_wait(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     def twice() -> None:
         press_ctrl_c()
-        monkeypatch.setattr(interrupt, "ECHO", 0.0)  # as if that had been a while ago
+        monkeypatch.setattr(signals, "ECHO", 0.0)  # as if that had been a while ago
         press_ctrl_c()
 
     driver = faked(monkeypatch, {1: twice})

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from jaxrl.runtime.checkpoint.manifest import steps
-from jaxrl.runtime.records.folder import CHECKPOINTS
+from jaxrl.runtime.logs.run_folder import CHECKPOINTS
 from tests.children import soon
 from tests.several_runs import call, plain_leaves
 from tests.test_several_processes import ROOT, free_port

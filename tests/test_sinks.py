@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.runtime.records.record import Record
-from jaxrl.runtime.records.sinks import Csv, JsonLines, read_records
+from jaxrl.runtime.logs.files import Csv, JsonLines, read_records
+from jaxrl.runtime.logs.records import Record
 
 SEEDS = [3, 8]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import trim_mean
 
-from jaxrl.runtime.figures.statistics import seed_interval, trimmed_mean
+from jaxrl.runtime.plots.statistics import seed_interval, trimmed_mean
 
 NAN = np.nan
 

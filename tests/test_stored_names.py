@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 import pytest
-from jaxrl.presets import PRESETS
-from jaxrl.spec import describe
-from jaxrl.trust import import_object, import_part
 
-from jaxrl import trust
+from jaxrl.algorithms.presets import PRESETS
+from jaxrl.builder import trusted_imports
+from jaxrl.builder.spec import describe
+from jaxrl.builder.trusted_imports import import_object, import_part
 from jaxrl.intrinsic import rnd
 from tests.agents import every_rule, small
 
@@ -53,11 +53,11 @@ def test_a_name_leads_to_what_it_names(path: str) -> None:
 
 @pytest.mark.parametrize(("keyword", "path"), [(keyword, path) for keyword, paths in COMPONENTS.items() for path in paths])
 def test_components_of_a_folder_are_trusted(keyword: str, path: str) -> None:
-    assert import_part(path, keyword, result=trust.RESULTS[keyword]) is import_object(path)
+    assert import_part(path, keyword, result=trusted_imports.RESULTS[keyword]) is import_object(path)
 
 
 def test_rooms_that_data_may_name() -> None:
-    assert trust.ROOMS == ("jaxrl.distributions", "jaxrl.intrinsic", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
+    assert trusted_imports.ROOMS == ("jaxrl.distributions", "jaxrl.intrinsic", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
 
 
 def test_results_name_builders_and_components_that_are_listed() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.runtime.screen.streams import Screen
+from jaxrl.runtime.console.streams import Screen
 from tests.test_cli import ENV, SMALL, start
 
 GONE = "jaxrl: stdout cannot be written to ({}): going on without a display\n"

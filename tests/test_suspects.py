@@ -14,10 +14,10 @@ from gymnasium import spaces
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.cli import main as cli
-from jaxrl.runtime.drivers.fused import FusedDriver
-from jaxrl.runtime.drivers.host import HostDriver
-from jaxrl.runtime.drivers.suspects import Lookout, Suspects, of_rollout
 from jaxrl.runtime.run import RunDiverged, run
+from jaxrl.runtime.trainers.fused import FusedDriver
+from jaxrl.runtime.trainers.host import HostDriver
+from jaxrl.runtime.trainers.non_finite import Lookout, Suspects, of_rollout
 from jaxrl.types import Env, Rollout, StepInput, TimeStep
 from tests import probes
 from tests.agents import small_dqn, small_ppo

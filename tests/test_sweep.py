@@ -19,14 +19,14 @@ from jaxrl.agent import with_length
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.optimize.schedules import scheduled
 from jaxrl.runtime import sweep as sweep_module
-from jaxrl.runtime.cli import sweep as sweep_command
 from jaxrl.runtime.cli import sweep_job
+from jaxrl.runtime.cli.commands import sweep as sweep_command
+from jaxrl.runtime.cli.commands.sweep import Result, collect
+from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.cli.sweep import Result, collect
-from jaxrl.runtime.cli.train import parse
-from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
+from jaxrl.runtime.training_loop.plan import check_hyperparams, check_members, check_seeds, make_plan
 from jaxrl.settings.validation import merge_hyperparams
 from tests.agents import gymnax_id
 

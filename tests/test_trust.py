@@ -26,11 +26,11 @@ from jaxrl.builder.spec import build_again, check_env_id, modules_outside, unimp
 from jaxrl.builder.trusted_imports import ROOMS, Untrusted, check_trust, import_part
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.loop.files import Output, RunFiles
-from jaxrl.runtime.play.saved_runs import Rules, evaluate_run
-from jaxrl.runtime.records.folder import RunFolder
-from jaxrl.runtime.records.origin import commit
+from jaxrl.runtime.evaluation.evaluate_runs import Rules, evaluate_run
+from jaxrl.runtime.logs.provenance import commit
+from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
+from jaxrl.runtime.training_loop.run_files import Output, RunFiles
 from tests.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, small_ppo, tiny
 
 SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}

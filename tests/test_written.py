@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.runtime.checkpoint.manifest import render
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.records.written import NEEDED_OF_RECORD, PER_SEED, check_config, check_record
+from jaxrl.runtime.logs.schema import NEEDED_OF_RECORD, PER_SEED, check_config, check_record
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 
 

@@ -23,7 +23,7 @@ from jaxrl.runtime.checkpoint import manifest
 from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.checkpoint.manifest import CheckpointError
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.drivers.host import evaluate_host
+from jaxrl.runtime.trainers.host import evaluate_host
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import small_ppo

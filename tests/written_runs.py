@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.runtime.checkpoint import manifest
-from jaxrl.runtime.records.sinks import JsonLines
+from jaxrl.runtime.logs.files import JsonLines
 
 EVALUATION, TRAINING = "evaluation/episodic_return", "charts/episodic_return"
 

@@ -19,23 +19,23 @@ from jaxrl.agent import check_agent, with_length
 from jaxrl.builder.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
-from jaxrl.runtime.checkpoint.states import check_seal
+from jaxrl.runtime.checkpoint.convert_states import check_seal
 from jaxrl.runtime.checkpoint.transfer import check_which, describe_source
-from jaxrl.runtime.drivers.layout import learns_alike
-from jaxrl.runtime.drivers.samplers import check_overlap, check_sampler
-from jaxrl.runtime.hosts.group import current
-from jaxrl.runtime.loop.driving import check_one_way, check_shared_out, devices_for, open_driver
-from jaxrl.runtime.loop.files import Output, RunFiles, check_output
-from jaxrl.runtime.loop.interrupt import Interrupted, end_in_a_line, handled
-from jaxrl.runtime.loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
-from jaxrl.runtime.loop.session import OnChunk, Session
-from jaxrl.runtime.loop.telling import gap_in_words
-from jaxrl.runtime.loop.together import check_alike, open_folder
-from jaxrl.runtime.records.folder import WORKERS, read_config
-from jaxrl.runtime.records.record import as_arrays
-from jaxrl.runtime.screen.progress import Progress, make_progress
+from jaxrl.runtime.console.progress import Progress, make_progress
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.logs.records import as_arrays
+from jaxrl.runtime.logs.run_folder import WORKERS, read_config
+from jaxrl.runtime.samplers.by_name import check_overlap, check_sampler
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.runtime.system.warn import warn
+from jaxrl.runtime.trainers.device_layout import learns_alike
+from jaxrl.runtime.training_loop.agreement import check_alike, open_folder
+from jaxrl.runtime.training_loop.open_trainer import check_one_way, check_shared_out, devices_for, open_driver
+from jaxrl.runtime.training_loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
+from jaxrl.runtime.training_loop.reporting import gap_in_words
+from jaxrl.runtime.training_loop.run_files import Output, RunFiles, check_output
+from jaxrl.runtime.training_loop.session import OnChunk, Session
+from jaxrl.runtime.training_loop.signals import Interrupted, end_in_a_line, handled
 from jaxrl.settings.aliases import says_keywords
 from jaxrl.settings.validation import check_switches, whole
 from jaxrl.types import Agent, PyTree

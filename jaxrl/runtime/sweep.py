@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from jaxrl.algorithms.presets import words
 from jaxrl.envs.subprocess.interpreter import python_command
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
-from jaxrl.runtime.loop.interrupt import SIGNALS, Interrupted, handled
-from jaxrl.runtime.records.folder import contents, plain
+from jaxrl.runtime.logs.run_folder import contents, plain
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically
+from jaxrl.runtime.training_loop.signals import SIGNALS, Interrupted, handled
 from jaxrl.settings.aliases import hint_or, nearest
 from jaxrl.settings.validation import check_count, check_switches, checked, setting_types, split_settings
 
@@ -92,7 +92,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
 
 def _checked(sweep: SweepFile) -> SweepFile:
     """A sweep whose every combination could be built, whatever the environment; whole numbers as integers."""
-    from jaxrl.runtime.loop.plan import check_members, check_seeds
+    from jaxrl.runtime.training_loop.plan import check_members, check_seeds
 
     entry = ALGORITHMS[sweep.algorithm]
     _, config, hyperparams = entry.load()

@@ -15,9 +15,9 @@ from jaxrl.metrics import all_reduce
 from jaxrl.parallel import DATA, check_devices, declared_axes, make_mesh, specs_of
 from jaxrl.rollout.collect import JOINED
 from jaxrl.runtime.actors.pool import ActorPool
-from jaxrl.runtime.drivers.diagnostics import Stopwatch, gradient_staleness, policy_lag
-from jaxrl.runtime.drivers.host import HostDriver, HostLearner
+from jaxrl.runtime.samplers.diagnostics import Stopwatch, gradient_staleness, policy_lag
 from jaxrl.runtime.system.devices import shard_count
+from jaxrl.runtime.trainers.host import HostDriver, HostLearner
 from jaxrl.types import Agent, AgentState, Mean, Metrics, PyTree, Rollout
 from jaxrl.xla.ordered_collectives import in_order
 from jaxrl.xla.seed_axis import over_seeds

@@ -16,14 +16,14 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.metrics import merge
 from jaxrl.rollout.collect import episode_metrics
-from jaxrl.runtime.actors.cut import cut_rows, enough
-from jaxrl.runtime.actors.dispatch import Dispatcher, Ticket
-from jaxrl.runtime.actors.member import Member, shares
+from jaxrl.runtime.actors.dispatcher import Dispatcher, Ticket
 from jaxrl.runtime.actors.messages import Job, plain_leaves, rollout_of
-from jaxrl.runtime.drivers.diagnostics import Stopwatch, WorkerState
-from jaxrl.runtime.drivers.sampler import host_env
+from jaxrl.runtime.actors.stragglers import cut_rows, enough
+from jaxrl.runtime.actors.worker_handle import Member, shares
+from jaxrl.runtime.samplers.diagnostics import Stopwatch, WorkerState
+from jaxrl.runtime.samplers.sampler import host_env
 from jaxrl.runtime.system.devices import threads_per_worker
-from jaxrl.runtime.system.variables import cpu_devices
+from jaxrl.runtime.system.environment_variables import cpu_devices
 from jaxrl.settings.aliases import unknown
 from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout

@@ -16,8 +16,7 @@ from jaxrl.builder.spec import build
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.child import attend
 from jaxrl.envs.subprocess.shared_memory import received
-from jaxrl.runtime.actors.central import with_threads
-from jaxrl.runtime.actors.cut import CutSampler
+from jaxrl.runtime.actors.central_inference import with_threads
 from jaxrl.runtime.actors.messages import (
     CLOSE,
     POLICY,
@@ -35,8 +34,9 @@ from jaxrl.runtime.actors.messages import (
     policy_like,
     rollout_of,
 )
-from jaxrl.runtime.drivers.buffer import RolloutBuffer
-from jaxrl.runtime.drivers.sampler import ACTED, CAME, INPUTS, HostSampler
+from jaxrl.runtime.actors.stragglers import CutSampler
+from jaxrl.runtime.samplers.rollout_buffer import RolloutBuffer
+from jaxrl.runtime.samplers.sampler import ACTED, CAME, INPUTS, HostSampler
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.types import Key, Metrics, Policy, PyTree
 from jaxrl.xla.seed_axis import over_seeds

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jaxrl.runtime.checkpoint.leaves import LeafSpec, is_dtype
-from jaxrl.runtime.records.origin import installed_versions
+from jaxrl.runtime.logs.provenance import installed_versions
 from jaxrl.runtime.system.disk import absolute, open_regular, parse_json, read_regular, replacing
 
 FORMAT, READABLE = 2, (1, 2)

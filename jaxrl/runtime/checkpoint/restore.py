@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxrl.runtime.checkpoint import leaves, manifest
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, CheckpointWarning, Damage, step_folders, steps
-from jaxrl.runtime.checkpoint.quiet import Quiet
-from jaxrl.runtime.hosts.group import current
-from jaxrl.runtime.records.folder import CHECKPOINTS
-from jaxrl.runtime.records.origin import installed_versions
+from jaxrl.runtime.checkpoint.silence_orbax import Quiet
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.logs.provenance import installed_versions
+from jaxrl.runtime.logs.run_folder import CHECKPOINTS
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.runtime.checkpoint import manifest
+from jaxrl.runtime.checkpoint.convert_states import without_buffers
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, latest_step
 from jaxrl.runtime.checkpoint.ownership import check_unfinished
 from jaxrl.runtime.checkpoint.restore import read_info
-from jaxrl.runtime.checkpoint.states import without_buffers
 from jaxrl.runtime.checkpoint.store import PendingSave
-from jaxrl.runtime.hosts.group import current
-from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, RECORDS, RunFolder, plain, set_aside
-from jaxrl.runtime.records.record import Record
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.logs.records import Record
+from jaxrl.runtime.logs.run_folder import BEST, CHECKPOINTS, CONFIG, RECORDS, RunFolder, plain, set_aside
 from jaxrl.runtime.system.disk import move_damaged
 from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree

@@ -19,8 +19,8 @@ from typing import Any
 from jaxrl.runtime.checkpoint import leaves, manifest
 from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointError, CheckpointWarning, Damage, step_folders
 from jaxrl.runtime.checkpoint.ownership import Workspace, check_unfinished, is_own, own_steps
-from jaxrl.runtime.checkpoint.quiet import Quiet
-from jaxrl.runtime.hosts.group import current
+from jaxrl.runtime.checkpoint.silence_orbax import Quiet
+from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.system.disk import move_damaged, savable
 from jaxrl.runtime.system.warn import warn
 from jaxrl.settings.validation import check_count

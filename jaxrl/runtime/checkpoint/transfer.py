@@ -15,8 +15,8 @@ import numpy as np
 from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.checkpoint.manifest import latest_step
 from jaxrl.runtime.checkpoint.restore import read_arrays
-from jaxrl.runtime.hosts.group import current
-from jaxrl.runtime.records.folder import BEST, CHECKPOINTS, CONFIG, read_config
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.logs.run_folder import BEST, CHECKPOINTS, CONFIG, read_config
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.settings.aliases import nearest, shortened
 from jaxrl.types import PyTree

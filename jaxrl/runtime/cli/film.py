@@ -12,11 +12,11 @@ import numpy as np
 
 from jaxrl.rollout.collect import advance, init_actor
 from jaxrl.runtime.cli.flags import PlayOptions
-from jaxrl.runtime.drivers.stepping import Stepper
-from jaxrl.runtime.play.pictures import Drawing
-from jaxrl.runtime.play.saved_runs import episode_key
-from jaxrl.runtime.play.video import Shot, captioned
-from jaxrl.runtime.screen.progress import number
+from jaxrl.runtime.console.progress import number
+from jaxrl.runtime.evaluation.evaluate_runs import episode_key
+from jaxrl.runtime.evaluation.rendering import Drawing
+from jaxrl.runtime.evaluation.video import Shot, captioned
+from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.training import check_pure
 from jaxrl.types import Agent, HostEnv, Key, Policy
 

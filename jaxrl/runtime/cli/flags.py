@@ -16,7 +16,7 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxrl.algorithms.presets import words
-from jaxrl.runtime.screen.tables import folded
+from jaxrl.runtime.console.tables import folded
 from jaxrl.settings.aliases import called_here, instead_of
 
 T = TypeVar("T")

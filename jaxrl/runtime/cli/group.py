@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from jaxrl.runtime.hosts.place import COORDINATOR, NUM_PROCESSES
+from jaxrl.runtime.distributed.cluster import COORDINATOR, NUM_PROCESSES
 
 
 def join_group(distributed: bool, out: str | None) -> None:

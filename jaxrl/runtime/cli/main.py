@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TextIO, cast
 
-from jaxrl.runtime.hosts.place import PORT_TAKEN
-from jaxrl.runtime.hosts.roll_call import PortTaken
-from jaxrl.runtime.loop.interrupt import DEBUG_VARIABLE, leave_while_loading
-from jaxrl.runtime.screen.streams import Screen, discard
-from jaxrl.runtime.screen.tables import folded, plain_table
+from jaxrl.runtime.console.streams import Screen, discard
+from jaxrl.runtime.console.tables import folded, plain_table
+from jaxrl.runtime.distributed.cluster import PORT_TAKEN
+from jaxrl.runtime.distributed.rendezvous import PortTaken
 from jaxrl.runtime.system.disk import check_here
+from jaxrl.runtime.training_loop.signals import DEBUG_VARIABLE, leave_while_loading
 from jaxrl.settings.aliases import unknown
 from jaxrl.version import __version__
 
 if TYPE_CHECKING:
-    from jaxrl.runtime.hosts.group import Group
+    from jaxrl.runtime.distributed.group import Group
 
 BROKEN_PIPE, FAILURE, USAGE_ERROR = 1, 1, 2
 
@@ -110,7 +110,7 @@ def run_and_exit(command: Callable[[], int] | None = None) -> None:
 
 def _group() -> Group | None:
     """The other processes that this one trains with, if it has joined some."""
-    hosts = sys.modules.get("jaxrl.runtime.hosts.group")
+    hosts = sys.modules.get("jaxrl.runtime.distributed.group")
     return None if hosts is None or hosts.current().is_alone else hosts.current()
 
 
@@ -164,4 +164,4 @@ def _dispatch(args: list[str]) -> int:
         raise unknown("command", args[0], list(COMMANDS))
     if args[0] != "doctor":  # which tells of it among all else
         check_here()
-    return importlib.import_module(f"jaxrl.runtime.cli.{args[0]}").main(args[1:])
+    return importlib.import_module(f"jaxrl.runtime.cli.commands.{args[0]}").main(args[1:])

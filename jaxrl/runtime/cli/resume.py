@@ -55,7 +55,7 @@ def parse_resume(args: Sequence[str]) -> ResumeOptions:
 def resume(args: Sequence[str]) -> int:
     options = parse_resume(args)
     join_group(options.distributed, options.resume)
-    from jaxrl.runtime.records.folder import read_config
+    from jaxrl.runtime.logs.run_folder import read_config
     from jaxrl.runtime.run import resume as go_on
     from jaxrl.runtime.system.devices import request_devices_for
 

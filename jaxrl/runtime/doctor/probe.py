@@ -59,8 +59,8 @@ def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     from jaxrl.registry import ALGORITHMS
-    from jaxrl.runtime.drivers.layout import open_fused
     from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
+    from jaxrl.runtime.trainers.device_layout import open_fused
 
     enable_compilation_cache()
     request_cpu_devices()

@@ -1,0 +1,100 @@
+"""Workers that only step, and a policy that acts in this process, in batches over all of them (GA3C, SEED)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl.envs import make_env
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
+from jaxrl.envs.subprocess.processes import Processes
+from jaxrl.runtime.samplers.diagnostics import WorkerState
+from jaxrl.runtime.samplers.sampler import SamplerFn, host_env
+from jaxrl.types import Agent, HostEnv, HostEnvs, Key, Metrics, OpenFn, Policy, Rollout
+
+
+class CentralSampler:
+    """A sampler of this process, whose environments are stepped by worker processes that never import jax."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        seeds: Sequence[int],
+        sampler: SamplerFn,
+        num_workers: int,
+        max_restarts: int,
+        timeout: float,
+        log_folder: Path | None,
+    ) -> None:
+        """
+        Args:
+          sampler: who steps when; see ``drivers.samplers``.
+          num_workers: over all seeds, of which each has one at least.
+          max_restarts, timeout, log_folder: see ``Processes``.
+        """
+        self.opened: list[Processes] = []
+        each = math.ceil(num_workers / len(seeds))
+        env = in_processes(agent, each, self.opened, max_restarts=max_restarts, timeout=timeout, log_folder=log_folder)
+        running: Any = sampler(agent._replace(env=env), seeds)
+        self.sampler, self.watch = running, running.watch
+
+    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
+        try:
+            collected: tuple[Rollout, Metrics] = self.sampler.collect(policy, key)
+            return collected
+        except (EnvironmentFailed, ChildProcessError, TimeoutError) as error:
+            raise WorkerFailed(str(error)) from error
+
+    @property
+    def restarts(self) -> list[int]:
+        """Of each worker."""
+        return [number for processes in self.opened for number in processes.restarts]
+
+    def workers(self) -> list[WorkerState]:
+        """What a run shows of them: they step together, so none has a rate of its own."""
+        return [WorkerState(math.nan, math.nan, number) for number in self.restarts]
+
+    def close(self) -> None:
+        self.sampler.close()
+
+
+def in_processes(agent: Agent, num_workers: int, opened: list[Processes] | None = None, **settings: Any) -> HostEnv:
+    """The agent's environment, each batch of which is stepped by so many processes.
+
+    Args:
+      opened: gets what is opened.
+      settings: of ``Processes``.
+    """
+    env = host_env(agent)
+
+    def anywhere(open: OpenFn) -> OpenFn:
+        def start(num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
+            workers = min(num_workers, num_envs)
+            processes = Processes(env.name, open, num_envs, seed, first_id, num_workers=workers, **settings)
+            if opened is not None:
+                opened.append(processes)
+            return processes
+
+        return start
+
+    scored = env.open_eval or env.open
+    return env._replace(open=anywhere(with_threads(agent).open), open_eval=anywhere(scored))
+
+
+def is_threaded(agent: Agent) -> bool:
+    """Whether batches of its environment are stepped by threads of their own, as envpool's are."""
+    name = agent.spec.get("env")
+    return isinstance(name, str) and name.startswith("envpool:")
+
+
+def with_threads(agent: Agent, num_threads: int = 1) -> HostEnv:
+    """The agent's environment with so many threads, where it has threads and was not told how many."""
+    name = agent.spec.get("env", "")
+    if not is_threaded(agent) or "num_threads" in name:
+        return host_env(agent)
+    made = make_env(name, num_threads=num_threads)
+    assert isinstance(made, HostEnv)
+    return made

@@ -1,0 +1,310 @@
+"""What hands rollouts out to workers, minds them, and replaces those that fail: a thread of the learner's process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.envs.subprocess.child import GRACE, RemoteTraceback, WorkerFailed, end_all
+from jaxrl.envs.subprocess.inbox import Garbled
+from jaxrl.runtime.actors.messages import (
+    CLOSE,
+    POLICY,
+    ROLLOUT,
+    Collect,
+    Done,
+    Failed,
+    Filled,
+    Ready,
+    Shapes,
+    of_all,
+    part_of,
+)
+from jaxrl.runtime.actors.rollout_memory import Blocks, Progress, Ticket
+from jaxrl.runtime.actors.worker_handle import Member
+from jaxrl.runtime.samplers.diagnostics import WorkerState
+from jaxrl.runtime.system.clock import LOOK, Ran
+
+
+class Dispatcher:
+    """Workers, tickets and the memory between them. Whoever asks for rollouts does so from one other thread."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        num_envs: int,
+        *,
+        newest: bool,
+        by_parts: bool = False,
+        enough: int | None = None,
+        max_restarts: int,
+        timeout: float,
+        note: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+          newest: a worker takes the newest parameters, and not those that its rollout was asked for with.
+          by_parts: what workers have done is taken as it comes (``next_part``), and not rollout by rollout.
+          enough: once so many have finished a rollout, the others are to cut theirs short; None: all finish.
+        """
+        self.members, self.num_envs, self.newest = members, num_envs, newest
+        self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
+        self.by_parts, self.enough = by_parts, enough or len(members)
+        self.arrivals: SimpleQueue[tuple[Ticket, Member] | None] = SimpleQueue()
+        self.tickets: dict[int, Ticket] = {}
+        self.asked = 0
+        self.policies, self.rollouts = Blocks(POLICY), Blocks(ROLLOUT)
+        self.current: tuple[int, np.ndarray] | None = None
+        """The newest policy, and its version."""
+        self.using: dict[int, int] = {}
+        """Worker -> the policy that it reads."""
+        self.seconds: dict[str, float] = {}
+        """What workers spent their time on, their mean."""
+        self.restarts = 0
+        self.error: BaseException | None = None
+        self.lock = threading.Lock()
+        self.released: deque[int] = deque()
+        """Rollouts that nobody reads any more; filled from wherever garbage is collected, so without the lock."""
+        self.progress = Progress(len(members))
+        self.asleep, self.bell = os.pipe()
+        self.ran = Ran()
+        self.closing = False
+        self.started = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="jaxrl-actors", daemon=True)
+
+    # ------------------------------------------------------------------------------------------------------ the learner's thread
+
+    def start(self) -> None:
+        """Start all workers, and wait until their environments are open."""
+        self.thread.start()
+        self.started.wait()
+        if self.error is not None:
+            raise self.error
+
+    def ask(self, policy: Sequence[Any], version: np.ndarray, key_data: np.ndarray) -> Ticket:
+        """Ask for one more rollout."""
+        leaves = [np.asarray(x) for x in policy]  # which waits for the program that makes them
+        with self.lock:
+            index = self._publish(leaves, version)
+            rollout = self.rollouts.take(len(self.members) if self.by_parts else 1)
+            ticket = Ticket(self.asked, key_data, index, rollout, version, len(self.members))
+            self.tickets[ticket.number] = ticket
+            self.asked += 1
+        self._ring()
+        return ticket
+
+    def publish(self, policy: Sequence[Any], version: np.ndarray) -> None:
+        """Let workers that take the newest parameters have these."""
+        leaves = [np.asarray(x) for x in policy]
+        with self.lock:
+            self._publish(leaves, version)
+
+    def _publish(self, leaves: Sequence[np.ndarray], version: np.ndarray) -> int:
+        self._check_open()
+        while self.released:
+            self.rollouts.users[self.released.popleft()] -= 1
+        self.policies.shape([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves])
+        index = self.policies.take()
+        for mine, new in zip(self.policies.views[index], leaves, strict=True):
+            np.copyto(mine, new)
+        if self.newest and self.current is not None:
+            self.policies.users[self.current[0]] -= 1
+        self.current = index, version
+        return index
+
+    def result(self, ticket: Ticket) -> Filled:
+        """Wait for a rollout. Its memory serves again when nobody holds any of it any more."""
+        ticket.over.wait()
+        with self.lock:
+            if ticket.waiting:
+                self._check_open()
+            filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
+            return filled
+
+    def next_part(self) -> tuple[Ticket, Member, Filled]:
+        """Wait for what some worker has done, the first that nobody has had yet; for pools that give rollouts part by part."""
+        while (arrived := self.arrivals.get()) is None:
+            self.arrivals.put(None)  # for whoever asks again
+            self._check_open()
+        ticket, member = arrived
+        with self.lock:
+            filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
+        return ticket, member, part_of(filled, member.job)
+
+    def spent(self) -> dict[str, float]:
+        """Seconds that workers spent since this was asked last, their mean, by ``diagnostics.PARTS``."""
+        with self.lock:
+            spent, self.seconds = self.seconds, {}
+        return spent
+
+    def states(self) -> list[WorkerState]:
+        """Of the workers, since this was asked last."""
+        return [member.state() for member in self.members]
+
+    def close(self) -> None:
+        """End all workers."""
+        if self.closing:
+            return
+        self.closing = True
+        self._ring()
+        if self.thread is threading.current_thread():  # garbage is collected there, too, and who is told of a fault may close
+            threading.Thread(target=self._release, daemon=True).start()
+        else:
+            self._release()
+
+    def _release(self) -> None:
+        if self.thread.ident is not None:
+            self.thread.join()
+        os.close(self.asleep)
+        os.close(self.bell)
+        for blocks in (self.policies, self.rollouts):
+            blocks.close()
+        self.progress.close()
+
+    def _check_open(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.closing:
+            raise RuntimeError("this pool of actors is closed")
+
+    def _ring(self) -> None:
+        os.write(self.bell, b".")
+
+    # ------------------------------------------------------------------------------------------------------------ its own thread
+
+    def _run(self) -> None:
+        try:
+            for member in self.members:
+                member.start(self.progress.memory)
+            while not self.closing:
+                self._turn()
+        except BaseException as error:
+            self.error = error
+        finally:
+            grace = GRACE if self.started.is_set() else 0.0  # those that are still importing do not hear
+            end_all([member.child for member in self.members if hasattr(member, "child")], CLOSE, grace)
+            self.started.set()
+            self.arrivals.put(None)
+            for ticket in list(self.tickets.values()):
+                ticket.over.set()
+
+    def _turn(self) -> None:
+        """Wait until something happens, and answer it."""
+        by_connection: dict[Any, Member] = {member.child.connection: member for member in self.members}
+        for ready in wait([*by_connection, self.asleep], LOOK):
+            if ready == self.asleep:
+                os.read(self.asleep, 4096)
+            else:
+                self._hear(by_connection[ready])
+        if self.ran.is_due:
+            now = self.ran.look()
+            for member in self.members:
+                if trouble := member.trouble(int(self.progress.rows[member.job.worker]), self.timeout, now):
+                    self._replace(member, trouble)
+        with self.lock:
+            for member in self.members:
+                self._send(member)
+
+    def _hear(self, member: Member) -> None:
+        try:
+            said = member.child.receive()
+        except (EOFError, OSError):
+            return self._replace(member, member.child.how_it_ended())
+        except Garbled as error:
+            return self._replace(member, str(error))
+        for told in said:
+            if isinstance(told, Failed):
+                return self._replace(member, f"failed: {told.message}", told.traceback)
+            if not isinstance(told, Ready | Shapes | Done):
+                return self._replace(member, str(Garbled()))
+            with self.lock:
+                self._take(member, told)
+
+    def _take(self, member: Member, told: Ready | Shapes | Done) -> None:
+        if isinstance(told, Ready):
+            member.ready = True
+            if all(each.ready for each in self.members):
+                self.started.set()
+        elif isinstance(told, Shapes):
+            self.rollouts.shape(of_all(told.rows, self.num_envs, len(self.members)))
+            member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
+        else:
+            self._finished(member, told)
+
+    def _send(self, member: Member) -> None:
+        """Let a worker begin its next rollout, if there is one."""
+        ticket = self.tickets.get(member.next_ticket)
+        if ticket is None or member.busy or not member.ready:
+            return
+        assert self.current is not None
+        index, version = self.current if self.newest else (ticket.policy, ticket.acted[member.job.worker])
+        ticket.acted[member.job.worker] = member.acted = version
+        self.policies.users[index] += 1
+        self.using[member.job.worker] = index
+        member.give(*self.policies.memory[index])
+        if self.rollouts.shapes is not None:
+            member.give(*self.rollouts.memory[ticket.rollout])
+        member.busy, member.since = True, None
+        member.child.send(Collect(ticket.number, ticket.rollout, index, ticket.key_data))
+
+    def _finished(self, member: Member, done: Done) -> None:
+        ticket = self.tickets[member.next_ticket]
+        self._put_down(member)
+        member.warm = True
+        member.next_ticket += 1
+        mine = part_of(self.rollouts.views[ticket.rollout], member.job)
+        last = jax.tree.map(lambda x: x[:, -1].copy(), mine.inputs)
+        member.job = member.job._replace(after=last)
+        for part, seconds in done.seconds.items():
+            self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(self.members)
+        ticket.losses[member.job.worker], ticket.rows[member.job.worker] = done.losses, done.rows
+        assert self.current is not None
+        num_seeds, _, num_envs = mine.came.reward.shape
+        steps, lag = num_seeds * done.rows * num_envs, float(np.mean(self.current[1] - member.acted))
+        member.done.append((steps, sum(done.seconds.values()), lag))
+        ticket.waiting.discard(member.job.worker)
+        if len(self.members) - len(ticket.waiting) >= self.enough:
+            self.progress.due[0] = max(self.progress.due[0], ticket.number + 1)
+        if self.by_parts:
+            self.arrivals.put((ticket, member))
+        if not ticket.waiting:
+            del self.tickets[ticket.number]
+            if not self.newest:
+                self.policies.users[ticket.policy] -= 1
+            ticket.over.set()
+
+    def _put_down(self, member: Member) -> None:
+        member.busy = False
+        if (index := self.using.pop(member.job.worker, None)) is not None:
+            self.policies.users[index] -= 1
+
+    def _replace(self, member: Member, why: str, remote: str | None = None) -> None:
+        """Another process in the place of one that failed."""
+        member.child.release()
+        cause = RemoteTraceback(remote) if remote else None
+        member.child.write_log(remote or f"{member} {why}")
+        if not member.ready and not member.restarts:
+            raise WorkerFailed(f"{member} {why}, before it could start{member.where}") from cause
+        ticket = self.tickets.get(member.next_ticket) if member.busy else None
+        when = f"at rollout {member.next_ticket}" if ticket else "between two rollouts" if member.ready else "at its start"
+        self.restarts += 1
+        if self.restarts > self.max_restarts:
+            raise WorkerFailed(
+                f"{member} {why} {when}, and max_restarts={self.max_restarts} others were replaced before it: allow more, or see "
+                f"{member.log or 'what it said'}"
+            ) from cause
+        with self.lock:
+            self._put_down(member)
+        member.restarts += 1
+        self.note(f"{member} {why} {when}; replaced (restart {self.restarts} of {self.max_restarts})")
+        if remote:
+            self.note(remote.rstrip())
+        member.start(self.progress.memory)

@@ -1,0 +1,213 @@
+"""Environments on the host in several processes: each collects from its share of them, and all learn together."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.subprocess.child import GroupWorkerFailed, WorkerFailed
+from jaxrl.metrics import all_reduce
+from jaxrl.parallel import DATA, check_devices, check_replicas, declared_axes, make_mesh
+from jaxrl.rollout.collect import JOINED
+from jaxrl.runtime.actors.gradients import AllReducedLearner
+from jaxrl.runtime.actors.scheme import Scheme
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.samplers.sampler import host_env
+from jaxrl.runtime.trainers.host import Collected, HostDriver, InPlace
+from jaxrl.runtime.trainers.non_finite import Suspects
+from jaxrl.types import Agent, AgentState, Array, HostEnvs, Key, Metrics, Policy, PyTree, Rollout, StepInput
+from jaxrl.xla.seed_axis import over_seeds
+
+WHOLE = PartitionSpec()
+
+
+def check_scheme(scheme: Scheme) -> None:
+    """Refuse what processes of a group do not do.
+
+    Raises:
+      ValueError: the scheme asks for it; the message says what is nearest.
+    """
+    if scheme.inference == "learner" or scheme.gradients == "workers":
+        asked = "inference='learner'" if scheme.inference == "learner" else "gradients='workers'"
+        raise ValueError(
+            f"{asked} is for one process, and this is one of {current().num_processes}, whose workers act and whose learners "
+            "average their gradients: nearest are scheme='a2c' and scheme='impala'"
+        )
+
+
+def own_part(agent: Agent) -> Agent:
+    """The agent with as many environments as each process has.
+
+    Raises:
+      ValueError: they, or what is learnt from them, cannot be shared out evenly.
+    """
+    number = current().num_processes
+    try:
+        check_devices(agent, number)
+    except ValueError as error:
+        raise ValueError(f"{number} processes, with a device each, share out the environments of each seed: {error}") from error
+    return agent._replace(num_envs=agent.num_envs // number)
+
+
+def sharing(agent: Agent) -> Agent:
+    """The agent as a sampler in this process sees it: with its part of the environments, which keep their numbers."""
+    part = own_part(agent)
+    first, env, algorithm = current().process_id * part.num_envs, host_env(agent), agent.algorithm
+
+    def open_share(num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
+        return env.open(num_envs, seed, first + first_id)
+
+    def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
+        return algorithm.act(policy, carry, inputs, env_id + first, key, explore=explore)
+
+    shared = env._replace(open=open_share, open_eval=env.open_eval or env.open)
+    return part._replace(env=shared, algorithm=algorithm._replace(act=act))
+
+
+def group_mesh() -> Mesh:
+    """One device of each process."""
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    return make_mesh({DATA: len(first)}, [first[number] for number in sorted(first)])
+
+
+def shardings(mesh: Mesh, states: AgentState) -> AgentState:
+    """Where the leaves of all seeds' states lie: what belongs to an environment where that is stepped, all else everywhere."""
+    return jax.tree.map(lambda axis: sharding_along(mesh, None if axis < 0 else axis + 1), declared_axes(states))
+
+
+def sharding_along(mesh: Mesh, axis: int | None) -> NamedSharding:
+    return NamedSharding(mesh, WHOLE if axis is None else PartitionSpec(*[None] * axis, DATA))
+
+
+class GroupLearner(AllReducedLearner):
+    """The learner of a group: every process has one, and they learn as one, by gradients and statistics averaged over all."""
+
+    def devices(self, sampler: Any) -> list[jax.Device]:
+        return list(group_mesh().devices.flat)
+
+    def __init__(self, agent: Agent, sampler: Any, num_seeds: int) -> None:
+        super().__init__(agent, sampler, num_seeds)
+        over, whole = over_seeds(num_seeds), sharding_along(self.mesh, None)
+        policy = jax.jit(over(agent.algorithm.policy), out_shardings=whole)
+        iteration_key = jax.jit(over(jax.random.fold_in), out_shardings=whole)
+        self.start = partial(self._start, over(agent.init))
+        # Acting is each process's own business.
+        self.policy = lambda learner: local(policy(learner))
+        self.iteration_key = lambda *given: local(iteration_key(*given))
+        if agent.algorithm.observe is not None:
+            self.observe = InPlace(agent.algorithm, self._observe, num_seeds)
+
+    def _start(self, init: Callable[..., AgentState], keys: Key, hyperparams: Any) -> AgentState:
+        """New states where they belong: no process holds all of a replay."""
+        data = np.asarray(jax.random.key_data(keys))  # a program over several processes takes what is in NumPy as the same in all
+
+        def start(data: Array, hyperparams: Any) -> AgentState:
+            return init(jax.random.wrap_key_data(data), hyperparams)
+
+        where = shardings(self.mesh, jax.eval_shape(start, data, hyperparams))
+        return jax.jit(start, out_shardings=where)(data, hyperparams)
+
+    def warmup_rollouts(self, state: AgentState) -> Iterator[Rollout]:
+        return map(self.joined, super().warmup_rollouts(state))
+
+    def learn_alive(self, state: AgentState, collected: Collected, alive: Array) -> tuple[AgentState, Array, Metrics]:
+        rollout, episodes = collected
+        # Each process's own, side by side: they are summed where the losses are.
+        parts = jax.tree.map(lambda x: self._beside(np.asarray(x)[:, None], 1), episodes)
+        return super().learn_alive(state, (self.joined(rollout), parts), alive)
+
+    def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
+        def of_all(parts: Metrics) -> Metrics:
+            return all_reduce(jax.tree.map(lambda x: x[0], parts), DATA)
+
+        given = PartitionSpec(DATA)
+        reduced = jax.shard_map(of_all, mesh=self.mesh, in_specs=(given,), out_specs=WHOLE, check_vma=False)
+        return super().learn_from(learner, rollout, reduced(episodes))
+
+    def _observe(self, learner: Any, rollout: Rollout) -> Any:
+        observe = self.shared.algorithm.observe
+        assert observe is not None
+        return self.over_devices(lambda learner, rollout: (observe(learner, rollout), {}), learner, rollout)[0]
+
+    def joined(self, rollout: Rollout) -> Rollout:
+        """This process's part of a rollout and the others', over all environments."""
+        mine = np.asarray(rollout.env_id)
+        numbered = rollout._replace(env_id=mine + current().process_id * mine.shape[-1])
+        return jax.tree.map(lambda axis, part: jax.tree.map(lambda x: self._beside(x, axis + 1), part), JOINED, numbered)
+
+    def _beside(self, x: Any, axis: int) -> jax.Array:
+        return jax.make_array_from_process_local_data(sharding_along(self.mesh, axis), np.asarray(x))
+
+
+class GroupDriver(HostDriver):
+    """Runs an agent in the processes of a group."""
+
+    learner_of = GroupLearner
+
+    def shapes(self, hyperparams: Any = None) -> AgentState:
+        states = super().shapes(hyperparams)
+        where = shardings(group_mesh(), states)
+        return jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), states, where)
+
+    def place(self, states: AgentState) -> AgentState:
+        return place(states, shardings(group_mesh(), states))
+
+    def evaluate(
+        self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Each process plays the episodes of some of the seeds.
+
+        Raises:
+          RuntimeError: they do not agree any more on what they have learnt.
+        """
+        check_replicas(states.learner, current().gather)
+        group, policies = current(), self.policies(states)
+        mine = range(group.process_id, len(self.seeds), group.num_processes)
+        played = {str(i): self.play(policies, i, iteration, num_episodes, explore=explore) for i in mine}
+        plain = {i: [np.asarray(x).tolist() for x in (one.episodic_return, one.episodic_length)] for i, one in played.items()}
+        said = functools.reduce(operator.or_, group.gather(plain))
+        returns, lengths = zip(*(said[str(i)] for i in range(len(self.seeds))), strict=True)
+        return np.asarray(returns, np.float32), np.asarray(lengths, np.int32)
+
+    def found_in_rollouts(self) -> Suspects:
+        """Each process knows its part of the environments, by numbers of its own."""
+        group, share = current(), self.agent.num_envs // current().num_processes
+        said = group.gather([mask[:, :share].tolist() for mask in self.lookout.found])
+        return Suspects(*(np.concatenate([np.array(part, bool) for part in parts], 1) for parts in zip(*said, strict=True)))
+
+    def _once(self, *given: Any) -> Any:
+        try:
+            return super()._once(*given)
+        except (WorkerFailed, EnvironmentFailed) as error:  # the others wait for this process, and end when it does
+            raise GroupWorkerFailed(f"process {current().process_id}: {error}") from error
+
+
+def local(tree: PyTree) -> PyTree:
+    """What this process has of arrays that are everywhere alike."""
+
+    def one(x: Any) -> Any:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(one(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        return x.addressable_data(0)
+
+    return jax.tree.map(one, tree)
+
+
+def place(states: AgentState, where: AgentState) -> AgentState:
+    """States of which each process has all, or that lie there already, where they belong."""
+    return jax.tree.map(_place, states, where)
+
+
+def _place(x: Any, sharding: NamedSharding) -> Any:
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # of these JAX places the data alone
+        return jax.random.wrap_key_data(_place(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+    return jax.device_put(np.asarray(x) if x.is_fully_addressable else x, sharding)

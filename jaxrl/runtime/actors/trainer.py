@@ -1,0 +1,73 @@
+"""The driver of a scheme: a learner in this process, and workers as the scheme has them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxrl.runtime.actors.central_inference import CentralSampler, in_processes, is_threaded
+from jaxrl.runtime.actors.gradients import AllReducedDriver, MeanDriver, PartDriver
+from jaxrl.runtime.actors.pool import ActorPool
+from jaxrl.runtime.actors.scheme import Scheme
+from jaxrl.runtime.actors.several_processes import GroupDriver, check_scheme, own_part
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.samplers.asynchronous import AsyncSampler
+from jaxrl.runtime.samplers.sampler import HostSampler
+from jaxrl.runtime.system.devices import request_cpu_devices
+from jaxrl.runtime.trainers.host import HostDriver
+from jaxrl.types import Agent
+
+
+def open_actors(
+    agent: Agent, seeds: Sequence[int], scheme: Scheme, log_folder: Path | None, note: Callable[[str], None]
+) -> HostDriver:
+    """
+    Args:
+      scheme: as ``resolve_scheme`` gives it.
+      log_folder: where workers' output goes; None: to where this process's goes.
+      note: is told what befalls workers.
+    """
+    group, collecting = current(), agent
+    if not group.is_alone:
+        check_scheme(scheme)
+        collecting = own_part(agent)
+    if log_folder is not None:
+        log_folder = make_log_folder(log_folder, *([] if group.is_alone else [f"process-{group.process_id}"]))
+    faults: dict[str, Any] = {"max_restarts": scheme.max_restarts, "timeout": scheme.timeout, "log_folder": log_folder}
+    driver: type[HostDriver] = HostDriver
+    sampler: Any
+    if scheme.inference == "learner":
+        steps = AsyncSampler if scheme.clock == "async" else HostSampler
+        sampler = partial(CentralSampler, sampler=steps, num_workers=scheme.num_workers, **faults)
+    else:
+        given: dict[str, Any] = {
+            "clock": scheme.clock,
+            "pin": scheme.pin,
+            "gradients": scheme.gradients == "workers",
+            "sync_fraction": scheme.sync_fraction,
+            "note": note,
+            "offset": group.process_id * collecting.num_envs,
+        }
+        sampler = partial(ActorPool, num_workers=scheme.num_workers, **given, **faults)
+    if not group.is_alone:
+        driver = GroupDriver
+    elif scheme.updates == "all_reduced":
+        request_cpu_devices()
+        driver = AllReducedDriver
+    elif scheme.gradients == "workers":
+        driver = PartDriver if scheme.clock == "async" else MeanDriver
+    played = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
+    return driver(played, seeds, lambda _, seeds: sampler(collecting, seeds), lag=scheme.lag)
+
+
+def make_log_folder(top: Path, *inside: str) -> Path:
+    """A folder of a run, for logs. A link in its place makes way: the run may be a stranger's, and the link lead anywhere."""
+    place = top
+    for place in itertools.accumulate(inside, Path.joinpath, initial=top):
+        if place.is_symlink():
+            place.unlink(missing_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
+    return place

@@ -1,0 +1,121 @@
+"""``jaxrl algos``: the algorithms, and all settings of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from jaxrl.algorithms.presets import PRESETS, Preset
+from jaxrl.builder.components import own_network
+from jaxrl.registry import ALGORITHMS, Entry, unknown_algorithm
+from jaxrl.runtime.cli.commands.train import field_docs
+from jaxrl.runtime.cli.flags import read_flags, shown_as
+from jaxrl.runtime.cli.user_code import import_rule
+from jaxrl.runtime.console.tables import show_table
+
+HELP = """\
+List the algorithms; or, of one, all settings: their defaults, the values that
+they may have, and what they do.
+
+try:
+  jaxrl algos ppo
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    name: Annotated[tyro.conf.Positional[str | None], shown_as("[NAME]")] = None
+    """Show the settings of this algorithm."""
+
+
+def main(args: Sequence[str]) -> int:
+    name = read_flags(Options, args, prog="jaxrl algos", description=HELP).name
+    if name is None:
+        list_algorithms()
+        return 0
+    import_rule(name)
+    if name not in ALGORITHMS:
+        raise unknown_algorithm(name)
+    show_algorithm(name, ALGORITHMS[name])
+    return 0
+
+
+def file_of(entry: Entry) -> str:
+    return f"{entry.module.replace('.', '/')}.py"
+
+
+def list_algorithms() -> None:
+    columns = ("name", "what", "actions", "family", "paper", "builder", "file")
+    rows = [
+        (name, entry.line, entry.takes, entry.family, str(entry.paper or ""), entry.builder, file_of(entry))
+        for name, entry in ALGORITHMS.items()
+    ]
+    show_table(columns, rows, fixed=(0, 5, 6))
+    print(f"\n{len(ALGORITHMS)} algorithms. jaxrl algos NAME shows the settings of one.")
+
+
+def in_a_list(preset: Preset) -> str:
+    return preset.name if preset.score else f"{preset.name} (not measured)"
+
+
+def show_algorithm(name: str, entry: Entry) -> None:
+    rule, paper = entry.load(), entry.paper
+    home = "jaxrl" if entry.module.startswith("jaxrl.") else entry.module
+    print(f"{entry.title}: {entry.line}\n")
+    show_table(
+        None,
+        [
+            ("actions", entry.takes),
+            ("family", f"{entry.family}, {entry.models} models"),
+            *([("paper", f"{paper}, {paper.source}")] if paper else []),
+            ("file", file_of(entry)),
+            ("Python", f"{home}.{entry.builder}{_signature(rule.make)}"),
+            ("command", f"jaxrl train {name} --env ENV"),
+            ("presets", ", ".join(map(in_a_list, [x for x in PRESETS.values() if x.algorithm == name])) or "none"),
+        ],
+    )
+    for heading, source in (
+        ("Config: structure; another value compiles another program", rule.config),
+        ("Hyperparameters: data in the state; vmap over them, change them mid-run", rule.hyperparams),
+    ):
+        print(f"\n{heading}")
+        show_table(("setting", "default", "allowed", "what"), settings(source))
+    if (network := own_network(entry)) is not None:
+        print(f"\nNetwork: arguments of jaxrl.models.{entry.network}; model={{name: value}}, or --model NAME=VALUE …")
+        show_table(("argument", "default", "what"), arguments(network))
+
+
+def _signature(builder: Any) -> inspect.Signature:
+    """The builder's own parameters, without annotations."""
+    parameters = inspect.signature(builder).parameters.values()
+    return inspect.Signature([parameter.replace(annotation=parameter.empty) for parameter in parameters])
+
+
+def arguments(network: Any) -> list[tuple[str, str, str]]:
+    """``(name, default, what)`` of every argument of a network."""
+    from jaxrl.models import actor_critic
+
+    texts = argument_docs(actor_critic) | argument_docs(network)  # the other networks document what differs
+    given = [p for p in inspect.signature(network).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return [(p.name, str(p.default), texts[p.name]) for p in given]
+
+
+def argument_docs(function: Any) -> dict[str, str]:
+    """What the Args of a docstring say of each."""
+    block = re.search(r"^Args:\n((?:  .*\n|\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
+    found = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block[1] if block else "", re.MULTILINE)
+    return {name: " ".join(text.replace("``", "").split()) for name, text in found}
+
+
+def settings(source: type) -> list[tuple[str, str, str, str]]:
+    """``(name, default, allowed, what)`` of every field of a Config or Hyperparams."""
+    from jaxrl.settings.validation import in_words, setting_types
+
+    defaults, texts = source(), field_docs(source)
+    types = setting_types(source).items()
+    return [(field, str(getattr(defaults, field)), in_words(type_), texts.get(field, "")) for field, type_ in types]

@@ -1,0 +1,221 @@
+"""``jaxrl envs``: the environments that ``jaxrl train --env`` takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from jaxrl.runtime.cli.flags import Flag, read_flags, shown_as
+from jaxrl.runtime.console.tables import show_table, terminal
+from jaxrl.settings.aliases import nearest
+
+HEADINGS = ("id", "observation", "action", "max steps")
+
+MOST_DESCRIBED = 40
+"""Of each backend: longer lists are of ids only."""
+
+HELP = """\
+List the environments that jaxrl train --env takes: how many there are of each
+kind, or, of those that are asked for, ids and (up to 40 per backend) spaces and
+time limits.
+
+An id is NAME (gymnax: in JAX, where the learning is) or BACKEND:NAME (envpool:
+in C++ on the CPU; gymnasium: in Python on the CPU; brax, craftax, jumanji and
+xminigrid: in JAX; jaxrl: small ones of our own). Options may follow: 'CartPole-v1?gravity=5.0'. An environment
+of your own is MODULE:FUNCTION, and a gymnasium environment of your own
+gymnasium:MODULE:NAME. Wrappers of pure environments come last, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'.
+
+try:
+  jaxrl envs pong
+  jaxrl envs atari
+  jaxrl envs 'Half*-v4'
+  jaxrl envs --backend gymnax
+  jaxrl envs 'CartPole-v1|select_observation(0,2)'
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    filter: Annotated[tyro.conf.Positional[str | None], shown_as("[FILTER]")] = None
+    """Only ids that contain this, in capitals or not; with * a pattern for the whole name. A family means all of its members.
+    A whole id with options or wrappers means just that environment."""
+    backend: Annotated[str | None, shown_as("BACKEND", "all")] = None
+    """Only the environments of this backend: gymnax, envpool, gymnasium, jaxrl, brax, craftax, jumanji or xminigrid."""
+    all: Flag = False
+    """Every id, where neither a filter nor a backend is given."""
+
+
+def main(args: Sequence[str]) -> int:
+    options = read_flags(Options, args, prog="jaxrl envs", description=HELP)
+    if "jax" not in sys.modules:
+        os.environ["JAX_PLATFORMS"] = "cpu"  # a list needs no accelerator, and must not take the memory of one
+    if {"?", "|"} & set(options.filter or ""):
+        show_one(options.filter or "")
+        return 0
+    known, failures = list_ids(options.backend)
+    if known and options == Options():
+        summarise(known)
+    elif known:
+        show(known, options.filter)
+    for failure in failures:
+        print(f"jaxrl: {failure}; jaxrl doctor says more", file=sys.stderr)
+    return 0 if known else 2
+
+
+def summarise(known: dict[str, list[str]]) -> None:
+    """A line for each family, the largest of a backend first."""
+    from jaxrl.envs import EXTRAS, family_of
+
+    rows = []
+    for backend, ids in known.items():
+        families: dict[str, list[str]] = {}
+        for env_id in ids:
+            families.setdefault(family_of(env_id), []).append(env_id)
+        for family, members in sorted(families.items(), key=lambda item: -len(item[1])):
+            rows.append((backend, family, f"{len(members):,}", ", ".join(members[:2])))
+    show_table(("backend", "family", "environments", "such as"), rows, fixed=(0, 1))
+    print(f"\n{counted(known)}. More: jaxrl envs FAMILY or a part of an id, --backend, --all\n")
+    if absent := [f'"jaxrl[{each}]"' for each in EXTRAS if each not in known]:
+        print(f"More still: pip install {' or '.join(absent)}\n")
+    show_table(("wrapper", "what it makes of a pure environment"), wrappers(), fixed=(0,))
+    print("\nAn id with wrappers, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'")
+
+
+def wrappers() -> list[tuple[str, str]]:
+    """How each is written, and the first line of what it says of itself."""
+    from jaxrl.envs.wrappers import WRAPPERS, usage
+
+    return [
+        (usage(name), str(function.__doc__).partition("\n")[0].replace("``", "")) for name, function in sorted(WRAPPERS.items())
+    ]
+
+
+def show_one(env_id: str) -> None:
+    """A row for an id with options or wrappers, which no list holds.
+
+    Raises:
+      ValueError: there is no such environment.
+    """
+    from jaxrl.envs import make_env
+
+    make_env(env_id)  # says what is wrong with it
+    show_table(HEADINGS, [describe(env_id)])
+
+
+def show(known: dict[str, list[str]], wanted: str | None) -> None:
+    """The environments that a filter chooses."""
+    chosen = known if wanted is None else choose(known, wanted)
+    if wanted is not None and not any(chosen.values()):
+        every = [name for ids in known.values() for name in ids]
+        near = nearest(wanted, {name.partition(":")[2] or name for name in every})
+        raise ValueError(f"no environment matches {wanted!r}.{near} jaxrl envs --all lists all {len(every):,}.")
+    for backend, ids in sorted(chosen.items(), key=lambda item: -len(item[1])):  # on a terminal, the end is what one sees
+        if len(ids) > MOST_DESCRIBED:
+            list_plainly(backend, ids)
+        elif ids:
+            show_table(HEADINGS, [describe(env_id) for env_id in ids])
+        if ids:
+            print()
+    long = any(len(ids) > MOST_DESCRIBED for ids in chosen.values())
+    print(counted(chosen) + (". A part of the id shows spaces and time limits: jaxrl envs CartPole" if long else ""))
+
+
+def choose(known: dict[str, list[str]], wanted: str) -> dict[str, list[str]]:
+    """The ids that match, or those of the family that is called so."""
+    from jaxrl.envs import family_of
+
+    kin = {b: [env_id for env_id in ids if family_of(env_id).lower() == wanted.lower()] for b, ids in known.items()}
+    if any(kin.values()):
+        return kin
+    return {backend: [name for name in ids if matches(name, wanted)] for backend, ids in known.items()}
+
+
+def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
+    """``(backend -> ids, what kept others from being listed)``. Ids of the default backend are without its name."""
+    from jaxrl.envs import EXTRAS, _backends, list_envs
+    from jaxrl.envs.ids import DEFAULT_BACKEND, shortest
+
+    if backend is not None:
+        return {backend: [shortest(env_id) for env_id in list_envs(backend)]}, []
+    known, failures = {}, []
+    for each in sorted(_backends(), key=lambda name: (name != DEFAULT_BACKEND, name)):
+        try:
+            known[each] = [shortest(env_id) for env_id in list_envs(each)]
+        except Exception as error:  # a package that is broken in whatever way must not hide the others
+            if each in EXTRAS and isinstance(error, ModuleNotFoundError) and error.name == each:
+                continue
+            failures.append(f"{each} cannot be used: {' '.join(str(error).split()) or type(error).__name__}")
+    return known, failures
+
+
+def matches(env_id: str, pattern: str) -> bool:
+    name, wanted = env_id.lower(), pattern.lower()
+    if "*" in wanted:
+        return fnmatch.fnmatchcase(name, wanted) or fnmatch.fnmatchcase(name.partition(":")[2], wanted)
+    return wanted in name
+
+
+def describe(env_id: str) -> tuple[str, str, str, str]:
+    """A row of the table. An environment that cannot be built here says why, and one that its limit terminates says so."""
+    from jaxrl.envs import make_env
+    from jaxrl.envs.backends.gymnax import HORIZONS
+    from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
+
+    try:
+        env = make_env(env_id)
+    except Exception as error:  # of any package below, and of any kind
+        return env_id, f"cannot be built: {' '.join(str(error).split()) or type(error).__name__}", "", ""
+    parsed = parse_id(env.name)
+    inside: Any = make_env(format_id(parsed._replace(wrappers=())))
+    limit = env.max_episode_steps or getattr(getattr(inside, "params", None), "max_steps_in_episode", None)
+    repeated = not env.max_episode_steps and any(call.name == "action_repeat" for call in parsed.wrappers)
+    ends = " inside" * repeated
+    ends += ", then it has ended" if parsed.backend == DEFAULT_BACKEND and parsed.name in HORIZONS else ""
+    return (
+        env_id,
+        space_text(env.observation_space),
+        space_text(env.action_space),
+        f"{int(limit):,}{ends}" if limit is not None else "none",
+    )
+
+
+def space_text(space: Any) -> str:
+    """A space in a few words; a Box with its bounds where they are finite and the same everywhere."""
+    import numpy as np
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{name}: {space_text(part)}' for name, part in space.items())})"
+    if isinstance(space, spaces.Tuple):
+        return f"Tuple({', '.join(map(space_text, space))})"
+    if not isinstance(space, spaces.Box):
+        return " ".join(str(space).split())
+    uniform = space.low.size > 0 and space.is_bounded() and np.ptp(space.low) == 0 and np.ptp(space.high) == 0
+    shape = ", ".join(map(str, space.shape))
+    return f"Box({shape}) {space.dtype}{f' [{space.low.flat[0]:g}, {space.high.flat[0]:g}]' if uniform else ''}"
+
+
+def list_plainly(backend: str, ids: Sequence[str]) -> None:
+    """Name after name on a terminal, where a line for each would be pages; else an id per line."""
+    console = terminal()
+    if console is None:
+        print("\n".join(ids))
+        return
+    from rich.text import Text
+
+    names = [env_id.removeprefix(f"{backend}:") for env_id in ids]
+    prefix = f"{backend}:" if ids[0] != names[0] else ""
+    console.print(Text(f"{prefix}NAME, where NAME is one of", style="bold"))
+    console.print(Text("  ".join(names)))
+
+
+def counted(chosen: dict[str, list[str]]) -> str:
+    parts = ", ".join(f"{len(ids):,} of {backend}" for backend, ids in chosen.items() if ids)
+    number = sum(map(len, chosen.values()))
+    return f"{number:,} environment{'s' if number > 1 else ''}: {parts}"

@@ -1,0 +1,248 @@
+"""``jaxrl eval RUN …``: play the policies that runs learnt, and say how well they do, as a table and as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from jaxrl.runtime.cli.flags import Count, PlayOptions, read_flags, shown_as
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxrl.runtime.evaluation.evaluate_runs import Result
+
+COLUMNS = ("run", "algorithm", "environment", "seeds", "return", "IQM [95 %]", "worst seed", "best seed", "length")
+
+HELP = """\
+Play the policies that runs learnt, and print their returns: mean ± standard deviation over seeds, the interquartile mean over
+seeds with its 95 % bootstrap interval (with fewer than 4 seeds it is the mean), the worst and the best seed, and the mean length.
+
+A return is the sum of the raw rewards of a whole episode. Every policy plays the same number of episodes, one in each of as many
+environments, so that short ones are not favoured. They follow from the seed and --eval-seed alone: the same command prints the
+same numbers, all runs meet the same episodes, and no policy was chosen by them.
+
+try:
+  jaxrl eval runs/cartpole                                   the best policies of all seeds
+  jaxrl eval runs --json scores.json                         every run below a folder
+  jaxrl eval runs/a runs/b --which last --explore            the last policies, acting as in training
+  jaxrl eval runs/cartpole --env "CartPole-v1?length=0.8"    in another environment than they were trained in
+
+Ctrl-C ends it with the runs that are done. A run below a folder that cannot be played is skipped and named; then the exit code
+is 1.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalOptions(PlayOptions):
+    """What to play, and where the results go."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="")]
+    """Folders of runs, or folders that hold some."""
+    episodes: Count = 128
+    """Episodes per seed."""
+    seed: Annotated[tuple[int, ...], tyro.conf.UseAppendAction, shown_as("S", "all")] = ()
+    """Only this seed of each run; give the flag again for more of them."""
+    max_steps: Annotated[Count | None, shown_as("INT", "the environment's limit")] = None
+    """Steps after which an episode is given up; its return so far counts."""
+    json: Annotated[str | None, shown_as("FILE")] = None
+    """Write returns and lengths of all episodes, settings and versions to this file; '-' is the standard output."""
+
+    def check(self) -> None:
+        from jaxrl.runtime.system.disk import absolute
+
+        if not self.runs:
+            raise ValueError("name at least one folder of a run: jaxrl eval RUN")
+        super().check()
+        if self.json not in (None, "-"):
+            path = absolute(self.json)
+            if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+                reason = "it is a folder" if path.is_dir() else "it, or its folder, is not there or not ours to write to"
+                raise OSError(f"json={self.json!r} cannot be written to: {reason}. Name a file that can, or '-'")
+
+
+def main(args: Sequence[str]) -> int:
+    """Evaluate as the flags say; 0 when every run that was found could be evaluated, 1 when some were skipped."""
+    options = read_flags(EvalOptions, args or ["--help"], prog="jaxrl eval", description=HELP)
+    options.check()
+    runs = find_runs(options.runs)
+    from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
+    from jaxrl.runtime.evaluation.evaluate_runs import Rules, evaluate_run
+    from jaxrl.runtime.system.devices import enable_compilation_cache, request_devices_for
+
+    request_devices_for([options.env] if options.env else [str(spec_of(run).get("env")) for run in runs])
+    import_env_module(options.env)
+    enable_compilation_cache()
+    rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
+    seeds = list(dict.fromkeys(options.seed)) or None
+    chosen: dict[str, Any] = {"which": options.which, "seeds": seeds, "env_id": options.env, "trust": options.trust}
+    results: list[Result] = []
+    skipped: dict[str, str] = {}
+    try:
+        with display(len(runs)) as show:
+            for run, named in runs.items():
+                try:
+                    import_trusted(spec_of(run), options.trust)
+                    begin, say = lambda text: show(description=text, episode=""), lambda text: show(episode=text)
+                    results.append(evaluate_run(run, rules, **chosen, begin=begin, say=say))
+                    show(advance=1)
+                except (ValueError, TypeError, OSError, ImportError) as error:
+                    if named:
+                        raise
+                    skipped[run] = " ".join(str(error).split())
+    finally:  # what was played is not lost to an error or Ctrl-C
+        if results:
+            report(results, options)
+    for run, reason in skipped.items():
+        print(f"skipped {run}: {reason}", file=sys.stderr)
+    if not results:
+        raise ValueError(f"none of the {len(runs)} runs there can be played")
+    return 1 if skipped else 0
+
+
+def find_runs(folders: Sequence[str]) -> dict[str, bool]:
+    """Folders of runs -> whether it was named itself, and not found below a folder that was."""
+    from jaxrl.runtime.logs import read_runs
+
+    runs: dict[str, bool] = {}
+    for folder in folders:
+        for path in map(os.fspath, read_runs.find_runs(folder)):
+            runs[path] = runs.get(path, False) or os.path.normpath(os.path.expanduser(folder)) == path
+    return runs
+
+
+def spec_of(run: str) -> dict[str, Any]:
+    """The spec of a run's agent; nothing where it cannot be read, which is told about later."""
+    from jaxrl.runtime.logs.run_folder import read_config
+
+    try:
+        spec: dict[str, Any] = read_config(run)["agent"]
+    except (OSError, ValueError):
+        return {}
+    return spec
+
+
+# ------------------------------------------------------------------------------------------------------------------------ output
+
+
+@contextlib.contextmanager
+def display(num_runs: int) -> Iterator[Callable[..., None]]:
+    """What is being played, on stderr: a spinner in a terminal, a line per run elsewhere. Takes what ``Progress.update`` does."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, highlight=False)
+    live = console.is_terminal and not console.is_dumb_terminal
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TextColumn("{task.fields[episode]}")]
+    if num_runs > 1:
+        columns += [BarColumn(24), MofNCompleteColumn()]
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not live) as progress:
+        task = progress.add_task("", total=num_runs, episode="")
+
+        def show(**changed: Any) -> None:
+            progress.update(task, **changed)
+            if "description" in changed and not live:
+                print(changed["description"], file=sys.stderr, flush=True)
+
+        yield show
+
+
+def report(results: Sequence[Result], options: EvalOptions) -> None:
+    """Print the table, or write the JSON to where it is asked for; both unless that is the standard output."""
+    from jaxrl.runtime.console.tables import show_table
+    from jaxrl.runtime.system.disk import absolute, write_atomically
+
+    text = json.dumps(as_json(results, options), indent=1, allow_nan=False) + "\n"
+    if options.json == "-":
+        sys.stdout.write(text)
+        return
+    how = "sampled" if options.explore else "greedy"
+    print(f"{options.episodes} {how} episodes per seed, {options.which} policies\n")
+    show_table(COLUMNS, [_row(result) for result in results])
+    for result in results:
+        print(f"{result.run}: {result.about}")
+        if result.warning and not options.explore:
+            print(f"{result.run}: {result.warning}; --explore plays so")
+        if result.eval_explore and not options.explore:
+            print(f"{result.run}: evaluations of this run explored, and chose its best policies so; --explore plays as they did")
+        if result.diverged:
+            print(f"{result.run}: left out, since they diverged, are the seeds {', '.join(map(str, result.diverged))}")
+        if lost := [seed for seed, mean in zip(result.seeds, result.returns, strict=True) if mean != mean]:
+            print(f"{result.run}: some return of the seeds {', '.join(map(str, lost))} is no finite number: left out")
+        if cut := int((~result.played.finished).sum()):
+            size = result.played.finished.size
+            print(f"{result.run}: {cut} of {size} episodes were given up at the step limit; their returns so far count")
+    if options.json:
+        path = absolute(options.json)
+        if path.exists() and not path.is_file():  # /dev/null, or a pipe: that must stay what it is
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(path, text)
+        print(f"\nwritten to {options.json}")
+
+
+def _row(result: Result) -> list[str]:
+    """A line of the table."""
+    from jaxrl.runtime.console.progress import number, spread
+
+    length, seeds = float(result.played.episodic_length.mean()), str(len(result.returns))
+    returns = finite_only(result.returns)
+    if not len(returns):
+        return [result.run, result.algorithm, result.env, seeds, *["–"] * 4, number(length, length)]
+    size = float(abs(returns).max())
+    iqm, low, high = (number(x, size) for x in interquartile(returns))
+    interval = f"{iqm} [{low}, {high}]" if len(returns) > 1 else "–"
+    worst, best = number(returns.min(), size), number(returns.max(), size)
+    mean = spread({"return": returns}, "return")
+    return [result.run, result.algorithm, result.env, seeds, mean, interval, worst, best, number(length, length)]
+
+
+def finite_only(returns: np.ndarray) -> np.ndarray:
+    """Of the seeds that have one."""
+    import numpy as np
+
+    return returns[np.isfinite(returns)]
+
+
+def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
+    """The interquartile mean over seeds whose return is a number, and its 95 % bootstrap interval; NaN where there is none."""
+    import numpy as np
+
+    from jaxrl.runtime.plots.statistics import seed_interval
+
+    if not len(returns := finite_only(returns)):
+        return (np.nan,) * 3
+    iqm, low, high = seed_interval(returns[None], metric="iqm")
+    return float(iqm[0]), float(low[0]), float(high[0])
+
+
+def as_json(results: Sequence[Result], options: EvalOptions) -> dict[str, Any]:
+    """Plain data: settings, versions here, and per run its returns and lengths, [num_seeds][episodes], and their summary."""
+    from jaxrl.runtime.logs.provenance import installed_versions
+    from jaxrl.runtime.logs.run_folder import plain, without_nan
+
+    settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in ("runs", "json", "trust")}
+    runs = []
+    for result in results:
+        known = finite_only(result.returns)
+        iqm, *interval = interquartile(known)
+        runs.append(
+            {
+                **{name: getattr(result, name) for name in ("run", "algorithm", "env", "iteration", "seeds", "diverged")},
+                "trained_with": result.versions,
+                "mean": known.mean() if len(known) else None,
+                "std": known.std() if len(known) else None,
+                "iqm": iqm,
+                "iqm_interval": interval,
+                "return_per_seed": result.returns,
+                **result.played._asdict(),
+            }
+        )
+    return {"settings": settings, "versions": installed_versions(), "runs": without_nan(plain(runs))}

@@ -1,0 +1,114 @@
+"""``jaxrl launch --processes N -- train …``: the same command in several processes on this machine, supervised."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from jaxrl.runtime.cli.flags import Count, read_flags, shown_as
+
+if TYPE_CHECKING:
+    from jaxrl.runtime.launcher.process import Fault
+
+HELP = """\
+Train in several processes on this machine, which share the seeds and environments of one run: to try out what a cluster will do,
+in tests, or with a process per GPU. What follows -- is jaxrl train …, without "jaxrl", or a script of yours that imports
+jaxrl.parallel and calls its initialize(). Processes are known by their rank, from 0: what rank 1 prints is shown after [1].
+
+When a process dies, fails, or stands still for longer than the heartbeat, all are ended and started again, and go on from the
+run's last checkpoint. Ctrl-C and SIGTERM let all save and end; a second Ctrl-C does not wait.
+
+The exit code is 0 when all have ended well, 2 when what was asked for cannot be done, 1 when a fault came once more than
+--max-restarts allows, and 130, 143 or 129 after a signal.
+
+try:
+  jaxrl launch --processes 2 -- train ppo --env CartPole-v1 --seeds 2 --out runs/two
+  jaxrl launch --processes 2 --devices-per-process 2 -- train --resume runs/two
+  jaxrl launch --processes 4 --max-restarts 0 -- my_script.py --my-flag 3
+"""
+
+EXAMPLE = "jaxrl launch --processes 2 -- train ppo --env CartPole-v1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How many processes, and what becomes of faults."""
+
+    processes: Count
+    """How many processes to start."""
+    devices_per_process: Annotated[Count | None, shown_as("INT", "1 CPU device, or an equal share of the GPUs")] = None
+    """GPUs of each process where JAX uses some, else CPU devices."""
+    max_restarts: Count = 3
+    """How often all may be started again, for whatever fault."""
+    heartbeat: Annotated[float | None, shown_as("SECONDS", "JAXRL_HEARTBEAT, or 30")] = None
+    """After how long a process that stands still, or does not answer the others, is taken for lost."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Start and mind the processes; their exit code."""
+    own, command = divided(args)
+    if own and not command and not {"-h", "--help"} & set(own):
+        raise ValueError(f"jaxrl launch needs a command, after two dashes: {EXAMPLE}")
+    options = read_flags(LaunchOptions, own or ["--help"], prog="jaxrl launch", description=HELP)
+    from jaxrl.settings.validation import check_count
+
+    processes = check_count("processes", options.processes)
+    each = None if options.devices_per_process is None else check_count("devices_per_process", options.devices_per_process)
+    check_count("max_restarts", options.max_restarts, at_least=0)
+    from jaxrl.runtime.console.streams import screen
+    from jaxrl.runtime.distributed.start import check_heartbeat
+    from jaxrl.runtime.launcher.assignments import lay_out
+    from jaxrl.runtime.launcher.supervisor import Plan, supervise
+
+    heartbeat, command, layout = check_heartbeat(options.heartbeat), checked(command), lay_out(processes, each)
+    shown = screen()
+
+    def show(line: str) -> None:
+        print(line, file=shown, flush=True)
+
+    show(f"launch: {processes} process{'es' * (processes > 1)}, {layout.shown}: {shlex.join(command)}")
+    if layout.advice:
+        show(f"launch: {layout.advice}")
+    fault = supervise(Plan(command, layout.variables, options.max_restarts, heartbeat), show)
+    return 0 if fault is None else tell(fault, ["jaxrl", "launch", *own, "--", *command], options.max_restarts)
+
+
+def divided(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is before the first ``--``, and what is after it."""
+    args = [*args]
+    at = args.index("--") if "--" in args else len(args)
+    return args[:at], args[at + 1 :]
+
+
+def checked(command: Sequence[str]) -> list[str]:
+    """The command as all processes get it at every start: looked through once, and with a folder where it names none."""
+    from jaxrl.runtime.launcher.process_main import is_script
+
+    word, *rest = command
+    if is_script(word):
+        if not os.path.isfile(word):
+            raise FileNotFoundError(f"there is no script {word!r}")
+        return [word, *rest]
+    if word != "train":
+        raise ValueError(f"{word!r} is neither train nor a script (a file that ends in .py), which is what trains: {EXAMPLE}")
+    from jaxrl.runtime.cli.commands.train import settled
+
+    return [word, *settled(rest)]
+
+
+def tell(fault: Fault, command: Sequence[str], max_restarts: int) -> int:
+    """Say why the processes are not started again, and how to; the exit code."""
+    from jaxrl.runtime.cli.main import USAGE_ERROR, complain
+    from jaxrl.runtime.launcher.process import Kind
+    from jaxrl.runtime.launcher.supervisor import in_words
+
+    said = f", having said: {fault.said}" if fault.said else ""
+    if fault.kind is Kind.REFUSED:
+        complain(f"{in_words(fault)}{said}")
+        return USAGE_ERROR
+    used = f"after {max_restarts} restart{'s' * (max_restarts != 1)}" if max_restarts else "and --max-restarts is 0"
+    complain(f"{in_words(fault)} first, {used}{said}. To go on from the last checkpoint: {shlex.join(command)}")
+    return 1

@@ -1,0 +1,75 @@
+"""``jaxrl presets``: settings with their scores, and the command that trains with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+from jaxrl.algorithms.presets import PRESETS, Preset, find_preset
+from jaxrl.registry import ALGORITHMS
+from jaxrl.runtime.cli.flags import read_flags, shown_as
+from jaxrl.runtime.console.tables import show_table
+
+HELP = """\
+List settings with the scores that they reached; or print the whole command of
+one. Where it says "not measured", settings are as they were published, and
+nobody has trained with them here.
+
+jaxrl train ALGORITHM --preset NAME takes environment, seeds, steps and
+settings of a preset as defaults; other flags win over them.
+
+A score is the mean return of 128 greedy episodes per seed, with the
+parameters at the end of training, and its 95 % bootstrap interval over seeds.
+The measurements are kept in jaxrl's repository, in benchmarks/results.
+
+try:
+  jaxrl presets ppo-cartpole
+  jaxrl train ppo --preset ppo-cartpole --seeds 4
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    name: Annotated[tyro.conf.Positional[str | None], shown_as("[NAME]")] = None
+    """Print the command of this preset, after comments: it can be piped to sh."""
+
+
+def main(args: Sequence[str]) -> int:
+    name = read_flags(Options, args, prog="jaxrl presets", description=HELP).name
+    if name is None:
+        list_presets()
+    else:
+        print_preset(find_preset(name))
+    return 0
+
+
+def list_presets() -> None:
+    columns = ("preset", "algo", "environment", "steps", "seeds", "score [95 %]", "training")
+    rows = [
+        (
+            preset.name,
+            preset.algorithm,
+            preset.env,
+            f"{preset.total_steps / 1e6:g}M",
+            str(preset.num_seeds),
+            preset.result,
+            f"{preset.score.train_seconds} s" if preset.score else "–",
+        )
+        for preset in PRESETS.values()
+    ]
+    show_table(columns, rows)
+    print(f"\n{len(PRESETS)} presets; steps are per seed. jaxrl presets NAME prints the command of one.")
+
+
+def print_preset(preset: Preset) -> None:
+    score, title, seeds = preset.score, ALGORITHMS[preset.algorithm].title, "seeds" if preset.num_seeds > 1 else "seed"
+    print(f"# {preset.name}: {title} on {preset.env}, {preset.num_seeds} {seeds} of {preset.total_steps:,} steps")
+    if score is None:
+        print(f"# not measured here; settings of {preset.published}")
+    else:
+        print(f"# score {score} (mean greedy return at the end, 95 % interval over seeds)")
+        print(f"# trained in {score.train_seconds} s on {score.hardware}; {preset.source}")
+    print(preset.command())

@@ -1,0 +1,88 @@
+"""``jaxrl record RUN``: a policy at work, as a GIF or MP4."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+from jaxrl.runtime.cli.flags import Count, PlayOptions, read_flags, shown_as
+
+HELP = """\
+Play a policy that a run learnt, and draw what happens, as a GIF or MP4.
+
+What can be drawn: environments that draw themselves, which are gymnax's classic control, FourRooms, MetaMaze and PointRobot, most
+of envpool (Atari, MuJoCo, Box2D, MiniGrid, ...; MuJoCo needs the system library libEGL) and of gymnasium (most need pygame), and
+those of yours with a render; those whose observations are small boards, as cells with a colour for each channel (gymnax's
+MinAtar, Catch, DeepSea and Pong); and those whose observations are images (Procgen, VizDoom). Nothing opens a window, and no
+display is needed.
+
+try:
+  jaxrl record runs/cartpole                                   the best policy of the best seed: runs/cartpole/best-seed-S.gif
+  jaxrl record runs/breakout --episodes 3 --seed 5 --out breakout.gif
+  jaxrl record runs/pendulum --which last --explore --out pendulum.mp4
+  jaxrl record runs/cartpole --env "CartPole-v1?length=0.8"    in another environment than it was trained in
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordOptions(PlayOptions):
+    """What to draw, and where it goes."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of the run."""
+    out: Annotated[str | None, shown_as("FILE", "RUN/WHICH-seed-S.gif")] = None
+    """The file, .gif or .mp4 (which needs pip install "jaxrl[video]"). One that is there is replaced."""
+    episodes: Count = 1
+    """Episodes, one after the other."""
+    max_steps: Count = 1000
+    """Steps after which an episode is cut. A GIF takes 100 to 500 kB of memory per step while it is made."""
+    seed: Annotated[Count | None, shown_as("S", "the best in its evaluation")] = None
+    """One of the run's seeds."""
+    eval_seed: Count = 0
+    """Another number gives other episodes. On gymnax they are the first ones of jaxrl eval with the same number."""
+    fps: Annotated[float | None, shown_as("FLOAT", "real time")] = None
+    """Pictures, which are steps, per second; a GIF has 50 at most."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Record as the flags say, and print what the film shows."""
+    options = read_flags(RecordOptions, args or ["--help"], prog="jaxrl record", description=HELP)
+    options.check()
+    import jax
+
+    from jaxrl.builder.spec import algorithm_name
+    from jaxrl.runtime.cli.film import film, player
+    from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
+    from jaxrl.runtime.console.progress import spinner
+    from jaxrl.runtime.evaluation.evaluate_runs import finite, playing_agent
+    from jaxrl.runtime.evaluation.load_policy import load_policy
+    from jaxrl.runtime.evaluation.rendering import drawing
+    from jaxrl.runtime.evaluation.video import check_film, write_film
+    from jaxrl.runtime.logs.run_folder import read_config
+    from jaxrl.runtime.system.devices import enable_compilation_cache
+
+    config = read_config(options.run)
+    import_trusted(config["agent"], options.trust)
+    import_env_module(options.env)
+    loaded = load_policy(options.run, seed=options.seed, which=options.which, trust=options.trust)
+    if not finite(jax.tree.map(lambda x: x[None], loaded.policy)).all():
+        raise ValueError(f"seed={loaded.seed} of {options.run!r} diverged: its parameters are not finite. Choose another one")
+    agent = playing_agent(config, options.env, options.trust)
+    drawn = drawing(agent.env)
+    fps = drawn.fps if options.fps is None else options.fps
+    out = options.out or os.path.join(options.run, f"{options.which}-seed-{loaded.seed}.gif")
+    path = check_film(out, fps)
+    enable_compilation_cache()
+    play = player(agent, loaded.policy, loaded.seed, options)
+    tally: list[str] = []
+    with spinner(path.name) as say:
+        write_film(path, film(play, drawn, agent.env.name, fps, options, tally, say), fps)
+    who = f"{algorithm_name(agent.spec)} on {agent.env.name}, seed {loaded.seed}"
+    who += f", {options.which} policy (iteration {loaded.step})"
+    print(f"{options.run}: {loaded.about}")
+    print(f"{who}: {'; '.join(tally)}. {out}: {path.stat().st_size / 1e6:.2g} MB at {fps:g} pictures/s")
+    return 0

@@ -1,0 +1,158 @@
+"""``jaxrl sweep``: run a grid from a file, and leave one table and one figure."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TextIO, cast
+
+import numpy as np
+import tyro
+
+from jaxrl.builder.spec import brief, check_env_id
+from jaxrl.registry import ALGORITHMS
+from jaxrl.runtime.cli.flags import Flag, Trust, read_flags
+from jaxrl.runtime.cli.user_code import import_rule
+from jaxrl.runtime.console.streams import screen
+from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
+from jaxrl.runtime.sweep import Job, SweepFile, expand, in_a_word, job_folder, read_sweep, run_sweep
+from jaxrl.runtime.system.disk import write_atomically
+
+HELP = """\
+Run a grid over settings and seeds.
+
+Hyperparameters (learning_rate, gamma, …) are data: all their combinations times all seeds train in one program. Structural
+settings (num_envs, num_epochs, …) need a program each: their combinations run one after the other, each in a process with
+checkpoints of its own. Given again, the same command goes on where it stopped.
+
+A sweep file:
+
+  algorithm = "ppo"
+  env = "CartPole-v1"
+  total_steps = 100_000
+  seeds = 4
+
+  [settings]                       # the same for all
+  rollout_length = 64
+
+  [grid]
+  learning_rate = [3e-4, 1e-3, 3e-3]
+  num_envs = [8, 16]
+"""
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    file: Annotated[Path, tyro.conf.Positional]
+    """The sweep file (TOML)."""
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: runs/NAME OF THE FILE)")] = None
+    """Folder for the jobs, results.csv and results.png."""
+    show: Flag = False
+    """Only list the jobs; run nothing."""
+    trust: Trust = ()
+    """A package or module of yours that the file's environment is of ('module:function'): its code may run. Again for more."""
+
+
+class Result(NamedTuple):
+    """One combination of settings."""
+
+    settings: dict[str, Any]
+    returns: np.ndarray
+    """f64[num_seeds], at the end; NaN for a seed that diverged."""
+
+
+def main(args: Sequence[str]) -> int:
+    options = read_flags(SweepOptions, args, prog="jaxrl sweep", description=HELP, config=(tyro.conf.OmitArgPrefixes,))
+    with contextlib.redirect_stdout(cast(TextIO, screen())):
+        return run(options)
+
+
+def run(options: SweepOptions) -> int:
+    sweep = read_sweep(options.file, lambda algorithm: import_rule(algorithm, options.trust))
+    out = options.out or Path("runs") / options.file.stem
+    if options.show:
+        for job in expand(sweep):
+            print(f"{job.name}: {len(job.members)} combinations of hyperparameters in one program")
+        return 0
+    check_env_id(sweep.env, options.trust)
+    jobs = run_sweep(sweep, out, trust=options.trust, say=lambda text: print(text, flush=True))
+    results = sorted(collect(sweep, jobs, out), key=lambda result: -mean_over_seeds(result.returns))
+    write_table(results, out / "results.csv")
+    draw(results, sweep, out / "results.png")
+    show(results)
+    print(f"results in {out / 'results.csv'} and {out / 'results.png'}")
+    return 0
+
+
+def collect(sweep: SweepFile, jobs: Sequence[Job], out: Path) -> list[Result]:
+    """The last evaluation of every combination (of training, where there was none)."""
+    from jaxrl.runtime.logs.read_runs import read_run
+
+    results = []
+    for job in jobs:
+        run = read_run(job_folder(out, job))
+        last = np.full(len(run.seeds), np.nan)
+        for key in (TRAINING_RETURN, EVALUATION_RETURN):
+            for value in run.history.get(key, ()):
+                last = np.where(np.isnan(value), last, value)
+        last = np.where(run.history["diverged"][-1], np.nan, last)
+        each = last.reshape(len(job.members), -1)
+        results += [Result({**job.settings, **member}, row) for member, row in zip(job.members, each, strict=True)]
+    return results
+
+
+def write_table(results: Sequence[Result], path: Path) -> None:
+    """``results.csv``: the settings, then mean, deviation and every seed."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    num_seeds = len(results[0].returns)
+    writer.writerow([*results[0].settings, "mean_return", "std_return", "diverged", *(f"return_{i}" for i in range(num_seeds))])
+    for settings, returns in results:
+        known = returns[~np.isnan(returns)]
+        spread = [f"{known.mean():.9g}", f"{known.std():.9g}"] if len(known) else ["", ""]
+        each = ["" if np.isnan(x) else f"{x:.9g}" for x in returns]
+        writer.writerow([*map(in_a_word, settings.values()), *spread, num_seeds - len(known), *each])
+    write_atomically(path, text.getvalue())
+
+
+def in_short(value: Any) -> str:
+    """A setting on the screen: a number as short as it is exact."""
+    return in_a_word(value) if isinstance(value, Mapping) else brief(value)
+
+
+def show(results: Sequence[Result]) -> None:
+    """The table on the terminal, best first."""
+    from jaxrl.runtime.console.progress import spread
+    from jaxrl.runtime.console.tables import show_table
+
+    columns = [*results[0].settings, "return ± std over seeds", "diverged"]
+    rows = [
+        [*map(in_short, settings.values()), spread({"return": returns}, "return"), str(int(np.isnan(returns).sum()))]
+        for settings, returns in results
+    ]
+    show_table(columns, rows)
+
+
+def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
+    """``results.png``: every combination a row, every seed a dot, the mean a bar."""
+    from jaxrl.runtime.plots.style import GRID, INK, LINE, PALE, new_figure, save, set_title
+
+    figure = new_figure(7.2, 1.4 + 0.32 * len(results))
+    axes = figure.add_subplot()
+    rows = np.arange(len(results))[::-1]
+    axes.barh(rows, [np.nan_to_num(mean_over_seeds(r.returns), neginf=0.0) for r in results], color=PALE, height=0.6)
+    for row, result in zip(rows, results, strict=True):
+        axes.plot(result.returns, np.full(len(result.returns), row), "o", color=LINE, markersize=3.5, alpha=0.8)
+    labels = [", ".join(f"{name}={in_short(value)}" for name, value in result.settings.items()) for result in results]
+    axes.set_yticks(rows, labels, fontsize=8, color=INK)
+    axes.set_xlabel("return at the end: mean (bar) and each seed (dot)", color=INK)
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    set_title(figure, f"{ALGORITHMS[sweep.algorithm].title} · {sweep.env} · {sweep.total_steps:,} steps per seed")
+    save(figure, path)

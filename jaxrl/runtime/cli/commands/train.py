@@ -1,0 +1,284 @@
+"""``jaxrl train ALGORITHM``: every field of the algorithm's Config and Hyperparams is a flag, with its default and docstring."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import tyro
+
+from jaxrl.algorithms.presets import Preset, find_preset, words
+from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
+from jaxrl.runtime.cli.flags import (
+    Count,
+    Flag,
+    ModelWords,
+    parse_count,
+    read_flags,
+    refuse_foreign_flags,
+    refuse_switch_values,
+    shown_as,
+)
+from jaxrl.runtime.cli.group import join_group
+from jaxrl.runtime.cli.resume import parse_resume, resume
+from jaxrl.runtime.cli.user_code import import_env_module, import_rule
+from jaxrl.runtime.console.tables import folded, plain_table
+
+HELP = """\
+usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
+       jaxrl train ALGORITHM --preset NAME [OPTIONS]
+       jaxrl train --resume FOLDER [--total-steps N] [--trust PACKAGE] [--quiet]
+
+Train over seeds, evaluate on the way, and leave logs, learning curve, checkpoints and the best policies in a folder. A run that
+was stopped or killed goes on from its last checkpoint with --resume, as if nothing had happened.
+
+algorithms:
+{algorithms}
+jaxrl train ALGORITHM --help lists all settings and their defaults.
+
+try:
+  jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/cartpole
+  jaxrl train ppo --env envpool:CartPole-v1 --total-steps 200000 --num-envs 64
+  jaxrl train dqn --env Acrobot-v1 --seeds 3,5,7 --learning-rate 1e-3
+  jaxrl train ppo --preset ppo-pendulum
+  jaxrl train --resume runs/cartpole
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """What to run, for how long, and where the results go."""
+
+    env: str
+    """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options and wrappers may follow, as in
+    'CartPole-v1?gravity=5.0|time_limit(200)'."""
+    seeds: Annotated[str, tyro.conf.arg(metavar="N|S,S,…")] = "1"
+    """How many seeds (8 means 0 to 7), or the seeds themselves with commas: 3,5,7 (a single one: 3,)."""
+    total_steps: Count = 500_000
+    """Environment rows per seed, rounded up to whole iterations."""
+    out: Annotated[str | None, shown_as("FOLDER", "runs/ALGORITHM-ENV, numbered if it exists")] = None
+    """Folder for the results: new, empty, or of this very run, which then goes on."""
+    eval_every: Annotated[Count | None, shown_as("INT", "about 20 evaluations per run, in a quarter of the rows")] = None
+    """Iterations between evaluations, which begin before training; 0: none."""
+    eval_episodes: Count = 128
+    """Episodes per evaluation and seed."""
+    eval_explore: Flag = False
+    """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best so."""
+    chunk_iterations: Annotated[Count | None, shown_as("INT", "about 50 chunks per run")] = None
+    """Iterations between two updates of the display and the logs. Results do not depend on it."""
+    exact_steps: Flag = False
+    """Refuse a total that is no whole number of iterations, instead of rounding it up."""
+    stop_at: float | None = None
+    """End when the mean evaluation return over seeds reaches this."""
+    on_nan: Literal["drop", "stop"] = "drop"
+    """When a seed's losses are NaN or infinite: freeze it and leave it out of all means, or end the run."""
+    init_from: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Begin with the parameters of another run, as far as they fit."""
+    init_which: Literal["best", "last"] = "best"
+    """Of that run: the policies of its best evaluation, or its last checkpoint."""
+    sampler: Literal["sync", "alternating", "async", "xla"] = "sync"
+    """Of environments on the host: step all at once; step one half while the policy acts in the other; act in the half that is
+    ready first; or step them from within a compiled program, which is the fastest, for envpool's on a CPU."""
+    overlap: Flag = False
+    """On host environments, collect each rollout while the one before is learnt from."""
+    scheme: Literal["a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"] | None = None
+    """On host environments, who collects, computes gradients and applies them, in which processes, and who waits for whom."""
+    num_workers: Annotated[Count | None, shown_as("INT", "none, or with a scheme one less than cores")] = None
+    """Worker processes that share out the environments."""
+    devices_per_seed: Annotated[Count | None, shown_as("INT", "1, or more where seeds leave devices idle")] = None
+    """Devices that share out the environments of each seed, where they are in JAX."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
+    keep_checkpoints: Count = 3
+    """How many checkpoints to keep."""
+    save_replay: bool = True
+    """Keep the replay buffer in checkpoints; without it a resumed run is not bit-equal to one that was never stopped."""
+    tensorboard: bool = True
+    """Write TensorBoard event files."""
+    wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
+    """W&B project to log to; needs pip install "jaxrl[wandb]"."""
+    quiet: Flag = False
+    """Show nothing but errors."""
+    distributed: Flag = False
+    """Train together with the other tasks of this job, of srun or mpirun; jaxrl launch says it by variables of its own."""
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Take environment, seeds, steps and settings from a preset (jaxrl presets); other flags win over it."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Train as the flags say; 0 when it went to its end."""
+    if not args or args[0] in ("-h", "--help"):
+        rows = [("", name, entry.help) for name, entry in ALGORITHMS.items()]
+        print(folded(HELP.format(algorithms=plain_table(None, rows))), end="")
+        return 0 if args else 2
+    if goes_on(args):
+        return resume(args)
+    return train(named_algorithm(args), args[1:])
+
+
+def goes_on(args: Sequence[str]) -> bool:
+    """Whether a run is to go on."""
+    return any(arg.partition("=")[0] == "--resume" for arg in args)
+
+
+def named_algorithm(args: Sequence[str]) -> str:
+    """The first word, if it is one."""
+    if args[0].startswith("-"):
+        raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
+    import_rule(args[0])
+    if args[0] not in ALGORITHMS:
+        raise unknown_algorithm(args[0])
+    return args[0]
+
+
+def train(algorithm: str, args: Sequence[str]) -> int:
+    options, settings = parse(algorithm, args)
+    preset = find_preset(options.preset, algorithm) if options.preset else None
+    if preset and not preset.score and not options.quiet:
+        print(f"preset {preset.name} was not measured here: its settings are those of {preset.published}")
+    seeds = parse_seeds(options.seeds)
+    join_group(options.distributed, options.out)
+    from jaxrl.runtime.system.devices import request_devices_for
+
+    request_devices_for([options.env])
+    import_env_module(options.env)
+    agent = ALGORITHMS[algorithm].load().make(options.env, **settings)
+    from jaxrl.runtime.run import run
+
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    given |= {"seeds": seeds, "out": options.out or own_folder(algorithm, options)}
+    for name in ("env", "total_steps", "preset", "distributed"):
+        del given[name]
+    run(agent, options.total_steps, **given)
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------------------------------- flags
+
+
+def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, Any]]:
+    """``(run options, keywords of the builder)``. On wrong flags, prints what is wrong and the nearest flag, and exits with 2."""
+    entry = ALGORITHMS[algorithm]
+    _, config, hyperparams = entry.load()
+    preset, names = _chosen_preset(algorithm, args), setting_names(algorithm)
+    measured = preset.settings if preset else {}
+    structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, names[0], measured)
+    if entry.network:
+        structure = _with_model(structure, algorithm, measured.get("model", {}))
+    data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, names[1], measured)
+
+    def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
+        settings = {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
+        return run, {name: value for name, value in settings.items() if value != {}}  # the default network
+
+    chosen.__annotations__ |= {"run": RunOptions, "structure": structure, "hyperparameters": data}
+    if preset:
+        run = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
+        chosen.__defaults__ = (run, structure(), data())
+    if not {"-h", "--help"} & set(args):
+        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *get_type_hints(structure), *names[1]})
+        refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
+    return read_flags(
+        chosen,
+        args,
+        prog=f"jaxrl train {algorithm}",
+        description=f"Train {entry.title}: {entry.help}.",
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+
+
+def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
+    """The preset that the flags name: its values are the defaults of the others, so it is looked for first."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--preset")
+    with contextlib.suppress(argparse.ArgumentError):  # without a name: said with the other flags
+        name = parser.parse_known_args(list(args))[0].preset
+        return find_preset(name, algorithm) if name is not None else None
+    return None
+
+
+def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Mapping[str, Any]) -> type:
+    """A dataclass with these fields of ``source``, as tyro makes flags of: types, help, and a preset's values or the defaults."""
+    from jaxrl.settings.validation import in_words, setting_types
+
+    types, texts, defaults = setting_types(source), field_docs(source), source()
+    fields = []
+    for field in names:
+        type_ = types[field]
+        help_ = texts.get(field, "") + f" [{in_words(type_)}]" * (type_ is not bool)
+        read_as = Count if getattr(type_, "__origin__", None) is int else type_
+        default = dataclasses.field(default=measured.get(field, getattr(defaults, field)))
+        fields.append((field, Annotated[read_as, tyro.conf.arg(help=help_)], default))
+    made = dataclasses.make_dataclass(name, fields, frozen=True)
+    made.__doc__ = doc
+    return made
+
+
+def _with_model(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
+    """The same flags and ``--model``."""
+    entry = ALGORITHMS[algorithm]
+    help_ = f"Arguments of {entry.network}, its network, as in core=gru hidden_sizes=128,128 (listed by jaxrl algos {algorithm})."
+    shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(measured)) or 'none'})")
+    default = dataclasses.field(default_factory=lambda: dict(measured))
+    made = dataclasses.make_dataclass(
+        structure.__name__, [("model", Annotated[ModelWords, shown], default)], bases=(structure,), frozen=True
+    )
+    made.__doc__ = structure.__doc__
+    return made
+
+
+def field_docs(source: type) -> dict[str, str]:
+    """The string in the type of each field of a dataclass or NamedTuple, or under it, those of bases included."""
+    types = get_type_hints(source, include_extras=True)
+    docs = {name: text for name, type_ in types.items() for text in getattr(type_, "__metadata__", ()) if isinstance(text, str)}
+    for base in source.__bases__:
+        docs |= field_docs(base) if dataclasses.is_dataclass(base) else {}
+    body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
+    for field, after in itertools.pairwise(body):
+        text = after.value if isinstance(after, ast.Expr) else None
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
+            docs[field.target.id] = str(text.value)
+    return {name: " ".join(text.replace("``", "").split()) for name, text in docs.items()}
+
+
+def parse_seeds(text: str) -> int | list[int]:
+    """``"8"`` is eight seeds, ``"3,5"`` are two, ``"3,"`` is one."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()] if "," in text else parse_count(text)
+    except ValueError:
+        raise ValueError(f"--seeds {text!r} must be a number of seeds (8), or seeds with commas (3,5,7)") from None
+
+
+def settled(args: Sequence[str]) -> list[str]:
+    """The arguments as they can be given to several processes, and again: looked through, and with a folder if they name none."""
+    if not args or args[0] in ("-h", "--help"):
+        raise SystemExit(main(args))
+    if goes_on(args):
+        from jaxrl.runtime.logs.run_folder import read_config
+
+        read_config(parse_resume(args).resume)
+        return [*args]
+    options, _ = parse(algorithm := named_algorithm(args), args[1:])
+    parse_seeds(options.seeds)
+    return [*args] if options.out else [*args, "--out", str(own_folder(algorithm, options))]
+
+
+def own_folder(algorithm: str, options: RunOptions) -> Path:
+    """For a run that was given none."""
+    return free_folder(f"{ALGORITHMS[algorithm].name}-{options.env}")
+
+
+def free_folder(name: str) -> Path:
+    """``runs/<name>``, or with the first number that makes it new."""
+    base = Path("runs") / re.sub(r"[^\w.-]+", "-", name)
+    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{n}") for n in itertools.count(2)))
+    return next(path for path in candidates if not path.exists())

@@ -1,0 +1,224 @@
+"""What a run shows while it works: a live panel in a terminal, a line per chunk elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO, cast
+
+import numpy as np
+
+from jaxrl.runtime.console.streams import Screen, screen
+from jaxrl.runtime.console.tables import terminal
+from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, Record
+
+SHOWN_LOSSES, SHOWN_WORKERS = 8, 16
+"""In the live panel."""
+
+
+def make_progress(title: str, total_steps: int, *, quiet: bool) -> Progress:
+    """The display that fits where the output goes. ``total_steps`` are per seed, as run."""
+    out = Screen(None) if quiet else screen()
+    console = None if out.is_gone else terminal(file=cast(TextIO, out))
+    return Lines(title, total_steps, out) if console is None else Live(title, total_steps, console)
+
+
+class Returns:
+    """Training returns, of each seed the last one that is known: no episode need have ended in a chunk."""
+
+    def __init__(self) -> None:
+        self._last: Any = np.nan
+
+    def update(self, record: Record) -> str | None:
+        """Mean ± standard deviation over seeds, after this chunk; None before the first episode has ended."""
+        returns = np.atleast_1d(record.get(TRAINING_RETURN, np.nan))
+        returns = np.where(np.isnan(returns), self._last, returns)
+        self._last = np.where(record["diverged"], np.nan, returns)
+        return None if np.isnan(self._last).all() else spread({TRAINING_RETURN: self._last}, TRAINING_RETURN)
+
+
+class Lines:
+    """A line per chunk, for logs and pipes. What is not known yet is left out."""
+
+    def __init__(self, title: str, total_steps: int, out: Screen) -> None:
+        self._total, self._out = total_steps, out
+        self._returns = Returns()
+        self._compile_seconds = 0.0
+        self.note(title)
+
+    def note(self, text: str) -> None:
+        """One line that stays; after ``close``, too."""
+        print(text, file=self._out, flush=True)
+
+    def update(
+        self, record: Record, eta: float, compile_seconds: float, workers: Sequence[tuple[float, float, int]] = ()
+    ) -> None:
+        """A chunk is done; ``eta`` is NaN before the first one.
+
+        Args:
+          workers: steps per second, lag and restarts of each worker process, if there are some.
+        """
+        parts = [f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}"]
+        if (returns := self._returns.update(record)) is not None:
+            parts.append(f"return {returns}")
+        if known(record, EVALUATION_RETURN).size:
+            parts.append(f"evaluation {spread(record, EVALUATION_RETURN)}")
+        if np.isfinite(record["sps"]):
+            parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(eta)}"]
+        if workers:
+            rates, lags, restarts = zip(*workers, strict=True)
+            parts.append(f"workers {'+'.join(map(short, rates))}/s, lag {short(max(lags))}, {sum(restarts)} restarts")
+        if compile_seconds > self._compile_seconds:
+            parts.append(f"compiled in {duration(compile_seconds - self._compile_seconds)}")
+            self._compile_seconds = compile_seconds
+        self.note("  ".join(parts))
+
+    def close(self) -> None: ...
+
+
+class Live:
+    """A panel that redraws itself."""
+
+    def __init__(self, title: str, total_steps: int, console: Any) -> None:
+        from rich.live import Live as RichLive
+        from rich.spinner import Spinner
+
+        self._title, self._total = title, total_steps
+        self._returns, self._evaluation = Returns(), "–"
+        self._live = RichLive(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
+        self._live.start()
+
+    def note(self, text: str) -> None:
+        from rich.text import Text
+
+        self._live.console.print(Text(text), soft_wrap=True)
+
+    def update(
+        self, record: Record, eta: float, compile_seconds: float, workers: Sequence[tuple[float, float, int]] = ()
+    ) -> None:
+        from rich.console import Group
+
+        if known(record, EVALUATION_RETURN).size:
+            self._evaluation = spread(record, EVALUATION_RETURN)
+        parts = [self._bar(int(record["rows"]), eta), self._numbers(record, compile_seconds)]
+        self._live.update(self._panel(Group(*parts, *([self._workers(workers)] if workers else []))))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _panel(self, content: Any) -> Any:
+        from rich.panel import Panel
+        from rich.text import Text
+
+        return Panel(content, title=Text(self._title), title_align="left", border_style="blue")
+
+    def _bar(self, steps: int, eta: float) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        bar = Table.grid(padding=(0, 2), expand=True)
+        bar.add_column(ratio=1)
+        left = Text(f"ETA {duration(eta)}", style="cyan")
+        bar.add_row(ProgressBar(self._total, steps), f"{steps:,} / {self._total:,} steps per seed", left)
+        return bar
+
+    def _numbers(self, record: Record, compile_seconds: float) -> Any:
+        """Names and values, two pairs in a row."""
+        from rich.table import Table
+        from rich.text import Text
+
+        cells = [
+            ("training return", self._returns.update(record) or "–"),
+            ("env steps/s", short(record["sps"])),
+            ("evaluation return", self._evaluation),
+            ("compile time", duration(compile_seconds or math.nan)),
+        ]
+        losses = [key for key in record if key.startswith("losses/")][:SHOWN_LOSSES]
+        cells += [(key.removeprefix("losses/").replace("_", " "), spread(record, key)) for key in losses]
+        texts = [Text(cell, style=style) for pair in cells for cell, style in zip(pair, ("dim", "bold"), strict=True)]
+        table = Table.grid(padding=(0, 3))
+        for start in range(0, len(texts), 4):
+            table.add_row(*texts[start : start + 4])
+        return table
+
+    def _workers(self, workers: Sequence[tuple[float, float, int]]) -> Any:
+        """A row for each of them, the first ``SHOWN_WORKERS``."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 3))
+        for name in ("worker", "env steps/s", "lag", "restarts"):
+            table.add_column(Text(name, style="dim"), justify="right")
+        table.show_header = True
+        for i, (rate, lag, restarts) in enumerate(workers[:SHOWN_WORKERS]):
+            table.add_row(str(i), short(rate), short(lag), Text(str(restarts), style="bold red" if restarts else "bold"))
+        return table
+
+
+Progress = Lines | Live
+
+
+@contextlib.contextmanager
+def spinner(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr, if that is a terminal; takes a few words on how far ``what`` is."""
+    if (console := terminal(stderr=True)) is None:
+        yield lambda text: None
+        return
+    from rich.text import Text
+
+    with console.status(Text(what)) as status:
+        yield lambda text: status.update(Text(f"{what}: {text}"))
+
+
+# --------------------------------------------------------------------------------------------------------------------- numbers
+
+
+def known(record: Record, key: str) -> np.ndarray:
+    """The values of the seeds that have one; empty if none has."""
+    values = np.atleast_1d(record.get(key, np.nan))
+    return values[~np.isnan(values)]
+
+
+def spread(record: Record, key: str) -> str:
+    """Mean ± standard deviation over seeds."""
+    values = known(record, key)
+    if not len(values):
+        return "–"
+    mean, deviation = values.mean(), values.std()
+    if len(values) == 1:
+        return number(mean, mean)
+    size = max(abs(mean), deviation)
+    return f"{number(mean, size)} ± {number(deviation, size)}"
+
+
+def number(x: float, size: float) -> str:
+    """``x`` with as many digits as suit quantities of this size: 1 decimal from 100, else 3 figures; exponents far from 1."""
+    size = abs(size)
+    if size and not 1e-3 <= size < 1e6:
+        return f"{x:.2e}"
+    decimals = 1 if size >= 100 else 2 - math.floor(math.log10(size)) if size else 0
+    return f"{x:.{decimals}f}"
+
+
+def short(x: float) -> str:
+    """A rate: 652k, 1.3M."""
+    if not np.isfinite(x):
+        return "–"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if x >= size:
+            return f"{x / size:.3g}{unit}"
+    return f"{x:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """0.4 s, 12 s, 3:07 min, 2:15 h."""
+    if not np.isfinite(seconds):
+        return "–"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"

@@ -1,0 +1,1 @@
+"""Groups of processes: how they meet and what they tell each other."""

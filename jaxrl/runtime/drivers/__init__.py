@@ -1,1 +1,0 @@
-"""How one kind of environment trains many seeds."""

@@ -1,0 +1,1 @@
+"""Evaluation: policies loaded, played and drawn."""

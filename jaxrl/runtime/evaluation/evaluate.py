@@ -1,0 +1,53 @@
+"""Evaluation on either kind of environment."""
+
+from __future__ import annotations
+
+from jaxrl.agent import check_agent, check_key, refuse_env_params
+from jaxrl.runtime.trainers.program_cache import SameAgent, evaluation_program
+from jaxrl.settings.aliases import says_keywords
+from jaxrl.settings.validation import check_switches
+from jaxrl.training import Evaluation, check_episodes, check_one_policy
+from jaxrl.types import Agent, AgentState, HostEnv, Key, Policy, PyTree
+
+
+@says_keywords
+def evaluate(
+    agent: Agent,
+    policy: Policy | AgentState,
+    key: Key,
+    num_episodes: int = 128,
+    *,
+    explore: bool = False,
+    env_params: PyTree = None,
+    max_steps: int | None = None,
+) -> Evaluation:
+    """Play ``num_episodes`` whole episodes, one in each of as many parallel environments, so that short ones are not favoured.
+
+    Pure environments run in one program, which is kept for the next call with the same agent and arguments, whatever the policy
+    and the key; ``jaxrl.training.evaluate`` is the pure function. Host environments run on the host.
+
+    Args:
+      policy: a Policy, or an AgentState of one seed.
+      explore: act as in training instead of greedily.
+      env_params: parameters of a pure environment, one value or one per episode; default: the state's or the environment's own.
+      max_steps: rows after which an episode is given up; default: the environment's limit, or 100 000.
+
+    Returns:
+      Evaluation: episodic_return f32, episodic_length i32 and finished bool, [num_episodes] each; raw rewards, undiscounted.
+
+    Raises:
+      ValueError: ``num_episodes`` or ``max_steps`` below 1, or ``env_params`` for a host environment.
+    """
+    check_agent(agent)
+    check_switches(explore=explore)
+    if not isinstance(agent.env, HostEnv):
+        num_episodes, max_steps = check_episodes(num_episodes, max_steps)
+        check_key(key, vmapped="lambda key: evaluate(agent, state, key)")
+        check_one_policy(policy)
+        program = evaluation_program(SameAgent(agent), num_episodes, bool(explore), max_steps)
+        return program(policy, key, env_params)
+    if env_params is not None:
+        refuse_env_params(agent.env)
+    from jaxrl.runtime.trainers.host import evaluate_host
+
+    return evaluate_host(agent, policy, key, num_episodes, explore=explore, max_steps=max_steps)

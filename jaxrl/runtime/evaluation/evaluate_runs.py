@@ -1,0 +1,182 @@
+"""The policies of a run, playing again: on its environment or another one that they fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl import training
+from jaxrl.builder.spec import algorithm_name, build_again
+from jaxrl.envs import make_env
+from jaxrl.runtime.evaluation.chosen_policy import chosen, greedy_warning
+from jaxrl.runtime.evaluation.load_policy import load_policies
+from jaxrl.runtime.logs.run_folder import read_config
+from jaxrl.runtime.samplers.sampler import stack
+from jaxrl.runtime.system.devices import seed_devices
+from jaxrl.runtime.trainers.fused import FusedDriver
+from jaxrl.runtime.trainers.host import evaluate_host
+from jaxrl.spaces.trees import realize_space
+from jaxrl.training import Evaluation, evaluation_key
+from jaxrl.types import Agent, Array, HostEnv, Key, Policy
+
+EPISODE_STREAM = 0x706C6179
+"""Stands where training's own evaluations have the iteration, and is far beyond all of those: no episode is the same."""
+
+Say = Callable[[str], None]
+
+
+class Rules(NamedTuple):
+    """How policies play."""
+
+    episodes: int = 128
+    """Per seed."""
+    explore: bool = False
+    eval_seed: int = 0
+    max_steps: int | None = None
+
+
+class Result(NamedTuple):
+    """What the policies of one run achieved."""
+
+    run: str
+    algorithm: str
+    env: str
+    iteration: int
+    """The policies are of this one."""
+    seeds: list[int]
+    played: Evaluation
+    """NumPy arrays [num_seeds, episodes]."""
+    diverged: list[int]
+    """Seeds that were left out, because they had diverged."""
+    versions: dict[str, str]
+    """Those that the run was trained with."""
+    eval_explore: bool = False
+    """Whether the evaluations that chose the run's best policies explored."""
+    about: str = ""
+    """Which of the run's policies played, and what the others score by its records."""
+    warning: str | None = None
+    """Of a run whose greedy evaluations are far below its training."""
+
+    @property
+    def returns(self) -> np.ndarray:
+        """The mean over episodes, f64[num_seeds]; NaN for a seed whose mean is no finite number."""
+        with np.errstate(invalid="ignore"):
+            means = np.asarray(self.played.episodic_return, np.float64).mean(axis=1)
+        return np.where(np.isfinite(means), means, np.nan)
+
+
+def episode_key(seed: Array | int, eval_seed: Array | int) -> Key:
+    """The key of the episodes that the policy of a seed plays."""
+    return jax.random.fold_in(evaluation_key(seed, EPISODE_STREAM), eval_seed)
+
+
+def evaluate_run(
+    run: str | os.PathLike[str],
+    rules: Rules,
+    *,
+    which: str = "best",
+    seeds: Sequence[int] | None = None,
+    env_id: str | None = None,
+    trust: str | Iterable[str] = (),
+    parts: Mapping[str, Any] | None = None,
+    begin: Say = lambda text: None,
+    say: Say = lambda text: None,
+) -> Result:
+    """Play the policies of one run.
+
+    Args:
+      which: as for ``load_policy``.
+      seeds: some of the run's; default: all.
+      env_id: another environment than the run's own.
+      trust, parts: as for ``load_policy``, which takes the parts as keywords; the environment is one that it does need.
+      begin: called with a line on what is played.
+      say: called with a few words on how far it is, where that is known.
+
+    Raises:
+      FileNotFoundError, ValueError, CheckpointError: as ``load_policy``.
+      ValueError: the policies do not fit the environment, or all diverged.
+    """
+    config, name = read_config(run), os.fspath(run)
+    saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
+    agent = playing_agent(config, env_id, trust, parts)
+    sound = finite(saved.policies) & ~saved.diverged
+    playing, diverged = (np.array(saved.seeds)[these].tolist() for these in (sound, ~sound))
+    if not playing:
+        raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged")
+    policies = jax.tree.map(lambda x: x[sound], saved.policies)
+    begin(f"{name}: {len(playing)} seed{'s' * (len(playing) > 1)} × {rules.episodes} episodes")
+    play = _play_on_host if isinstance(agent.env, HostEnv) else _play_fused
+    played = jax.tree.map(np.asarray, play(agent, policies, playing, rules, say))
+    found = (name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged)
+    about, warning = chosen(run, which, saved.step), greedy_warning(run)
+    return Result(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
+
+
+def playing_agent(
+    config: dict[str, Any],
+    env_id: str | None = None,
+    trust: str | Iterable[str] = (),
+    parts: Mapping[str, Any] | None = None,
+) -> Agent:
+    """The agent of a run on its real environment, or on another one whose spaces its policies fit.
+
+    Raises:
+      ValueError: they do not fit; or a part of the agent cannot be imported or is not trusted.
+    """
+    parts = parts or {}
+    if env_id is None:
+        return build_again(config["agent"], trust=trust, **parts)
+    env = make_env(env_id)
+    for name, trained in (config.get("spaces") or {}).items():
+        there, here = _kind(realize_space(trained)), _kind(getattr(env, f"{name}_space"))
+        if there != here:
+            raise ValueError(
+                f"env={env_id!r} does not fit these policies: its {name}s are {here}, and they were trained on "
+                f"{config['agent']['env']} with {there}"
+            )
+    return build_again(config["agent"], trust=trust, **{**parts, "env": env})
+
+
+def _kind(space: spaces.Space) -> str:
+    """A space in one line, without the bounds of boxes, which may differ."""
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{name}: {_kind(part)}' for name, part in space.items())})"
+    if isinstance(space, spaces.Tuple):
+        return f"Tuple({', '.join(map(_kind, space))})"
+    return f"Box{space.shape} of {space.dtype}" if isinstance(space, spaces.Box) else str(space)
+
+
+def finite(policies: Policy) -> np.ndarray:
+    """bool[num_seeds]: whose parameters are all finite."""
+    rows = [np.isfinite(x).reshape(len(x), -1).all(axis=1) for x in jax.tree.leaves(policies.params)]
+    return np.logical_and.reduce(rows)
+
+
+def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, say: Say) -> Evaluation:
+    """All seeds in one program, sharded over devices; [num_seeds, episodes]."""
+
+    def play(seed: Array, policy: Policy, eval_seed: Array) -> Evaluation:
+        key = episode_key(seed, eval_seed)
+        return training.evaluate(agent, policy, key, rules.episodes, explore=rules.explore, max_steps=rules.max_steps)
+
+    driver = FusedDriver(agent, seeds, seed_devices(len(seeds)).devices)
+    return driver.call("play", play, (0, 0, None), np.asarray(seeds, np.uint32), policies, np.uint32(rules.eval_seed))
+
+
+def _play_on_host(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, say: Say) -> Evaluation:
+    """One seed after the other; [num_seeds, episodes]."""
+    results = []
+    for row, seed in enumerate(seeds):
+
+        def tell(finished: int, seed: int = seed) -> None:
+            say(f"seed {seed}: {finished} of {rules.episodes}")
+
+        policy, key = jax.tree.map(lambda x, row=row: x[row], policies), episode_key(seed, rules.eval_seed)
+        settings: dict[str, Any] = {"explore": rules.explore, "max_steps": rules.max_steps, "on_row": tell}
+        results.append(evaluate_host(agent, policy, key, rules.episodes, **settings))
+    return stack(results)

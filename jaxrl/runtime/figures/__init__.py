@@ -1,1 +1,0 @@
-"""Learning curves as pictures, and the statistics in them."""

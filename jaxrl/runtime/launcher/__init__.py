@@ -1,0 +1,1 @@
+"""``jaxrl launch``: processes of a group on this machine, supervised."""

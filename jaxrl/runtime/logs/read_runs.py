@@ -1,0 +1,130 @@
+"""Runs on the disk, read back: their folders, settings and records."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.runtime.logs.files import read_records
+from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, as_arrays
+from jaxrl.runtime.logs.run_folder import CONFIG, RECORDS, read_config
+from jaxrl.runtime.system.disk import at_home
+from jaxrl.settings.aliases import unknown
+
+
+class Run(NamedTuple):
+    """A run as its folder tells it."""
+
+    folder: Path
+    config: dict[str, Any]
+    history: dict[str, np.ndarray]
+    """As ``jaxrl.run`` returns it: log key -> [num_chunks] or [num_chunks, num_seeds]."""
+
+    @property
+    def seeds(self) -> list[int]:
+        return self.config["run"]["seeds"]
+
+    @property
+    def keys(self) -> list[str]:
+        """Log keys with a value per seed."""
+        return sorted(key for key, values in self.history.items() if values.ndim == 2 and key != "env_steps")
+
+    def has(self, key: str) -> bool:
+        return key in self.history and not np.isnan(self.history[key]).all()
+
+
+def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
+    """The folder itself if it is a run's, else all folders of runs below it, sorted by name and number.
+
+    Raises:
+      FileNotFoundError: there is no such folder, or no run in it.
+    """
+    top = at_home(folder)
+    shown = os.fspath(folder)
+    if not top.is_dir():
+        what = "it is a file" if top.exists() else "there is no such folder"
+        raise FileNotFoundError(f"{shown!r} is not the folder of a run, or of runs: {what}")
+    found = []
+    for path, folders, files in os.walk(top):
+        folders.sort(key=_natural)
+        if CONFIG in files and RECORDS in files:
+            found.append(Path(path))
+            folders.clear()
+    if found:
+        return found
+    if (top / CONFIG).exists():
+        return [top]
+    raise FileNotFoundError(f"{shown!r} holds no run: neither it nor a folder in it has both {CONFIG} and {RECORDS}")
+
+
+def _natural(name: str) -> list[str | float]:
+    """A sorting key by the numbers in a name: ``lr=0.0003,envs=16`` after ``lr=0.0003,envs=8`` and before ``lr=0.001,envs=8``."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", name)  # text and numbers in turn
+    return [float(part) if place % 2 else part for place, part in enumerate(parts)]
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder; its history is empty as long as it has no records.
+
+    Raises:
+      ValueError, OSError: one of its files is damaged, or missing.
+    """
+    config = read_config(folder)
+    records = read_records(folder, sys.maxsize, len(config["run"]["seeds"]))
+    return Run(folder, config, {key: np.asarray(values, np.float64) for key, values in as_arrays(records).items()})
+
+
+def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], None] = lambda text: None) -> list[Run]:
+    """The runs in these folders, each once.
+
+    A run without records, which has only just begun, is left out with a note, unless its own folder is asked for.
+
+    Raises:
+      ValueError: a run that was asked for, or all, have no records yet.
+      OSError: see ``find_runs``.
+    """
+    runs: dict[Path, Run] = {}
+    waiting = []
+    for folder in folders:
+        for path in find_runs(folder):
+            if path.resolve() in runs:
+                continue
+            if (run := read_run(path)).history:
+                runs[path.resolve()] = run
+                continue
+            waiting.append(path)
+            if path == at_home(folder):
+                raise ValueError(f"{os.fspath(path)!r} has no records yet: wait for the first chunk of that run, or leave it out")
+    if not runs:
+        raise ValueError(f"none of the {len(waiting)} runs has records yet: wait for their first chunks")
+    if waiting:
+        note(f"no records yet in {', '.join(map(str, waiting))}")
+    return list(runs.values())
+
+
+def choose_key(runs: Sequence[Run], key: str | None, note: Callable[[str], None] = lambda text: None) -> str:
+    """The log key to draw: evaluation returns where every run has some, else returns of training episodes.
+
+    Raises:
+      ValueError: no run knows the key, or one has no values of it.
+    """
+    if key is None:
+        missing = [run.folder for run in runs if not run.has(EVALUATION_RETURN)]
+        key = TRAINING_RETURN if missing else EVALUATION_RETURN
+        if 0 < len(missing) < len(runs):
+            note(f"no evaluation yet in {missing[0]}, so this is the return of training episodes")
+    if key not in (names := sorted({name for run in runs for name in run.keys})):
+        raise unknown("log key", key, names)
+    for run in runs:
+        if not run.has(key):
+            known_keys = ", ".join(name for name in run.keys if run.has(name))
+            raise ValueError(
+                f"{os.fspath(run.folder)!r} has no value of {key!r}: leave it out, or draw one that it has ({known_keys})"
+            )
+    return key

@@ -1,1 +1,0 @@
-"""One run from its first iteration to its last."""

@@ -1,1 +1,0 @@
-"""Policies at work: evaluation, loading, recording."""

@@ -1,0 +1,1 @@
+"""Plots: learning curves and statistics over seeds."""

@@ -1,0 +1,249 @@
+"""From folders of runs to the curves that compare them: which seeds belong together, where, and under which name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.builder.spec import algorithm_name, brief
+from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
+from jaxrl.runtime.logs.read_runs import Run
+from jaxrl.runtime.plots.draw import Curve
+
+ALGORITHM, ENV, RUN = "algorithm", "environment", "run"
+"""What is known of every curve besides its settings. RUN only where nothing else tells two of them apart."""
+
+Facts = dict[str, str]
+"""What the seeds of a curve have in common: algorithm, environment and each setting, as text."""
+
+
+class Member(NamedTuple):
+    """Some seeds of a run."""
+
+    run: Run
+    columns: list[int]
+
+    @property
+    def env(self) -> str:
+        return env_name(self.run.config["agent"].get("env"))
+
+    def values(self, key: str) -> np.ndarray:
+        """f64[num_chunks, columns]"""
+        return self.run.history[key][:, self.columns]
+
+    def known(self, key: str) -> np.ndarray:
+        """bool[num_chunks]: in which chunks some seed has a value."""
+        return ~np.isnan(self.values(key)).all(axis=1)
+
+    @property
+    def steps(self) -> np.ndarray:
+        """f64[num_chunks]: mean of the environment steps of its seeds."""
+        return self.run.history["env_steps"][:, self.columns].mean(axis=1)
+
+    @property
+    def num_diverged(self) -> int:
+        return int(self.run.history["diverged"][-1, self.columns].sum())
+
+    @property
+    def is_lost(self) -> bool:
+        return self.num_diverged == len(self.columns)
+
+
+class Group(NamedTuple):
+    """The seeds of one curve."""
+
+    facts: Facts
+    members: list[Member]
+
+    @property
+    def num_seeds(self) -> int:
+        return sum(len(member.columns) for member in self.members)
+
+    @property
+    def num_diverged(self) -> int:
+        return sum(member.num_diverged for member in self.members)
+
+    @property
+    def envs(self) -> list[str]:
+        return sorted({member.env for member in self.members})
+
+    def has(self, key: str) -> bool:
+        return any(member.known(key).any() for member in self.members)
+
+
+# --------------------------------------------------------------------------------------------------------------------- grouping
+
+
+def group_runs(runs: Sequence[Run], *, pool: bool = False) -> list[Group]:
+    """Seeds of the same algorithm, environment and settings, of whichever run.
+
+    Runs that repeat each other's seeds are not put together, since no two samples would be independent: they differ in something
+    that their settings do not tell (a version, a machine), and each is a group of its own, named after its folder.
+
+    Args:
+      pool: of whichever environment, too.
+    """
+    groups: dict[tuple[tuple[str, str], ...], Group] = {}
+    for run in runs:
+        for column in range(len(run.seeds)):
+            facts = facts_of(run.config, column) | ({ENV: ""} if pool else {})
+            group = groups.setdefault(tuple(sorted(facts.items())), Group(facts, []))
+            if group.members and group.members[-1].run is run:
+                group.members[-1].columns.append(column)
+            else:
+                group.members.append(Member(run, [column]))
+    return [part for group in groups.values() for part in _without_repeated_seeds(group)]
+
+
+def _without_repeated_seeds(group: Group) -> list[Group]:
+    samples = [(member.env, member.run.seeds[column]) for member in group.members for column in member.columns]
+    if len(set(samples)) == len(samples) or len(group.members) == 1:
+        return [group]
+    names = _short_names([member.run.folder for member in group.members])
+    return [Group({**group.facts, RUN: name}, [member]) for name, member in zip(names, group.members, strict=True)]
+
+
+def _short_names(folders: Sequence[Path]) -> list[str]:
+    """What differs between the folders: without those that hold them all, and without a last part that all have."""
+    paths = [str(folder.absolute()) for folder in folders]
+    common = os.path.commonpath(paths)
+    parts = [Path(os.path.relpath(path, common)).parts or (Path(path).name,) for path in paths]
+    while len({part[-1] for part in parts}) == 1 and min(map(len, parts)) > 1:
+        parts = [part[:-1] for part in parts]
+    return ["/".join(part) for part in parts]
+
+
+def facts_of(config: Mapping[str, Any], column: int) -> Facts:
+    """What ``config.json`` says of the seed in a column of its records."""
+    agent, changed = config["agent"], config["run"].get("hyperparams") or {}
+    settings = {**agent.get("settings", {}), **{name: x[column] if isinstance(x, list) else x for name, x in changed.items()}}
+    return {
+        ALGORITHM: algorithm_name(agent),
+        ENV: env_name(agent.get("env")),
+        **{name: text for part in (settings, agent.get("parts", {})) for name, text in flatten(part).items()},
+    }
+
+
+def env_name(env: Any) -> str:
+    """The id of an environment, without the backend that a bare name means."""
+    try:
+        return format_id(parse_id(env)).removeprefix(f"{DEFAULT_BACKEND}:")
+    except (ValueError, TypeError, AttributeError):  # an environment that has no id
+        return env if isinstance(env, str) else brief(env)
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> Facts:
+    """Settings and parts by dotted name; arguments of a part follow its own name, as in ``model.hidden_sizes``."""
+    facts: Facts = {}
+    for name, value in data.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping) and "partial" in value:
+            arguments = {**{str(i): x for i, x in enumerate(value.get("args") or ())}, **(value.get("kwargs") or {})}
+            facts |= {path: brief(value["partial"]), **flatten(arguments, f"{path}.")}
+        elif isinstance(value, Mapping) and not {"import", "unimportable"} & set(value):
+            facts |= flatten(value, f"{path}.")
+        else:
+            facts[path] = brief(value)
+    return facts
+
+
+# -------------------------------------------------------------------------------------------------------------------- labelling
+
+
+def label_groups(groups: Sequence[Group]) -> list[str]:
+    """What tells the groups apart besides the environment: the algorithm if there are several, and the settings that differ
+    between groups of the same algorithm and environment."""
+    several = len({group.facts[ALGORITHM] for group in groups}) > 1
+    differing: dict[str, dict[str, None]] = {}
+    for group in groups:
+        algorithm = group.facts[ALGORITHM]
+        peers = [other.facts for other in groups if all(other.facts[name] == group.facts[name] for name in (ALGORITHM, ENV))]
+        names = dict.fromkeys(name for facts in peers for name in facts)
+        differ = (name for name in names if len({facts.get(name) for facts in peers}) > 1)
+        differing.setdefault(algorithm, {}).update(dict.fromkeys(differ))
+    labels = []
+    for group in groups:
+        algorithm, facts = group.facts[ALGORITHM], group.facts
+        shown = [name for name in differing[algorithm] if name in facts and name != RUN]
+        told = [f"{re.sub('[_.]', ' ', name)} {facts[name]}" for name in shown]  # "model hidden sizes" of model.hidden_sizes
+        told += [facts[RUN]] if RUN in facts else []
+        labels.append(" · ".join([algorithm] * (several or not told) + told))
+    return labels
+
+
+def rename(labels: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Other names for the curves, in the order of the legend.
+
+    Raises:
+      ValueError: there are more or fewer than curves; the message lists these.
+    """
+    distinct = list(dict.fromkeys(labels))
+    if len(given) != len(distinct) or len(set(given)) != len(given):
+        shown = "; ".join(distinct)
+        raise ValueError(f"--labels needs a name of its own for each of {len(distinct)} curves, in this order: {shown}")
+    return [given[distinct.index(label)] for label in labels]
+
+
+# --------------------------------------------------------------------------------------------------------------------- aligning
+
+
+class Scale(NamedTuple):
+    """Returns between which a normalised return goes from 0 to 1."""
+
+    low: float
+    high: float
+
+
+def make_curve(group: Group, key: str, label: str, scales: Mapping[str, Scale] | None = None) -> Curve:
+    """The values of a group's seeds at common numbers of environment steps.
+
+    A row of a run is at the mean of its seeds' environment steps. Where several runs make one curve, it spans the steps that all
+    of them have (the end of a run whose seeds all diverged does not count), at the points of the run that has the fewest there;
+    the others are interpolated linearly between their own points. A seed that lacks values in between (no episode ended) is
+    interpolated too; before its first and after its last value (it diverged) it is left out. Nothing is extrapolated.
+
+    Args:
+      key: one that some seed of the group has a value of.
+      scales: by environment, for normalised returns.
+
+    Returns:
+      A curve whose strata are the environments.
+
+    Raises:
+      ValueError: the runs have no steps in common.
+    """
+    drawn = [(member, member.steps[member.known(key)]) for member in group.members if member.known(key).any()]
+    late, starting = max(drawn, key=lambda pair: pair[1][0])
+    whole = [pair for pair in drawn if not pair[0].is_lost] or [max(drawn, key=lambda pair: pair[1][-1])]
+    early, ending = min(whole, key=lambda pair: pair[1][-1])
+    first, last = starting[0], ending[-1]
+    if first > last:
+        raise ValueError(
+            f"{label}: its {len(drawn)} runs have no steps in common, since {os.fspath(early.run.folder)!r} ends at step "
+            f"{last:,.0f} and {os.fspath(late.run.folder)!r} begins at {first:,.0f}: leave one of them out"
+        )
+    grid = min((np.unique(np.clip(steps, first, last)) for _, steps in whole), key=len)
+    columns = [column for member in group.members for column in _interpolated(member, key, grid, scales)]
+    values, envs = np.stack(columns, axis=1), [member.env for member in group.members for _ in member.columns]
+    known = ~np.isnan(values).all(axis=1)
+    strata = np.unique(envs, return_inverse=True)[1]
+    return Curve(group.facts[ENV], label, grid[known], values[known], strata, is_lost=group.num_diverged == group.num_seeds)
+
+
+def _interpolated(member: Member, key: str, grid: np.ndarray, scales: Mapping[str, Scale] | None) -> list[np.ndarray]:
+    """Each seed's values at ``grid``, NaN before its first and after its last."""
+    values, steps = member.values(key), member.steps
+    if scales is not None:
+        low, high = scales[member.env]
+        values = (values - low) / (high - low)
+    columns = []
+    for column in values.T:
+        known = ~np.isnan(column)
+        inside = np.interp(grid, steps[known], column[known], left=np.nan, right=np.nan) if known.any() else np.nan
+        columns.append(np.broadcast_to(inside, grid.shape))
+    return columns

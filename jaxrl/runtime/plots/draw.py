@@ -1,0 +1,192 @@
+"""Learning curves: of one run, and of several beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN
+from jaxrl.runtime.plots.statistics import seed_interval
+from jaxrl.runtime.plots.style import (
+    COLOURS,
+    DASHES,
+    FAINT,
+    INK,
+    LINE,
+    PALE,
+    SHADE,
+    draw_line,
+    dress,
+    new_figure,
+    save,
+    set_title,
+)
+
+AXIS_NAMES = {EVALUATION_RETURN: "evaluation return", TRAINING_RETURN: "return of training episodes"}
+X_NAME = "environment steps per seed"
+MAX_COLUMNS = 3
+
+# ------------------------------------------------------------------------------------------------------------------- one run
+
+
+def curve(history: Mapping[str, np.ndarray]) -> tuple[str, np.ndarray, np.ndarray] | None:
+    """What to draw: ``(key, env_steps, returns)``, [points, num_seeds]: evaluation, or else training, or else None."""
+    for key in (EVALUATION_RETURN, TRAINING_RETURN):
+        if key in history:
+            known = ~np.isnan(history[key]).all(axis=1)
+            if known.any():
+                return key, history["env_steps"][known], history[key][known]
+    return None
+
+
+def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str, subtitle: str = "") -> None:
+    """Draw return against environment steps per seed: a thin line per seed, their mean, and its 95 % bootstrap interval.
+
+    Evaluations where there are any, with the mean of the training episodes beside them; else training episodes. Where there is
+    nothing to draw, there is no file.
+    """
+    if (drawn := curve(history)) is None:
+        return
+    key, steps, returns = drawn
+    num_seeds = returns.shape[1]
+    figure = new_figure(7.2, 4.4)
+    axes = figure.add_subplot()
+    if key == EVALUATION_RETURN:
+        _training_line(axes, history)
+    if num_seeds > 1:
+        marker = "o" if len(returns) == 1 else None
+        axes.plot(steps, returns, color=PALE, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
+        draw_line(axes, steps.mean(axis=1), seed_interval(returns, metric="mean"), LINE)
+        axes.fill_between([], [], color=LINE, alpha=SHADE, linewidth=0, label="95 % interval of the mean")
+        axes.plot([], [], color=LINE, linewidth=2.0, label=f"mean of {num_seeds} seeds")
+        axes.plot([], [], color=PALE, linewidth=0.8, label="each seed")
+    else:
+        draw_line(axes, steps[:, 0], (returns[:, 0],), LINE)
+        axes.plot([], [], color=LINE, linewidth=2.0, label="evaluation")
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        axes.legend(loc="best", frameon=False, fontsize=9)
+    dress(axes, steps.max(), xlabel=X_NAME, ylabel=AXIS_NAMES[key])
+    set_title(figure, title)
+    if subtitle:
+        axes.set_title(subtitle, loc="left", fontsize=9, color=INK)
+    save(figure, path)
+
+
+def _training_line(axes: Any, history: Mapping[str, np.ndarray]) -> None:
+    """The mean return of training episodes, which start earlier than evaluations and explore."""
+    if (training := history.get(TRAINING_RETURN)) is not None:
+        known = ~np.isnan(training).all(axis=1)
+        mean = np.nanmean(training[known], axis=1)
+        axes.plot(
+            history["env_steps"][known].mean(axis=1), mean, color=FAINT, linewidth=1.2, linestyle="--", label="training episodes"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------- several runs
+
+
+class Curve(NamedTuple):
+    """One line of a figure, before its seeds are summed up."""
+
+    panel: str
+    """The axes that it is drawn in, by title: the environment."""
+    label: str
+    """The same label has the same colour in every panel."""
+    steps: np.ndarray
+    """f64[points]: environment steps per seed."""
+    values: np.ndarray
+    """f64[points, num_seeds]; NaN where a seed has no value."""
+    strata: np.ndarray
+    """i64[num_seeds]: for ``seed_interval``."""
+    is_lost: bool = False
+    """All of its seeds diverged, so that it ends before its time: with a cross."""
+
+
+class Band(NamedTuple):
+    """A curve, and its statistic with the bounds of its interval, f64[points] each."""
+
+    curve: Curve
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def summarise(curve: Curve, *, metric: str = "iqm", level: float = 0.95) -> Band:
+    return Band(curve, *seed_interval(curve.values, metric=metric, strata=curve.strata, level=level))
+
+
+def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str, title: str = "") -> None:
+    """Draw one panel per environment, a line with its band per curve (one seed: a line), and a legend for all.
+
+    Args:
+      path: its ending is one of ``FORMATS``.
+      caption: what lines and bands are, in one line.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    panels = list(dict.fromkeys(band.curve.panel for band in bands))
+    labels = list(dict.fromkeys(band.curve.label for band in bands))
+    columns = 2 if len(panels) == 4 else min(len(panels), MAX_COLUMNS)
+    rows = -(-len(panels) // columns)
+    width, height = (7.2, 4.4) if len(panels) == 1 else (3.6 * columns, 2.8 * rows + 0.6)
+    legend_columns = _legend_columns(labels, width)
+    figure = new_figure(width, height + 0.2 * -(-len(labels) // legend_columns))
+    styles: dict[str, tuple[str, Any]] = {
+        label: (COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]) for i, label in enumerate(labels)
+    }
+    shade = SHADE if len(labels) <= 3 else 0.6 * SHADE
+    for place, panel in enumerate(panels):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        shown = [band for band in bands if band.curve.panel == panel]
+        for band in shown:
+            drawn = band[1:] if band.curve.values.shape[1] > 1 else band[1:2]
+            colour, dashes = styles[band.curve.label]
+            draw_line(axes, band.curve.steps, drawn, colour, dashes, shade=shade)
+            if band.curve.is_lost:
+                axes.plot(band.curve.steps[-1], band.middle[-1], "x", color=colour, markersize=9, markeredgewidth=2.0)
+        dress(
+            axes,
+            max(band.curve.steps[-1] for band in shown),
+            xlabel=X_NAME if place + columns >= len(panels) else "",
+            ylabel=ylabel if place % columns == 0 else "",
+        )
+        if len(panels) > 1:
+            axes.set_title(panel, loc="left", fontsize=10, color=INK, parse_math=False)
+    if title:
+        set_title(figure, title)
+    _legend(figure, styles if len(labels) > 1 else {}, legend_columns, caption)
+    save(figure, path)
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """How many entries fit beside each other in ``width`` inches; a letter takes about 0.075."""
+    return max(1, min(len(labels), int(width / (0.075 * max(map(len, labels)) + 0.6))))
+
+
+def _legend(figure: Any, styles: Mapping[str, tuple[str, Any]], columns: int, caption: str) -> None:
+    """Below the panels, where it hides nothing, under a caption."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles = [
+        (Patch(color=colour, alpha=SHADE, linewidth=0), Line2D([], [], color=colour, linestyle=dashes, linewidth=2.0))
+        for colour, dashes in styles.values()
+    ]
+    legend = figure.legend(
+        handles,
+        list(styles),
+        loc="outside lower center",
+        ncols=columns,
+        title=caption,
+        frameon=False,
+        fontsize=9,
+        title_fontsize=9,
+        labelcolor=INK,
+    )
+    legend.get_title().set_color(INK)
+    for text in legend.get_texts():
+        text.set_parse_math(False)

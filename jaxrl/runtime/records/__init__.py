@@ -1,1 +1,0 @@
-"""The folder of a run and the records in it."""

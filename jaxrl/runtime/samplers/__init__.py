@@ -1,0 +1,1 @@
+"""Samplers: rollouts of environments on the host."""

@@ -1,0 +1,224 @@
+"""Acting in whichever environments are ready, while the others step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tree
+
+from jaxrl.rollout.autoreset import Outcome, finish_row, first_input, no_episode
+from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
+from jaxrl.runtime.samplers.diagnostics import Stopwatch
+from jaxrl.runtime.samplers.host_envs import begun_anew, can_send, close_envs, open_envs, takes_batch_size
+from jaxrl.runtime.samplers.rollout_buffer import RolloutBuffer
+from jaxrl.runtime.samplers.sampler import ACTED, CAME, INPUTS, host_env, not_in_background, row_keys, stack
+from jaxrl.runtime.samplers.stepper import check_flags, check_mask, check_seen
+from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.types import Agent, Algorithm, Array, EpisodeStatistics, HostStep, Key, Metrics, Policy, PyTree, Rollout, StepInput
+
+START = "start"
+"""In the memory of a rollout: with what environments begin it; the parameters' version, and the carry. Its first row alone."""
+
+
+class AsyncSampler:
+    """Acts in the half of the environments that is ready first, while the other half steps.
+
+    Rows are put where they belong by ``env_id``. Fast environments continue while the slowest ends its rollout: their rows are
+    the first of the next one, so ``Rollout.version`` is of the oldest parameters that acted. Those that are through the next
+    rollout as well wait for the others. Which environments are ready is a matter of time: two runs differ. What an environment
+    draws follows from (key, row, env_id), as elsewhere.
+    """
+
+    def __init__(self, agent: Agent, seed: int | Sequence[int]) -> None:
+        """``seed`` as for ``HostSampler``.
+
+        Raises:
+          TypeError: the environments do not step in the background.
+        """
+        self.single = not np.shape(seed)
+        self.num_rows = agent.rollout_length
+        self.act = Prepared(jax.jit(partial(_act, agent.algorithm)))
+        self.row_keys = jax.jit(partial(row_keys, num_rows=self.num_rows))
+        self.metrics = jax.jit(episode_metrics)
+        self.watch, self.lanes = Stopwatch(), list[Lane]()
+        try:
+            for one in np.atleast_1d(seed):
+                self.lanes.append(Lane(agent, int(one), self.watch))
+            for lane in self.lanes:
+                lane.reset()
+        except BaseException:
+            self.close()
+            raise
+
+    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
+        each = [policy] if self.single else [jax.tree.map(lambda x, i=i: x[i], policy) for i in range(len(self.lanes))]
+        keys = [self.row_keys(one) for one in ([key] if self.single else key)]
+        versions = [int(one.version) for one in each]
+        while going := [i for i, lane in enumerate(self.lanes) if not lane.is_full]:
+            for i in going:
+                self.lanes[i].turn(partial(self.act, each[i]), keys[i], versions[i])
+        rollouts = [lane.take() for lane in self.lanes]
+        metrics = [self.metrics(outcome) for _, outcome in rollouts]
+        if self.single:
+            return rollouts[0][0], metrics[0]
+        return stack([rollout for rollout, _ in rollouts]), stack(metrics)
+
+    def close(self) -> None:
+        for lane in self.lanes:
+            close_envs(lane.env, lane.envs)
+
+
+class Lane:
+    """The environments of one seed, each at a row of its own."""
+
+    def __init__(self, agent: Agent, seed: int, watch: Stopwatch) -> None:
+        self.watch = watch
+        self.env, self.num_envs, self.num_rows = host_env(agent), agent.num_envs, agent.rollout_length
+        self.envs: Any = open_envs(self.env, self.num_envs, [seed], batch_size=self.num_envs // 2)
+        self.in_any_parts = takes_batch_size(self.env)
+        """Whether rows may begin in any half of the environments, or only in those together that a ``recv`` gave."""
+        if not can_send(self.envs):
+            self.envs.close()
+            raise not_in_background(agent, "async")
+        self.env_id = np.arange(self.num_envs, dtype=np.int32)
+        self.done, self.episode = np.zeros(self.num_envs, bool), no_episode(self.num_envs)
+        self.carry = agent.algorithm.initial_carry(self.num_envs)
+        self.at = np.zeros(self.num_envs, int)
+        """Of each environment the row that comes next, counted from the start of the rollout that is collected."""
+        self.ready: list[tuple[np.ndarray, StepInput]] = []
+        """Environments that a ``recv`` gave together, and what the policy sees there."""
+        self.buffers: list[RolloutBuffer] = []
+        """Of that rollout, and of those that fast environments are in already."""
+
+    def reset(self) -> None:
+        inputs = first_input(_copy(self.envs.reset()), self.env.action_space, self.num_envs)
+        self.action = np.zeros_like(inputs.prev_action)
+        self._see(self.env_id, inputs)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all environments are through the rollout."""
+        return bool((self.at >= self.num_rows).all())
+
+    def turn(self, act: Any, keys: Key, version: int) -> None:
+        """Act in environments that are ready, and wait until some are again."""
+        for env_id, now in self._half_to_begin() if self.in_any_parts else self._parts_to_begin():
+            self._begin(act, keys, version, env_id, now)
+        with self.watch("environments"):
+            ready, reached = self.envs.recv()
+        self._receive(ready, reached)
+
+    def _parts_to_begin(self) -> list[tuple[np.ndarray, StepInput]]:
+        """Ready parts, but for those with an environment that is through the next rollout. A part with one that is not through
+        this rollout never waits: nothing else would bring that one further."""
+        through = [self.at[env_id] // self.num_rows for env_id, _ in self.ready]
+        waits = [bool((rollouts >= 2).any() and (rollouts >= 1).all()) for rollouts in through]
+        begin = [part for part, wait in zip(self.ready, waits, strict=True) if not wait]
+        self.ready = [part for part, wait in zip(self.ready, waits, strict=True) if wait]
+        return begin
+
+    def _half_to_begin(self) -> list[tuple[np.ndarray, StepInput]]:
+        """All ready parts. Where one of their environments is through the next rollout, nothing until the others are ready too,
+        and then the half of all that is least far: a fast one would get ever further ahead in the company of slow ones."""
+        if not any((self.at[env_id] >= 2 * self.num_rows).any() for env_id, _ in self.ready):
+            begin, self.ready = self.ready, []
+            return begin
+        if sum(len(env_id) for env_id, _ in self.ready) < self.num_envs:
+            return []
+        env_id, inputs = tree.map_structure(lambda *parts: np.concatenate(parts), *self.ready)
+        order = np.argsort(self.at[env_id], kind="stable")
+        halves = [(env_id[half], tree.map_structure(lambda x, half=half: x[half], inputs)) for half in np.split(order, 2)]
+        self.ready = halves[1:]
+        return halves[:1]
+
+    def _begin(self, act: Any, keys: Key, version: int, env_id: np.ndarray, now: StepInput) -> None:
+        ahead, row = (x.astype(np.int32) for x in np.divmod(self.at[env_id], self.num_rows))
+        with self.watch("inference"):
+            self.carry, before, action, extras = act(self.carry, now, env_id, keys, row, ahead)
+            self.action[env_id] = action = np.asarray(action)
+        check_seen(self.env, now.obs, action, env_id)
+        with self.watch("environments"):
+            self.envs.send(action, None if len(env_id) == self.num_envs else env_id)
+        self._write(ACTED, self.at[env_id], env_id, (action, extras))
+        if (first := row == 0).any():
+            start = jax.tree.map(lambda x: np.asarray(x)[first], (np.full(len(row), version, np.int32), before))
+            self._write(START, self.at[env_id][first], env_id[first], start)
+
+    def take(self) -> tuple[Rollout, Outcome]:
+        """The rollout that is full."""
+        buffer = self.buffers.pop(0)
+        self.at -= self.num_rows
+        version, carry = buffer.read(START, (0,))
+        inputs, (action, extras), outcome = buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME)
+        rows = Row(inputs, action, extras, outcome)
+        return to_rollout(rows, inputs, carry, self.env_id, version), outcome  # type: ignore[arg-type]
+
+    def _receive(self, env_id: np.ndarray, reached: HostStep) -> None:
+        check_flags(self.env, reached)
+        episode = EpisodeStatistics(*(x[env_id] for x in self.episode))
+        limit = self.env.max_episode_steps
+        done = (self.done | begun_anew(self.envs))[env_id]
+        inputs, outcome = finish_row(done, episode, self.action[env_id], reached, limit)
+        if np.logical_and(outcome.truncated, np.logical_not(reached.truncated)).any():
+            raise RuntimeError(
+                f"{self.env.name}: an episode went on past max_episode_steps={limit}, and sampler='async' cannot end it: use "
+                "sampler='sync', or set truncated there in step"
+            )
+        self._write(CAME, self.at[env_id], env_id, outcome)
+        self.done[env_id] = outcome.done
+        for mine, new in zip(self.episode, outcome.episode, strict=True):
+            mine[env_id] = new
+        self.at[env_id] += 1
+        self._see(env_id, inputs._replace(obs=_copy(inputs.obs)))
+
+    def _see(self, env_id: np.ndarray, inputs: StepInput) -> None:
+        """What the policy sees next: before a row, and after the last one of a rollout, too."""
+        check_mask(self.env, inputs.obs, self.done[env_id], env_id)
+        at = self.at[env_id]
+        self._write(INPUTS, at, env_id, inputs)
+        if (last := (at % self.num_rows == 0) & (at > 0)).any():
+            self._write(INPUTS, at[last] - 1, env_id[last], jax.tree.map(lambda x: x[last], inputs), after=1)
+        self.ready.append((env_id, inputs))
+
+    def _write(self, name: str, at: np.ndarray, env_id: np.ndarray, rows: PyTree, after: int = 0) -> None:
+        """Put rows [n, ...] where they belong, or so many rows ``after``."""
+        ahead, row = np.divmod(at, self.num_rows)
+        for i in np.unique(ahead):
+            while len(self.buffers) <= i:
+                self.buffers.append(RolloutBuffer((), self.num_rows, self.num_envs))
+            these = ahead == i
+            part = jax.tree.map(lambda x, these=these: np.asarray(x)[these], rows)
+            self.buffers[i].write(name, (row[these] + after, env_id[these]), part, more_rows=int(name == INPUTS))
+
+
+def _act(
+    algorithm: Algorithm,
+    policy: Policy,
+    carry: PyTree,
+    now: StepInput,
+    env_id: Array,
+    keys: Key,
+    row: Array,
+    ahead: Array,
+) -> tuple[PyTree, PyTree, Array, PyTree]:
+    """Acts in some environments, each in a row of its own: ``(carry of all, carry of these before, action, extras)``.
+
+    The rows of a rollout have the keys that they have elsewhere; those of the rollouts ``ahead`` of it, whose keys are not known
+    yet, have keys folded from them, by numbers that no environment has.
+    """
+    plain, folded = keys[row], jax.vmap(jax.random.fold_in)(keys[row], -ahead)
+    words = jnp.where(ahead[:, None] == 0, jax.random.key_data(plain), jax.random.key_data(folded))
+    own = jax.random.wrap_key_data(words, impl=jax.random.key_impl(keys))
+    before = jax.tree.map(lambda x: jnp.asarray(x)[env_id], carry)
+    after, action, extras = algorithm.act(policy, before, now, env_id, own, explore=True)
+    carry = jax.tree.map(lambda x, new: jnp.asarray(x).at[env_id].set(new), carry, after)
+    return carry, before, action, extras
+
+
+def _copy(arrays: PyTree) -> PyTree:
+    return tree.map_structure(np.array, arrays)

@@ -1,0 +1,207 @@
+"""Samplers: what collects rollouts on the host, for a learner that does not know how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
+from jaxrl.runtime.samplers.diagnostics import Stopwatch
+from jaxrl.runtime.samplers.rollout_buffer import Index, RolloutBuffer
+from jaxrl.runtime.samplers.stepper import Stepper
+from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Metrics, Policy, PyTree, Rollout, StepInput
+from jaxrl.xla.seed_axis import over_seeds
+
+
+class Sampler(Protocol):
+    """Collects rollouts for the learners of a run's seeds, the warm-up's included, in environments of its own.
+
+    What it takes and gives has the leading axis [num_seeds]. Where the environments stand is no part of a run's state: a run that
+    goes on makes another sampler, with other seeds.
+    """
+
+    def collect(self, policy: Policy, key: Key, /) -> tuple[Rollout, Metrics]:
+        """One rollout, that of ``rollout.collect`` for this ``policy`` and the iteration's ``key``, and its episodes' metrics."""
+
+    def close(self) -> None:
+        """Release the environments. Nothing is called afterwards."""
+
+    # One that knows what it spends its time on has a `watch`, a Stopwatch.
+
+
+SamplerFn = Callable[[Agent, Sequence[int]], Sampler]
+"""Starts to sample for an agent, with seeds: their environments are seeded, and begin."""
+
+
+INPUTS, ACTED, CAME = "inputs", "acted", "came"
+"""In the memory of a rollout: what the policy saw, with one row more; what it did, with extras; and what came of it."""
+
+
+class Group:
+    """Environments that step together: the same ones of each seed's, [*lead, B] in ``part`` of a rollout's."""
+
+    def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int, part: slice, watch: Stopwatch) -> None:
+        self.watch = watch
+        self.part, self.num_envs = part, part.stop - part.start
+        self.lead: tuple[int, ...] = np.shape(seeds)[:1]
+        self.envs = Stepper(host_env(agent), self.num_envs, seeds, first_id + part.start)
+        self.env_id = first_id + part.start + jnp.arange(self.num_envs, dtype=jnp.int32)
+        carry = agent.algorithm.initial_carry(self.num_envs)
+        self.carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (*self.lead, *x.shape)), carry)
+
+    def reset(self) -> None:
+        """Begin: ``now`` is what the policy sees next."""
+        self.envs.reset()
+        self.now = self._of_seeds(self.envs.input)
+
+    def begin(self, act: Callable[..., Any], buffer: RolloutBuffer, t: int, policy: Policy, keys: Key) -> None:
+        """Act in row t, and let the environments step."""
+        with self.watch("inference"):
+            now = buffer.read(INPUTS, self.row(t))
+            self.carry, action, extras = act(policy, self.carry, now, self.env_id, keys, np.int32(t))
+            action = np.asarray(action)
+        with self.watch("environments"):
+            self.envs.send(action.reshape(-1, *action.shape[len(self.lead) + 1 :]))
+        buffer.write(ACTED, self.row(t), (action, extras))
+
+    def finish(self, buffer: RolloutBuffer, t: int) -> None:
+        """What came of row t. It is written down before the environments step again, so nothing of theirs has to be copied."""
+        with self.watch("environments"):
+            outcome = self.envs.recv(keep=lambda given: given)
+        buffer.write(CAME, self.row(t), self._of_seeds(outcome))
+        buffer.write(INPUTS, self.row(t + 1), self._of_seeds(self.envs.input))
+
+    def row(self, t: int) -> Index:
+        """Where row t is in a rollout's memory."""
+        return (*(slice(None) for _ in self.lead), t, self.part)
+
+    def _of_seeds(self, batch: PyTree) -> Any:
+        """What the environments of all seeds give in one batch, with the axis of seeds."""
+        return jax.tree.map(lambda x: np.asarray(x).reshape(*self.lead, self.num_envs, *x.shape[1:]), batch)
+
+
+class HostSampler:
+    """Samples in this process, with NumPy between the calls of ``act``, which acts for all seeds at once.
+
+    All environments step together, or two halves of them in turn: then the policy acts in one while the other steps. The rollouts
+    are the same.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        seed: int | Sequence[int],
+        first_id: int = 0,
+        num_envs: int | None = None,
+        *,
+        num_groups: int = 1,
+    ) -> None:
+        """
+        Args:
+          seed: of one learner, or of several: then all that is taken and given has a leading axis for them.
+          first_id: ``num_envs`` environments (default: the agent's) of each seed, of which the first is its number ``first_id``.
+          num_groups: 2 for halves; ``num_envs`` is even then.
+
+        Raises:
+          TypeError: halves of environments that do not step in the background.
+        """
+        self.lead: tuple[int, ...] = np.shape(seed)[:1]
+        over = over_seeds(*self.lead or (None,))
+        self.num_envs = agent.num_envs if num_envs is None else num_envs
+        self.num_rows = agent.rollout_length
+        self.env_id = first_id + jnp.arange(self.num_envs, dtype=jnp.int32)
+        self.act = Prepared(jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None))))
+        self.row_keys = jax.jit(over(partial(row_keys, num_rows=self.num_rows)))
+        self.metrics = jax.jit(over(episode_metrics))
+        self.watch, self.groups = Stopwatch(), list[Group]()
+        size = self.num_envs // num_groups
+        try:
+            for start in range(0, self.num_envs, size):
+                self.groups.append(Group(agent, seed, first_id, slice(start, start + size), self.watch))
+                if num_groups > 1 and not self.groups[0].envs.in_background:
+                    raise not_in_background(agent, "alternating")
+            for group in self.groups:
+                group.reset()
+        except BaseException:
+            self.close()
+            raise
+
+    def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
+        buffer = RolloutBuffer(self.lead, self.num_rows, self.num_envs)
+        first_carry = self.fill(buffer, policy, key)
+        env_id: Any = np.broadcast_to(self.env_id, (*self.lead, self.num_envs))
+        version: Any = np.broadcast_to(np.asarray(policy.version, np.int32)[..., None], env_id.shape)
+        inputs, (action, extras), outcome = buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME)
+        rows = Row(inputs, action, extras, outcome)
+        return to_rollout(rows, inputs, first_carry, env_id, version), self.metrics(rows.outcome)
+
+    def fill(
+        self, buffer: RolloutBuffer, policy: Policy, key: Key, first: int = 0, on_row: Callable[[], object] = lambda: None
+    ) -> PyTree:
+        """Collect into a rollout's memory: the carry before its row ``first``, [*lead, B], with which the environments go on.
+
+        Args:
+          on_row: called after each row.
+        """
+        keys, first_carry = self.row_keys(key), self._carry()
+        for group in self.groups:
+            buffer.write(INPUTS, group.row(first), group.now, more_rows=1)
+        for t in range(first, self.num_rows):
+            for group in self.groups:
+                if t > first:
+                    group.finish(buffer, t - 1)
+                group.begin(self.act, buffer, t, policy, keys)
+            on_row()
+        for group in self.groups:
+            if first < self.num_rows:
+                group.finish(buffer, self.num_rows - 1)
+            # A copy, where the memory may serve again.
+            group.now = jax.tree.map(np.array, buffer.read(INPUTS, group.row(self.num_rows)))
+        return first_carry
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.envs.close()
+
+    def _carry(self) -> PyTree:
+        """Of all environments."""
+        first, *others = (group.carry for group in self.groups)
+        return jax.tree.map(lambda *x: np.concatenate(x, len(self.lead)), first, *others) if others else first
+
+
+def not_in_background(agent: Agent, sampler: str) -> TypeError:
+    """The error for environments that have no ``send`` and ``recv``."""
+    return TypeError(
+        f"sampler={sampler!r} needs environments that step in the background, and {agent.env.name} does not: use sampler='sync', "
+        "or batches with send and recv (see jaxrl.types.HostEnvs), as envpool's are, and gymnasium's with num_workers=2 or more"
+    )
+
+
+def host_env(agent: Agent) -> HostEnv:
+    """The agent's environment, if it runs on the host."""
+    if not isinstance(agent.env, HostEnv):
+        raise TypeError(f"{agent.env.name} is a pure environment: agent.step collects and learns in one program")
+    return agent.env
+
+
+def row_keys(key: Key, num_rows: int) -> Key:
+    """The keys with which rows act: the first of each row's three in ``rollout.collect``."""
+    return jax.random.split(key, (num_rows, 3))[:, 0]
+
+
+def _act(
+    algorithm: Algorithm, policy: Policy, carry: PyTree, now: StepInput, env_id: Array, keys: Key, t: Array
+) -> tuple[PyTree, Array, PyTree]:
+    """Acts on row t with its key."""
+    return algorithm.act(policy, carry, now, env_id, keys[t], explore=True)
+
+
+def stack(trees: Sequence[PyTree]) -> Any:
+    """Trees of one structure as one, with a new first axis, in NumPy."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)

@@ -1,0 +1,143 @@
+"""Running host environments, a row at a time: what ``rollout.advance`` is for pure ones. Imports no jax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.rollout.autoreset import Outcome, finish_row, first_input, no_episode, per_row
+from jaxrl.runtime.samplers.host_envs import Pending, begun_anew, can_send, close_envs, open_envs
+from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
+from jaxrl.types import HostEnv, HostStep, PyTree
+
+
+def _copy(arrays: PyTree) -> PyTree:
+    return tree.map_structure(np.array, arrays)
+
+
+class Stepper:
+    """Running host environments, and where their episodes stand.
+
+    What they give is copied as it comes, since an environment may write the next row into the same arrays. Episodes end at
+    ``max_episode_steps``, whether or not the environments know that limit.
+    """
+
+    def __init__(
+        self, env: HostEnv, num_envs: int, seed: int | Sequence[int], first_id: int = 0, *, evaluation: bool = False
+    ) -> None:
+        """
+        Args:
+          seed: of the environments; of several seeds there are ``num_envs`` environments each, one seed's after the other's.
+          evaluation: open the form that is scored. Only first episodes count there, so none is begun anew at the limit.
+        """
+        seeds = [seed] if isinstance(seed, int | np.integer) else seed
+        self._env, self._evaluation = env, evaluation
+        self._envs = open_envs(env, num_envs, seeds, first_id, evaluation=evaluation)
+        self._env_id = np.tile(first_id + np.arange(num_envs), len(seeds))
+        num_envs = len(self._env_id)
+        self._row = Pending(self._envs)
+        self.done = np.zeros(num_envs, bool)
+        self._cut = self.done
+        """Which episodes ended at a limit that the environments do not know of, so that they must be told to reset."""
+        self.episode = no_episode(num_envs)
+
+    @property
+    def in_background(self) -> bool:
+        """Whether the environments step between ``send`` and ``recv``."""
+        return can_send(self._envs)
+
+    def reset(self) -> None:
+        """Begin all episodes: ``input`` is then that of their first rows."""
+        self.input = first_input(_copy(self._envs.reset()), self._env.action_space, len(self.done))
+        check_mask(self._env, self.input.obs, self.done, self._env_id)
+
+    def step(self, action: np.ndarray, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
+        """Execute one row; ``input``, ``done`` and ``episode`` are then those after it.
+
+        Args:
+          keep: what becomes of the arrays that the environments give, which may hold the next row after the next step.
+        """
+        self.send(action)
+        return self.recv(keep)
+
+    def send(self, action: np.ndarray) -> None:
+        """Begin a row, which ``recv`` ends; meanwhile the environments step, where they do so in the background."""
+        self._action = action
+        check_seen(self._env, self.input.obs, action, self._env_id)
+        self._row.send(action)
+
+    def recv(self, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
+        """The row that was begun, as ``step`` gives it."""
+        reached, action = self._row.recv(), self._action
+        check_flags(self._env, reached)
+        reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
+        done = self.done | begun_anew(self._envs)
+        if self._cut.any():
+            reached = reached._replace(obs=self._begin_anew(reached.obs))
+            done |= begun_anew(self._envs)
+        self.input, row = finish_row(done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
+        if not self._evaluation:
+            self._cut = np.logical_and(row.truncated, np.logical_not(reached.truncated))
+        self.done, self.episode = np.asarray(row.done), row.episode
+        check_mask(self._env, self.input.obs, self.done, self._env_id)
+        return row
+
+    def render(self) -> np.ndarray:
+        """Pictures of where the environments stand, of those that ``HostEnv.open_render`` opened."""
+        envs: Any = self._envs
+        return np.asarray(envs.render())
+
+    def close(self) -> None:
+        close_envs(self._env, self._envs)
+
+    def _begin_anew(self, obs: PyTree) -> PyTree:
+        """Reset the environments that do not know that their episodes were cut: ``obs`` with their first observations."""
+        reset_where = getattr(self._envs, "reset_where", None)
+        if reset_where is None:
+            raise RuntimeError(
+                f"{self._env.name}: an episode went on past max_episode_steps={self._env.max_episode_steps}: set truncated there "
+                "in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
+            )
+        new_obs = reset_where(self._cut)
+        mask: Any = self._cut | begun_anew(self._envs)  # another process may have taken the place of theirs
+        return tree.map_structure(lambda new, old: np.where(per_row(mask, old), new, old), new_obs, obs)
+
+
+def check_flags(env: HostEnv, reached: HostStep) -> None:
+    """Refuse what says nothing about the ends of episodes, such as None, whose truth would pass for an answer."""
+    shape = np.shape(reached.reward)
+    for name in ("terminated", "truncated"):
+        flags = np.asarray(getattr(reached, name))
+        if flags.dtype.kind not in "biu" or flags.shape != shape:
+            what = f"{flags.dtype}{list(flags.shape)}" if flags.ndim else repr(getattr(reached, name))
+            raise EnvironmentFailed(f"{env.name}: step gave {name}={what}; it must be an array bool{list(shape)}")
+
+
+def check_seen(env: HostEnv, obs: PyTree, action: np.ndarray, env_id: np.ndarray) -> None:
+    """Blame the environment, and not the policy, for an action that is NaN where the observation was."""
+    if action.dtype.kind != "f" or np.isfinite(action).all():
+        return
+    lost = ~np.isfinite(action).reshape(len(action), -1).all(1)
+    floats = [x.reshape(len(x), -1) for x in map(np.asarray, tree.flatten(obs)) if x.dtype.kind == "f"]
+    where = env_id[lost & np.logical_or.reduce([~np.isfinite(x).all(1) for x in floats] or [np.zeros(len(lost), bool)])]
+    if where.size:
+        named = ", ".join(map(str, np.unique(where)[:8]))
+        raise EnvironmentFailed(
+            f"{env.name}: the observation of environment {named} is NaN or infinite, and so is the policy's action: mend the "
+            "environment, which jaxrl.check_env looks through"
+        )
+
+
+def check_mask(env: HostEnv, obs: PyTree, done: np.ndarray, env_id: np.ndarray) -> None:
+    """Refuse a mask that leaves no action to an episode that goes on: a compiled policy cannot, and would break it."""
+    nothing: Any = nothing_allowed(obs, env.action_space)
+    if nothing is not None and (nothing & ~done).any():
+        where = np.unique(env_id[nothing & ~done])
+        raise ValueError(
+            f"{env.name}: {MASK_KEY} forbids every action in environments {', '.join(map(str, where[:8]))}"
+            f"{', …' if where.size > 8 else ''}: allow one in each dimension, or end the episode there"
+        )

@@ -1,0 +1,1 @@
+"""Trainers: the fused program for pure environments, and the host loop."""

@@ -1,0 +1,325 @@
+"""The host loop: a sampler collects from environments that run outside JAX, and the learner is that of the fused program."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.agent import check_key
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
+from jaxrl.metrics import merge
+from jaxrl.replay.size import replay_bytes
+from jaxrl.runtime.checkpoint.convert_states import seal
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.samplers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
+from jaxrl.runtime.samplers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
+from jaxrl.runtime.samplers.stepper import Stepper
+from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.runtime.system.memory import check_replay_fits
+from jaxrl.runtime.trainers.non_finite import Lookout, Suspects, of_replay
+from jaxrl.runtime.trainers.program_cache import SameAgent, acting_program
+from jaxrl.training import (
+    EVALUATION_LIMIT,
+    Evaluation,
+    check_episodes,
+    evaluation_key,
+    freezing,
+    policy_of,
+)
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
+from jaxrl.xla.in_place import join_rows, split_rows
+from jaxrl.xla.seed_axis import over_seeds, per_seed
+
+Collected = tuple[Rollout, Metrics]
+"""What a sampler gives."""
+
+
+class InPlace:
+    """A function (learner, what it learns from) of a rule, jitted. It writes into the learner's replay and uses it up, where it
+    would have to copy all of it; the rest of the learner stays as it is for whoever acts with it, or goes back to it."""
+
+    def __init__(self, algorithm: Algorithm, function: Callable[[Any, Any], Any], num_seeds: int | None = None) -> None:
+        function = over_seeds(num_seeds)(function)
+        self.split = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1)
+        self.jitted = Prepared(jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0))
+
+    def __call__(self, learner: Any, given: Any) -> Any:
+        return self.jitted(*self.split(learner), given)
+
+
+class HostLearner:
+    """Learns from a sampler's rollouts: initial state with its warm-up, then iteration after iteration.
+
+    Of one seed, or of ``num_seeds`` side by side: then states, metrics and rollouts have a leading axis for them.
+    """
+
+    iterations_per_update = 1
+    """Of what the sampler gives at once."""
+
+    def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
+        self.agent, self.sampler = agent, sampler
+        algorithm, over = agent.algorithm, over_seeds(num_seeds)
+        self.start: Callable[..., AgentState] = agent.init if num_seeds is None else Prepared(jax.jit(over(agent.init)))
+        self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
+        self.update = InPlace(algorithm, algorithm.update, num_seeds)
+        self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
+        self.learn = InPlace(algorithm, self._learn, num_seeds)
+        self.iteration_key: Callable[..., Key] = jax.jit(over(jax.random.fold_in))
+        self.count = jax.jit(lambda valid: valid.sum((-2, -1), dtype=jnp.int32))
+
+    def init(self, key: Key, hyperparams: Any = None) -> AgentState:
+        """A fresh state, warmed up."""
+        state = self.start(key, hyperparams)
+        for _ in range(self.agent.algorithm.warmup_iterations):
+            learner, rows = state.learner, state.warmup_rows
+            for rollout in self.warmup_rollouts(state):
+                assert self.observe is not None
+                rows = rows + self.count(rollout.valid)
+                learner = self.observe(learner, rollout)
+            state = state._replace(learner=learner, iteration=state.iteration + 1, warmup_rows=rows)
+        return state
+
+    def warmup_rollouts(self, state: AgentState) -> Iterator[Rollout]:
+        """Those of one iteration of the warm-up, which may come in parts."""
+        rollout, *_ = self.collecting(state)()
+        yield rollout
+
+    def step(self, state: AgentState) -> tuple[AgentState, Metrics]:
+        """What ``Agent.step`` is on a pure environment: collect one rollout, learn from it. The rows that ``state`` stores are
+        used up."""
+        rollout, episodes = self.collecting(state)()
+        learner, losses = self.update(state.learner, rollout)
+        return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
+
+    def learn_alive(self, state: AgentState, collected: Collected, alive: Array) -> tuple[AgentState, Array, Metrics]:
+        """Learn from a rollout where ``alive``: the states, whether they go on, and metrics; see ``training.freezing``."""
+        return self.learn(state.learner, (state._replace(learner=()), *collected, alive))
+
+    def collecting(self, state: AgentState, ahead: int = 0) -> Callable[[], Collected]:
+        """What collects the rollout of an iteration, this one or one that is ``ahead``, by the parameters of ``state``; it needs
+        nothing of the state any more, whose rows an update may use up meanwhile."""
+        policy, key = self.policy(state.learner), self.iteration_key(state.key, state.iteration + ahead)
+        begin = getattr(self.sampler, "begin", None)
+        return begin(policy, key) if begin else partial(self.sampler.collect, policy, key)
+
+    def _learn(self, learner: Any, given: tuple[Any, ...]) -> tuple[AgentState, Array, Metrics]:
+        others, *collected, alive = given
+
+        def step(state: AgentState) -> tuple[AgentState, Metrics]:
+            learner, metrics = self.learn_from(state.learner, *collected)
+            iteration = state.iteration + self.iterations_per_update
+            return state._replace(learner=learner, iteration=iteration), metrics
+
+        stepping: Any = freezing(self.agent._replace(step=step))
+        (state, alive), metrics = stepping.step((others._replace(learner=learner), alive))
+        return state, alive, metrics
+
+    def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
+        """Learn from what the sampler gives, of one seed."""
+        lag = policy_lag(learner.version, rollout.version)
+        learner, losses = self.agent.algorithm.update(learner, rollout)
+        return learner, episodes | losses | lag
+
+    def close(self) -> None:
+        self.sampler.close()
+
+
+class HostDriver:
+    """Runs an agent on host environments for ``jaxrl.run``: all seeds side by side, which act by one call and learn by one."""
+
+    learner_of: Callable[..., HostLearner] = HostLearner
+
+    def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, lag: int = 0) -> None:
+        """``lag``: collect so many rollouts while others are learnt from: the n-th is asked for by the parameters of
+        max(0, n - lag). A sampler that cannot ``begin`` one in the background does so in a thread."""
+        self.agent, self.seeds, self.sampler, self.lag = agent, list(seeds), sampler, lag
+        self.learner: HostLearner | None = None
+        self.merge = jax.jit(merge)
+        self.thread: ThreadPoolExecutor | None = None
+        self.pending: deque[Callable[[], Collected]] = deque()
+        """What waits for the rollouts of the next iterations."""
+        self.failure: WorkerFailed | EnvironmentFailed | None = None
+        """Why the last ``iterate`` did fewer iterations than it was asked for."""
+        self.done = 0
+        """How many it did."""
+        self.lookout = Lookout(len(self.seeds), agent.num_envs)
+
+    def init(self, hyperparams: Any = None) -> AgentState:
+        """New states, [num_seeds, ...], and environments that stand where they begin."""
+        num_seeds = len(self.seeds)
+        if self.agent.algorithm.buffers:
+            share = num_seeds * replay_bytes(self.agent) // current().num_processes
+            check_replay_fits(self.agent, share, num_seeds, jax.local_devices()[:1])
+        return self._open(self.seeds).init(self._keys(), per_seed(hyperparams, num_seeds))
+
+    def shapes(self, hyperparams: Any = None) -> AgentState:
+        """What ``init`` gives, as shapes."""
+        return jax.eval_shape(jax.vmap(self.agent.init), self._keys(), per_seed(hyperparams, len(self.seeds)))
+
+    def adopt(self, states: AgentState, iteration: int) -> AgentState:
+        """Open environments with other seeds than at the start: their episodes cannot be restored, and must not be repeated."""
+        self._open([int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31) for seed in self.seeds])
+        return self.seal(states)
+
+    def seal(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
+        """Replay that knows of the seam before its next rows, of all seeds or of some."""
+        args = (states,) if which is None else (states, which)
+        return jax.jit(over_seeds(len(self.seeds))(partial(seal, self.agent)), donate_argnums=0)(*args)
+
+    def place(self, states: AgentState) -> AgentState:
+        """On the one device; a number, which no checkpoint holds, becomes an array."""
+        return jax.device_put(states)
+
+    def policies(self, states: AgentState) -> Policy:
+        """Of all seeds, [num_seeds, ...], in NumPy."""
+        assert self.learner is not None
+        return jax.tree.map(np.array, self.learner.policy(states.learner))
+
+    def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, np.ndarray]:
+        """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``.
+
+        The rows that ``states`` store are used up. Where workers fail for good, or an environment does, it ends before, and
+        ``failure`` says why.
+        """
+        learner, total = self.learner, None
+        assert learner is not None
+        going: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
+        watch = getattr(learner.sampler, "watch", None) or Stopwatch()
+        begin, before, self.done = time.perf_counter(), dict(watch.seconds), 0
+        while self.done < iterations and going.any():
+            try:
+                states, going, metrics = self._once(learner, states, going, watch)
+            except (WorkerFailed, EnvironmentFailed) as error:
+                self.failure = error
+                break
+            total = metrics if total is None else self.merge(total, metrics)
+            self.done += 1
+        if total is None:
+            return states, {}, going
+        spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
+        total = current().fetch(total) | self._restarts()
+        return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), going
+
+    def _once(self, learner: HostLearner, states: AgentState, going: Any, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
+        """One iteration."""
+        self._ask_ahead(learner, states)
+        collect = self.pending.popleft()
+        with watch("waiting") if self.in_background else contextlib.nullcontext():
+            collected = collect()
+        with watch("learning"):
+            states, alive, metrics = learner.learn_alive(states, collected, going)
+            alive = current().fetch(alive)
+        self.lookout.look(collected[0], np.asarray(going) & ~np.asarray(alive))
+        return states, alive, metrics
+
+    def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
+        """See ``Driver``: by the rollouts that seeds broke by, and the rows that they store."""
+        stored = jax.jit(over_seeds(len(self.seeds))(partial(of_replay, self.agent.algorithm)))(states.learner)
+        found = self.found_in_rollouts()
+        return found if stored is None else found.union(current().fetch(stored))
+
+    def found_in_rollouts(self) -> Suspects:
+        return self.lookout.found
+
+    def _ask_ahead(self, learner: HostLearner, states: AgentState) -> None:
+        """Begin the rollout of this iteration, and those that are to be under way while it is learnt from: by which parameters
+        depends on nothing but the number of the iteration."""
+        while len(self.pending) <= self.lag:
+            collecting = learner.collecting(states, ahead=len(self.pending))
+            self.pending.append(self.thread.submit(collecting).result if self.thread else collecting)
+
+    def _restarts(self) -> Metrics:
+        """How many workers were replaced so far, where there are some: the same for all seeds."""
+        restarts = getattr(self.learner and self.learner.sampler, "restarts", None)
+        return {} if restarts is None else {RESTARTS: Max(np.full(len(self.seeds), np.float32(sum(restarts))))}  # type: ignore[arg-type]
+
+    def workers(self) -> list[WorkerState]:
+        """The worker processes, if there are some."""
+        states: Any = getattr(self.learner and self.learner.sampler, "workers", list)
+        return states()
+
+    @property
+    def in_background(self) -> bool:
+        """Whether rollouts are collected by other threads or processes."""
+        return self.thread is not None or hasattr(self.learner and self.learner.sampler, "begin")
+
+    def evaluate(
+        self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
+        policies = self.policies(states)
+        played = stack([self.play(policies, i, iteration, num_episodes, explore=explore) for i in range(len(self.seeds))])
+        return played.episodic_return, played.episodic_length
+
+    def play(self, policies: Policy, i: int, iteration: int, num_episodes: int, *, explore: bool) -> Evaluation:
+        """Episodes of the i-th seed."""
+        policy, key = jax.tree.map(lambda x: x[i], policies), evaluation_key(self.seeds[i], iteration)
+        return evaluate_host(self.agent, policy, key, num_episodes, explore=explore)
+
+    def _keys(self) -> Key:
+        return jax.vmap(jax.random.key)(np.asarray(self.seeds, np.uint32))
+
+    def _open(self, seeds: Sequence[int]) -> HostLearner:
+        self.close()  # a replay buffer that was not saved is filled by init, before adopt
+        sampler = self.sampler(self.agent, seeds)
+        self.learner = self.learner_of(self.agent, sampler, len(seeds))
+        if self.lag and self.thread is None and not hasattr(sampler, "begin"):
+            self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-sampler")
+        return self.learner
+
+    def close(self) -> None:
+        while self.pending:
+            collect = self.pending.popleft()
+            if self.thread is not None:  # the environments must stand still before they are released
+                with contextlib.suppress(Exception):
+                    collect()
+        if self.learner is not None:
+            self.learner.close()
+        self.learner = None
+
+
+def evaluate_host(
+    agent: Agent,
+    policy: Policy | AgentState,
+    key: Key,
+    num_episodes: int = 128,
+    *,
+    explore: bool = False,
+    max_steps: int | None = None,
+    on_row: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Play one whole episode in each of ``num_episodes`` environments opened for it; see ``training.evaluate``.
+
+    Args:
+      on_row: called with the number of finished episodes after each row, for progress.
+    """
+    num_episodes, max_steps = check_episodes(num_episodes, max_steps)
+    env, algorithm = host_env(agent), agent.algorithm
+    check_key(key, vmapped="agent.init")
+    policy = policy_of(agent, policy)
+    act = acting_program(SameAgent(agent), explore)
+    env_id = jnp.arange(num_episodes, dtype=jnp.int32)
+    reset_key, key = jax.random.split(key)
+    seed = int(jax.random.randint(reset_key, (), 0, 2**31 - 1))
+    with contextlib.closing(Stepper(env, num_episodes, seed, evaluation=True)) as envs:
+        envs.reset()
+        carry = algorithm.initial_carry(num_episodes)
+        result = Evaluation(*envs.episode, envs.done)  # type: ignore[arg-type]
+        for t in range(max_steps or env.max_episode_steps or EVALUATION_LIMIT):
+            carry, action, _ = act(policy, carry, envs.input, env_id, jax.random.fold_in(key, t))
+            result = result.after(envs.step(np.asarray(action)))
+            if on_row:
+                on_row(int(result.finished.sum()))
+            if result.finished.all():
+                break
+    return result

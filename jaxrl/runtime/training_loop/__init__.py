@@ -1,0 +1,1 @@
+"""The training loop: a run from its plan to its end."""

@@ -1,0 +1,311 @@
+"""What a run leaves in its folder, and what a later one takes up from there: logs, checkpoints, the best policies, the curve."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import math
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.builder.spec import modules_outside, unimportable_parts
+from jaxrl.runtime.checkpoint.convert_states import listed, stacked
+from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, latest_step
+from jaxrl.runtime.checkpoint.restore import read_agreed_info, read_state
+from jaxrl.runtime.checkpoint.saver import Saver
+from jaxrl.runtime.checkpoint.transfer import describe_source, recorded_source
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.logs.files import BestEffort, Csv, JsonLines, Sink, best_effort, read_records
+from jaxrl.runtime.logs.records import Record
+from jaxrl.runtime.logs.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    CURVE,
+    PROGRESS,
+    RECORDS,
+    TENSORBOARD,
+    RunFolder,
+    first_difference,
+    plain,
+    set_aside,
+    what_counts,
+)
+from jaxrl.runtime.logs.trackers import TensorBoard, WeightsAndBiases, import_wandb
+from jaxrl.runtime.plots.curves import facts_of
+from jaxrl.runtime.system.disk import read_regular
+from jaxrl.runtime.system.warn import warn
+from jaxrl.runtime.training_loop.plan import with_length_of
+from jaxrl.settings.validation import check_count
+from jaxrl.spaces.trees import describe_space
+from jaxrl.types import Agent, PyTree
+
+
+class Output(NamedTuple):
+    """How a run's results are kept, and on what it computes: a run goes on with other values of these."""
+
+    checkpoint_every: float = 60.0
+    keep_checkpoints: int = 3
+    tensorboard: bool = True
+    wandb: str | None = None
+    devices_per_seed: int | None = None
+
+
+def check_output(output: Output) -> Output:
+    """Refuse what cannot be done."""
+    every = output.checkpoint_every
+    if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < math.inf:
+        raise ValueError(f"checkpoint_every={every!r} must be a number of seconds >= 0; 0 saves at the end only")
+    output = output._replace(keep_checkpoints=check_count("keep_checkpoints", output.keep_checkpoints))
+    if output.wandb is not None:
+        import_wandb()
+    return output
+
+
+@dataclass(eq=False)
+class RunFiles:
+    """The files of one run.
+
+    Nothing but ``config.json`` is written before the first record. With it a run that is killed while its programs are compiled
+    can be resumed; one that cannot start takes it back, and leaves its folder as it was.
+    """
+
+    folder: RunFolder
+    agent: Agent
+    request: Mapping[str, Any]
+    output: Output
+    devices: Sequence[jax.Device]
+    note: Callable[[str], None]
+    devices_per_seed: int = 1
+    """Over how many of the devices the environments of each seed are shared out."""
+
+    def __post_init__(self) -> None:
+        self._sinks: list[Sink] = []
+        self._records: list[Record] = []
+        self._origin = (self.folder.config or {}).get("init_from")
+        self._is_announced = False
+        self.saver = Saver(
+            self.folder,
+            spec=self.agent.spec,
+            request=self.request,
+            every=self.output.checkpoint_every,
+            keep=self.output.keep_checkpoints,
+            leave_out=() if self.request["save_replay"] else self.agent.algorithm.buffers,
+            note=self.note,
+        )
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether there is a checkpoint."""
+        return current().of_first(lambda: latest_step(self.folder.path / CHECKPOINTS) is not None)
+
+    @property
+    def moved(self) -> str:
+        """What to say of a run that goes on with its environments shared out otherwise than before."""
+        hardware = (self.folder.config or {}).get("hardware")
+        before = hardware.get("devices_per_seed", 1) if isinstance(hardware, dict) else 1
+        if before == self.devices_per_seed:
+            return ""
+        now = f"{self.devices_per_seed} device{'s' * (self.devices_per_seed > 1)}"
+        what = "batches are drawn otherwise from here" if self.agent.algorithm.learn else "it is as before up to rounding"
+        return f", with a seed's environments on {now} where they were on {before}: {what}"
+
+    def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
+        """What a run without a checkpoint begins from: what the call says, or what it began from before a kill; recorded."""
+        if init_from is None:
+            init_from, which = recorded_source(self._origin, os.fspath(self.folder.shown))
+        self._origin = describe_source(init_from, which)
+        return init_from, which
+
+    def announce(self) -> None:
+        """Write ``config.json`` of a run that is new."""
+        if current().is_first and self.folder.config is None:
+            with self._explaining():
+                self._write_config()
+            self._is_announced = True
+
+    def withdraw(self) -> None:
+        """Take that back, where nothing came of the run."""
+        if self._is_announced and not self._sinks:
+            self.folder.delete_config()
+
+    def resume(self, target: PyTree) -> tuple[PyTree, int, list[Record]]:
+        """``(states, step, records up to it)`` of the last whole checkpoint.
+
+        Args:
+          target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
+        """
+        folder = self.folder.path / CHECKPOINTS
+        found = read_agreed_info(folder, run=self.folder.id)
+        if found.step >= 2**31:
+            raise CheckpointError(f"{folder / str(found.step)} is no checkpoint of a run, which counts iterations in 32 bits")
+        self._check_saved(found)
+        records = read_records(self.folder.path, found.step)
+        if problem := why_incomplete(records, found.step, self.request):
+            raise ValueError(
+                f"{self.folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
+                f"resumes with records that begin at its checkpoint, and keeps what {PROGRESS} and {BEST}/ hold"
+            )
+        target = self.saver.slimmed(target)
+        if found.structure and found.structure[0].path.startswith("[0]"):
+            states = stacked(read_state(folder, found, listed(target)))
+        else:
+            states = read_state(folder, found, target)
+        self.saver.saved, self._records = found.step, records
+        self.saver.compare_best(records, found.step)
+        return states, found.step, records
+
+    def _check_saved(self, found: CheckpointInfo) -> None:
+        """Refuse to go on from a checkpoint that was saved with other settings: they were changed in ``config.json`` since."""
+        saved, here = what_counts(found.spec or {}, plain(self.agent.spec))
+        there = found.request or {}  # of an older version: fewer settings, or none
+        now = plain(with_length_of(self.request, there)) if there else {}
+        now = {key: now.get(key) for key in there}
+        if difference := first_difference({"agent": saved, "run": there}, {"agent": here, "run": now}):
+            raise ValueError(
+                f"out={os.fspath(self.folder.shown)!r}: its checkpoint {found.step} was saved with other settings than {CONFIG} "
+                f"has now: {difference} here. Put {CONFIG} back as it was; init_from=… starts a new run from what this one learnt"
+            )
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with this run in another process."""
+        if parts := unimportable_parts(self.agent.spec):
+            given = ", ".join(f"{name}=…" for name in parts)
+            return f"jaxrl.resume({os.fspath(self.folder.shown)!r}, {given})"
+        trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self.agent.spec))
+        words = ["jaxrl", "train", "--resume", os.fspath(self.folder.shown)]
+        return shlex.join([*words, *(word for name in trusted for word in ("--trust", name))])
+
+    def log(self, record: Record) -> None:
+        if not current().is_first:
+            return
+        with self._explaining():
+            self.folder.check_there()
+            self._sinks = self._sinks or self._open_sinks()
+            for sink in self._sinks:
+                sink.log(record)
+
+    def save_if_due(self, states: PyTree, step: int) -> None:
+        """Begin a checkpoint in the background when it is time for one. ``step`` counts iterations."""
+        if self.saver.is_due():
+            self._flush()  # a checkpoint never knows more than the logs
+            self.saver.begin(states, step)
+
+    def finish(self, states: PyTree, step: int, history: Mapping[str, np.ndarray], *, title: str, subtitle: str) -> None:
+        """The last checkpoint and the learning curve."""
+        from jaxrl.runtime.plots.draw import learning_curve
+
+        self._flush()
+        self.saver.finish(states, step)
+        if not current().is_first:
+            return
+        self.folder.check_there()
+        with best_effort(CURVE):
+            learning_curve(history, self.folder.path / CURVE, title=title, subtitle=subtitle)
+
+    def close(self) -> None:
+        with self._explaining(), contextlib.ExitStack() as resources:
+            resources.callback(self._clear_away)
+            resources.callback(self.saver.close)
+            for sink in self._sinks:
+                resources.callback(sink.close)
+
+    def _clear_away(self) -> None:
+        if not self.folder.is_there:
+            self.saver.clear_away()
+
+    def _flush(self) -> None:
+        with self._explaining():
+            self.folder.check_there()
+            for sink in self._sinks:
+                sink.flush()
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Say of what the system refuses (a full disk, say) where that was, and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            if error.strerror is None:  # it has been explained
+                raise
+            raise OSError(
+                f"out={os.fspath(self.folder.shown)!r} cannot be written to: {error.strerror}. Mend that, and the same call "
+                "resumes the run at its last checkpoint"
+            ) from error
+
+    def _open_sinks(self) -> list[Sink]:
+        folder, seeds, records = self.folder.path, self.request["seeds"], self._records
+        if not self._is_announced:
+            self._write_config()
+        if self.saver.saved is not None:
+            keep_earlier_rows(folder / PROGRESS, records)
+        sinks: list[Sink] = [JsonLines(folder, records), BestEffort(PROGRESS, lambda: Csv(folder, seeds, records))]
+        if self.output.tensorboard:
+            settings = [settings_of(self.folder.config or {}, column) for column in range(len(seeds))]
+            sinks.append(BestEffort(TENSORBOARD, lambda: TensorBoard(folder, seeds, records, settings)))
+        if self.output.wandb is not None:
+            sinks.append(WeightsAndBiases(folder, self.output.wandb, self.folder.config or {}, seeds))
+        return sinks
+
+    def _write_config(self) -> None:
+        self.folder.write_config(
+            self.devices,
+            self.devices_per_seed,
+            agent=self.agent.spec,
+            spaces=_describe_spaces(self.agent),
+            run=self.request,
+            output=self.output._asdict(),
+            **({"init_from": self._origin} if self._origin else {}),
+        )
+
+
+def settings_of(config: Mapping[str, Any], column: int) -> dict[str, str]:
+    """What a member of a run learns with, for people and as text; parts that were left as they are have no name."""
+    facts = {name: text for name, text in facts_of(config, column).items() if text not in ("None", "[]")}
+    return facts | {"total_steps": str(config["run"]["total_steps"])}
+
+
+def why_incomplete(records: Sequence[Record], step: int, request: Mapping[str, Any]) -> str | None:
+    """Why the records up to a checkpoint are not those of its run, or not all; None where they are, or where there are none.
+
+    They may begin late, as those do that once were moved away.
+    """
+    rows, chunk, shape = request["rows_per_iteration"], request["chunk_iterations"], (len(request["seeds"]),)
+    iterations = [record["iteration"] for record in records]
+    for before, after in itertools.pairwise(iterations):
+        if not before < after <= before + chunk:
+            return f"was altered: iteration {after} follows {before}, in a run that writes a row every {chunk}"
+    for record in records:
+        if np.shape(record.get("env_steps", 0)) != shape or record.get("rows") != record["iteration"] * rows:
+            return f"is of another run: its row of iteration {record['iteration']} has other seeds, or other steps"
+    if records and iterations[-1] != step:
+        return f"was cut, or is an older copy: it ends at iteration {iterations[-1]}, before the checkpoint of iteration {step}"
+    return None
+
+
+def keep_earlier_rows(progress: Path, records: Sequence[Record]) -> None:
+    """Set ``progress.csv`` aside where it has rows from before the records: they cannot be written anew."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration, csv.Error):
+        first = int(next(csv.DictReader(io.StringIO(read_regular(progress).decode())))["iteration"])
+        if not records or first < records[0]["iteration"]:
+            what = f"begins at iteration {records[0]['iteration']}" if records else "has no row up to the checkpoint"
+            aside = set_aside(progress)
+            warn(f"{RECORDS} {what}: the rows from before stay in {aside.name}")
+
+
+def _describe_spaces(agent: Agent) -> dict[str, Any] | None:
+    """What a policy needs of the environment; None for spaces of the user's own kind."""
+    try:
+        return {"observation": describe_space(agent.env.observation_space), "action": describe_space(agent.env.action_space)}
+    except TypeError:
+        return None

@@ -1,0 +1,347 @@
+"""One run under way: the loop over chunks, and everything that happens between two of them."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.metrics import merge, widened
+from jaxrl.runtime.checkpoint.convert_states import with_buffers, with_total_steps
+from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
+from jaxrl.runtime.console.progress import Progress, duration, spread
+from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.logs import records as logs
+from jaxrl.runtime.logs.records import (
+    EVALUATION_EPISODES,
+    EVALUATION_LENGTH,
+    EVALUATION_LONGEST,
+    EVALUATION_RETURN,
+    EVALUATION_TIME,
+    Record,
+    as_arrays,
+    known_rows,
+    mean_over_seeds,
+)
+from jaxrl.runtime.system.compiling import Abandoned, waiting_unless
+from jaxrl.runtime.trainers.trainer import Driver
+from jaxrl.runtime.training_loop.plan import Plan
+from jaxrl.runtime.training_loop.reporting import divergence, names, spent
+from jaxrl.runtime.training_loop.run_files import RunFiles
+from jaxrl.runtime.training_loop.signals import Interrupt
+from jaxrl.types import Metrics, PyTree
+
+
+class Chunk(NamedTuple):
+    """What ``on_chunk`` gets."""
+
+    iteration: int
+    rows: int
+    """Per seed, so far."""
+    states: PyTree
+    """Of all seeds. The next chunk uses them up: copy what is to be kept."""
+    record: Record
+    """Log key -> a number, or [num_seeds]. A key that is added is logged as well."""
+
+
+OnChunk = Callable[[Chunk], Any]
+"""Returns None, or the states to go on with."""
+
+
+@dataclass(eq=False)
+class Session:
+    """What the loop carries besides the states."""
+
+    driver: Driver
+    seeds: Sequence[int]
+    plan: Plan
+    progress: Progress
+    files: RunFiles | None = None
+    on_chunk: OnChunk | None = None
+
+    def __post_init__(self) -> None:
+        self.history: list[Record] = []
+        self.unlogged: list[Record] = []
+        self.interrupt, self.group = Interrupt(), current()
+        self.begun_at = 0
+        """After how much training this process took the run up."""
+        self.stopped_by = 0
+        """The number of the signal by which all processes agreed to stop."""
+        self.told_of_interrupt = self.told_of_blanks = False
+        self.trained = 0
+        """Iterations of training so far; the number of an iteration counts the warm-up's, too."""
+        self.env_steps = np.zeros(len(self.seeds), np.int64)
+        self.diverged = np.zeros(len(self.seeds), bool)
+        self.best = -np.inf
+        self.evaluation_seconds = 0.0
+        """Spent on evaluations, without compilation."""
+        self.start = time.perf_counter()
+
+    def go(self, hyperparams: Any, init_from: Any, init_which: str, title: str) -> tuple[PyTree, str]:
+        """Train from the beginning to the end: the states, None where a signal came before there were new ones; how it went."""
+        states: PyTree = None
+        try:
+            with waiting_unless(self.may_leave):
+                states = self.train(self.begin(hyperparams, init_from, init_which))
+        except Abandoned:
+            self.stopped_by = self.interrupt.requested
+        return states, self.finish(states, title)
+
+    def may_leave(self) -> bool:
+        """Whether a signal came, and nothing would be lost with what is under way."""
+        return bool(self.interrupt.requested) and self.group.is_alone and self.trained == self.begun_at
+
+    def begin(self, hyperparams: Any, init_from: Any, init_which: str = "best") -> PyTree:
+        """The states to go on from: those of the last checkpoint in the folder, or new ones."""
+        if self.files and self.files.can_resume:
+            target = self.driver.shapes(hyperparams)
+            states, step, records = self.files.resume(target)
+            if jax.tree.structure(states) != jax.tree.structure(target):
+                # Rows of the warm-up's environments, and then of those that the run had stopped in.
+                fresh = self.driver.init(hyperparams)
+                states = self.driver.seal(with_buffers(states, fresh, self.driver.agent.algorithm.buffers))
+                self.progress.note(
+                    "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to one that was "
+                    "never stopped"
+                )
+            if "total_steps" in (hyperparams or {}):
+                states = with_total_steps(states, hyperparams["total_steps"])
+            self.restore_progress(step - self.plan.warmup_iterations, records)
+            self.progress.note(f"resumed at step {self.rows:,}{self.files.moved}")
+            return self.driver.adopt(states, step)
+        if self.files:
+            init_from, init_which = self.files.begin(init_from, init_which)
+        source = None if init_from is None else read_source(init_from, init_which)
+        if self.files:
+            self.files.announce()
+        states = self.driver.init(hyperparams)
+        if self.plan.warmup_iterations:
+            self.env_steps = np.asarray(self.fetch(states.warmup_rows), np.int64)
+        if source is not None:
+            states, report = warm_start(states, source, self.driver.agent.algorithm.learnt)
+            self.progress.note(report)
+        return states
+
+    def restore_progress(self, trained: int, records: Sequence[Record]) -> None:
+        """Stand where the run stood after so many iterations of training."""
+        self.trained = self.begun_at = trained
+        self.env_steps = np.full(len(self.seeds), self.plan.rows_at(trained))
+        self.history = list(records)
+        if records:
+            self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
+            self.diverged = np.asarray(records[-1]["diverged"], bool)
+            self.start -= records[-1]["seconds"]
+            self.evaluation_seconds = records[-1].get(EVALUATION_TIME, 0.0) * records[-1]["seconds"]
+            self.best = max(map(self.score, records))
+            if self.best > -np.inf and self.files and not self.files.saver.has_best():
+                self.best = -np.inf
+
+    def train(self, states: PyTree) -> PyTree:
+        """Go on to the end of the plan, or to a reason to stop before."""
+        if not self.asked_to_stop() and self.plan.eval_every and not (self.trained or self.history):
+            record = self.record(states, np.nan)  # so that learning curves begin where training does
+            self.keep(states, record)
+            self.progress.update(record, np.nan, self.compile_seconds)
+        begin, compiled, first = time.perf_counter(), self.compile_seconds, self.trained
+        for stop in self.plan.stops(self.trained):
+            if self.asked_to_stop() or self.ended:
+                break
+            states, record = self.chunk(states, stop)
+            if not record:
+                break
+            elapsed = time.perf_counter() - begin - (self.compile_seconds - compiled)
+            eta = elapsed / (stop - first) * (self.plan.iterations - stop)
+            self.progress.update(record, eta, self.compile_seconds, getattr(self.driver, "workers", list)())
+        return states
+
+    def asked_to_stop(self) -> bool:
+        """Whether a signal came, to any process of the group: all then stop at the same iteration."""
+        agreed = max(self.group.gather(self.interrupt.requested))
+        self.stopped_by = self.stopped_by or agreed
+        return bool(self.stopped_by)
+
+    @property
+    def ended(self) -> str | None:
+        """Why there is nothing left to do, if there is not."""
+        if self.diverged.all():
+            return "stopped, since all seeds diverged,"
+        if self.trained >= self.plan.iterations:
+            return "done"
+        if self.failure is not None:
+            who = "an environment" if isinstance(self.failure, EnvironmentFailed) else "workers"
+            return f"stopped, since {who} failed,"
+        if self.plan.on_nan == "stop" and self.diverged.any():
+            return "stopped, since a seed diverged,"
+        last = self.history[-1] if self.trained and self.history else {}
+        if self.plan.stop_at is not None and mean_over_seeds(last.get(EVALUATION_RETURN, np.nan)) >= self.plan.stop_at:
+            return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
+        return None
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended training before its time, and is to be raised when everything is saved."""
+        return getattr(self.driver, "failure", None)
+
+    @property
+    def iteration(self) -> int:
+        return self.plan.warmup_iterations + self.trained
+
+    @property
+    def rows(self) -> int:
+        return self.plan.rows_at(self.trained)
+
+    def record(self, states: PyTree, sps: float) -> Record:
+        """Where the run stands, and what an evaluation says of it, if one is due."""
+        record = {
+            "iteration": self.iteration,
+            "rows": self.rows,
+            "env_steps": self.env_steps,
+            "seconds": 0.0,
+            "sps": sps,
+            "diverged": self.diverged,
+            **self.evaluated(states),
+        }
+        record["seconds"] = time.perf_counter() - self.start
+        if self.plan.eval_every:
+            record[EVALUATION_TIME] = self.evaluation_seconds / record["seconds"]
+        return record
+
+    def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
+        """Go on to ``stop`` iterations of training, evaluate if it is due, log, and save if it is time."""
+        begin, compiled = time.perf_counter(), self.compile_seconds
+        before = self.diverged
+        states, metrics, done = self.iterate(states, stop - self.trained)
+        if not done:  # what ended it is `failure`
+            return states, {}
+        stop = self.trained + done
+        seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
+        valid = logs.env_steps(metrics, (stop - self.trained) * self.plan.rows_per_iteration)
+        self.trained, self.env_steps = stop, self.env_steps + valid
+        self.report_diverged(self.diverged & ~before, states)
+
+        record = self.record(states, valid.sum() / seconds)
+        record |= {name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()}
+        if self.on_chunk:
+            given = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
+            if given is not None:
+                # A frozen seed that is given something else continues, with rows that do not follow those it has stored.
+                revived = self.diverged & self.changed(states, given) if self.diverged.any() else self.diverged
+                self.diverged = record["diverged"] = self.diverged & ~revived
+                states = self.driver.place(given)
+                if revived.any() and self.driver.agent.algorithm.seal is not None:
+                    states = self.driver.seal(states, revived)
+        self.keep(states, record)
+        return states, record
+
+    def iterate(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics, int]:
+        """``iterations`` steps, in calls that can be counted in 32 bits, or fewer, where something failed: states, metrics on the
+        host, and how many."""
+        parts: list[Metrics] = []
+        done = 0
+        while done < iterations and not (parts and self.diverged.all()) and self.failure is None:
+            now = min(iterations - done, self.plan.call_iterations)
+            states, metrics, alive = self.driver.iterate(states, now, ~self.diverged)
+            metrics, alive = self.fetch((metrics, alive))
+            now = now if self.failure is None else self.driver.done
+            parts += [widened(metrics)] if now else []
+            self.diverged, done = ~alive, done + now
+        return states, functools.reduce(merge, parts) if parts else {}, done if self.failure else iterations
+
+    def keep(self, states: PyTree, record: Record) -> None:
+        """Log a record, remember policies that are the best so far, and save if it is time."""
+        numbers = {key: value for key, value in record.items() if np.asarray(value).dtype.kind == "f"}
+        record |= {key: self.blanked(key, value, np.isinf(value)) for key, value in numbers.items()}
+        self.history.append(record)
+        if self.files is None:
+            return
+        if (score := self.score(record)) > self.best:
+            self.best = score
+            self.files.saver.set_best(self.driver.policies(states), record["iteration"])
+        self.unlogged.append(record)
+        if self.trained:  # a run whose first chunk fails leaves its folder as it was
+            for each in self.unlogged:
+                self.files.log(each)
+            self.unlogged.clear()
+            self.files.save_if_due(states, record["iteration"])
+
+    def score(self, record: Record) -> float:
+        """What is compared to find the best policies; those that were not trained yet lose to equally good ones."""
+        score = mean_over_seeds(record.get(EVALUATION_RETURN, np.nan))
+        return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
+
+    def evaluated(self, states: PyTree) -> Record:
+        keys, plan = (EVALUATION_RETURN, EVALUATION_LENGTH), self.plan
+        if not (episodes := plan.episodes(self.trained, self.history)):
+            return {key: np.full(len(self.seeds), np.nan) for key in (*keys, EVALUATION_LONGEST)} | {EVALUATION_EPISODES: 0}
+        begin, compiled = time.perf_counter(), self.compile_seconds
+        played = self.fetch(self.driver.evaluate(states, self.iteration, episodes, explore=plan.eval_explore))
+        self.evaluation_seconds += time.perf_counter() - begin - (self.compile_seconds - compiled)
+        took = {EVALUATION_LONGEST: np.asarray(played[1], np.float64).max(1), EVALUATION_EPISODES: episodes}
+        with np.errstate(invalid="ignore", over="ignore"):  # a mean that is no number is told of
+            means = [self.without_diverged(np.asarray(x, np.float64).mean(1)) for x in played]
+        closed = {key: self.blanked(key, x, ~(np.isfinite(x) | self.diverged)) for key, x in zip(keys, means, strict=True)}
+        return closed | took
+
+    def blanked(self, key: str, value: Any, lost: Any) -> Any:
+        """Blank where ``lost``: of an infinite number nothing can be drawn, and no mean is taken with it. Told once a run."""
+        if np.any(lost) and not self.told_of_blanks:
+            self.told_of_blanks = True
+            per_seed = np.shape(lost) == (len(self.seeds),)
+            which = f" of seed {names(self.seeds, lost)}" if per_seed else ""
+            self.progress.note(
+                f"{key}{which} is no finite number at step {self.rows:,}: such values are left blank, and count for nothing"
+            )
+        return np.where(lost, np.nan, value) if np.any(lost) else value
+
+    def without_diverged(self, values: np.ndarray) -> np.ndarray:
+        """Blank for seeds that are lost, so that means are those of the others."""
+        return np.where(self.diverged, np.nan, values)
+
+    def fetch(self, tree: Any) -> Any:
+        """Results on the host. Waits in Python, so that a signal is answered while the device computes."""
+        waiting = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+        while not all(leaf.is_ready() for leaf in waiting):  # type: ignore[attr-defined]
+            if self.interrupt.requested and not self.told_of_interrupt:
+                self.told_of_interrupt = True
+                self.progress.note("stopping after this chunk; Ctrl-C again to stop at once")
+            time.sleep(0.002)
+        return self.group.fetch(tree)
+
+    def report_diverged(self, new: np.ndarray, states: PyTree) -> None:
+        if new.any():
+            look = getattr(self.driver, "suspects", None)
+            suspects = look and self.fetch(look(states, new))
+            for line in divergence(self.seeds, new, suspects, self.rows):
+                self.progress.note(line)
+
+    def finish(self, states: PyTree, title: str) -> str:
+        """Write what the end leaves, and say in one line how it went."""
+        history, took = as_arrays(self.history), duration(time.perf_counter() - self.start)
+        files = self.files if self.trained and history and states is not None else None
+        if files:
+            files.finish(states, self.iteration, history, title=title, subtitle=f"{self.rows:,} steps per seed in {took}")
+        how = f"{self.ended or 'stopped'} at step {self.rows:,} of {self.plan.total_steps:,} after {took}"
+        parts = [how + spent({"compilation": self.compile_seconds, "evaluation": self.evaluation_seconds})]
+        if known := known_rows(history, EVALUATION_RETURN):
+            parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
+        if files:
+            parts.append(f"results in {files.folder.shown}")
+        if self.files and (not self.ended or self.failure):
+            parts.append(f"resume with: {self.files.resume_command}")
+        return "; ".join(parts)
+
+    def changed(self, before: PyTree, after: PyTree) -> Any:
+        """bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
+        learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
+        differ = [x != y for x, y in zip(*self.group.fetch(learnt), strict=True)]
+        return np.logical_or.reduce([np.any(x, axis=tuple(range(1, np.ndim(x)))) for x in differ])
+
+    @property
+    def compile_seconds(self) -> float:
+        return getattr(self.driver, "compile_seconds", 0.0)
