@@ -142,4 +142,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_homes()})
+    return sorted([*__all__, *_ROOMS, "__version__"])
