@@ -32,6 +32,7 @@ SCRIPT = '''
 """Stands for a training: counts its starts, does at each what it is told for it, and is slow where that is nothing."""
 import os, signal, sys, time
 from pathlib import Path
+FAULTS = "kill", "abort", "raise", "exit", "stop", "term"
 number, told = os.environ["JAXRL_PROCESS_ID"], dict(word.split("=") for word in sys.argv[1:])
 with Path("starts-" + number).open("a") as starts:
     print(os.getpid(), os.environ["JAXRL_COORDINATOR"], file=starts)
@@ -46,7 +47,9 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in told.values() else sav
 print("start", start)
 how = told.get(number, "ends").split(",")[start - 1 :][:1] or ["ends"]
 print("doing:", how[0])
-while how[0] in ("kill", "abort", "raise", "exit") and not all(Path(f"starts-{each}").exists() for each in "01"):
+with Path("said-" + number).open("a") as said:
+    said.write("x")
+while how[0] in FAULTS and not all(path.exists() and len(path.read_text()) >= start for path in (Path("said-0"), Path("said-1"))):
     time.sleep(0.01)
 if how[0] == "raise":
     raise ZeroDivisionError("in the world")
