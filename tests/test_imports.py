@@ -78,7 +78,7 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 FLOORS = (
-    ("doors", "types", "version"),
+    ("doors", "interpreter", "types", "version"),
     ("settings", "xla"),
     ("registry", "spaces"),
     ("distributions", "exploration", "metrics", "returns", "rollout"),

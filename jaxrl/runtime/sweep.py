@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl.algorithms.presets import words
-from jaxrl.envs.subprocess.interpreter import python_command
+from jaxrl.interpreter import python_command
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.logs.run_folder import contents, plain
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from jaxrl.envs.subprocess.descendants import VARIABLE, end_marked, new_mark
 from jaxrl.envs.subprocess.inbox import CHUNK, Inbox
-from jaxrl.envs.subprocess.interpreter import python_command
+from jaxrl.interpreter import python_command
 
 GRACE = 5.0
 """Seconds in which processes may end by themselves."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxrl.envs.subprocess.interpreter import FolderFinder
+from jaxrl.interpreter import FolderFinder
 from jaxrl.registry import ALGORITHMS, Entry
 
 

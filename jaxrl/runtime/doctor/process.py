@@ -8,7 +8,7 @@ import signal
 import subprocess
 from typing import Any, NamedTuple
 
-from jaxrl.envs.subprocess.interpreter import python_command
+from jaxrl.interpreter import python_command
 
 NO_REASON = ("File ", "Fatal Python error", "Current thread", "Extension modules", "Thread 0x", "<no Python frame>")
 """How lines of a crash report begin that do not say why."""

@@ -13,7 +13,7 @@ BOOT = """
 import json, runpy, sys
 sys.path[:], found = json.loads(sys.argv.pop(1))
 if found:
-    from jaxrl.envs.subprocess.interpreter import FolderFinder
+    from jaxrl.interpreter import FolderFinder
     sys.meta_path += [FolderFinder(folder, modules=names) for folder, names in found.items()]
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
@@ -24,7 +24,7 @@ def python_command(module: str, *args: str) -> list[str]:
 
     Modules that a ``FolderFinder`` has found for this process are found there in the new one, too, and no others.
     """
-    root = str(Path(__file__).resolve().parents[3])
+    root = str(Path(__file__).resolve().parents[1])
     path = [*dict.fromkeys([*sys.path, root])]
     finders = [finder for finder in sys.meta_path if isinstance(finder, FolderFinder)]
     found = {finder.folder: sorted(finder.modules) for finder in finders if finder.modules}
