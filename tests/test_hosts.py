@@ -25,6 +25,7 @@ from jaxrl.runtime.distributed.cluster import Place, find_place, first_node
 from jaxrl.runtime.distributed.group import Group, ProcessFailed, current
 from jaxrl.runtime.distributed.messages import LONGEST, clean, find_secret, new_nonce, opened, parsed, read_line, sealed
 from jaxrl.runtime.distributed.rendezvous import PortTaken, addresses, roll_call
+from jaxrl.runtime.logs import provenance
 from jaxrl.runtime.training_loop.session import Session
 from jaxrl.runtime.training_loop.signals import Interrupt
 from tests.children import soon
@@ -492,7 +493,7 @@ def test_copies_of_jaxrl_that_differ_are_told_apart(monkeypatch: pytest.MonkeyPa
     (tmp_path / "room" / "file.py").write_text("")
     for change in (
         lambda: None,
-        lambda: monkeypatch.setattr(jaxrl, "__file__", str(tmp_path / "__init__.py")),
+        lambda: monkeypatch.setattr(provenance, "__file__", str(tmp_path / "runtime" / "logs" / "provenance.py")),
         lambda: (tmp_path / "__init__.py").write_text("a = 2\n"),
         lambda: (tmp_path / "room" / "file.py").rename(tmp_path / "file.py"),
         lambda: (tmp_path / "notes.txt").write_text("a"),

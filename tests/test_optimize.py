@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl import make_train, optimize
+from jaxrl import make_train
 from jaxrl.algorithms.ppo import (
     PPOConfig,
     PPOHyperparams,
@@ -219,7 +219,7 @@ def test_ppo_cuts_large_minibatches_unless_a_loss_is_the_users(monkeypatch: pyte
     state = jit(agent.init)(jax.random.key(0))
     whole = jit(agent.step)(state)
     cut: list[int] = []
-    monkeypatch.setattr(optimize, "parts_in_cache", lambda *args, rows: cut.append(rows) or 8)
+    monkeypatch.setattr("jaxrl.optimize.gradients.parts_in_cache", lambda *args, rows: cut.append(rows) or 8)
     assert_close(jit(small_ppo("CartPole-v1", **large).step)(state), whole, atol=1e-5)
     assert {*cut} == {1024}
     cut.clear()

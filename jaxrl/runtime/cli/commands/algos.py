@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import tyro
 
 from jaxrl.algorithms.presets import PRESETS, Preset
-from jaxrl.builder.components import own_network
 from jaxrl.registry import ALGORITHMS, Entry, unknown_algorithm
 from jaxrl.runtime.cli.commands.train import field_docs
 from jaxrl.runtime.cli.flags import read_flags, shown_as
@@ -85,6 +84,8 @@ def show_algorithm(name: str, entry: Entry) -> None:
     ):
         print(f"\n{heading}")
         show_table(("setting", "default", "allowed", "what"), settings(source))
+    from jaxrl.builder.components import own_network  # which imports jax
+
     if (network := own_network(entry)) is not None:
         print(f"\nNetwork: arguments of jaxrl.models.{entry.network}; model={{name: value}}, or --model NAME=VALUE …")
         show_table(("argument", "default", "what"), arguments(network))
