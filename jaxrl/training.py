@@ -23,6 +23,9 @@ from jaxrl.xla.in_place import put_back
 
 EVALUATION_LIMIT = 100_000
 """Rows after which ``evaluate`` gives an episode up, for environments without a limit of their own."""
+MAX_EPISODES = 1_000_000
+"""Per evaluation and seed: each has an environment, and a larger number would take all memory."""
+
 EVALUATION_STREAM = 0x6576616C
 """Far from 0, 1, 2, …: ``fold_in(key, i)`` is ``split(key)[i]``, and training splits its keys from the same seed's."""
 
@@ -176,7 +179,8 @@ class Evaluation(NamedTuple):
 
 def check_episodes(num_episodes: int, max_steps: int | None) -> tuple[int, int | None]:
     """Both as integers; an evaluation of nothing is refused."""
-    return check_count("num_episodes", num_episodes), None if max_steps is None else check_count("max_steps", max_steps)
+    num_episodes = check_count("num_episodes", num_episodes, at_most=MAX_EPISODES)
+    return num_episodes, None if max_steps is None else check_count("max_steps", max_steps)
 
 
 class _Progress(NamedTuple):

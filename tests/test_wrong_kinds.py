@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
+import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,15 @@ MOST = 2_000
         (lambda agent: jaxrl.run(agent, 64, out="run", init_which=5), "init_which=5 is unknown"),
         (lambda agent: jaxrl.run(agent, 64, out="run", sampler=3), "sampler 3 must be a string"),
         (lambda agent: jaxrl.run(agent, 64, out="run", sampler=[]), r"sampler \[\] must be a string"),
+        (lambda agent: jaxrl.run(agent, 64, out="run", seeds=2**31), "seeds=2147483648 must be at most 1,000,000"),
+        (
+            lambda agent: jaxrl.run(agent, 64, out="run", eval_episodes=2**31),
+            "eval_episodes=2147483648 must be at most 1,000,000",
+        ),
+        (
+            lambda agent: jaxrl.evaluate(agent, None, jax.random.key(0), 2**31),
+            "num_episodes=2147483648 must be at most 1,000,000",
+        ),
         (lambda agent: jaxrl.list_envs(5), "unknown backend 5"),
         (lambda agent: family_of(5), "an environment id must be a string, not 5"),
         (lambda agent: parallel.shard_seeds(agent, 5), "mesh=5 must be a jax.sharding.Mesh"),
@@ -199,15 +210,27 @@ def calls(agent: Agent, trained: Path, folder: Path) -> dict[str, Callable[[Call
     }
 
 
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """8 GiB more than now: a call that asks for all memory fails by itself, where the system would kill the process."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**33, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for its memory in /proc")
+@pytest.mark.usefixtures("little_memory")
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_ends_in_an_error_of_the_wrong_kind(
     agent: Agent, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """400 calls with junk; JAXRL_FUZZ_SEED=… repeats those that a failure names."""
     seed = int(os.environ.get("JAXRL_FUZZ_SEED", time.time_ns() % 2**32))
-    with capsys.disabled():
-        print(f"\nJAXRL_FUZZ_SEED={seed}", flush=True)
+    with capsys.disabled():  # and past pytest-xdist, which has no output of a worker that a call ends
+        print(f"\nJAXRL_FUZZ_SEED={seed}", file=sys.__stderr__, flush=True)
     monkeypatch.chdir(tmp_path)
     driver: Any = faked(monkeypatch, {})
     driver.agent, wrong = agent, []

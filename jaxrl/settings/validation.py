@@ -153,9 +153,12 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value) else value
 
 
-def check_count(name: str, value: Any, *, at_least: int = 1) -> int:
-    """``value`` as a Python integer ≥ ``at_least``; 1e5 is one too. Refuses anything else."""
-    return _check_whole(name, value, Range(at_least, integral=True))
+def check_count(name: str, value: Any, *, at_least: int = 1, at_most: float = math.inf) -> int:
+    """``value`` as a Python integer in [``at_least``, ``at_most``]; 1e5 is one too. Refuses anything else."""
+    count = _check_whole(name, value, Range(at_least, integral=True))
+    if count > at_most:
+        raise ValueError(f"{name}={shortened(value)} must be at most {at_most:,}")
+    return count
 
 
 def _check_whole(name: str, value: Any, allowed: Range | None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxrl.runtime.logs.records import Record
 from jaxrl.runtime.training_loop.evaluation_pace import SHARE, episodes_within, is_slow
 from jaxrl.settings.validation import check_count, check_hyperparam, check_number, whole
-from jaxrl.training import num_iterations
+from jaxrl.training import MAX_EPISODES, num_iterations
 from jaxrl.types import Agent
 
 NUM_CHUNKS, NUM_EVALUATIONS = 50, 20
@@ -22,6 +22,9 @@ MAX_CHUNK_ROWS = 250_000
 MAX_CALL_ROWS = 2**24
 """Per seed: metrics are summed in 32 bits while a program runs, and in 64 between its calls."""
 
+MAX_SEEDS = 1_000_000
+"""A larger number is a mistake, and would take all memory before anything else could say so."""
+
 ON_NAN = ("drop", "stop")
 
 
@@ -31,7 +34,7 @@ def check_seeds(seeds: int | Sequence[int]) -> list[int]:
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         if seeds < 1:
             raise ValueError(f"seeds={seeds} must be at least 1 (that many seeds), or a list of seeds")
-        return list(range(int(seeds)))
+        return list(range(check_count("seeds", seeds, at_most=MAX_SEEDS)))
     try:
         listed = np.asarray(seeds).tolist()
     except ValueError:  # its parts have several shapes
@@ -149,7 +152,7 @@ def make_plan(
     if eval_every is None:
         eval_every = chunk_iterations * max(1, -(-iterations // (chunk_iterations * NUM_EVALUATIONS)))
     eval_every = check_count("eval_every", eval_every, at_least=0)
-    eval_episodes = check_count("eval_episodes", eval_episodes)
+    eval_episodes = check_count("eval_episodes", eval_episodes, at_most=MAX_EPISODES)
     if not isinstance(eval_explore, bool):
         raise TypeError(f"eval_explore={eval_explore!r} must be True (evaluations act as in training) or False (greedily)")
     if on_nan not in ON_NAN:
