@@ -44,7 +44,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
 
 
 def identity(result: Mapping[str, Any]) -> str:
-    """What identifies a picture: its headings and its data, as text that goes into it."""
+    """Identify a picture by its headings and its data, as text that the picture holds."""
     data = hashlib.sha256(json.dumps(result["history"]).encode()).hexdigest()[:16]
     return "; ".join((*headings(result), data)).encode("ascii", "backslashreplace").decode()
 

@@ -94,7 +94,7 @@ def test_the_script_starts_again_what_another_start_would_mend(code: int, restar
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
-    given = {"SLURM_SUBMIT_DIR": "/home/me", "SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_ID": "77"}
+    given = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_ID": "77"}
     done = subprocess.run(
         ["bash", FOLDER / "slurm.sbatch"],
         cwd=tmp_path,
@@ -109,7 +109,7 @@ def test_the_script_starts_again_what_another_start_would_mend(code: int, restar
     )
     assert (done.returncode, done.stderr) == (code, "")
     words = (tmp_path / "srun-got").read_text().splitlines()
-    assert options_of(words[words.index("jaxrl") :]).out == "/home/me/runs/slurm"
+    assert options_of(words[words.index("jaxrl") :]).out == str(tmp_path / "runs" / "slurm")
     assert len(find_secret({"JAXRL_SECRET": (tmp_path / "srun-secret").read_text()})) == 64
     asked = tmp_path / "scontrol-got"
     assert asked.exists() == again and (not again or asked.read_text() == "requeue 77\n")
