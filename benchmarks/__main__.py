@@ -13,11 +13,10 @@ from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
-from benchmarks.report import render
-from benchmarks.summary import in_readme, read_speed
+from benchmarks.report import render, score_table
+from benchmarks.summary import README_CASES, algorithm_table, fill, peer_table, read_speed
 
 RESULTS = Path("benchmarks/results")
-README = Path("README.md")
 WORK = Path("runs/scores")
 
 
@@ -244,15 +243,30 @@ def show(given: argparse.Namespace) -> int:
     return 0
 
 
+def documents(out: Path) -> dict[Path, dict[str, str]]:
+    """Return the tables of each file that holds some, drawn from the results in a folder."""
+    scores, speed = pictures.read_scores(out / "scores"), read_speed(out)
+    return {
+        Path("README.md"): {"algorithms": algorithm_table(scores), "speed": peer_table(speed, README_CASES)},
+        Path("docs/results.md"): {
+            "scores": score_table(scores),
+            "speed": peer_table(speed),
+            "measurements": render(out, with_scores=False).rstrip(),
+        },
+    }
+
+
 def write_table(out: Path) -> None:
-    """``TABLES.md`` beside the results; the README's table and the figures where these are the repository's."""
-    (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
-    if out == RESULTS:
-        README.write_text(in_readme(README.read_text(encoding="utf-8"), read_speed(out)), encoding="utf-8")
-        pictures.draw_missing(out / "scores")
-        compared = comparison.read_compared(out / "scores")
-        if not comparison.is_of(comparison.FIGURE, compared):  # another matplotlib would draw it a little differently
-            comparison.draw(compared, comparison.FIGURE)
+    """Write the tables and draw the figures: those of the repository, or, for other results, ``TABLES.md`` beside them."""
+    pictures.draw_missing(out / "scores", out / "curves")
+    if out != RESULTS:
+        (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
+        return
+    for path, tables in documents(out).items():
+        path.write_text(fill(path.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    compared = comparison.read_compared(out / "scores")
+    if not comparison.is_of(comparison.FIGURE, compared):  # another matplotlib would draw it a little differently
+        comparison.draw(compared, comparison.FIGURE)
 
 
 if __name__ == "__main__":

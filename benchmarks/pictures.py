@@ -1,23 +1,55 @@
-"""Learning curves of scores, drawn from their results alone."""
+"""Learning curves of scores: one picture for each page that shows it, drawn from the results alone."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.thin import full_history
 from jaxrl.algorithms.presets import interval_text, shown
+from jaxrl.runtime.logs.records import TRAINING_RETURN
 
-COLOURS = 128
+FRONT = "ppo-cartpole"
+"""The score whose curve the README and the first page show, in a picture of its own."""
+COLUMNS = 3
+RESOLUTION = 84
+"""Pixels per inch of a page's panels."""
+MAX_WIDTH = 760
+"""In pixels."""
+COLOURS = 8
 """Of a picture: a third of the size of one with all, and no difference to see."""
 
+Result = Mapping[str, Any]
 
-def headings(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Title and subtitle of a score's picture."""
+
+def read_scores(folder: Path) -> list[dict[str, Any]]:
+    """Read the scores of a folder, in the order of the experiments."""
+    order = [*EXPERIMENTS]
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return sorted(found, key=lambda result: order.index(result["name"]) if result["name"] in order else len(order))
+
+
+def pages(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return the name of each picture and the scores that it shows: those of one algorithm, and the front page's."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(page_name(result["agent"]), []).append(result)
+        if result["name"] == FRONT:
+            found[FRONT] = [result]
+    return found
+
+
+def page_name(agent: str) -> str:
+    """Return the name of an algorithm's picture, by the algorithm's title."""
+    return agent.lower()
+
+
+def headings(result: Result) -> tuple[str, str]:
+    """Return the title and the subtitle of a score."""
     count, mean = len(result["seeds"]), result["mean"]
     title = f"{result['agent']} · {result['experiment']['env']} · {count} seed{'s' * (count > 1)}"
     score = f"{interval_text(mean, *result['interval'])} (mean and 95 % interval over seeds)" if count > 1 else shown(mean, mean)
@@ -26,42 +58,91 @@ def headings(result: Mapping[str, Any]) -> tuple[str, str]:
     return title, f"{kind}: {score}"
 
 
-def draw(result: Mapping[str, Any], path: Path) -> None:
-    """The curve of ``NAME.json`` as a PNG, which says what it was drawn from."""
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Draw the curves of scores, a panel each, as a PNG whose description identifies the results."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
+    if [result["name"] for result in results] == [FRONT]:
+        _draw_alone(results[0], path)
+    else:
+        _draw_panels(results, path)
+    text = PngInfo()
+    text.add_text("Description", identity(results))
+    with Image.open(path) as picture:
+        width, height = (min(1, MAX_WIDTH / picture.width) * side for side in picture.size)
+        small = picture.convert("RGB").resize((round(width), round(height)), Image.Resampling.LANCZOS)
+    small.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True, pnginfo=text)
+
+
+def _draw_alone(result: Result, path: Path) -> None:
     from jaxrl.runtime.plots.draw import learning_curve
 
-    history = {key: np.array(values, float) for key, values in result["history"].items()}  # null is NaN
     title, subtitle = headings(result)
-    learning_curve(history, path, title=title, subtitle=subtitle)
-    text = PngInfo()
-    text.add_text("Description", identity(result))
-    with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    small.save(path, optimize=True, pnginfo=text, dpi=picture.info["dpi"])
+    learning_curve(full_history(result["history"]), path, title=title, subtitle=subtitle)
 
 
-def identity(result: Mapping[str, Any]) -> str:
-    """Identify a picture by its headings and its data, as text that the picture holds."""
-    data = hashlib.sha256(json.dumps(result["history"]).encode()).hexdigest()[:16]
-    return "; ".join((*headings(result), data)).encode("ascii", "backslashreplace").decode()
+def _draw_panels(results: Sequence[Result], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from jaxrl.runtime.plots.style import INK, save
+
+    columns = min(COLUMNS, len(results))
+    rows = -(-len(results) // columns)
+    figure = Figure(figsize=(2.9 * columns, 1.9 * rows + 0.2), dpi=RESOLUTION, layout="constrained")
+    for place, result in enumerate(results):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        _draw_panel(axes, result)
+        axes.set_title(panel_title(result), loc="left", fontsize=8, color=INK)
+    figure.supxlabel("environment steps per seed", fontsize=9, color=INK)
+    figure.supylabel("training return", fontsize=9, color=INK)
+    save(figure, path)
 
 
-def is_of(path: Path, result: Mapping[str, Any]) -> bool:
-    """Whether a picture was drawn from this result."""
+def panel_title(result: Result) -> str:
+    """Return the name of a score, and the mean with its interval."""
+    mean = result["mean"]
+    score = interval_text(mean, *result["interval"]) if len(result["seeds"]) > 1 else shown(mean, mean)
+    return f"{result['name']}\n{score}, {len(result['seeds'])} seed{'s' * (len(result['seeds']) > 1)}"
+
+
+def _draw_panel(axes: Any, result: Result) -> None:
+    from jaxrl.runtime.plots.statistics import seed_interval
+    from jaxrl.runtime.plots.style import LINE, PALE, draw_line, dress
+
+    history = full_history(result["history"])
+    steps, returns = history["env_steps"], history[TRAINING_RETURN]
+    if returns.shape[1] > 1:
+        axes.plot(steps, returns, color=PALE, linewidth=0.4)
+        draw_line(axes, steps[:, 0], seed_interval(returns, metric="mean"), LINE)
+    else:
+        draw_line(axes, steps[:, 0], (returns[:, 0],), LINE)
+    dress(axes, steps.max(), xlabel="", ylabel="")
+    axes.tick_params(labelsize=7)
+
+
+def identity(results: Sequence[Result]) -> str:
+    """Identify a picture by the headings and the data of its results, as text that the picture holds."""
+    data = hashlib.sha256(json.dumps([[*headings(result), result["history"]] for result in results]).encode()).hexdigest()[:16]
+    return f"{', '.join(result['name'] for result in results)}; {data}"
+
+
+def is_of(path: Path, results: Sequence[Result]) -> bool:
+    """Whether a picture was drawn from these results."""
     from PIL import Image
 
     if not path.exists():
         return False
     with Image.open(path) as image:
-        return image.info.get("Description") == identity(result)
+        return image.info.get("Description") == identity(results)
 
 
-def draw_missing(scores: Path) -> None:
-    """Draw the pictures in a folder of scores that are not of the results beside them."""
-    for path in sorted(scores.glob("*.json")):
-        result, picture = json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".png")
-        if not is_of(picture, result):
-            draw(result, picture)
+def draw_missing(scores: Path, pictures: Path) -> None:
+    """Draw the pictures of a folder of scores that are missing or of other results, and remove those that no page shows."""
+    wanted = {pictures / f"{name}.png": of for name, of in pages(read_scores(scores)).items()}
+    for path, results in wanted.items():
+        if not is_of(path, results):
+            pictures.mkdir(parents=True, exist_ok=True)
+            draw(results, path)
+    for path in set(pictures.glob("*.png")) - wanted.keys():
+        path.unlink()

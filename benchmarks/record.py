@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.thin import write_thin
 from jaxrl.runtime.logs.provenance import installed_versions
 
 
@@ -28,5 +28,5 @@ def write_result(out: Path, name: str, *packages: str, **measured: Any) -> dict[
         **measured,
     }
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_thin(out / f"{name}.json", result)
     return result

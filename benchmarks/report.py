@@ -13,6 +13,7 @@ from benchmarks.cases import GROUPS
 from benchmarks.claims import TITLES, claim_rows, claim_table
 from benchmarks.markdown import table
 from benchmarks.numbers import Program, paired, peak, rates, return_difference, short, standard_error, with_error, with_range
+from benchmarks.pictures import read_scores
 from benchmarks.summary import read_speed
 from benchmarks.work import share_table, work_table
 from jaxrl.algorithms.presets import interval_text, shown
@@ -148,7 +149,12 @@ def ratio_table(cases: Sequence[Mapping[str, Any]], side: str = "rejax") -> str:
 
 
 def score_report(results: Sequence[Mapping[str, Any]]) -> str:
-    """One table of ``scores/*.json``."""
+    """Return the section with the table of ``scores/*.json``."""
+    return f"## Scores\n\n{score_table(results)}"
+
+
+def score_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of ``scores/*.json`` and its legend."""
     rows = []
     for result in results:
         rows.append(
@@ -168,20 +174,20 @@ def score_report(results: Sequence[Mapping[str, Any]]) -> str:
         "A score is the mean of 128 greedy episodes at the end of training, or what *asked* says; the interval is a bootstrap "
         "over seeds."
     )
-    return "## Scores\n\n" + table(header, rows) + "\n\n" + legend
+    return table(header, rows) + "\n\n" + legend
 
 
 # ----------------------------------------------------------------------------------------------------------------------- tables
 
 
-def render(folder: Path) -> str:
-    """Every result in a folder, as Markdown.
+def render(folder: Path, *, with_scores: bool = True) -> str:
+    """Render every result in a folder as Markdown.
 
     Raises:
       FileNotFoundError: there is none.
     """
     parts = [speed_report(result) for result in read_speed(folder)]
-    if scores := [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "scores").glob("*.json"))]:
+    if with_scores and (scores := read_scores(folder / "scores")):
         parts.append(score_report(scores))
     for name in OTHERS:
         if (path := folder / f"{name}.json").exists():

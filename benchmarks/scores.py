@@ -14,16 +14,16 @@ import numpy as np
 import jaxrl
 from benchmarks import machine, pictures
 from benchmarks.experiments import Experiment
+from benchmarks.thin import thin_history, write_thin
 from jaxrl.builder.spec import algorithm_name
 from jaxrl.runtime.console.progress import duration
 from jaxrl.runtime.logs.provenance import installed_versions
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN
-from jaxrl.runtime.logs.run_folder import plain, without_nan
+from jaxrl.runtime.logs.run_folder import plain
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
-CURVES = ("env_steps", TRAINING_RETURN)
 CAME_LATER = ("at_most", "last_episodes", "run")
 """Fields of experiments that results of before do not have."""
 
@@ -32,7 +32,7 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
     """Run an experiment to its end, or read what an equal one left.
 
     Args:
-      out: gets ``NAME.json`` and ``NAME.png``.
+      out: gets ``NAME.json``.
       work: holds the run in ``NAME/`` until the end.
       force: run it even if its result, or a part of it, is there.
       quiet: show nothing.
@@ -52,8 +52,7 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
         return done
     result = train_and_evaluate(experiment, folder, quiet)
     out.mkdir(parents=True, exist_ok=True)
-    pictures.draw(result, path.with_suffix(".png"))
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_thin(path, result)
     shutil.rmtree(folder, ignore_errors=True)
     if not quiet:
         verdict = "passed" if result["passed"] else "NOT passed"
@@ -118,7 +117,7 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> dic
         "versions": {"python": platform.python_version()} | installed_versions(),
         "hardware": machine.hardware() | {"devices": [f"{device.platform}:{device.id}" for device in jax.local_devices()]},
         "spec": plain(agent.spec),
-        "history": without_nan(plain({name: history[name].round(3) for name in CURVES})),
+        "history": thin_history(history),
     }
 
 

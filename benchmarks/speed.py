@@ -17,6 +17,7 @@ from benchmarks.cases import CASES, GROUPS, Case, scaled
 from benchmarks.pauses import PauseWatch
 from benchmarks.peer import PEERS
 from benchmarks.protocol import Worker, clean_environment
+from benchmarks.thin import write_thin
 
 OURS, PEER, BOUND = "jaxrl", "rejax", "random"
 """Whose compilation is measured as well."""
@@ -62,7 +63,7 @@ def run(
         add_counts(measured, cases, on_cpu=gpu is None)
         results.append(about | {"cases": measured})
         out.mkdir(parents=True, exist_ok=True)
-        (out / f"speed-{group}.json").write_text(json.dumps(results[-1], indent=1) + "\n", encoding="utf-8")
+        write_thin(out / f"speed-{group}.json", results[-1])
     return results
 
 

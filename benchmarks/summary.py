@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,8 +13,13 @@ from benchmarks.cases import GROUPS
 from benchmarks.markdown import table
 from benchmarks.numbers import paired, rates, short
 from benchmarks.work import as_case, rollout_shares, update_rates
+from jaxrl.algorithms.presets import interval_text
+from jaxrl.registry import ALGORITHMS
 
-MARKED = re.compile(r"(?<=<!-- speed: python -m benchmarks table -->\n\n).*?(?=\n\n<!-- /speed -->)", re.DOTALL)
+MARKED = re.compile(r"(?<=<!-- begin )(\w+)(: python -m benchmarks table -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+"""A place for a table in a Markdown file: ``<!-- begin NAME: python -m benchmarks table -->`` to ``<!-- end -->``."""
+README_CASES = ("ppo-1-seed", "ppo-8-seeds", "dqn-10k", "dqn-100k", "dqn-8-seeds", "sac-256", "sac-8-seeds")
+"""The README's cases of speed; ``docs/results.md`` has all."""
 
 
 def read_speed(folder: Path) -> list[dict[str, Any]]:
@@ -32,21 +37,40 @@ def beside_peer(case: Mapping[str, Any]) -> list[str]:
     return [case["title"], short(median(ours)), short(median(theirs)), f"{median(paired(ours, theirs)):.3g}"]
 
 
-def readme_table(results: Iterable[Mapping[str, Any]]) -> str:
-    rows = [beside_peer(case) for result in results for case in result["cases"]]
-    return table(["on CartPole, or what is said", "jaxrl", "Rejax", "ratio"], rows)
+def peer_table(results: Iterable[Mapping[str, Any]], names: Collection[str] | None = None) -> str:
+    """Return the speed of cases beside Rejax: of those in ``names``, or of all."""
+    cases = [case for result in results for case in result["cases"] if names is None or case["name"] in names]
+    return table(["on CartPole, or as named", "jaxrl", "Rejax", "ratio"], [beside_peer(case) for case in cases])
 
 
-def in_readme(text: str, results: Iterable[Mapping[str, Any]]) -> str:
-    """The README with the table of these results between its marks.
+def algorithm_table(scores: Iterable[Mapping[str, Any]]) -> str:
+    """Return a row for each algorithm of the registry, with its first score.
+
+    Args:
+      scores: results of experiments, in their order.
+    """
+    first: dict[str, Mapping[str, Any]] = {}
+    for result in scores:
+        first.setdefault(result["agent"], result)
+    rows = []
+    for entry in ALGORITHMS.values():
+        result = first.get(entry.title)
+        score = f"`{result['name']}`: {interval_text(result['mean'], *result['interval'])}" if result else "–"
+        rows.append([f"[{entry.title}](docs/algorithms/{entry.name}.md)", entry.line, entry.takes, entry.models, score])
+    header = ["algorithm", "what it is", "actions", "models", "first score: mean return [95 %]"]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, [":--"] * len(header), *rows))
+
+
+def fill(text: str, tables: Mapping[str, str]) -> str:
+    """Return a Markdown file with tables in the places that name them.
 
     Raises:
-      ValueError: it has no such marks, or more than once.
+      ValueError: the places are not those of ``tables``, each of them once.
     """
-    new, times = MARKED.subn(lambda _: readme_table(results), text)
-    if times != 1:
-        raise ValueError(f"the README has {times} places for the table of speed, and not one")
-    return new
+    places = [match[1] for match in MARKED.finditer(text)]
+    if sorted(places) != sorted(tables):
+        raise ValueError(f"the file has places for the tables {sorted(places)}, and not for {sorted(tables)}")
+    return MARKED.sub(lambda match: f"{match[1]}{match[2]}{tables[match[1]]}", text)
 
 
 def page_table(results: Iterable[Mapping[str, Any]], algorithm: str) -> str:

@@ -1,0 +1,58 @@
+"""Results in a thin form: what tables and learning curves are drawn from, and no more. Standard library and NumPy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.runtime.logs.records import TRAINING_RETURN
+
+MAX_POINTS = 21
+"""Points of a learning curve: two of five of about 50 chunks."""
+DIGITS = 4
+"""Significant digits of a curve: more cannot be seen."""
+
+
+def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
+    """Return the learning curve of ``history`` in at most ``MAX_POINTS`` points, evenly spaced, the last one included.
+
+    Points at which no seed has a return are left out.
+
+    Args:
+      history: ``env_steps`` and the returns of training episodes, [points, num_seeds].
+
+    Returns:
+      ``env_steps``: the mean over seeds, a number per point. The returns: a list of one number per seed for each point, with
+      ``DIGITS`` significant digits, None where a seed has none.
+    """
+    steps, returns = history["env_steps"], history[TRAINING_RETURN]
+    known = np.flatnonzero(~np.isnan(returns).all(axis=1))
+    count = min(MAX_POINTS, len(known))
+    chosen = known[np.linspace(len(known) - 1, 0, count).round().astype(int)[::-1]] if count else known
+    return {
+        "env_steps": [round(float(step)) for step in steps[chosen].mean(axis=1)],
+        TRAINING_RETURN: [[_short(x) for x in row] for row in returns[chosen]],
+    }
+
+
+def _short(x: float) -> float | int | None:
+    if np.isnan(x):
+        return None
+    number = float(f"{x:.{DIGITS}g}")
+    return int(number) if number.is_integer() else number
+
+
+def full_history(thin: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:
+    """Return the arrays of a thin history, both [points, num_seeds]."""
+    returns = np.array(thin[TRAINING_RETURN], float).reshape(len(thin["env_steps"]), -1)  # null is NaN
+    return {"env_steps": np.repeat(np.array(thin["env_steps"], float)[:, None], returns.shape[1], axis=1), TRAINING_RETURN: returns}
+
+
+def write_thin(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a result as JSON without indentation, one line for each of its keys, so that versions of it can be compared."""
+    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}" for key, value in result.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
