@@ -1,10 +1,10 @@
 """What the build writes into pages by itself, so that it cannot go stale; mkdocs calls the functions named ``on_…``.
 
 In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train ppo --help`` says, ``<!-- results: PPO -->`` a
-table of measured scores, ``<!-- curves: PPO -->`` the command and the curve of each, ``<!-- speed: ppo -->`` the measured speed,
+table of measured scores, ``<!-- curves: PPO -->`` their curves and commands, ``<!-- speed: ppo -->`` the measured speed,
 ``<!-- switches: CartPole-v1 -->`` scores of DQN's variants, ``<!-- scaling: shared -->`` what devices are worth,
-``<!-- algorithms: table -->`` a list from the registry, and ``[code: ppo.py | some text]`` the line of that file which holds the
-text. LaTeX becomes MathML. The navigation gets the page of each algorithm, and one with its source.
+``<!-- algorithms: table -->`` a list from the registry, ``<!-- environments: gymnax -->`` the ids of a backend, and ``[code: ppo.py | some text]`` the line of that file which holds the
+text. LaTeX becomes MathML. Each algorithm gets a page with its source.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from urllib.parse import unquote, urlsplit
 
 from benchmarks import scaling_report
 from benchmarks.comparison import comparison_table, read_compared
-from benchmarks.experiments import EXPERIMENTS
+from benchmarks.pictures import page_name, read_scores
 from benchmarks.summary import page_table, read_speed
 from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.algorithms.presets import PRESETS, interval_text, shown
 
 ROOT = Path(__file__).resolve().parents[1]
 SCORES = ROOT / "benchmarks/results/scores"
+PICTURES = ROOT / "benchmarks/results/curves"
 CURVES = "algorithms/curves"
-"""Where the curves of the scores are in the site."""
+"""Folder of the site for the pictures of learning curves."""
 WIDTH = "100"
 
 HELP = re.compile(r"<!-- help: ?([a-z0-9 ]*)-->")
 LISTS = re.compile(r"<!-- algorithms: (\w+) -->")
+ENVIRONMENTS = re.compile(r"<!-- environments: (\w+) -->")
 MEASURED = re.compile(r"<!-- (results|curves|speed|switches|scaling): (.+?) -->")
 LOGGED = re.compile(r"^## What is logged\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"\[code: (\w+)\.py \| (.+?)\]")
@@ -47,26 +49,20 @@ WIDE = re.compile(r'<table>.*?</table>|<math [^>]*display="block".*?</math>', re
 # ----------------------------------------------------------------------------------------------------------- what mkdocs calls
 
 
-def on_config(config: Any) -> Any:
-    """The pages of algorithms, behind the one that lists them."""
-    (section,) = (part["Algorithms"] for part in config.nav if "Algorithms" in part)
-    section.extend({title: page} for title, page in pages().items())
-    return config
-
-
 def on_files(files: Any, config: Any) -> Any:
     """The curves stay where the benchmarks leave them, and sources where they are."""
     from mkdocs.structure.files import File
 
     for entry in ALGORITHMS.values():
         files.append(File.generated(config, source_page(entry), content=source(entry)))
-    for path in sorted(SCORES.glob("*.png")):
+    for path in sorted(PICTURES.glob("*.png")):
         files.append(File.generated(config, f"{CURVES}/{path.name}", abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = HELP.sub(lambda match: f"```text\n{help_text(match[1])}```", listed(markdown))
+    markdown = ENVIRONMENTS.sub(lambda match: environments(match[1]), markdown)
     markdown = MEASURED.sub(lambda match: MEASURES[match[1]](match[2]), markdown)
     return CODE.sub(lambda match: code_link(match[1], match[2]), markdown)
 
@@ -106,12 +102,6 @@ def page(entry: Entry) -> str:
 
 def source_page(entry: Entry) -> str:
     return f"algorithms/{entry.name}-source.md"
-
-
-def pages() -> dict[str, str]:
-    """Title in the navigation -> page."""
-    entries = ALGORITHMS.values()
-    return {entry.title: page(entry) for entry in entries} | {f"Source of {entry.title}": source_page(entry) for entry in entries}
 
 
 def source_file(entry: Entry) -> Path:
@@ -187,13 +177,19 @@ def help_text(command: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
 
 
+def environments(backend: str) -> str:
+    """List the ids of a backend whose package is always installed."""
+    from jaxrl.envs import list_envs
+
+    return ", ".join(f"`{name}`" for name in list_envs(backend))
+
+
 def scores_of(agent: str) -> list[dict[str, Any]]:
-    """An algorithm's scores in ``benchmarks/results/scores``, those of presets first."""
-    read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(SCORES.glob("*.json"))]
-    found = [result for result in read if result["agent"] == agent]
+    """Return an algorithm's scores in ``benchmarks/results/scores``, those of presets first."""
+    found = [result for result in read_scores(SCORES) if result["agent"] == agent]
     if not found:
         raise ValueError(f"{SCORES} holds no scores of {agent}")
-    return sorted(found, key=lambda result: [*EXPERIMENTS].index(result["name"]))
+    return found
 
 
 def results(agent: str) -> str:
@@ -221,16 +217,19 @@ def score_row(result: dict[str, Any]) -> str:
 
 
 def curves(agent: str) -> str:
-    """The commands of each score, and its learning curve, as ``benchmarks`` drew it."""
-    return "\n\n".join(curve(result["name"]) for result in scores_of(agent))
+    """Return the picture of an algorithm's learning curves, as ``benchmarks`` drew it, and the commands of each score."""
+    picture = f"![Learning curves of {agent}](curves/{page_name(agent)}.png)"
+    legend = "Training return against environment steps per seed: the mean, its 95 % interval, and each seed. Above each panel: its score."
+    return "\n\n".join([picture, legend, *(commands(result["name"]) for result in scores_of(agent))])
 
 
-def curve(name: str) -> str:
-    block = f"python -m benchmarks scores {name}   # with the picture"
+def commands(name: str) -> str:
+    """Return the commands that make a score."""
+    block = f"python -m benchmarks scores {name}   # and its curve"
     if preset := PRESETS.get(name):
         flags = in_lines(preset.command())
         block = f"jaxrl train {preset.algorithm} --preset {name}\n# the same, flag by flag\n{flags}\n{block}"
-    return f"### {name}\n\n```bash\n{block}\n```\n\n![Learning curve of {name}](curves/{name}.png)"
+    return f"### {name}\n\n```bash\n{block}\n```"
 
 
 def in_lines(command: str, width: int = 84) -> str:
