@@ -49,10 +49,15 @@ def _short(x: float) -> float | int | None:
 def full_history(thin: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:
     """Return the arrays of a thin history, both [points, num_seeds]."""
     returns = np.array(thin[TRAINING_RETURN], float).reshape(len(thin["env_steps"]), -1)  # null is NaN
-    return {"env_steps": np.repeat(np.array(thin["env_steps"], float)[:, None], returns.shape[1], axis=1), TRAINING_RETURN: returns}
+    return {
+        "env_steps": np.repeat(np.array(thin["env_steps"], float)[:, None], returns.shape[1], axis=1),
+        TRAINING_RETURN: returns,
+    }
 
 
 def write_thin(path: Path, result: Mapping[str, Any]) -> None:
     """Write a result as JSON without indentation, one line for each of its keys, so that versions of it can be compared."""
-    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}" for key, value in result.items())
+    lines = (
+        f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}" for key, value in result.items()
+    )
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

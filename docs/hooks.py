@@ -13,7 +13,6 @@ import contextlib
 import html
 import importlib.util
 import io
-import json
 import os
 import re
 from collections.abc import Callable, Iterator

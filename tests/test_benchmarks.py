@@ -451,13 +451,9 @@ def test_beside_sbx_and_beside_seeds_on_one_device():
 def test_short_tables(tmp_path):
     result = fake_result()
     result["cases"][1] |= {"title": "alone", "no_peer": "has none", "programs": {"jaxrl": program("jaxrl", [4000], [], [])}}
-    assert cells(summary.readme_table([result]), "ppo-1-seed")[1:] == ["4k", "1k", "4"]
-    assert cells(summary.readme_table([result]), "alone")[1:] == ["4k", "has none", "–"]
-    text = "# A\n\n<!-- speed: python -m benchmarks table -->\n\nold\n\n<!-- /speed -->\n\nend\n"
-    new = summary.in_readme(text, [result])
-    assert new == text.replace("old", summary.readme_table([result])) and summary.in_readme(new, [result]) == new
-    with pytest.raises(ValueError, match="0 places"):
-        summary.in_readme("# A", [result])
+    assert cells(summary.peer_table([result]), "ppo-1-seed")[1:] == ["4k", "1k", "4"]
+    assert cells(summary.peer_table([result]), "alone")[1:] == ["4k", "has none", "–"]
+    assert "alone" not in summary.peer_table([result], ["ppo-1-seed"])
     result["cases"] = [case | {"algorithm": name} for case, name in zip(result["cases"], ("ppo", "dqn"), strict=True)]
     assert "alone" not in summary.page_table([result], "ppo")
     assert cells(summary.page_table([result], "dqn"), "alone")[1:] == ["4k", "has none", "–", "–", "–"]
@@ -465,9 +461,56 @@ def test_short_tables(tmp_path):
         summary.page_table([result], "td3")
 
 
-def test_the_readme_has_the_speed_that_was_measured():
-    readme = (ROOT / "README.md").read_text()
-    assert summary.in_readme(readme, summary.read_speed(ROOT / "benchmarks/results")) == readme, "python -m benchmarks table"
+def test_tables_are_filled_into_their_places():
+    text = "# A\n\n<!-- begin a: python -m benchmarks table -->\n\nold\n\n<!-- end -->\n\nmiddle\n\n"
+    text += "<!-- begin b: python -m benchmarks table -->\n\n| older |\n\n<!-- end -->\n"
+    new = summary.fill(text, {"a": "| x |\n| y |", "b": "z"})
+    assert new == text.replace("| older |", "z").replace("old", "| x |\n| y |")
+    assert summary.fill(new, {"a": "| x |\n| y |", "b": "z"}) == new
+    for tables in ({"a": ""}, {"a": "", "b": "", "c": ""}):
+        with pytest.raises(ValueError, match=r"places for the tables \['a', 'b'\]"):
+            summary.fill(text, tables)
+    with pytest.raises(ValueError, match=r"places for the tables \['a', 'a'\]"):
+        summary.fill(text.replace("begin b", "begin a"), {"a": ""})
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/results.md"])
+def test_pages_have_what_was_measured(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text, tables = Path(path).read_text(), documents(Path("benchmarks/results"))
+    assert summary.fill(text, tables[Path(path)]) == text, "python -m benchmarks table"
+
+
+def test_results_are_thin(tmp_path):
+    """A curve has few points and digits, the last point included; a file has a line for each key."""
+    steps = np.arange(50)[:, None] * 1000 + np.array([0, 3])
+    returns = np.random.default_rng(0).normal(100, 10, (50, 2))
+    returns[0], returns[7, 1], returns[-1] = np.nan, np.nan, (123.456, 500.0)
+    history = thin.thin_history({"env_steps": steps, "charts/episodic_return": returns, "rows": steps[:, 0]})
+    assert history.keys() == {"env_steps", "charts/episodic_return"}
+    assert len(history["env_steps"]) == thin.MAX_POINTS and history["env_steps"][0] == 1002 and history["env_steps"][-1] == 49002
+    assert history["charts/episodic_return"][-1] == [123.5, 500]
+    full = thin.full_history(history)
+    chosen = [int(step) // 1000 for step in history["env_steps"]]
+    np.testing.assert_allclose(full["charts/episodic_return"], returns[chosen], rtol=5e-4)
+    np.testing.assert_allclose(full["env_steps"], steps[chosen], atol=2)
+    few = thin.thin_history({"env_steps": steps[6:9], "charts/episodic_return": returns[6:9]})
+    assert len(few["env_steps"]) == 3 and few["charts/episodic_return"][1][1] is None
+    assert np.isnan(thin.full_history(few)["charts/episodic_return"][1, 1])
+    nothing = thin.thin_history({"env_steps": steps[:1], "charts/episodic_return": returns[:1]})
+    assert nothing == {"env_steps": [], "charts/episodic_return": []}
+    thin.write_thin(tmp_path / "a.json", {"name": "≥", "history": history})
+    assert len((tmp_path / "a.json").read_text().splitlines()) == 4
+    assert json.loads((tmp_path / "a.json").read_text()) == {"name": "≥", "history": history}
+
+
+def test_the_kept_results_are_thin():
+    """In all, a tenth of 5.7 MB: what this folder took when it held whole curves and a picture of each."""
+    folder = ROOT / "benchmarks/results"
+    assert {path.suffix for path in folder.rglob("*") if path.is_file()} == {".json", ".png"}
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 570_000
+    for path in (folder / "scores").glob("*.json"):
+        assert len(json.loads(path.read_text())["history"]["env_steps"]) <= thin.MAX_POINTS, path.name
 
 
 def test_what_is_counted_is_kept_with_what_is_measured(monkeypatch):
@@ -580,7 +623,8 @@ def test_an_interrupted_experiment_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert len(whole["scores"]) == 2 and not whole["passed"] and whole["train_seconds"] > 0
     assert np.all(np.diff(whole["history"]["env_steps"], axis=0) > 0)
     assert json.loads((out / "tiny.json").read_text()) == resumed
-    assert (out / "tiny.png").stat().st_size > 1000
+    pictures.draw([whole], tmp_path / "tiny.png")
+    assert (tmp_path / "tiny.png").stat().st_size > 1000
     assert not (work / "tiny").exists()
 
 

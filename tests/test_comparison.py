@@ -15,14 +15,21 @@ ROOT = Path(__file__).parents[1]
 COMPARED = read_compared(ROOT / "benchmarks/results/scores")
 
 
-SCORES = {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "benchmarks/results/scores").glob("*.json"))}
+SCORES = {result["name"]: result for result in pictures.read_scores(ROOT / "benchmarks/results/scores")}
+PAGES = pictures.pages([*SCORES.values()])
 
 
-@pytest.mark.parametrize("name", SCORES)
-def test_the_picture_of_a_score_is_of_it(name: str) -> None:
-    path = ROOT / f"benchmarks/results/scores/{name}.png"
-    assert pictures.is_of(path, SCORES[name]), "python -m benchmarks table"
-    assert "asked" not in pictures.identity(SCORES[name])  # that is for the tables
+@pytest.mark.parametrize("name", PAGES)
+def test_a_picture_is_of_the_scores_of_its_page(name: str) -> None:
+    path = ROOT / f"benchmarks/results/curves/{name}.png"
+    assert pictures.is_of(path, PAGES[name]), "python -m benchmarks table"
+    assert "asked" not in pictures.identity(PAGES[name])  # that is for the tables
+
+
+def test_each_score_is_on_one_page_and_no_picture_is_left_over() -> None:
+    shown = [result["name"] for name, results in PAGES.items() if name != pictures.FRONT for result in results]
+    assert sorted(shown) == sorted(SCORES) and set(shown) <= set(EXPERIMENTS)
+    assert {path.stem for path in (ROOT / "benchmarks/results/curves").iterdir()} == set(PAGES)
 
 
 def test_a_picture_says_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,13 +37,20 @@ def test_a_picture_says_what_it_shows(tmp_path: Path, monkeypatch: pytest.Monkey
     title, subtitle = pictures.headings(result)
     assert title == "PPO · CartPole-v1 · 16 seeds" and subtitle.startswith("greedy return at the end of training: 500.0 [")
     assert pictures.headings(SCORES["ppo-pong"])[1] == "return of the last 104 training episodes: -5.17"
-    assert not pictures.is_of(path, result)
-    (tmp_path / "ppo-cartpole.json").write_text(json.dumps(result))
-    pictures.draw_missing(tmp_path)
-    assert pictures.is_of(path, result) and path.stat().st_size > 10_000
-    assert not pictures.is_of(path, result | {"mean": 499.0}) and not pictures.is_of(path, result | {"history": {}})
+    assert pictures.panel_title(result) == "ppo-cartpole\n500.0 [500.0, 500.0], 16 seeds"
+    assert pictures.panel_title(SCORES["ppo-pong"]) == "ppo-pong\n-5.17, 1 seed"
+    assert not pictures.is_of(path, [result])
+    (tmp_path / "scores").mkdir()
+    for name in ("ppo-cartpole", "ppo-pong"):
+        (tmp_path / "scores" / f"{name}.json").write_text(json.dumps(SCORES[name]))
+    (tmp_path / "of-before.png").touch()
+    pictures.draw_missing(tmp_path / "scores", tmp_path)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"ppo.png", "ppo-cartpole.png"}
+    assert pictures.is_of(tmp_path / "ppo.png", [result, SCORES["ppo-pong"]])
+    assert pictures.is_of(path, [result]) and path.stat().st_size > 10_000
+    assert not pictures.is_of(path, [result | {"mean": 499.0}]) and not pictures.is_of(path, [result | {"history": {}}])
     monkeypatch.setattr(pictures, "draw", lambda *_: pytest.fail("drawn again"))
-    pictures.draw_missing(tmp_path)
+    pictures.draw_missing(tmp_path / "scores", tmp_path)
 
 
 def test_the_figure_is_of_the_scores() -> None:

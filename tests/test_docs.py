@@ -240,7 +240,7 @@ def test_results_are_those_of_the_benchmarks(path: Path) -> None:
     (entry,) = (entry for entry in ALGORITHMS.values() if entry.title == result["agent"])
     table, curves = hooks.results(entry.title), hooks.curves(entry.title)
     assert f"| `{result['name']}` |" in table and f"| {interval_text(result['mean'], *result['interval'])} |" in table
-    assert f"(curves/{result['name']}.png)" in curves and path.with_suffix(".png").is_file()
+    assert f"(curves/{entry.name}.png)" in curves and (hooks.PICTURES / f"{entry.name}.png").is_file()
     assert all(f"<!-- {what}: {entry.title} -->" in PAGES[hooks.page(entry)] for what in ("results", "curves"))
     assert f"python -m benchmarks scores {path.stem} " in curves
     assert (f"\njaxrl train {entry.name} --preset {path.stem}\n" in curves) == (path.stem in PRESETS)
@@ -423,16 +423,19 @@ def test_links_lead_somewhere(page: str) -> None:
         file, _, anchor = target.partition("#")
         path = (DOCS / page).parent / file if file else DOCS / page
         if path.parent == DOCS / hooks.CURVES:  # the build takes them from where the benchmarks leave them
-            path = hooks.SCORES / path.name
+            path = hooks.PICTURES / path.name
         found = os.path.relpath(path, DOCS)
         assert found in PAGES or path.is_file(), target
         assert not anchor or anchor in slugs(code_free(PAGES[found])), target
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\nhooks:")[0]
-    listed = [*re.findall(r": (\S+\.md)$", navigation, re.MULTILINE), *hooks.pages().values()]
-    assert sorted(listed) == sorted(PAGES)
+def test_every_page_is_in_the_navigation_or_linked_from_the_page_of_algorithms() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\nnot_in_nav:")[0]
+    listed = re.findall(r": (\S+\.md)(?: #.*)?$", navigation, re.MULTILINE)
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", PAGES["algorithms/index.md"])
+    of_algorithms = [page(entry) for entry in ALGORITHMS.values() for page in (hooks.page, hooks.source_page)]
+    assert sorted(linked) == sorted(Path(page).name for page in of_algorithms)
+    assert sorted([*listed, *of_algorithms]) == sorted(PAGES) and len(listed) <= 30
 
 
 def resolve(name: str) -> Any:

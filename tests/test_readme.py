@@ -1,4 +1,4 @@
-"""What the README shows runs: its Python in order, its command lines, with smaller numbers."""
+"""What the README and the first page show runs: their Python in order, their command lines, with smaller numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
+import jaxrl
 from benchmarks.cases import DQN, HIDDEN_SIZES, PPO
+from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import interval_text
 from jaxrl.runtime.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+FIRST_PAGE = (ROOT / "docs/index.md").read_text()
+RESULTS = (ROOT / "docs/results.md").read_text()
 SMALLER = {
     **dict.fromkeys(("500_000", "100_000", "50_000", "20_000"), "2_048"),
     **dict.fromkeys(("500000", "100000", "50000"), "2048"),
@@ -23,8 +27,8 @@ SMALLER = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(text: str, language: str) -> list[str]:
+    found = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     for big, small in SMALLER.items():
         found = [block.replace(big, small) for block in found]
     return found
@@ -33,18 +37,34 @@ def blocks(language: str) -> list[str]:
 def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for number, block in enumerate(blocks("python")):
+    for block in blocks(README, "python"):
         exec(compile(block, "README.md", "exec"), names)
-        assert capsys.readouterr().out or number > 2, block  # who tries the first snippets sees that something happened
+        assert capsys.readouterr().out, block  # whoever tries it sees that something happened
+    assert names["returns"].shape[0] == 8 and names["action"] in (0, 1)
+    assert (tmp_path / "runs/ppo/learning_curve.png").stat().st_size > 0
+
+
+def test_python_of_the_first_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for number, block in enumerate(blocks(FIRST_PAGE, "python")):
+        exec(compile(block, "index.md", "exec"), names)
+        assert capsys.readouterr().out or number == 1 or number > 4, block  # the second block's output is printed by the fourth
         if "jaxrl.save(" in block:  # goes on where it stopped when it is run again
-            exec(compile(block, "README.md", "exec"), names)
+            exec(compile(block, "index.md", "exec"), names)
     assert names["info"].step == 1 and int(names["state"].iteration) == 2
     assert names["rates"].shape == (3,) and names["action"] in (0, 1)
     assert names["shared"].axis_name is not None
     assert (tmp_path / "runs/envpool-dqn/learning_curve.png").stat().st_size > 0
 
 
-COMMANDS = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("jaxrl ")]
+COMMANDS = [
+    line
+    for text in (README, FIRST_PAGE)
+    for block in blocks(text, "bash")
+    for line in block.splitlines()
+    if line.startswith("jaxrl ")
+]
 
 
 def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -68,15 +88,32 @@ def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results/scores").glob("*.json")), ids=lambda path: path.stem)
-def test_the_scores_of_the_readme_are_those_of_the_benchmarks(path: Path) -> None:
+def test_the_scores_of_the_pages_are_those_of_the_benchmarks(path: Path) -> None:
     result = json.loads(path.read_text())
     score = interval_text(result["mean"], *result["interval"])
-    row = f"| `{result['name']}` | {result['total_steps']:,} | {len(result['seeds'])} | {score} |".replace("-", "−")
-    assert row in README.replace("-", "−")
+    rows = [[cell.strip() for cell in line.split("|")] for line in RESULTS.splitlines() if line.startswith(f"| {path.stem} ")]
+    assert [row[1:5] for row in rows] == [[path.stem, f"{result['total_steps']:,}", f"{len(result['seeds'])}", score]]
+    assert f"`{path.stem}`: " not in README or f"| `{path.stem}`: {score} |" in README
+
+
+def test_the_readme_has_a_row_for_each_algorithm() -> None:
+    rows = re.findall(r"^\| \[([^]]+)\]\(docs/algorithms/(\w+)\.md\) .*\| `[\w-]+`: [^|]+ \|$", README, re.MULTILINE)
+    assert rows == [(entry.title, entry.name) for entry in ALGORITHMS.values()]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 155
+
+
+def test_a_release_in_the_changelog_is_short() -> None:
+    """And the first one is the version that is being made."""
+    _, *releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert max(len(release.splitlines()) for release in releases) <= 40
+    assert releases[0].partition("\n")[0] in (f"Unreleased ({jaxrl.__version__.partition('.dev')[0]})", jaxrl.__version__)
 
 
 def test_the_settings_of_the_speed_table_are_those_of_the_benchmark() -> None:
-    said = " ".join(README.partition("Speed on the same machine")[2].partition("|")[0].split())
+    said = " ".join(RESULTS.partition("Speed on the same machine")[2].partition("|")[0].split())
     assert "networks of 64×64" in said and HIDDEN_SIZES == (64, 64)
     assert (
         f"PPO with {PPO['rollout_length']} rows per environment, {PPO['num_epochs']} epochs and {PPO['num_minibatches']} min"
