@@ -112,6 +112,8 @@ def _draw_panel(axes: Any, result: Result) -> None:
 
     history = full_history(result["history"])
     steps, returns = history["env_steps"], history[TRAINING_RETURN]
+    if not returns.size:  # no episode ended
+        return
     if returns.shape[1] > 1:
         axes.plot(steps, returns, color=PALE, linewidth=0.4)
         draw_line(axes, steps[:, 0], seed_interval(returns, metric="mean"), LINE)

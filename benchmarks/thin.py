@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +48,14 @@ def _short(x: float) -> float | int | None:
 
 
 def full_history(thin: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:
-    """Return the arrays of a thin history, both [points, num_seeds]."""
-    returns = np.array(thin[TRAINING_RETURN], float).reshape(len(thin["env_steps"]), -1)  # null is NaN
-    return {
-        "env_steps": np.repeat(np.array(thin["env_steps"], float)[:, None], returns.shape[1], axis=1),
-        TRAINING_RETURN: returns,
-    }
+    """Return the arrays of a thin history, both [points, num_seeds]; without points, num_seeds is 0."""
+    returns = np.array(thin[TRAINING_RETURN] or np.empty((0, 0)), float)  # null is NaN
+    steps = np.array(thin["env_steps"], float)[:, None]
+    return {"env_steps": np.repeat(steps, returns.shape[1], axis=1), TRAINING_RETURN: returns}
 
 
 def write_thin(path: Path, result: Mapping[str, Any]) -> None:
     """Write a result as JSON without indentation, one line for each of its keys, so that versions of it can be compared."""
-    lines = (
-        f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}" for key, value in result.items()
-    )
+    compact = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+    lines = (f"{compact(key)}: {compact(value)}" for key, value in result.items())
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

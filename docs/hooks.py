@@ -3,8 +3,8 @@
 In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train ppo --help`` says, ``<!-- results: PPO -->`` a
 table of measured scores, ``<!-- curves: PPO -->`` their curves and commands, ``<!-- speed: ppo -->`` the measured speed,
 ``<!-- switches: CartPole-v1 -->`` scores of DQN's variants, ``<!-- scaling: shared -->`` what devices are worth,
-``<!-- algorithms: table -->`` a list from the registry, ``<!-- environments: gymnax -->`` the ids of a backend, and ``[code: ppo.py | some text]`` the line of that file which holds the
-text. LaTeX becomes MathML. Each algorithm gets a page with its source.
+``<!-- algorithms: table -->`` a list from the registry, ``<!-- environments: gymnax -->`` the ids of a backend, and
+``[code: ppo.py | some text]`` the line of that file which holds the text. LaTeX becomes MathML. Each algorithm gets a page with its source.
 """
 
 from __future__ import annotations
@@ -218,7 +218,10 @@ def score_row(result: dict[str, Any]) -> str:
 def curves(agent: str) -> str:
     """Return the picture of an algorithm's learning curves, as ``benchmarks`` drew it, and the commands of each score."""
     picture = f"![Learning curves of {agent}](curves/{page_name(agent)}.png)"
-    legend = "Training return against environment steps per seed: the mean, its 95 % interval, and each seed. Above each panel: its score."
+    legend = (
+        "Training return against environment steps per seed: the mean, its 95 % interval, and each seed. The numbers above a "
+        "panel are its score."
+    )
     return "\n\n".join([picture, legend, *(commands(result["name"]) for result in scores_of(agent))])
 
 

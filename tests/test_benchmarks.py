@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import chex
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 import jaxrl
-from benchmarks import cases, claims, kernels, numbers, peer, report, scores, speed, starts, summary, work
-from benchmarks.__main__ import main, make_parser
+from benchmarks import cases, claims, kernels, numbers, peer, pictures, report, scores, speed, starts, summary, thin, work
+from benchmarks.__main__ import documents, main, make_parser
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import ROOT, Worker, WorkerError, clean_environment
@@ -499,6 +500,7 @@ def test_results_are_thin(tmp_path):
     assert np.isnan(thin.full_history(few)["charts/episodic_return"][1, 1])
     nothing = thin.thin_history({"env_steps": steps[:1], "charts/episodic_return": returns[:1]})
     assert nothing == {"env_steps": [], "charts/episodic_return": []}
+    assert thin.full_history(nothing)["charts/episodic_return"].shape == (0, 0)
     thin.write_thin(tmp_path / "a.json", {"name": "≥", "history": history})
     assert len((tmp_path / "a.json").read_text().splitlines()) == 4
     assert json.loads((tmp_path / "a.json").read_text()) == {"name": "≥", "history": history}

@@ -58,13 +58,8 @@ def test_python_of_the_first_page_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "runs/envpool-dqn/learning_curve.png").stat().st_size > 0
 
 
-COMMANDS = [
-    line
-    for text in (README, FIRST_PAGE)
-    for block in blocks(text, "bash")
-    for line in block.splitlines()
-    if line.startswith("jaxrl ")
-]
+SHELL = "".join(block for text in (README, FIRST_PAGE) for block in blocks(text, "bash"))
+COMMANDS = [line for line in SHELL.splitlines() if line.startswith("jaxrl ")]
 
 
 def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
