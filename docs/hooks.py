@@ -4,7 +4,8 @@ In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train pp
 table of measured scores, ``<!-- curves: PPO -->`` their curves and commands, ``<!-- speed: ppo -->`` the measured speed,
 ``<!-- switches: CartPole-v1 -->`` scores of DQN's variants, ``<!-- scaling: shared -->`` what devices are worth,
 ``<!-- algorithms: table -->`` a list from the registry, ``<!-- environments: gymnax -->`` the ids of a backend, and
-``[code: ppo.py | some text]`` the line of that file which holds the text. LaTeX becomes MathML. Each algorithm gets a page with its source.
+``[code: ppo.py | some text]`` the line of that file which holds the text. LaTeX becomes MathML. Each algorithm gets a page
+with its source.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         short = ["--total-steps", "2048"] if "--env" in command and "--total-steps" not in command else []
         short += ["--episodes", "4"] if command.startswith("jaxrl eval") else []
         try:
-            code = cli.main([*shlex.split(command)[1:], *short])
+            code = cli.main([*shlex.split(command, comments=True)[1:], *short])
         except SystemExit as stop:
             code = stop.code or 0  # type: ignore[assignment]
         out, err = capsys.readouterr()
