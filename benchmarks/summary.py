@@ -50,12 +50,13 @@ def algorithm_table(scores: Iterable[Mapping[str, Any]]) -> str:
       scores: results of experiments, in their order.
     """
     first: dict[str, Mapping[str, Any]] = {}
-    for result in scores:
-        first.setdefault(result["agent"], result)
+    for measured in scores:
+        first.setdefault(measured["agent"], measured)
     rows = []
     for entry in ALGORITHMS.values():
-        result = first.get(entry.title)
-        score = f"`{result['name']}`: {interval_text(result['mean'], *result['interval'])}" if result else "–"
+        score = "–"
+        if result := first.get(entry.title):
+            score = f"`{result['name']}`: {interval_text(result['mean'], *result['interval'])}"
         rows.append([f"[{entry.title}](docs/algorithms/{entry.name}.md)", entry.line, entry.takes, entry.models, score])
     header = ["algorithm", "what it is", "actions", "models", "first score: mean return [95 %]"]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, [":--"] * len(header), *rows))
