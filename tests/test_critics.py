@@ -13,13 +13,13 @@ import pytest
 from jaxrl.algorithms import ddpg, sac, td3
 from jaxrl.algorithms.common.critic_ensemble import (
     MOST_PACKED,
-    Networks,
-    Update,
+    ActorCriticPair,
+    CriticBatch,
     action_values,
     batch_of,
     draw_updates,
     learn_critics,
-    least,
+    min_over_subset,
     networks,
 )
 from jaxrl.algorithms.common.q_learning import PRIORITIES
@@ -63,8 +63,8 @@ def test_subsets_are_drawn_anew_without_replacement_and_all_alike() -> None:
 
 def test_the_least_is_of_the_chosen() -> None:
     values = jnp.array([[3.0, -1.0], [1.0, 5.0], [2.0, 0.0]])
-    np.testing.assert_array_equal(least(values, jnp.array([True, False, True])), [2, -1])
-    np.testing.assert_array_equal(least(values[..., None], jnp.array([False, True, False])), [[1], [5]])
+    np.testing.assert_array_equal(min_over_subset(values, jnp.array([True, False, True])), [2, -1])
+    np.testing.assert_array_equal(min_over_subset(values[..., None], jnp.array([False, True, False])), [[1], [5]])
 
 
 def test_large_networks_learn_as_small_ones_do_with_their_leaves_apart() -> None:
@@ -76,7 +76,7 @@ def test_large_networks_learn_as_small_ones_do_with_their_leaves_apart() -> None
     def loss(params: Any) -> Any:
         return (params["a"] ** 4).sum() + (params["b"] * jnp.arange(6.0).reshape(2, 3)).sum(), {}
 
-    packed, apart = networks(rule, Networks(few, many), learner.hyperparams)
+    packed, apart = networks(rule, ActorCriticPair(few, many), learner.hyperparams)
     states = [net.optimise.init(net.pack(params)) for net, params in ((packed, few), (apart, many))]
     assert jax.tree.leaves(states[0])[1].shape == (13,) and len(jax.tree.leaves(states[1])) == 1 + 2 * 3
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_an_ensemble_is_its_critics_one_by_one() -> None:
     """Each by the parameters of its own, and dropping units of its own where it is given a key."""
     _, rule, learner, updates = drawn()
     batch = jax.tree.map(lambda x: jnp.asarray(x[0, 0]), updates.batch)
-    assert isinstance(learner.params, Networks)
+    assert isinstance(learner.params, ActorCriticPair)
     together = action_values(rule, learner.params.critic, batch.inputs, batch.action)
     inputs = batch.inputs._replace(obs=(batch.inputs.obs, batch.action))
     for i in range(5):
@@ -126,7 +126,7 @@ def test_updates_draw_one_after_the_other_by_the_priorities_of_those_before() ->
     agent = small("sac", probes.target_action(), replay=PRIORITISED, policy_delay=2, replay_ratio=16)  # two groups of two
     rule, learner = rule_of(agent), jit(agent.init)(jax.random.key(0)).learner
 
-    def one(total: Any, now: Update) -> Any:
+    def one(total: Any, now: CriticBatch) -> Any:
         errors = jnp.abs(now.batch.action[:, 0])
         return total + (errors * now.batch.weight).sum(), {"total": total, PRIORITIES: errors}
 
@@ -156,7 +156,7 @@ def test_updates_draw_one_after_the_other_by_the_priorities_of_those_before() ->
     assert len(np.unique(expected[0][1].levels[0])) > 5
 
 
-def target_of(name: str, rule: Any, learner: Any, now: Update) -> Any:
+def target_of(name: str, rule: Any, learner: Any, now: CriticBatch) -> Any:
     if name != "sac":
         module: Any = {"td3": td3, "ddpg": ddpg}[name]
         return module.target(rule, rule.current(learner), learner.target_params, now)

@@ -20,7 +20,7 @@ from jaxrl.optimize.gradients import LossFn
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, gae
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
@@ -67,7 +67,7 @@ def a2c_loss(
     return policy_gradient_loss(output, rollout, weight, advantage + values[:-1], rollout.valid, hp, axis_name)
 
 
-@says_arguments
+@suggest_arguments
 def make_a2c(
     env: EnvLike,
     *,

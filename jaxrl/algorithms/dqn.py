@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
-from jaxrl.algorithms.common.q_heads import HeadConfig, Networks, best_next, check_outputs, soft_next
+from jaxrl.algorithms.common.q_heads import HeadConfig, OnlineAndTarget, best_next, check_outputs, soft_next
 from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
 from jaxrl.builder.components import ModelArguments, ModelFn, is_own, resolve_replay
-from jaxrl.builder.setup import Rule, prepare
+from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import pick
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer
@@ -29,8 +29,8 @@ from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.collect import fold_each
-from jaxrl.rollout.inputs import finite
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import (
     Count,
     LearningRate,
@@ -110,11 +110,11 @@ def dqn_loss(
     Args:
       key: for what networks draw, each time they are asked.
     """
-    batch, head = finite(batch, batch.valid), config.value_head
+    batch, head = zero_invalid(batch, batch.valid), config.value_head
     keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
     online, target = (lambda inputs, key, p=p: model.apply(p, (), inputs, key=key)[1] for p in (params, target_params))
     look_ahead = soft_next if config.munchausen else best_next
-    towards, beyond = look_ahead(config, head, Networks(online, target), batch, keys[1:])
+    towards, beyond = look_ahead(config, head, OnlineAndTarget(online, target), batch, keys[1:])
 
     outputs = online(batch.inputs, keys[0])
     losses, priorities = head.loss(outputs, towards, jax.lax.stop_gradient(beyond))
@@ -125,12 +125,12 @@ def dqn_loss(
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
-def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> QLearner:
+def init(rule: AlgorithmSetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> QLearner:
     return q_learning.init(rule, key, hyperparams, example_row(rule.observation_space, rule.action_space))
 
 
 def act(
-    rule: Rule[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    rule: AlgorithmSetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     config, keys = rule.config, fold_each(key, env_id) if explore else None
     if keys is not None and config.noisy:  # each environment has noise of its own, which is that of any batch around it
@@ -143,7 +143,7 @@ def act(
     return carry, actions(rule, policy, q_values, inputs, env_id, keys), {}
 
 
-def network_keys(rule: Rule[DQNConfig], learner: QLearner) -> Key | None:
+def network_keys(rule: AlgorithmSetup[DQNConfig], learner: QLearner) -> Key | None:
     """One for each update, where the network draws something."""
     if not rule.config.draws:
         return None
@@ -153,7 +153,7 @@ def network_keys(rule: Rule[DQNConfig], learner: QLearner) -> Key | None:
     return jax.random.split(key, rule.config.updates_per_iteration)
 
 
-def learn(rule: Rule[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
+def learn(rule: AlgorithmSetup[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
     config, hp = rule.config, rule.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Transitions, key: Key | None) -> tuple[Array, dict[str, Array]]:
@@ -166,13 +166,13 @@ def learn(rule: Rule[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
     return q_learning.learn(rule, learner, hp, loss, batch, network_keys(rule, learner))
 
 
-def make_algorithm(rule: Rule[DQNConfig]) -> Algorithm:
+def make_algorithm(rule: AlgorithmSetup[DQNConfig]) -> Algorithm:
     """DQN's learning rule, bound to spaces and to no environment."""
     learnt = ("params", "target_params", "statistics")
     return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
 
 
-@says_arguments
+@suggest_arguments
 def make_dqn(
     env: EnvLike,
     *,
@@ -227,7 +227,7 @@ RAINBOW: dict[str, Any] = {
 """What Rainbow adds to DQN, whose look ahead is double already; a step size for the cross-entropy, and its paper's Adam."""
 
 
-@says_arguments
+@suggest_arguments
 def make_rainbow(env: EnvLike, **given: Any) -> Agent:
     """``make_dqn`` with the switches of Rainbow (Hessel et al. 2018, table 1): C51, dueling streams, noisy layers without ε,
     3-step returns, prioritized replay, double. Its agents are those of ``make_dqn``, and so are their specs.

@@ -21,7 +21,7 @@ from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import LossFn
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, vtrace
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
@@ -76,7 +76,7 @@ def impala_loss(
     return policy_gradient_loss(output, rollout, weight, target, rollout.valid, hp, axis_name, rho=rho, approx_kl=-log_rho)
 
 
-@says_arguments
+@suggest_arguments
 def make_impala(
     env: EnvLike,
     *,

@@ -18,7 +18,7 @@ from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, act, check_exploration, policy
 from jaxrl.builder.components import ModelArguments, ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
-from jaxrl.builder.setup import Rule, prepare
+from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import pick
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer
@@ -28,9 +28,9 @@ from jaxrl.replay import Draw, ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequence_replay, sequences
 from jaxrl.replay.transitions import example_row, replay_rows
-from jaxrl.returns import counted, discounts, n_step_returns
-from jaxrl.rollout.inputs import finite
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
+from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import (
     Count,
     CountOrZero,
@@ -183,7 +183,7 @@ def r2d2_loss(
     Both networks read the sequence from the carry that was stored with it. Beside what is logged it gives the priorities.
     """
     h, inverse = config.scale
-    batch = batch._replace(inputs=finite(batch.inputs, counted(batch)))
+    batch = batch._replace(inputs=zero_invalid(batch.inputs, bootstrap_mask(batch)))
     online = q_values(model, config, params, batch)
     target = model.unroll(target_params, batch.carry, batch.inputs)[1][config.burn_in :]
 
@@ -202,17 +202,17 @@ def r2d2_loss(
 # ------------------------------------------------------------------------------------------------------------ storing, learning
 
 
-def example(rule: Rule[R2D2Config]) -> CarriedRows:
+def example(rule: AlgorithmSetup[R2D2Config]) -> CarriedRows:
     """One row of what is stored, with its carry."""
     carry = jax.tree.map(lambda x: x[0], rule.model.initial_carry(1))
     return CarriedRows(example_row(rule.observation_space, rule.action_space), carry)
 
 
-def init(rule: Rule[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> QLearner:
+def init(rule: AlgorithmSetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> QLearner:
     return q_learning.init(rule, key, hyperparams, example(rule))
 
 
-def observe(rule: Rule[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
+def observe(rule: AlgorithmSetup[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
     """Add the rollout's rows to the replay, raw, with the carry before the first."""
     rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
     return learner._replace(replay=rule.replay.add(learner.replay, rows, rollout.env_id))
@@ -224,7 +224,7 @@ def turned(batch: Sequences) -> Sequences:
     return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
 
 
-def learn(rule: Rule[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]:
+def learn(rule: AlgorithmSetup[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]:
     config, hp = rule.config, rule.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Sequences) -> tuple[Array, dict[str, Array]]:
@@ -240,7 +240,7 @@ def learn(rule: Rule[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
-def check_sequences(given: ReplayFn, rule: Rule[R2D2Config]) -> None:
+def check_sequences(given: ReplayFn, rule: AlgorithmSetup[R2D2Config]) -> None:
     """Refuse a replay that does not give a rollout's rows back with the carry before them; tried on shapes alone."""
     num_envs = rule.config.num_envs
 
@@ -256,7 +256,7 @@ def check_sequences(given: ReplayFn, rule: Rule[R2D2Config]) -> None:
     attempt(f"replay={show(given)}, which {must},", stored)
 
 
-@says_arguments
+@suggest_arguments
 def make_r2d2(
     env: EnvLike,
     *,

@@ -20,8 +20,8 @@ from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import LossFn, valid_mean
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.optimize.schedules import Schedule
-from jaxrl.returns import discounts, finished, lambda_returns
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.returns import discounts, episode_completed, lambda_returns
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
@@ -67,7 +67,7 @@ def reinforce_loss(
         output = output._replace(value=jnp.zeros_like(output.value))
     values = jax.lax.stop_gradient(output.value)
     returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), values[1:], rollout.valid)
-    known = finished(rollout)
+    known = episode_completed(rollout)
     weight = with_intrinsic(rollout, returns - values[:-1])
     if config.normalize_advantages:
         weight = standardized(weight, known, axis_name)
@@ -77,7 +77,7 @@ def reinforce_loss(
     return total, metrics | {"charts/finished_rows": valid_mean(rollout.valid, axis_name)(known.astype(jnp.float32))}
 
 
-@says_arguments
+@suggest_arguments
 def make_reinforce(
     env: EnvLike,
     *,

@@ -17,9 +17,9 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticRule,
-    Networks,
-    Update,
+    ActorCriticPair,
+    ActorCriticSetup,
+    CriticBatch,
     action_values,
     draw_updates,
     learn_critics,
@@ -36,9 +36,9 @@ from jaxrl.optimize.gradients import pmean, valid_mean
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.replay import ReplayFn
 from jaxrl.replay.transitions import bootstrapped
-from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
 from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
@@ -86,14 +86,14 @@ class SACHyperparams(NamedTuple):
 
 
 class SACState(NamedTuple):
-    params: Networks
-    opt_state: tuple[Networks, PyTree]
+    params: ActorCriticPair
+    opt_state: tuple[ActorCriticPair, PyTree]
     """Of the networks, and of the temperature."""
     hyperparams: SACHyperparams
     statistics: tuple[()]
     key: Key
     version: Array
-    target_params: Networks
+    target_params: ActorCriticPair
     """The critics'; the policy has none."""
     log_temperature: Array
     replay: Any
@@ -102,10 +102,10 @@ class SACState(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------- acting
 
 
-def init(rule: ActorCriticRule[SACConfig], key: Key, hyperparams: SACHyperparams) -> SACState:
+def init(rule: ActorCriticSetup[SACConfig], key: Key, hyperparams: SACHyperparams) -> SACState:
     network_key, learner_key = jax.random.split(key)
     params, opt_states = init_networks(rule, network_key, hyperparams)
-    target = Networks((), jax.tree.map(jnp.copy, params.critic))
+    target = ActorCriticPair((), jax.tree.map(jnp.copy, params.critic))
     log_temperature = jnp.log(hyperparams.temperature)
     opt_state = (opt_states, optax.adam(hyperparams.temperature_learning_rate).init(log_temperature))
     version = jnp.zeros((), jnp.int32)
@@ -114,7 +114,7 @@ def init(rule: ActorCriticRule[SACConfig], key: Key, hyperparams: SACHyperparams
 
 
 def act(
-    rule: ActorCriticRule[SACConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    rule: ActorCriticSetup[SACConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     output = rule.model.apply(policy.params.actor, (), inputs)[1]
     if not explore:
@@ -133,7 +133,7 @@ def act(
 
 
 def soft_value(
-    rule: ActorCriticRule[SACConfig],
+    rule: ActorCriticSetup[SACConfig],
     actor: PyTree,
     values: Any,
     inputs: StepInput,
@@ -154,10 +154,12 @@ def soft_value(
         return (p * values(inputs, None)).sum(-1) + temperature * entropy, entropy
     action, log_prob = output.at(noise)
     value = values(inputs, action)
-    return value - per_row(temperature * log_prob, value), -log_prob
+    return value - expand_mask(temperature * log_prob, value), -log_prob
 
 
-def target(rule: ActorCriticRule[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, now: Update) -> Array:
+def target(
+    rule: ActorCriticSetup[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, now: CriticBatch
+) -> Array:
     """y = r + γ·(1 − terminated)·V⁻(s′), the value by the least of the ``chosen`` target critics (Haarnoja et al. 2018, eq. 8;
     Chen et al. 2021, algorithm 1); f32[N]. Of quantiles all that are not dropped (Kuznetsov et al. 2020, eq. 9); f32[N, M]."""
     key = jax.random.fold_in(now.key, 0)
@@ -166,7 +168,9 @@ def target(rule: ActorCriticRule[SACConfig], actor: PyTree, target_critic: PyTre
     return bootstrapped(now.batch, soft_value(rule, actor, values, now.batch.next_inputs, now.noise[0], temperature)[0])
 
 
-def critic_loss(rule: ActorCriticRule[SACConfig], critic: PyTree, target: Array, now: Update) -> tuple[Array, dict[str, Array]]:
+def critic_loss(
+    rule: ActorCriticSetup[SACConfig], critic: PyTree, target: Array, now: CriticBatch
+) -> tuple[Array, dict[str, Array]]:
     """Σ over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7), or of the ``quantile_loss``."""
     batch, discrete = now.batch, isinstance(rule.action_space, spaces.Discrete)
     values = action_values(rule, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(now.key, 1))
@@ -176,7 +180,7 @@ def critic_loss(rule: ActorCriticRule[SACConfig], critic: PyTree, target: Array,
 
 
 def actor_loss(
-    rule: ActorCriticRule[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, now: Update
+    rule: ActorCriticSetup[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, now: CriticBatch
 ) -> tuple[Array, dict[str, Array]]:
     """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), Q by the least of the critics or by their mean."""
     key = jax.random.fold_in(now.key, 2)
@@ -205,19 +209,19 @@ def target_entropy(action_space: spaces.Space, hyperparams: SACHyperparams) -> A
 # ----------------------------------------------------------------------------------------------------------------------- learn
 
 
-def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
+def learn(rule: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
     config, hp = rule.config, rule.current(learner)
     actor, critic = networks(rule, learner.params, hp)
     adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(rule.action_space, hp)
 
-    def critic_update(policy: PyTree, temperature: Array, carry: Any, now: Update) -> Any:
+    def critic_update(policy: PyTree, temperature: Array, carry: Any, now: CriticBatch) -> Any:
         params, target_params, opt_state = carry
         y = target(rule, policy, target_params, temperature, now)
         loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
         params, opt_state, metrics = critic.descend(loss, params, opt_state, rule.axis_name)
         return (params, optax.incremental_update(params, target_params, hp.tau), opt_state), metrics
 
-    def group(carry: Any, now: Update) -> Any:
+    def group(carry: Any, now: CriticBatch) -> Any:
         """``policy_delay`` updates of the critics, then one of the policy and of the temperature."""
         params, opt_state, critics, (log_temperature, adam_state) = carry
         temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
@@ -241,15 +245,15 @@ def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState
         learner,
         hp,
         metrics,
-        params=Networks(actor_params, critic_params),
-        target_params=Networks((), target_params),
-        opt_state=(Networks(actor_state, critic_state), adam_state),
+        params=ActorCriticPair(actor_params, critic_params),
+        target_params=ActorCriticPair((), target_params),
+        opt_state=(ActorCriticPair(actor_state, critic_state), adam_state),
         log_temperature=log_temperature,
         replay=replay,
     )
 
 
-def check_settings(rule: ActorCriticRule[SACConfig], hyperparams: SACHyperparams) -> None:
+def check_settings(rule: ActorCriticSetup[SACConfig], hyperparams: SACHyperparams) -> None:
     """Refuse settings that have no effect on these actions, or on this temperature."""
     other = "discrete_entropy" if isinstance(rule.action_space, spaces.Box) else "box_entropy"
     refuse_unused(hyperparams, SACHyperparams(), (other,), f"on {rule.action_space}")
@@ -266,13 +270,13 @@ def check_settings(rule: ActorCriticRule[SACConfig], hyperparams: SACHyperparams
         )
 
 
-def make_algorithm(rule: ActorCriticRule[SACConfig]) -> Algorithm:
+def make_algorithm(rule: ActorCriticSetup[SACConfig]) -> Algorithm:
     """SAC's learning rule, bound to spaces and to no environment."""
     learnt = ("params", "target_params", "log_temperature", "statistics")
     return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
 
 
-@says_arguments
+@suggest_arguments
 def make_sac(
     env: EnvLike,
     *,

@@ -88,7 +88,7 @@ class Learner(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule(Generic[C]):
+class AlgorithmSetup(Generic[C]):
     """All that the functions of a rule know before anything is traced. A rule bound to spaces, and to no environment."""
 
     observation_space: spaces.Space
@@ -248,7 +248,7 @@ class Rule(Generic[C]):
         ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. For ``learnt`` and
         ``tolerates_lag``, which holds with replay, see ``Algorithm``.
         """
-        shared: dict[str, Callable[..., Any]] = {"init": Rule.init_learner, "policy": policy}
+        shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
         if self.replay is not None:
             shared |= {"observe": store, "seal": seal}
         if "gradients" in functions:
@@ -271,12 +271,12 @@ class Rule(Generic[C]):
         return hold_noise(algorithm, self.action_space, getattr(self.config, "hold_noise", 1))  # of rules that draw actions
 
 
-def policy(rule: Rule[Any], learner: LearnerState) -> Policy:
+def policy(rule: AlgorithmSetup[Any], learner: LearnerState) -> Policy:
     """The parameters and statistics: a rule that explores by these alone."""
     return Policy(learner.params, learner.statistics, (), learner.version)
 
 
-def policy_to_learn(rule: Rule[Any], learner: LearnerState) -> Policy:
+def policy_to_learn(rule: AlgorithmSetup[Any], learner: LearnerState) -> Policy:
     """The same with the hyperparameters, so that it is all that a gradient needs."""
     return policy(rule, learner)._replace(hyperparams=rule.current(learner))
 
@@ -289,7 +289,7 @@ def update_by_gradient(functions: Mapping[str, Callable[..., Any]], learner: Any
     return functions["apply"](learner, gradient), metrics
 
 
-def apply(rule: Rule[Any], learner: Any, gradient: PyTree) -> Any:
+def apply(rule: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
     """One step of the optimiser along a gradient that is shaped like the parameters.
 
     Raises:
@@ -307,12 +307,12 @@ def apply(rule: Rule[Any], learner: Any, gradient: PyTree) -> Any:
     return learner._replace(params=params, opt_state=opt_state, version=learner.version + 1)
 
 
-def store(rule: Rule[Any], learner: Any, rollout: Rollout) -> Any:
+def store(rule: AlgorithmSetup[Any], learner: Any, rollout: Rollout) -> Any:
     """Add the rollout's rows to the replay, raw."""
     return learner._replace(replay=rule.replay.add(learner.replay, replay_rows(rollout), rollout.env_id))
 
 
-def seal(rule: Rule[Any], learner: Any) -> Any:
+def seal(rule: AlgorithmSetup[Any], learner: Any) -> Any:
     """The environments begin anew."""
     return learner._replace(replay=rule.replay.seal(learner.replay))
 
@@ -321,10 +321,10 @@ def seal(rule: Rule[Any], learner: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Prepared(Generic[C]):
+class PreparedAgent(Generic[C]):
     """What a builder was given, looked through."""
 
-    rule: Rule[C]
+    rule: AlgorithmSetup[C]
     env: Env | HostEnv
     hyperparams: Any
     """The agent's own, as Python floats."""
@@ -377,7 +377,7 @@ def prepare(
     parts: Mapping[str, Any],
     *,
     memory: bool = False,
-) -> Prepared[C]:
+) -> PreparedAgent[C]:
     """Look through what a builder was given: settings, environment, model, optimiser, schedules and losses.
 
     Args:
@@ -408,11 +408,11 @@ def prepare(
     factors = check_schedules(parts["schedules"], data._fields)
     optimizer, unread = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
     both = (bound.observation_space, bound.action_space)
-    rule = Rule(*both, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
+    rule = AlgorithmSetup(*both, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
     if "extra_losses" in parts:
         parts = {**parts, "extra_losses": losses}  # one need not be in a list
     if intrinsic is None:  # specs without this part are those of before there was one
         parts = {name: part for name, part in parts.items() if name != "intrinsic"}
-    return Prepared(
+    return PreparedAgent(
         rule, bound, data, output, agent_spec(builder, env if isinstance(env, str) else bound, structure, data, parts, unread)
     )

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxrl.replay import Draw, Replay, ReplayFn, Rows
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import check_env_id, check_offset
-from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.settings.validation import Range, check_number
 from jaxrl.spaces.goals import ACHIEVED, DESIRED
 from jaxrl.types import Array, ComputeRewardFn, Key, PyTree
@@ -194,7 +194,7 @@ def take(part: Hindsight, state: HindsightState, draw: Draw, offset: int | Array
     row = stored.row
 
     def where(mask: Array, new: Array, old: Array) -> Array:
-        return jnp.where(per_row(mask, old), new, old)
+        return jnp.where(expand_mask(mask, old), new, old)
 
     desired = jax.tree.map(partial(where, ours), extras.goal, row.obs[DESIRED])
     # The row behind a valid one is of the same episode, and holds what it reached.

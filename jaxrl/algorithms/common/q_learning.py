@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.builder.setup import Rule
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.exploration.epsilon_greedy import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.models import split_mask
 from jaxrl.optimize import packing
@@ -25,17 +25,19 @@ def check_exploration(config: Any) -> None:
         refuse_unused(config, type(config)(), ["epsilon_exponent"], "with num_envs=1")
 
 
-def epsilon(rule: Rule[Any], learner: Any) -> Array:
+def epsilon(rule: AlgorithmSetup[Any], learner: Any) -> Array:
     """f32[]: ε of the next rollout, that of the first environment."""
     return falling_epsilon(rule.current(learner), learner.version.astype(jnp.float32) * rule.config.steps_per_iteration)
 
 
-def policy(rule: Rule[Any], learner: Any) -> Policy:
+def policy(rule: AlgorithmSetup[Any], learner: Any) -> Policy:
     """The parameters and ε."""
     return Policy(learner.params, (), epsilon(rule, learner), learner.version)
 
 
-def actions(rule: Rule[Any], policy: Policy, q_values: Array, inputs: StepInput, env_id: Array, keys: Key | None) -> Array:
+def actions(
+    rule: AlgorithmSetup[Any], policy: Policy, q_values: Array, inputs: StepInput, env_id: Array, keys: Key | None
+) -> Array:
     """i32[B]: ε-greedy with a key for each row, greedy without. Environments explore as ``epsilon_exponent`` says."""
     if keys is None:
         return jnp.argmax(q_values, -1).astype(jnp.int32)
@@ -44,7 +46,7 @@ def actions(rule: Rule[Any], policy: Policy, q_values: Array, inputs: StepInput,
 
 
 def act(
-    rule: Rule[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    rule: AlgorithmSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     """``actions`` of a model whose outputs are Q-values."""
     carry, q_values = rule.model.apply(policy.params, carry, inputs)
@@ -70,14 +72,14 @@ class QLearner(NamedTuple):
     replay: PyTree
 
 
-def init(rule: Rule[Any], key: Key, hyperparams: Any, example: Any) -> QLearner:
+def init(rule: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -> QLearner:
     """Two networks that are the same, and a replay for rows like ``example``, one of them, unbatched."""
     learner = rule.init_learner(key, hyperparams)
     return QLearner(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=rule.replay.init(example))
 
 
 def learn(
-    rule: Rule[Any],
+    rule: AlgorithmSetup[Any],
     learner: QLearner,
     hyperparams: Any,
     loss: Callable[..., tuple[Array, dict[str, Array]]],

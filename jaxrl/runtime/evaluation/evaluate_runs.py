@@ -40,7 +40,7 @@ class Rules(NamedTuple):
     max_steps: int | None = None
 
 
-class Result(NamedTuple):
+class RunScore(NamedTuple):
     """What the policies of one run achieved."""
 
     run: str
@@ -86,7 +86,7 @@ def evaluate_run(
     parts: Mapping[str, Any] | None = None,
     begin: Say = lambda text: None,
     say: Say = lambda text: None,
-) -> Result:
+) -> RunScore:
     """Play the policies of one run.
 
     Args:
@@ -114,7 +114,7 @@ def evaluate_run(
     played = jax.tree.map(np.asarray, play(agent, policies, playing, rules, say))
     found = (name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged)
     about, warning = chosen(run, which, saved.step), greedy_warning(run)
-    return Result(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
+    return RunScore(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
 
 
 def playing_agent(

@@ -24,7 +24,7 @@ from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.samplers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
 from jaxrl.runtime.samplers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.samplers.stepper import Stepper
-from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.non_finite import Lookout, Suspects, of_replay
 from jaxrl.runtime.trainers.program_cache import SameAgent, acting_program
@@ -51,7 +51,7 @@ class InPlace:
     def __init__(self, algorithm: Algorithm, function: Callable[[Any, Any], Any], num_seeds: int | None = None) -> None:
         function = over_seeds(num_seeds)(function)
         self.split = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1)
-        self.jitted = Prepared(jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0))
+        self.jitted = CompiledCall(jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0))
 
     def __call__(self, learner: Any, given: Any) -> Any:
         return self.jitted(*self.split(learner), given)
@@ -69,7 +69,7 @@ class HostLearner:
     def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
         self.agent, self.sampler = agent, sampler
         algorithm, over = agent.algorithm, over_seeds(num_seeds)
-        self.start: Callable[..., AgentState] = agent.init if num_seeds is None else Prepared(jax.jit(over(agent.init)))
+        self.start: Callable[..., AgentState] = agent.init if num_seeds is None else CompiledCall(jax.jit(over(agent.init)))
         self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
         self.update = InPlace(algorithm, algorithm.update, num_seeds)
         self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None

@@ -31,7 +31,7 @@ from jaxrl.runtime.logs.records import (
 )
 from jaxrl.runtime.system.compiling import Abandoned, waiting_unless
 from jaxrl.runtime.trainers.trainer import Driver
-from jaxrl.runtime.training_loop.plan import Plan
+from jaxrl.runtime.training_loop.plan import TrainingPlan
 from jaxrl.runtime.training_loop.reporting import divergence, names, spent
 from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.runtime.training_loop.signals import Interrupt
@@ -60,7 +60,7 @@ class Session:
 
     driver: Driver
     seeds: Sequence[int]
-    plan: Plan
+    plan: TrainingPlan
     progress: Progress
     files: RunFiles | None = None
     on_chunk: OnChunk | None = None
