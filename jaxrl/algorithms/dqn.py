@@ -125,51 +125,51 @@ def dqn_loss(
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
-def init(rule: AlgorithmSetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> QLearner:
-    return q_learning.init(rule, key, hyperparams, example_row(rule.observation_space, rule.action_space))
+def init(setup: AlgorithmSetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> QLearner:
+    return q_learning.init(setup, key, hyperparams, example_row(setup.observation_space, setup.action_space))
 
 
 def act(
-    rule: AlgorithmSetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: AlgorithmSetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    config, keys = rule.config, fold_each(key, env_id) if explore else None
+    config, keys = setup.config, fold_each(key, env_id) if explore else None
     if keys is not None and config.noisy:  # each environment has noise of its own, which is that of any batch around it
-        one = lambda inputs, key: rule.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], inputs), key=key)[1]  # noqa: E731
+        one = lambda inputs, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], inputs), key=key)[1]  # noqa: E731
         # Far from 0 and 1, of which the action is drawn.
         outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(one)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
     else:
-        carry, outputs = rule.model.apply(policy.params, carry, inputs)
+        carry, outputs = setup.model.apply(policy.params, carry, inputs)
     q_values = config.value_head.values(outputs, inputs.obs)
-    return carry, actions(rule, policy, q_values, inputs, env_id, keys), {}
+    return carry, actions(setup, policy, q_values, inputs, env_id, keys), {}
 
 
-def network_keys(rule: AlgorithmSetup[DQNConfig], learner: QLearner) -> Key | None:
+def network_keys(setup: AlgorithmSetup[DQNConfig], learner: QLearner) -> Key | None:
     """One for each update, where the network draws something."""
-    if not rule.config.draws:
+    if not setup.config.draws:
         return None
-    key = rule.stream(learner, 0)
-    if rule.axis_name is not None:
-        key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
-    return jax.random.split(key, rule.config.updates_per_iteration)
+    key = setup.stream(learner, 0)
+    if setup.axis_name is not None:
+        key = jax.random.fold_in(key, jax.lax.axis_index(setup.axis_name))
+    return jax.random.split(key, setup.config.updates_per_iteration)
 
 
-def learn(rule: AlgorithmSetup[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
-    config, hp = rule.config, rule.current(learner)
+def learn(setup: AlgorithmSetup[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
+    config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Transitions, key: Key | None) -> tuple[Array, dict[str, Array]]:
-        return dqn_loss(rule.model, config, params, target_params, batch, rule.axis_name, key)
+        return dqn_loss(setup.model, config, params, target_params, batch, setup.axis_name, key)
 
     def batch(replay: PyTree, draw: Draw) -> Transitions:
-        drawn = transitions(rule.replay, replay, draw, hp.gamma, config.n_step)
-        return drawn._replace(weight=drawn.weight ** rule.importance(learner)) if config.prioritized else drawn
+        drawn = transitions(setup.replay, replay, draw, hp.gamma, config.n_step)
+        return drawn._replace(weight=drawn.weight ** setup.importance(learner)) if config.prioritized else drawn
 
-    return q_learning.learn(rule, learner, hp, loss, batch, network_keys(rule, learner))
+    return q_learning.learn(setup, learner, hp, loss, batch, network_keys(setup, learner))
 
 
-def make_algorithm(rule: AlgorithmSetup[DQNConfig]) -> Algorithm:
+def make_algorithm(setup: AlgorithmSetup[DQNConfig]) -> Algorithm:
     """DQN's learning rule, bound to spaces and to no environment."""
-    learnt = ("params", "target_params", "statistics")
-    return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
+    transferable_fields = ("params", "target_params", "statistics")
+    return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
 
 @suggest_arguments
@@ -204,12 +204,12 @@ def make_dqn(
     """
     given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
     ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
-    config = ready.rule.config
+    config = ready.setup.config
     is_ours = isinstance(model, Mapping) or is_own(model, q_network)
     check_outputs(model, is_ours, ready.output, ready.env.action_space, config)
     own = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
     made = resolve_replay(replay, own, ready.env, config, before=1, after=config.n_step)
-    return ready.bind(make_algorithm(replace(ready.rule, replay=made)))
+    return ready.bind(make_algorithm(replace(ready.setup, replay=made)))
 
 
 RAINBOW: dict[str, Any] = {

@@ -120,23 +120,23 @@ def pqn_loss(model: Model, params: PyTree, batch: PQNRows, axis_name: str | None
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
-def update(rule: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
-    config, hp = rule.config, rule.current(learner)
-    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
-    batch, error = targets(rule.model, learner.params, rollout, hp)
+def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
+    config, hp = setup.config, setup.current(learner)
+    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
+    batch, error = targets(setup.model, learner.params, rollout, hp)
     sizes = (batch.valid.size, rollout.env_id.size, config.num_epochs, config.num_minibatches)
-    order = minibatches(fold_in(learner.key, learner.version), *sizes, rule.axis_name)
+    order = minibatches(fold_in(learner.key, learner.version), *sizes, setup.axis_name)
 
     def minibatch(carry: tuple[PyTree, PyTree], part: PQNRows) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
-        loss = lambda packed: pqn_loss(rule.model, unpack(packed), part, rule.axis_name)  # noqa: E731
-        packed, opt_state, metrics = descend(loss, optimise, *carry, rule.axis_name)
+        loss = lambda packed: pqn_loss(setup.model, unpack(packed), part, setup.axis_name)  # noqa: E731
+        packed, opt_state, metrics = descend(loss, optimise, *carry, setup.axis_name)
         return (packed, opt_state), metrics
 
     one_pass = lambda carry, order: jax.lax.scan(minibatch, carry, shuffled(batch, order, False))  # noqa: E731
     (packed, opt_state), metrics = jax.lax.scan(one_pass, (pack(learner.params), learner.opt_state), order)
-    explained = explained_variance(batch.target, error, batch.valid, rule.axis_name)
-    metrics |= {"charts/epsilon": epsilon(rule, learner), "losses/explained_variance": explained}
-    return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
+    explained = explained_variance(batch.target, error, batch.valid, setup.axis_name)
+    metrics |= {"charts/epsilon": epsilon(setup, learner), "losses/explained_variance": explained}
+    return setup.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
 
 
 @suggest_arguments
@@ -169,5 +169,5 @@ def make_pqn(
     ready = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, given)
     check_q_values(model, ready.output, ready.env.action_space)
     if not isinstance(model, Mapping) and not is_own(model, q_network):
-        refuse_unused(ready.rule.config, PQNConfig, ["normalize_layers"], "beside a model of your own, which has its own layers")
-    return ready.bind(ready.rule.algorithm(policy=policy, act=act, update=update))
+        refuse_unused(ready.setup.config, PQNConfig, ["normalize_layers"], "beside a model of your own, which has its own layers")
+    return ready.bind(ready.setup.algorithm(policy=policy, act=act, update=update))

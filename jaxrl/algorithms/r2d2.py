@@ -202,20 +202,20 @@ def r2d2_loss(
 # ------------------------------------------------------------------------------------------------------------ storing, learning
 
 
-def example(rule: AlgorithmSetup[R2D2Config]) -> CarriedRows:
+def example(setup: AlgorithmSetup[R2D2Config]) -> CarriedRows:
     """One row of what is stored, with its carry."""
-    carry = jax.tree.map(lambda x: x[0], rule.model.initial_carry(1))
-    return CarriedRows(example_row(rule.observation_space, rule.action_space), carry)
+    carry = jax.tree.map(lambda x: x[0], setup.model.initial_carry(1))
+    return CarriedRows(example_row(setup.observation_space, setup.action_space), carry)
 
 
-def init(rule: AlgorithmSetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> QLearner:
-    return q_learning.init(rule, key, hyperparams, example(rule))
+def init(setup: AlgorithmSetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> QLearner:
+    return q_learning.init(setup, key, hyperparams, example(setup))
 
 
-def observe(rule: AlgorithmSetup[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
+def observe(setup: AlgorithmSetup[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
     """Add the rollout's rows to the replay, raw, with the carry before the first."""
     rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
-    return learner._replace(replay=rule.replay.add(learner.replay, rows, rollout.env_id))
+    return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
 
 
 def turned(batch: Sequences) -> Sequences:
@@ -224,32 +224,32 @@ def turned(batch: Sequences) -> Sequences:
     return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
 
 
-def learn(rule: AlgorithmSetup[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]:
-    config, hp = rule.config, rule.current(learner)
+def learn(setup: AlgorithmSetup[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]:
+    config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Sequences) -> tuple[Array, dict[str, Array]]:
-        return r2d2_loss(rule.model, config, hp.gamma, hp.eta, params, target_params, turned(batch), rule.axis_name)
+        return r2d2_loss(setup.model, config, hp.gamma, hp.eta, params, target_params, turned(batch), setup.axis_name)
 
     def batch(replay: PyTree, draw: Draw) -> Sequences:
-        drawn = sequences(rule.replay, replay, draw, config.rows_behind)
-        return turned(drawn._replace(weight=drawn.weight ** rule.importance(learner)))
+        drawn = sequences(setup.replay, replay, draw, config.rows_behind)
+        return turned(drawn._replace(weight=drawn.weight ** setup.importance(learner)))
 
-    return q_learning.learn(rule, learner, hp, loss, batch)
+    return q_learning.learn(setup, learner, hp, loss, batch)
 
 
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
-def check_sequences(given: ReplayFn, rule: AlgorithmSetup[R2D2Config]) -> None:
+def check_sequences(given: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
     """Refuse a replay that does not give a rollout's rows back with the carry before them; tried on shapes alone."""
-    num_envs = rule.config.num_envs
+    num_envs = setup.config.num_envs
 
     def stored() -> None:
-        row, carry = one = example(rule)
+        row, carry = one = example(setup)
         many = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
-        rows = CarriedRows(many(row, rule.config.rollout_length), many(carry, 1))
-        state = rule.replay.add(rule.replay.init(one), rows, jnp.arange(num_envs, dtype=jnp.int32))
-        if not same_shapes(rule.replay.draw(state, jax.random.key(0), 1).extras, rule.model.initial_carry(1)):
+        rows = CarriedRows(many(row, setup.config.rollout_length), many(carry, 1))
+        state = setup.replay.add(setup.replay.init(one), rows, jnp.arange(num_envs, dtype=jnp.int32))
+        if not same_shapes(setup.replay.draw(state, jax.random.key(0), 1).extras, setup.model.initial_carry(1)):
             raise TypeError("its draws have no carry")
 
     must = "must store a sequence from each rollout on, as jaxrl.replay.sequence.sequence_replay() does"
@@ -287,17 +287,17 @@ def make_r2d2(
     """
     given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
     ready = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, given, memory=True)
-    config = ready.rule.config
+    config = ready.setup.config
     check_q_values(model, ready.output, ready.env.action_space)
-    if not is_recurrent(ready.rule.model):
+    if not is_recurrent(ready.setup.model):
         raise TypeError(
             f"model={show(model)} has no memory, and R2D2 learns from sequences and the carry that they began with: give it a "
             'core, as model={"core": "gru"} does, or use make_dqn'
         )
     own = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
-    rule = replace(ready.rule, replay=resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind))
+    setup = replace(ready.setup, replay=resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind))
     if replay is not None:
         refuse_unused(config, R2D2Config(), ["priority_exponent"], f"beside replay={show(replay)}, which has its own")
-        check_sequences(replay, rule)
-    algorithm = partial(rule.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
-    return ready.bind(algorithm(learnt=("params", "target_params", "statistics")))
+        check_sequences(replay, setup)
+    algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
+    return ready.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))

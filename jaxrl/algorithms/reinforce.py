@@ -117,6 +117,6 @@ def make_reinforce(
         "axis_name": axis_name,
     }
     ready = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, given)
-    if not ready.rule.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
+    if not ready.setup.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
         raise ValueError("vf_coef has no effect with baseline=False: leave it out")
     return one_gradient(ready, reinforce_loss)

@@ -33,7 +33,7 @@ def frame_replay(num_frames: int, replay: ReplayFn = uniform_replay, *, axis: in
 
     ``take`` gives the whole stack, as the environment did: no frame of another episode is in it, and where an episode has not had
     as many, its first one again, as the wrapper ``frame_stack`` has it. ``replay`` is asked for ``num_frames`` − 1 more rows
-    before a drawn one, so stacks do not cross the ring's seam; nor do they cross a resume (``seal``).
+    before a drawn one, so stacks do not cross the ring's seam; nor do they cross a resume (``mark_discontinuity``).
 
     Args:
       num_frames: in an observation, one array; its axis holds ``num_frames`` parts of the same size.

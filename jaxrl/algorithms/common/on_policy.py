@@ -70,30 +70,30 @@ def prepare_actor_critic(
 # ---------------------------------------------------------------------------------------------------- functions of an Algorithm
 
 
-def init(rule: AlgorithmSetup[Any], key: Key, hyperparams: Any) -> Learner:
+def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any) -> Learner:
     """Parameters, and statistics of what is normalised."""
-    observations = rule.observation_space if rule.config.normalize_observations else None
-    rewards = rule.config.num_envs if rule.config.normalize_rewards else None
-    return rule.init_learner(key, hyperparams, init_statistics(observations, rewards))
+    observations = setup.observation_space if setup.config.normalize_observations else None
+    rewards = setup.config.num_envs if setup.config.normalize_rewards else None
+    return setup.init_learner(key, hyperparams, init_statistics(observations, rewards))
 
 
 def act(
-    rule: AlgorithmSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: AlgorithmSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     """Actions drawn from the model's policy, or its mode; extras hold their ``log_prob``, and the ``raw_action`` as it was drawn
     where the environment takes it in other units."""
-    carry, output = rule.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
+    carry, output = setup.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
     drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
     extras = {"log_prob": output.policy.log_prob(drawn)}
-    if not isinstance(rule.action_space, spaces.Discrete):
+    if not isinstance(setup.action_space, spaces.Discrete):
         extras["raw_action"] = drawn
-    return carry, to_environment(rule.action_space, drawn), extras
+    return carry, to_environment(setup.action_space, drawn), extras
 
 
-def observe(rule: AlgorithmSetup[Any], learner: Learner, rollout: Rollout) -> Learner:
+def observe(setup: AlgorithmSetup[Any], learner: Learner, rollout: Rollout) -> Learner:
     """The statistics with the rollout's valid rows."""
     return learner._replace(
-        statistics=update_statistics(learner.statistics, rollout, rule.current(learner).gamma, rule.axis_name)
+        statistics=update_statistics(learner.statistics, rollout, setup.current(learner).gamma, setup.axis_name)
     )
 
 
@@ -118,15 +118,15 @@ def normalized_rollout(statistics: Statistics, rollout: Rollout) -> Rollout:
     )
 
 
-def gradients(loss: LossOfRollout, rule: AlgorithmSetup[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
+def gradients(loss: LossOfRollout, setup: AlgorithmSetup[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
     """``Algorithm.gradients`` of a rule with this loss."""
     rows = normalized_rollout(policy.statistics, rollout)
 
     def total(params: PyTree) -> tuple[Array, dict[str, Array]]:
-        own = loss(rule.model, rule.config, policy.hyperparams, params, rows, rule.axis_name)
-        return add_losses(rule.extra_losses, params, rows, *own)
+        own = loss(setup.model, setup.config, policy.hyperparams, params, rows, setup.axis_name)
+        return add_losses(setup.extra_losses, params, rows, *own)
 
-    return rule.gradient(total, policy)
+    return setup.gradient(total, policy)
 
 
 def loss_batch(learner: Any, rollout: Rollout) -> Rollout:
@@ -137,7 +137,7 @@ def loss_batch(learner: Any, rollout: Rollout) -> Rollout:
 def one_gradient(ready: PreparedAgent[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
     """The ``Agent`` of a rule that acts as this module does, and learns from each rollout by one gradient of ``loss``."""
     functions: dict[str, Any] = {"init": init, "act": act, "observe": observe, "gradients": partial(gradients, loss)}
-    algorithm = ready.rule.algorithm(**functions, tolerates_lag=tolerates_lag)
+    algorithm = ready.setup.algorithm(**functions, tolerates_lag=tolerates_lag)
     return ready.bind(algorithm, batch=loss_batch)
 
 

@@ -19,7 +19,7 @@ from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
-from jaxrl.runtime.checkpoint.convert_states import seal
+from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.samplers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
 from jaxrl.runtime.samplers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
@@ -169,12 +169,12 @@ class HostDriver:
     def adopt(self, states: AgentState, iteration: int) -> AgentState:
         """Open environments with other seeds than at the start: their episodes cannot be restored, and must not be repeated."""
         self._open([int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31) for seed in self.seeds])
-        return self.seal(states)
+        return self.mark_discontinuity(states)
 
-    def seal(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
+    def mark_discontinuity(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
         """Replay that knows of the seam before its next rows, of all seeds or of some."""
         args = (states,) if which is None else (states, which)
-        return jax.jit(over_seeds(len(self.seeds))(partial(seal, self.agent)), donate_argnums=0)(*args)
+        return jax.jit(over_seeds(len(self.seeds))(partial(mark_discontinuity, self.agent)), donate_argnums=0)(*args)
 
     def place(self, states: AgentState) -> AgentState:
         """On the one device; a number, which no checkpoint holds, becomes an array."""
