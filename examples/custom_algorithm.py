@@ -1,7 +1,7 @@
 """A learning rule of your own on the contracts: REINFORCE with a baseline, in one screen.
 
-Its functions take a ``Rule``: the model, the optimiser and all else that is settled before anything is traced. ``prepare`` looks
-through what the builder was given and ``bind`` makes an Agent of it, and everything else follows: jit, vmap over seeds and
+Its functions take an ``AlgorithmSetup`` first: the model, the optimizer and everything else that is settled before tracing.
+``prepare`` checks the builder's arguments, and ``bind`` makes an Agent. Everything else follows: jit, vmap over seeds and
 hyperparameters, ``jaxrl.run`` with logs and resumable checkpoints, environments in JAX or on the host.
 
 ``REINFORCE`` tells the command line of it, which makes flags of the settings:

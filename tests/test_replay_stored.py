@@ -146,7 +146,7 @@ def test_a_rule_that_cannot_seal_is_refused(tmp_path: Path) -> None:
     agent, learner = walked(0, 5)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
     agent = agent._replace(algorithm=agent.algorithm._replace(mark_discontinuity=None))
-    with pytest.raises(TypeError, match=r"needs observe and seal to take rows from a file: give it seal"):
+    with pytest.raises(TypeError, match=r"needs observe and mark_discontinuity to take rows from a file"):
         jaxrl.load_replay(tmp_path / "rows.npz", agent, learner)
 
 

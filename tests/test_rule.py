@@ -1,4 +1,4 @@
-"""What learning rules share: a bound ``Rule``, by the example's REINFORCE, which has nothing else; shapes only."""
+"""What learning rules share: a bound ``AlgorithmSetup``, by the example's REINFORCE, which has nothing else; shapes only."""
 
 from __future__ import annotations
 

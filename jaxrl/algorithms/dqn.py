@@ -19,7 +19,7 @@ from jaxrl.algorithms.common.q_heads import HeadConfig, OnlineAndTarget, best_ne
 from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
 from jaxrl.builder.components import ModelArguments, ModelFn, is_own, resolve_replay
 from jaxrl.builder.setup import AlgorithmSetup, prepare
-from jaxrl.distributions import pick
+from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import valid_mean
@@ -120,7 +120,7 @@ def dqn_loss(
     losses, priorities = head.loss(outputs, towards, jax.lax.stop_gradient(beyond))
     mean = valid_mean(batch.valid, axis_name)
     loss = mean(batch.weight * losses)
-    chosen = pick(head.values(outputs, batch.inputs.obs), batch.action)
+    chosen = select_actions(head.values(outputs, batch.inputs.obs), batch.action)
     logged = {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 

@@ -18,7 +18,7 @@ from jaxrl.algorithms.common.q_learning import act, check_exploration, epsilon, 
 from jaxrl.builder.components import ModelArguments, ModelFn, check_q_values, is_own
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.setup import AlgorithmSetup, Learner, prepare
-from jaxrl.distributions import pick
+from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer, packing
 from jaxrl.optimize.gradients import descend, valid_means
@@ -107,12 +107,12 @@ def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) 
     returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.q_lambda), reached, rollout.valid)
     inputs = jax.tree.map(lambda x: x[:rows], flat(rollout.inputs))
     batch = zero_invalid(PQNRows(inputs, *flat((rollout.action, returns, rollout.valid))), rollout.valid.reshape(-1))
-    return batch, batch.target - pick(q_values[:rows], batch.action)
+    return batch, batch.target - select_actions(q_values[:rows], batch.action)
 
 
 def pqn_loss(model: Model, params: PyTree, batch: PQNRows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
     """½·(G − Q(s, a))², as a mean over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
-    chosen = pick(model.apply(params, (), batch.inputs)[1], batch.action)
+    chosen = select_actions(model.apply(params, (), batch.inputs)[1], batch.action)
     loss = 0.5 * (chosen - batch.target) ** 2
     return valid_means(loss, {"losses/td_loss": loss, "losses/q_values": chosen}, batch.valid, axis_name)
 

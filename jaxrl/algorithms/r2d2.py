@@ -19,7 +19,7 @@ from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, act, check_
 from jaxrl.builder.components import ModelArguments, ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.setup import AlgorithmSetup, prepare
-from jaxrl.distributions import pick
+from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import valid_means
@@ -189,10 +189,10 @@ def r2d2_loss(
 
     rows: Any = batch._replace(inputs=(), carry=(), weight=())  # type: ignore[arg-type]
     rows = jax.tree.map(lambda x: x[config.burn_in :], rows)
-    reached = inverse(pick(target[1:], jnp.argmax(online[1:], -1)))
+    reached = inverse(select_actions(target[1:], jnp.argmax(online[1:], -1)))
     returns = n_step_returns(rows.reward, *discounts(rows, gamma), reached, rows.valid, config.n_step)
     learnt = slice(config.sequence_length)
-    chosen, valid = pick(online[learnt], rows.action[learnt]), rows.valid[learnt]
+    chosen, valid = select_actions(online[learnt], rows.action[learnt]), rows.valid[learnt]
     error = chosen - jax.lax.stop_gradient(h(returns[learnt]))
     loss = 0.5 * batch.weight * error**2
     loss, logged = valid_means(loss, {"losses/td_loss": loss, "losses/q_values": inverse(chosen)}, valid, axis_name)

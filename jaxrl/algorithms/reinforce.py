@@ -99,7 +99,7 @@ def make_reinforce(
         or convolutions where the observation is an image. Its value is the baseline.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, rollout as ``as_learnt`` gives it) -> (loss to add, scalars to log), or one.
+      extra_losses: functions of (params, rollout as ``normalized_rollout`` gives it) -> (loss to add, scalars to log), or one.
       intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``REINFORCEConfig`` and ``REINFORCEHyperparams``.

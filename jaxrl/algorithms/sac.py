@@ -29,7 +29,7 @@ from jaxrl.algorithms.common.off_policy import check_policy, init_networks, init
 from jaxrl.algorithms.common.optimistic_exploration import check_optimism, optimistic, policy
 from jaxrl.algorithms.common.quantile_critics import QuantileConfig
 from jaxrl.builder.components import ModelArguments, ModelFn
-from jaxrl.distributions import MASKED, Categorical, pick, sample_each
+from jaxrl.distributions import MASKED, Categorical, sample_each, select_actions
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import pmean, valid_mean
@@ -182,7 +182,7 @@ def critic_loss(
     batch, discrete = now.batch, isinstance(setup.action_space, spaces.Discrete)
     values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(now.key, 1))
     if discrete:
-        values = pick(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
+        values = select_actions(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
     return setup.config.head.loss(values, target, batch, setup.axis_name)
 
 

@@ -1,7 +1,7 @@
-"""What every learning rule shares around its own few functions.
+"""Shared machinery of all algorithms: the setup that their functions take, and the agent bound from them.
 
-A builder ``prepare``s what it was given; the rule's functions take the ``Rule`` that comes of it as their first argument, as in
-``update(rule, learner, rollout)``; ``Prepared.bind`` makes the ``Agent``.
+Builders call ``prepare``, which returns a ``PreparedAgent`` with the ``AlgorithmSetup`` that every function of an algorithm takes
+first, as in ``update(setup, learner, rollout)``. ``PreparedAgent.bind`` makes the ``Agent``.
 """
 
 from __future__ import annotations
@@ -241,16 +241,16 @@ class AlgorithmSetup(Generic[C]):
         tolerates_lag: bool = False,
         **functions: Callable[..., Any],
     ) -> Algorithm:
-        """The ``Algorithm`` of functions that take the rule first, by the names that it has for them.
+        """Bind functions that take this setup first into an ``Algorithm``; keywords are its field names.
 
-        Where none is given, ``init`` is ``init_learner``, and ``policy``, and with replay ``observe`` and ``mark_discontinuity``, are those of
-        this module. A rule that gives ``learn`` updates by ``observe``, then ``learn``. One that gives ``gradients`` updates by
-        ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. For ``transferable_fields`` and
-        ``tolerates_lag``, which holds with replay, see ``Algorithm``.
+        By default ``init`` is ``init_learner``; ``policy``, and with replay ``observe`` and ``mark_discontinuity``, are
+        those of this module. An algorithm with ``learn`` updates by ``observe``, then ``learn``. One with ``gradients`` updates by
+        ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. ``Algorithm`` documents
+        ``transferable_fields`` and ``tolerates_lag``, which is always true with replay.
         """
         shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
         if self.replay is not None:
-            shared |= {"observe": store, "seal": mark_discontinuity}
+            shared |= {"observe": store, "mark_discontinuity": mark_discontinuity}
         if "gradients" in functions:
             shared |= {"policy": policy_to_learn, "apply": apply}
         bound: dict[str, Any] = {name: partial(function, self) for name, function in {**shared, **functions}.items()}

@@ -92,8 +92,8 @@ def hindsight_replay(
 
     e is the newest row where the episode still goes on. All rows of the window that are of the same episode get the same goal, so
     n-step returns are those of one goal; they stop where that goal is reached. No goal comes from beyond an end, a seam of the
-    ring, or a resume (``mark_discontinuity``). What is not relabelled stays as the environment gave it. A prioritised replay inside goes on
-    weighing rows, whatever goal they had.
+    ring, or a resume (``mark_discontinuity``). Rows that are not relabelled stay as the environment gave them. A prioritised
+    replay inside keeps weighing rows, whatever goal they had.
 
     Args:
       replay: what stores and draws, such as ``uniform_replay``; asked for one row more after a drawn one. Its rows are

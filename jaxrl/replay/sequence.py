@@ -61,8 +61,8 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
 
     Built with ``after``, it keeps after + 1 rows of each sequence whole: with burn-in b, l rows to learn from and n-step returns,
     after = b + l − 1 + n. No sequence crosses the ring's seam. They do cross the ends of episodes, where a row is not valid and
-    the one behind it ``is_first``, and the places where the environments began anew (``mark_discontinuity``). ``add`` takes ``CarriedRows``.
-    The rows per environment are the capacity less what the period does not divide.
+    the one behind it ``is_first``, and the places where the environments began anew (``mark_discontinuity``). ``add`` takes
+    ``CarriedRows``. The rows per environment are the capacity, rounded down to a multiple of the period.
 
     Args:
       starts: draws starts, and takes priorities, one for each sequence; default: ``prioritised_replay`` with the paper's α of

@@ -19,7 +19,7 @@ from jaxrl.agent import check_agent, with_total_steps
 from jaxrl.builder.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
-from jaxrl.runtime.checkpoint.convert_states import check_seal
+from jaxrl.runtime.checkpoint.convert_states import check_can_mark_discontinuity
 from jaxrl.runtime.checkpoint.transfer import check_which, describe_source
 from jaxrl.runtime.console.progress import Progress, make_progress
 from jaxrl.runtime.distributed.group import current
@@ -205,7 +205,7 @@ def run(
     if devices_per_seed is not None:
         check_shared_out(agent, devices_per_seed)
     if out is not None:
-        check_seal(agent, save_replay=save_replay)
+        check_can_mark_discontinuity(agent, save_replay=save_replay)
     looks: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes, "eval_explore": eval_explore}
     looks |= {"chunk_iterations": chunk_iterations, "exact_steps": exact_steps, "stop_at": stop_at, "on_nan": on_nan}
     learns = {"seeds": seeds, "hyperparams": values, "save_replay": save_replay, **on_host}

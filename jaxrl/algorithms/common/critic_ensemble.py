@@ -71,7 +71,7 @@ class NetworkOptimizer(NamedTuple):
 
 
 def networks(setup: AlgorithmSetup[Any], params: ActorCriticPair, hyperparams: Any) -> ActorCriticPair:
-    """A ``Net`` for each; that of the policy at ``actor_learning_rate``."""
+    """A ``NetworkOptimizer`` for each; that of the policy at ``actor_learning_rate``."""
     rates = (hyperparams._replace(learning_rate=hyperparams.actor_learning_rate), hyperparams)
     parts = zip(rates, params, strict=True)
     return ActorCriticPair(

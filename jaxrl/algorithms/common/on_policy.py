@@ -49,7 +49,7 @@ class OnPolicyConfig(RolloutConfig):
 
 
 LossOfRollout = Callable[[Model, Any, Any, PyTree, Rollout, str | None], tuple[Array, dict[str, Array]]]
-"""(model, config, hyperparams, params, rollout of ``as_learnt``, axis_name) -> (loss, scalars to log)."""
+"""(model, config, hyperparams, params, rollout of ``normalized_rollout``, axis_name) -> (loss, scalars to log)."""
 
 
 def prepare_actor_critic(
@@ -156,7 +156,7 @@ def policy_gradient_loss(
     Its gradient is the policy gradient (Sutton et al. 2000, theorem 1), where weights and targets are constants.
 
     Args:
-      output: of the model over the inputs of ``as_learnt``'s rollout, [T + 1, B].
+      output: of the model over the inputs of ``normalized_rollout``'s rollout, [T + 1, B].
       weight: f32[T, B], and ``target``, ``where`` bool[T, B], which rows.
       hp: hyperparameters ``vf_coef`` and ``ent_coef``.
       others: f32[T, B] each, of which the means are logged by these names as well.

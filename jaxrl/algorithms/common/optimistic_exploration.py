@@ -41,7 +41,7 @@ def check_optimism(config: Any, hyperparams: Any) -> None:
 
 
 def policy(setup: ActorCriticSetup[Any], learner: Any) -> Policy:
-    """That of ``off_policy``; where ``optimistic``, with the critics and an ``Exploration``."""
+    """That of ``off_policy``; where ``optimistic``, with the critics and an ``OptimisticExploration``."""
     plain = off_policy.policy(setup, learner)
     if not setup.config.optimistic:
         return plain

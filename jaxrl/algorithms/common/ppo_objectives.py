@@ -85,7 +85,7 @@ def check_surrogate(config: Any, ready: Any) -> None:
     """Refuse what the surrogate does not look at, and a policy that it cannot measure.
 
     Args:
-      ready: the ``Prepared`` of a builder whose rule has ``clip_eps``.
+      ready: the ``PreparedAgent`` of a builder whose rule has ``clip_eps``.
     """
     if config.surrogate != "kl":
         return

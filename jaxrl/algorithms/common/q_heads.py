@@ -16,7 +16,7 @@ from jax.scipy.special import xlogy
 
 from jaxrl.builder.components import ModelFn, check_q_values, show
 from jaxrl.builder.config import PrioritizedConfig
-from jaxrl.distributions import pick
+from jaxrl.distributions import select_actions
 from jaxrl.models import QuantileOutput, value_network
 from jaxrl.models.heads import masked
 from jaxrl.replay.transitions import Transitions, bootstrapped
@@ -32,10 +32,10 @@ class QHead(NamedTuple):
 
     values: Callable[[Any, PyTree], Array]
     """(outputs, observation) -> Q-values f32[..., n]; an action that the mask forbids has a very low one."""
-    mixable: Callable[[Any], Array]
+    per_action_return: Callable[[Any], Array]
     """outputs -> what may be averaged over actions, f32[N, n, ...]."""
     loss: Callable[[Any, Transitions, Array], tuple[Array, Array]]
-    """(outputs, batch, what is mixable beyond f32[N, ...]) -> (losses, how much there was to learn ≥ 0), f32[N] each."""
+    """(outputs, batch, per-action return beyond f32[N, ...]) -> (losses, how much there was to learn ≥ 0), f32[N] each."""
     arguments: Mapping[str, int]
     """Of ``jaxrl.models.value_network``, for outputs of this kind."""
 
@@ -43,16 +43,16 @@ class QHead(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------------------ heads
 
 
-def select_actions(x: Array, action: Array) -> Array:
+def select_outputs(x: Array, action: Array) -> Array:
     """x[i, action[i]]: f32[N, n, ...] at i32[N]."""
     if x.ndim == 2:
-        return pick(x, action)
-    return pick(jnp.moveaxis(x, 1, -1), jnp.broadcast_to(action[:, None], (x.shape[0], x.shape[2])))
+        return select_actions(x, action)
+    return select_actions(jnp.moveaxis(x, 1, -1), jnp.broadcast_to(action[:, None], (x.shape[0], x.shape[2])))
 
 
 def scalar_loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
     """½·(Q(s, a) − y)², y = r + γ·(1 − terminated)·``beyond`` (Mnih et al. 2015, eq. 1); |Q(s, a) − y|."""
-    error = pick(outputs, batch.action) - bootstrapped(batch, beyond)
+    error = select_actions(outputs, batch.action) - bootstrapped(batch, beyond)
     return 0.5 * error**2, jnp.abs(error)
 
 
@@ -71,7 +71,7 @@ def c51_loss(support: Array | np.ndarray, outputs: Array, batch: Transitions, be
     beyond = jnp.where(batch.discount[:, None] == 0, 1.0 / support.size, beyond)
     where = bootstrapped(batch, jnp.broadcast_to(support, beyond.shape))
     target = jax.lax.stop_gradient(projected(beyond, where, support))
-    loss = -(target * jax.nn.log_softmax(select_actions(outputs, batch.action))).sum(-1)
+    loss = -(target * jax.nn.log_softmax(select_outputs(outputs, batch.action))).sum(-1)
     return loss, jnp.maximum(loss + xlogy(target, target).sum(-1), 0.0)
 
 
@@ -101,7 +101,7 @@ def midpoints(count: int) -> Array:
 def quantile_loss(outputs: QuantileOutput, batch: Transitions, beyond: Array, threshold: float = 1.0) -> tuple[Array, Array]:
     """Σ over quantiles of the mean over targets (Dabney et al. 2018a, algorithm 1; 2018b, eq. 3); the mean |y − θ| of
     all pairs."""
-    values, target = select_actions(outputs.values, batch.action), bootstrapped(batch, beyond)
+    values, target = select_outputs(outputs.values, batch.action), bootstrapped(batch, beyond)
     tilted, size = tilted_huber(values, target, outputs.fractions, threshold)
     return tilted.mean(-1).sum(-1), size.mean((-2, -1))
 
@@ -256,7 +256,7 @@ def best_next(config: Any, head: QHead, networks: OnlineAndTarget, batch: Transi
     Hasselt et al. 2016, eq. 4), of the target network without."""
     outputs = networks.target(batch.next_inputs, keys[0])
     chooser = networks.online(batch.next_inputs, keys[1]) if config.double else outputs
-    return batch, select_actions(head.mixable(outputs), jnp.argmax(head.values(chooser, batch.next_inputs.obs), -1))
+    return batch, select_outputs(head.per_action_return(outputs), jnp.argmax(head.values(chooser, batch.next_inputs.obs), -1))
 
 
 def soft_next(config: Any, head: QHead, networks: OnlineAndTarget, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
@@ -270,10 +270,10 @@ def soft_next(config: Any, head: QHead, networks: OnlineAndTarget, batch: Transi
     outputs = networks.target(batch.next_inputs, keys[0])
     log_next = jax.nn.log_softmax(head.values(outputs, batch.next_inputs.obs) / temperature)
     policy = jnp.exp(log_next)
-    beyond = jnp.einsum("na,na...->n...", policy, head.mixable(outputs))
+    beyond = jnp.einsum("na,na...->n...", policy, head.per_action_return(outputs))
     entropy = bootstrapped(batch, -temperature * (policy * log_next).sum(-1))
 
     now = head.values(networks.target(batch.inputs, keys[1]), batch.inputs.obs)
-    chosen = temperature * pick(jax.nn.log_softmax(now / temperature), batch.action)
+    chosen = temperature * select_actions(jax.nn.log_softmax(now / temperature), batch.action)
     bonus = config.munchausen * jnp.clip(chosen, -config.munchausen_clip, 0.0)
     return batch._replace(reward=jax.lax.stop_gradient(entropy + bonus)), beyond

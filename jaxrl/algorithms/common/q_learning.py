@@ -90,9 +90,9 @@ def learn(
     ``target_update_interval`` updates moves by ``tau`` towards the other (Mnih et al. 2015, algorithm 1, with 1).
 
     Args:
-      hyperparams: ``rule.current(learner)``.
+      hyperparams: ``setup.current(learner)``.
       loss: (params, target_params, batch, *others) -> (loss, what is logged, and ``PRIORITIES``).
-      batch: (replay's state, draw) -> what an update learns from, as ``Rule.scan_updates`` has it; and so are ``others``.
+      batch: (replay's state, draw) -> the batch of an update, as in ``AlgorithmSetup.scan_updates``; and so are ``others``.
     """
     config = setup.config
     optimise, (pack, unpack) = setup.optimizer(hyperparams), packing(setup.optimizer, learner.params)

@@ -30,20 +30,20 @@ def mark_discontinuity(agent: Agent, state: AgentState, which: Any = None) -> Ag
     """
     if agent.algorithm.mark_discontinuity is None:
         return state
-    sealed = state._replace(learner=agent.algorithm.mark_discontinuity(state.learner))
+    marked = state._replace(learner=agent.algorithm.mark_discontinuity(state.learner))
     if which is None:
-        return sealed
-    return jax.tree.map(lambda new, old: new if new is old else jnp.where(which, new, old), sealed, state)
+        return marked
+    return jax.tree.map(lambda new, old: new if new is old else jnp.where(which, new, old), marked, state)
 
 
-def check_seal(agent: Agent, *, save_replay: bool) -> None:
+def check_can_mark_discontinuity(agent: Agent, *, save_replay: bool) -> None:
     """Refuse a run whose replay could not tell, after a resume, that its next rows do not follow those stored."""
     begins_anew = isinstance(agent.env, HostEnv) or not save_replay
     if begins_anew and agent.algorithm.learn is not None and agent.algorithm.mark_discontinuity is None:
         why = f"{agent.env.name} runs on the host" if isinstance(agent.env, HostEnv) else "save_replay is False"
         raise TypeError(
             f"out=… makes a run that can be resumed, with new episodes after the rows of its replay, because {why}: give the "
-            "Algorithm a function seal (Replay.mark_discontinuity on its buffer), or leave out= out"
+            "Algorithm a function mark_discontinuity (Replay.mark_discontinuity on its buffer), or leave out= out"
         )
 
 

@@ -60,7 +60,8 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
     learner, length, algorithm = _learner(state), agent.rollout_length, agent.algorithm
     if algorithm.observe is None or algorithm.mark_discontinuity is None:
         raise TypeError(
-            "the agent's Algorithm needs observe and seal to take rows from a file: give it seal, Replay.mark_discontinuity on its buffer"
+            "the agent's Algorithm needs observe and mark_discontinuity to take rows from a file: give it "
+            "mark_discontinuity, which calls Replay.mark_discontinuity on its buffer"
         )
     room = ring_length(learner.replay)
     with open_arrays(Path(path)) as file:

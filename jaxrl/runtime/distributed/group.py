@@ -1,4 +1,4 @@
-"""``Group``: what the processes that train together tell each other besides arrays."""
+"""``ProcessGroup``: what the processes that train together tell each other besides arrays."""
 
 from __future__ import annotations
 

@@ -121,7 +121,12 @@ class FusedDriver:
         """Replay that knows of the seam before its next rows, of all seeds or of some; ``states`` is used up."""
         args = (states,) if which is None else (states, which)
         return self.call(
-            ("seal", len(args)), partial(mark_discontinuity, self.agent), (0,) * len(args), *args, donate=True, gives=self._specs
+            ("mark_discontinuity", len(args)),
+            partial(mark_discontinuity, self.agent),
+            (0,) * len(args),
+            *args,
+            donate=True,
+            gives=self._specs,
         )
 
     def place(self, states: AgentState) -> AgentState:

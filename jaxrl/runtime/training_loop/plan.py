@@ -138,7 +138,7 @@ def make_plan(
     """A run's plan, from its length alone: never from a clock.
 
     Args:
-      before: ``Plan.describe`` of the run that goes on, which chose what is left open here.
+      before: ``TrainingPlan.describe`` of the run that goes on, which chose what is left open here.
     """
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
     if before:
