@@ -244,8 +244,8 @@ class AlgorithmSetup(Generic[C]):
         """Bind functions that take this setup first into an ``Algorithm``; keywords are its field names.
 
         By default ``init`` is ``init_learner``; ``policy``, and with replay ``observe`` and ``mark_discontinuity``, are
-        those of this module. An algorithm with ``learn`` updates by ``observe``, then ``learn``. One with ``gradients`` updates by
-        ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. ``Algorithm`` documents
+        those of this module. An algorithm with ``learn`` updates by ``observe``, then ``learn``. One with ``gradients``
+        updates by ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. ``Algorithm`` documents
         ``transferable_fields`` and ``tolerates_lag``, which is always true with replay.
         """
         shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
