@@ -94,8 +94,8 @@ def test_one_entry_is_found_by_the_command_line(registered: Entry, capsys: pytes
 
 def test_one_entry_is_found_by_the_documentation(registered: Entry) -> None:
     hooks = SimpleNamespace(**runpy.run_path("docs/hooks.py"))
-    assert hooks.pages()["Reinforce"] == "algorithms/reinforce.md"
-    assert hooks.pages()["Source of Reinforce"] == "algorithms/reinforce-source.md"
+    assert hooks.page(registered) == "algorithms/reinforce.md"
+    assert hooks.source_page(registered) == "algorithms/reinforce-source.md"
     assert Path("examples/custom_algorithm.py").read_text() in hooks.source(registered)
     for mark, shown in (
         ("table", "| [Reinforce](reinforce.md) | policy gradient with a baseline |"),

@@ -1,1 +1,1 @@
-"""What touches the world: checkpoints, the run loop, logs, plots and the command line."""
+"""Training outside of JAX: checkpoints, the run loop, logs, plots and the command line."""

@@ -1,7 +1,7 @@
-"""``jaxrl.run``: train an agent over seeds, with progress, logs, learning curve and checkpoints, and go on where a run ended.
+"""``jaxrl.run``: train an agent over seeds with progress display, logs, learning curve and checkpoints; resume an earlier run.
 
-The loop (``session.py``) knows nothing of environments: a driver trains all seeds for a number of iterations and evaluates them.
-Everything that reads a clock or a file happens between two chunks, and nothing that is computed depends on it.
+The loop (``session.py``) knows nothing about environments: a driver trains all seeds for a number of iterations and evaluates
+them. All clock and file access happens between two chunks, and no computed result depends on it.
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ KEPT = (
     "on_nan",
     "save_replay",
 )
-"""Arguments of ``run`` that its ``config.json`` holds under ``run``, besides ``total_steps``."""
+"""Arguments of ``run`` that ``config.json`` stores under ``run``, in addition to ``total_steps``."""
 
 ON_HOST: dict[str, Any] = {"sampler": "sync", "overlap": False, "scheme": None}
-"""Arguments for environments on the host, which it holds where they are not these, so that runs of before go on."""
+"""Defaults of the arguments for host environments. ``config.json`` stores only other values, so runs from before these arguments
+existed can be resumed."""
 
 
 class RunInterrupted(Interrupted):
-    """A signal ended a run between two chunks, and everything was written; ``states`` and ``history`` are those of its end.
+    """A signal ended the run between two chunks, after everything was written. ``states`` and ``history`` are those at the end.
 
-    ``states`` is None where it came while the first program was compiled, which is not waited for.
+    ``states`` is None if the signal arrived while the first program was being compiled, since the run does not wait for the
+    compiler.
     """
 
     def __init__(
@@ -71,7 +73,8 @@ class RunInterrupted(Interrupted):
 
 
 class RunDiverged(RuntimeError):
-    """All seeds of a run diverged, and everything was written; ``states`` (from before that) and ``history`` are of its end."""
+    """All seeds of a run diverged. Everything was written; ``states`` (from before the divergence) and ``history`` are those at
+    the end."""
 
     def __init__(self, message: str, states: PyTree, history: dict[str, np.ndarray]) -> None:
         super().__init__(message)
@@ -108,120 +111,129 @@ def run(
     wandb: str | None = None,
     quiet: bool = False,
 ) -> tuple[PyTree, dict[str, np.ndarray]]:
-    """Train over seeds; show, log and save what comes out of it; resume if ``out`` holds this run already.
+    """Train an agent over seeds, with display, logs and checkpoints; resume if ``out`` already holds this run.
 
-    On a pure environment all seeds run in one program, sharded over devices: on a CPU one per core, if JAX has not been used in
-    this process before. Where seeds are fewer than devices and iterations are large, devices share the environments of each seed,
-    with rules that learn the same so, up to rounding; the run says when it does. JAX's persistent compilation cache is switched
-    on, in ``$JAXRL_CACHE_DIR`` or ``~/.cache/jaxrl/xla``, unless you have configured it; ``JAXRL_CACHE_DIR=""`` leaves it off.
+    On a pure environment all seeds run in one program, sharded over devices; on a CPU this means one device per core, if this
+    process has not used JAX before. If there are fewer seeds than devices and iterations are large, devices share the
+    environments of each seed. This happens only for algorithms whose result stays the same up to rounding, and the run reports
+    it. JAX's persistent compilation cache is enabled in ``$JAXRL_CACHE_DIR`` or ``~/.cache/jaxrl/xla``, unless you have
+    configured it; ``JAXRL_CACHE_DIR=""`` leaves it off.
 
-    A run that was killed goes on from its last checkpoint when it is called again with the same arguments, and ends bit for bit
-    as if nothing had happened, its logs too (a host environment begins new episodes instead). A larger ``total_steps`` extends a
-    run; what ``anneal`` schedules then follows the new length.
+    A killed run resumes from its last checkpoint when ``run`` is called again with the same arguments. Its result and logs are
+    then bit-equal to those of an uninterrupted run (host environments start new episodes instead). A larger ``total_steps``
+    extends a run; schedules made by ``anneal`` then follow the new length.
 
     Args:
-      agent: what a builder made; its environment may be pure or on the host.
-      total_steps: rows per seed, the warm-up included, rounded up to whole iterations; the hyperparameter of this name, which
-        ``anneal`` ends at, unless ``hyperparams`` has one.
-      seeds: how many (0 … n−1), or the seeds themselves. Seed s has the stream of ``jax.random.key(s)``, alone or with others.
-        One may occur several times with different hyperparameters.
+      agent: agent from a builder; its environment may be pure or on the host.
+      total_steps: rows per seed, including the warm-up, rounded up to whole iterations. It also sets the hyperparameter of this
+        name, where ``anneal`` schedules end, unless ``hyperparams`` contains one.
+      seeds: number of seeds (0 … n−1), or the seeds themselves. Seed s uses the stream of ``jax.random.key(s)``, alone or with
+        others. A seed may occur several times with different hyperparameters.
       out: folder of the run: ``config.json``, ``progress.csv``, ``records.jsonl``, ``tensorboard/``, ``learning_curve.png``,
-        ``checkpoints/`` (whole states) and ``best/`` (the policies of the best evaluation). New, empty, or this run's own; its
-        path, that of the current folder included, must have none of ``[ ] * ? \\``.
-      eval_every: iterations between evaluations; 0: none at all. The end is evaluated too, and so are the policies that training
-        begins with. Default: about 20 evaluations per run; on environments that are slow, which are those outside of JAX and
-        those of brax's and Craftax's size, evaluations before the last have 16 episodes at most, and are left out where all of
-        them would step more than a quarter of the rows that training has so far. With ``stop_at`` none is left out.
-        ``time/evaluation`` in the logs is the share of the time that they took.
-      eval_episodes: episodes per evaluation and seed. Their keys come from (seed, iteration), apart from training's.
-      eval_explore: in evaluations, act as in training, not greedily: for stochastic policies that stand still or walk in circles
-        when greedy. What is best (``best/``, ``stop_at``) is then decided so.
-      chunk_iterations: iterations between two looks at the clock and the logs; default: 50 chunks per run or more. The length of
-        chunks changes no state; each chunk is a row of the logs.
-      exact_steps: refuse a total that is no whole number of iterations.
-      hyperparams: the ones to change, one value for all seeds or [num_seeds] each.
-      stop_at: end the run when the mean evaluation return over seeds reaches this; what training begins with does not count.
-      on_nan: what happens when losses or parameters of a seed are NaN or infinite: "drop" freezes the seed in its state from
-        before that iteration, leaves it out of all means from there on, and ends the run when none is left; "stop" ends it at
-        once. Where an environment gave such numbers, its number is reported. A frozen seed to which ``on_chunk`` gives other
-        parameters or hyperparameters continues, and its replay takes what comes for a new episode.
-      on_chunk: called with a ``Chunk`` (iteration, rows, states, record) after each; returns None, or the states to go on
-        with. It must depend on nothing but its argument, if resumed runs are to be the same.
-      init_from: begin with what was learnt in this folder of a run, or by these states: parameters, target parameters and
-        statistics, where name, shape and dtype agree; what was taken is said. Seed i, by its place in ``seeds``, takes those of
-        that run's i-th member; where it has fewer, they serve in turn.
-        A run that was killed before its first checkpoint begins from there again, as ``config.json`` says.
-      init_which: of the run in that folder, the "best" policies, as ``load_policy`` and ``jaxrl eval`` take them, or its "last"
-        checkpoint. Policies have no target parameters: those of the new run are then its parameters.
-      sampler: of environments on the host, who steps when. "sync": all at once, then the policy acts in all. "alternating": one
-        half steps while the policy acts in the other, for environments that step in the background (envpool's, Gymnasium's with
-        ``num_workers``); rollouts are the same. "async": the policy acts in the half that is ready first, and its rows are put
-        where they belong; two runs differ; for rules that take ``overlap``. "xla": a compiled program acts and steps row after
-        row, without Python in between, for envpool's on a CPU; rollouts are those of "sync" but for rounding.
-      overlap: on host environments, collect each rollout while the one before is learnt from, by the parameters before that; for
-        rules with replay, and those that correct for it, as PPO and IMPALA do. ``charts/policy_lag`` says how old they were.
-      scheme: on host environments, who collects, computes gradients and applies them, in which processes, and who waits for whom:
-        a ``jaxrl.Scheme``, or the name of one: "a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo".
-      num_workers: worker processes of the scheme, or of "a2c" where none is named; they share out ``num_envs``.
-      devices_per_seed: of pure environments, over how many devices to share out the environments of each seed, which replay rules
-        learn from by batches that are drawn on each; default: one, or several where seeds alone leave devices idle and what is
-        learnt is the same but for rounding; in a group of processes, all devices that seeds leave. It may differ when the run
-        goes on.
-      checkpoint_every: seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end.
-      keep_checkpoints: how many to keep.
-      save_replay: False leaves the replay buffer out of checkpoints. A resumed run then fills a new one by a warm-up, and is
-        **not** bit-equal to one that was never stopped.
+        ``checkpoints/`` (whole states) and ``best/`` (the policies of the best evaluation). It must be new, empty, or hold this
+        run. Its absolute path must not contain any of ``[ ] * ? \\``.
+      eval_every: iterations between evaluations; 0: none at all. The initial and the final policies are evaluated too. Default:
+        about 20 evaluations per run. For slow environments (those outside of JAX, and those as large as brax's and Craftax's),
+        evaluations before the last then have at most 16 episodes, and one is skipped if all evaluations together would step more
+        than a quarter of the rows trained so far. With ``stop_at`` none is skipped. ``time/evaluation`` in the logs is the share
+        of time spent on evaluations.
+      eval_episodes: episodes per evaluation and seed. Their keys are derived from (seed, iteration), independently of
+        training's.
+      eval_explore: in evaluations, act as in training instead of greedily: for stochastic policies that get stuck or walk in
+        circles when greedy. The best policies (``best/``) and ``stop_at`` then use these evaluations.
+      chunk_iterations: iterations between two checks of the clock and updates of the logs; default: at least 50 chunks per run.
+        The length of chunks does not change any state; each chunk is a row of the logs.
+      exact_steps: refuse a total that is not a whole number of iterations.
+      hyperparams: hyperparameters to change, one value for all seeds or [num_seeds] each.
+      stop_at: end the run when the mean evaluation return over seeds reaches this; the evaluation before training does not
+        count.
+      on_nan: what to do when losses or parameters of a seed are NaN or infinite. "drop" freezes the seed in its state from
+        before that iteration, excludes it from all means from then on, and ends the run when no seed is left; "stop" ends the
+        run at once. If an environment produced such numbers, its index is reported. A frozen seed to which ``on_chunk`` gives
+        other parameters or hyperparameters continues; its replay buffer treats the next rows as a new episode.
+      on_chunk: called with a ``Chunk`` (iteration, rows, states, record) after each chunk; returns None, or the states to
+        continue with. It must depend only on its argument, otherwise resumed runs are not reproducible.
+      init_from: folder of a run, or states, to start from: parameters, target parameters and statistics are copied where name,
+        shape and dtype agree, and the run reports what was copied. The seed at index i of ``seeds`` starts from member i of that
+        run; if that run has fewer members, they are used cyclically. A run that was killed before its first checkpoint starts
+        from this source again, as recorded in ``config.json``.
+      init_which: which policies of that folder to use: "best", as ``load_policy`` and ``jaxrl eval`` do, or the "last"
+        checkpoint. Policies have no target parameters; the new run then copies its parameters to them.
+      sampler: for host environments, the order of stepping and acting. "sync": all environments step, then the policy acts in
+        all. "alternating": one half steps while the policy acts in the other half, for environments that step in the background
+        (envpool's, Gymnasium's with ``num_workers``); rollouts are the same. "async": the policy acts in the half that is ready
+        first, and its rows are put in their places; two runs differ; for algorithms that accept ``overlap``. "xla": a compiled
+        program acts and steps row after row, without Python in between, for envpool's environments on a CPU; rollouts are those
+        of "sync" up to rounding.
+      overlap: on host environments, collect each rollout while the algorithm learns from the previous one, with the parameters
+        from before that update. For algorithms with replay, and those that correct for stale data, such as PPO and IMPALA.
+        ``charts/policy_lag`` logs the age of the parameters.
+      scheme: on host environments, which processes collect rollouts, compute gradients and apply them, and which wait for which:
+        a ``jaxrl.Scheme``, or its name: "a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo".
+      num_workers: worker processes of the scheme, or of "a2c" if no scheme is named; ``num_envs`` is divided among them.
+      devices_per_seed: for pure environments, number of devices that share the environments of each seed. Replay algorithms then
+        draw a part of each batch on each device. Default: one, or several where seeds alone leave devices idle and the result is
+        the same up to rounding; in a group of processes, all devices that the seeds leave. It may differ when the run is
+        resumed.
+      checkpoint_every: seconds between checkpoints, longer if saving would take over 3 % of the time; 0: only at the end.
+      keep_checkpoints: number of checkpoints to keep.
+      save_replay: False leaves the replay buffer out of checkpoints. A resumed run then refills the buffer with a warm-up, and
+        is **not** bit-equal to an uninterrupted one.
       tensorboard: write event files.
       wandb: W&B project to log to; needs ``pip install "jaxrl[wandb]"``.
-      quiet: show nothing. Where stdout goes away (a pipe without a reader, a closed terminal), the run goes on without a display.
+      quiet: show nothing. If stdout disappears (a pipe without a reader, a closed terminal), the run continues without a
+        display.
 
     Returns:
       ``(states, history)``. States have the leading axis [num_seeds]. History maps ``iteration, rows, seconds, sps`` to
-      [num_rows] and ``env_steps`` (valid rows so far), ``diverged`` and each metric's log key to [num_rows, num_seeds], NaN where
-      nothing was counted: no episode ended, or no evaluation was due. There is a row per chunk, and before them, if there are
-      evaluations, one of the policies that training begins with.
-      ``seconds`` count from the start; ``sps`` are env steps per second of training, over all seeds, without compilation and
+      [num_rows], and ``env_steps`` (valid rows so far), ``diverged`` and each metric's log key to [num_rows, num_seeds]. Entries
+      are NaN where nothing was counted: no episode ended, or no evaluation was due. There is a row per chunk and, with
+      evaluations, a first row for the initial policies.
+      ``seconds`` count from the start; ``sps`` is env steps per second of training over all seeds, without compilation and
       evaluation.
 
     Raises:
-      TypeError, ValueError: an argument that is not allowed; the message says what is.
+      TypeError, ValueError: an argument is not allowed; the message says which values are.
       FileExistsError: ``out`` holds something else, or another process is running there.
-      OSError: ``out`` cannot be written to, or was deleted or moved meanwhile.
-      CheckpointError: saving failed, say on a full disk; earlier checkpoints are untouched.
-      RunDiverged: all seeds diverged. What there is was saved, and the exception has it, too.
-      RunInterrupted: Ctrl-C, SIGTERM or SIGHUP. The chunk under way was finished and everything saved; a second Ctrl-C, half
-        a second later or more, does not wait. Nor does the first, or SIGTERM, while programs are compiled and nothing has been
-        trained yet. A script that does not catch it ends with one line and the exit code 128 + the signal's number. Handlers of
-        your own, and signals that are ignored (``nohup``), are left alone.
+      OSError: ``out`` cannot be written to, or was deleted or moved during the run.
+      CheckpointError: saving failed, for instance on a full disk; earlier checkpoints are untouched.
+      RunDiverged: all seeds diverged. The remaining results were saved, and the exception carries them too.
+      RunInterrupted: Ctrl-C, SIGTERM or SIGHUP. The current chunk was finished and everything saved. A second Ctrl-C, at least
+        half a second later, does not wait for that; neither does the first one, or SIGTERM, while programs are compiled and
+        nothing has been trained yet. A script that does not catch the exception ends with one line and the exit code 128 + the
+        signal's number. Custom handlers, and signals that are ignored (``nohup``), are left alone.
     """
     _check_runnable(agent, on_chunk, init_which)
     check_switches(exact_steps=exact_steps, save_replay=save_replay, tensorboard=tensorboard, quiet=quiet)
     seeds = check_seeds(seeds)
     values = check_hyperparams(agent, hyperparams, len(seeds))
     check_members(seeds, values)
-    chosen = resolve_scheme(agent, scheme, num_workers)
-    on_host = _on_host(agent, sampler, overlap, chosen)
+    used_scheme = resolve_scheme(agent, scheme, num_workers)
+    host_options = _on_host(agent, sampler, overlap, used_scheme)
     output = check_output(RunOutput(checkpoint_every, keep_checkpoints, tensorboard, wandb, devices_per_seed))
     if devices_per_seed is not None:
         check_shared_out(agent, devices_per_seed)
     if out is not None:
         check_can_mark_discontinuity(agent, save_replay=save_replay)
-    looks: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes, "eval_explore": eval_explore}
-    looks |= {"chunk_iterations": chunk_iterations, "exact_steps": exact_steps, "stop_at": stop_at, "on_nan": on_nan}
-    learns = {"seeds": seeds, "hyperparams": values, "save_replay": save_replay, **on_host}
-    begins = {"total_steps": total_steps, "out": out is not None, "init_from": describe_source(init_from, init_which)}
-    check_alike(agent, {**looks, **learns, **output._asdict(), **begins})
+    pace: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes, "eval_explore": eval_explore}
+    pace |= {"chunk_iterations": chunk_iterations, "exact_steps": exact_steps, "stop_at": stop_at, "on_nan": on_nan}
+    learning = {"seeds": seeds, "hyperparams": values, "save_replay": save_replay, **host_options}
+    start = {"total_steps": total_steps, "out": out is not None, "init_from": describe_source(init_from, init_which)}
+    check_alike(agent, {**pace, **learning, **output._asdict(), **start})
     with contextlib.ExitStack() as resources:
         folder = None if out is None else resources.enter_context(contextlib.closing(open_folder(out)))
-        before = folder.config["run"] if folder and folder.config else None
-        plan = make_plan(agent, total_steps, **looks, before=before)
-        request = plan.describe() | learns
-        if folder and before:
-            folder.check_same(agent.spec, with_length_of(request, before))
+        previous = folder.config["run"] if folder and folder.config else None
+        plan = make_plan(agent, total_steps, **pace, before=previous)
+        request = plan.describe() | learning
+        if folder and previous:
+            folder.check_same(agent.spec, with_length_of(request, previous))
 
         enable_compilation_cache()
-        on_host |= {"log_folder": folder.path / WORKERS if folder and chosen else None, "devices_per_seed": devices_per_seed}
-        driver, devices, advice = open_driver(agent, seeds, **on_host, note=lambda text: _tell(text, progress, quiet))
+        host_options |= {
+            "log_folder": folder.path / WORKERS if folder and used_scheme else None,
+            "devices_per_seed": devices_per_seed,
+        }
+        driver, devices, advice = open_driver(agent, seeds, **host_options, note=lambda text: _tell(text, progress, quiet))
         _warn_of_schedules(agent, plan.warmup_iterations + plan.iterations)
         hidden = quiet or not current().is_first
         title, each = _title(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
@@ -233,8 +245,8 @@ def run(
             resources.push(lambda kind, *_: files.withdraw() if kind and issubclass(kind, Exception) else None)
         resources.callback(getattr(driver, "close", lambda: None))
         session = Session(driver, seeds, plan, progress, files, on_chunk)
-        if chosen:
-            progress.note(describe(chosen, agent.num_envs // current().num_processes))
+        if used_scheme:
+            progress.note(describe(used_scheme, agent.num_envs // current().num_processes))
         for line in _notes(agent, total_steps, plan.total_steps, each, advice, out):
             progress.note(line)
         with handled(session.interrupt.handle):
@@ -245,10 +257,10 @@ def run(
 
 
 def _history(agent: Agent, session: Session, states: PyTree, summary: str, *, told: bool) -> dict[str, np.ndarray]:
-    """The history of a run that has ended, and been told of; or the error that it ended by."""
+    """Return the history of a run that has ended and been reported, or raise the error that ended it."""
     history = as_arrays(session.history)
-    another_form = getattr(agent.env, "open_eval", None) is not None  # is scored, so returns do not compare
-    if not another_form and (gap := gap_in_words(history, session.plan.eval_explore)):
+    own_eval = getattr(agent.env, "open_eval", None) is not None  # evaluates on another variant, so returns do not compare
+    if not own_eval and (gap := gap_in_words(history, session.plan.eval_explore)):
         session.progress.note(gap)
     if session.failure is not None:
         raise session.failure
@@ -263,10 +275,10 @@ def _history(agent: Agent, session: Session, states: PyTree, summary: str, *, to
 
 
 def _warn_of_schedules(agent: Agent, iterations: int) -> None:
-    """Of values in the place of factors."""
+    """Warn about schedules that look like values where factors are expected."""
     if current().is_first:
-        for said in doubtful(agent.schedules, agent.hyperparams, iterations):
-            warn(said, ScheduleWarning)
+        for doubt in doubtful(agent.schedules, agent.hyperparams, iterations):
+            warn(doubt, ScheduleWarning)
 
 
 def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> None:
@@ -279,7 +291,7 @@ def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> 
 
 
 def _on_host(agent: Agent, sampler: str, overlap: bool, scheme: Scheme | None) -> dict[str, Any]:
-    """What of ``ON_HOST`` is asked for."""
+    """Return the arguments of ``ON_HOST`` that differ from their defaults, checked."""
     asked: dict[str, Any] = {"sampler": check_sampler(agent, sampler), "overlap": check_overlap(agent, overlap)}
     check_one_way(scheme, **asked)
     asked["scheme"] = scheme and dataclasses.asdict(scheme)
@@ -287,7 +299,7 @@ def _on_host(agent: Agent, sampler: str, overlap: bool, scheme: Scheme | None) -
 
 
 def _tell(text: str, progress: Progress, quiet: bool) -> None:
-    """What befell workers: the first process has a display, the others say it on stderr."""
+    """Report an event of the workers: the first process has a display, the others write to stderr."""
     if current().is_first:
         progress.note(text)
     elif not quiet:
@@ -295,7 +307,7 @@ def _tell(text: str, progress: Progress, quiet: bool) -> None:
 
 
 def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
-    """Of the panel and the learning curve."""
+    """Return the title of the panel and the learning curve."""
     title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {num_seeds} seed{'s' * (num_seeds > 1)}"
     title += f" on {num_devices} devices" * (num_devices > 1)
     return title if current().is_alone else f"{title} in {current().num_processes} processes"
@@ -304,7 +316,7 @@ def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
 def _notes(
     agent: Agent, asked: int, total_steps: int, devices_per_seed: int, advice: str | None, out: str | os.PathLike[str] | None
 ) -> Iterator[str]:
-    """What a user should know of a run before it begins."""
+    """Yield the notes that the user should read before the run begins."""
     if total_steps != asked:
         rows = f"{agent.num_envs} × {agent.rollout_length}"
         yield f"total_steps={whole(asked)} rounded up to {total_steps}: whole iterations of {rows} rows"
@@ -337,23 +349,23 @@ def resume(
     trust: str | Iterable[str] = (),
     **parts: Any,
 ) -> tuple[PyTree, dict[str, Any]]:
-    """Go on with the run in a folder, as ``run`` called again with the same arguments does; they are in its ``config.json``.
+    """Resume the run in a folder, as ``run`` does when called again with the arguments in its ``config.json``.
 
-    The folder may be somebody else's: only parts of jaxrl are imported, those that this process gave to a builder, and what is in
-    ``trust``.
+    The folder may come from an untrusted source: only parts of jaxrl, parts that this process passed to a builder, and packages
+    in ``trust`` are imported.
 
     Args:
-      total_steps: rows per seed in all, to make the run longer, also when it has ended; default: its own.
+      total_steps: total rows per seed, to extend the run, also after it has ended; default: the run's own.
       on_chunk: the same as in the run; functions are not recorded.
-      devices_per_seed: as in ``run``; default: what the run was told, if there are as many devices here.
-      trust: packages or modules that the run uses, whose code may run: ``("my_package",)``.
-      parts: parts of the agent that no other process can import, given again: ``model=my_function``, ``env=my_env``.
+      devices_per_seed: as in ``run``; default: the recorded value, if this machine has as many devices.
+      trust: packages or modules that the run uses and whose code may be executed: ``("my_package",)``.
+      parts: parts of the agent that another process cannot import, passed again: ``model=my_function``, ``env=my_env``.
 
     Raises:
       FileNotFoundError: there is no run in the folder.
-      ValueError: its agent has a part that cannot be imported or is not trusted, or lacks a setting, because an older version of
-        jaxrl made it; the message names it.
-      TypeError: a keyword is no part of the agent.
+      ValueError: a part of its agent cannot be imported or is not trusted, or a setting is missing because an older version of
+        jaxrl wrote the folder; the message names it.
+      TypeError: a keyword is not a part of the agent.
     """
     config = read_config(out)
     request, agent = config["run"], build_again(config["agent"], trust=trust, to_learn=True, **parts)

@@ -1,7 +1,7 @@
-"""Sweeps: a grid over settings and seeds, from a file, as few programs as possible, resumable.
+"""Sweeps: a grid over settings and seeds, read from a file, run as few programs as possible, resumable.
 
-Hyperparameters are data: all their combinations, times seeds, train in one program. Structural settings (sizes and switches) need
-a program each: their combinations are jobs, each a run of its own in a process of its own, with a run's checkpoints and logs.
+Hyperparameters are data: all their combinations, times seeds, train in one program. Structural settings (sizes and switches)
+need one program per combination: each combination is a job, a run in its own process with its own checkpoints and logs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANIFEST, JOBS = "sweep.json", "jobs"
 
 @dataclass(frozen=True)
 class SweepFile:
-    """What a sweep file says (TOML)."""
+    """Contents of a sweep file (TOML)."""
 
     algorithm: str
     env: str
@@ -40,58 +40,58 @@ class SweepFile:
     eval_episodes: int = 128
     eval_explore: bool = False
     settings: Mapping[str, Any] = ()  # type: ignore[assignment]
-    """The same for all: settings of the algorithm."""
+    """Settings of the algorithm that all jobs share."""
     grid: Mapping[str, Sequence[Any]] = ()  # type: ignore[assignment]
-    """Setting -> the values to try; all combinations are."""
+    """Setting -> values to try; the sweep runs all combinations."""
 
 
 class SweepJob(NamedTuple):
-    """One program: a structural setting, with every combination of hyperparameters for every seed."""
+    """One program: a combination of structural settings, with every combination of hyperparameters for every seed."""
 
     name: str
     settings: dict[str, Any]
     members: list[dict[str, float]]
-    """The combinations of hyperparameters."""
+    """Combinations of hyperparameters."""
 
 
 def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] = lambda algorithm: None) -> SweepFile:
-    """A sweep file, checked: nothing in it is unknown, and nothing is missing.
+    """Read a sweep file and check that it contains no unknown key and lacks none.
 
     Args:
-      import_rule: called with the name of the algorithm, to register one of the user's.
+      import_rule: called with the name of the algorithm, to register a custom one.
 
     Raises:
       FileNotFoundError, ValueError.
     """
     shown = os.fspath(path)
     try:
-        given = walkable(lambda: tomllib.loads(read_regular(Path(path)).decode()))
+        entries = walkable(lambda: tomllib.loads(read_regular(Path(path)).decode()))
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no sweep file {shown!r}") from None
     except ValueError as error:
         raise ValueError(f"{shown} is not TOML: {error}") from None
-    _refuse_unknown(shown, given, [field.name for field in fields(SweepFile)])
-    if missing := [name for name in ("algorithm", "env", "total_steps", "grid") if name not in given]:
+    _refuse_unknown(shown, entries, [field.name for field in fields(SweepFile)])
+    if missing := [name for name in ("algorithm", "env", "total_steps", "grid") if name not in entries]:
         raise ValueError(f"{shown} lacks {', '.join(missing)}")
-    import_rule(str(given["algorithm"]))
-    if given["algorithm"] not in ALGORITHMS:
-        raise ValueError(f"{shown}: {unknown_algorithm(str(given['algorithm']))}")
-    structure, hyperparams = setting_names(given["algorithm"])
+    import_rule(str(entries["algorithm"]))
+    if entries["algorithm"] not in ALGORITHMS:
+        raise ValueError(f"{shown}: {unknown_algorithm(str(entries['algorithm']))}")
+    structure, hyperparams = setting_names(entries["algorithm"])
     for table in ("settings", "grid"):
-        _refuse_unknown(f"{shown}, [{table}]", given.get(table, {}), [*structure, *hyperparams, *_model(given["algorithm"])])
-    if both := set(given.get("settings", {})) & set(given["grid"]):
-        raise ValueError(f"{shown}: {sorted(both)[0]} is in [settings] and in [grid]: leave it in one")
-    for name, values in given["grid"].items():
+        _refuse_unknown(f"{shown}, [{table}]", entries.get(table, {}), [*structure, *hyperparams, *_model(entries["algorithm"])])
+    if in_both := set(entries.get("settings", {})) & set(entries["grid"]):
+        raise ValueError(f"{shown}: {sorted(in_both)[0]} is in [settings] and in [grid]: leave it in one")
+    for name, values in entries["grid"].items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{shown}, [grid]: {name} = {values!r} must be a list of values, such as [1, 2]")
     try:
-        return _checked(SweepFile(**{"settings": {}, **given}))
+        return _checked(SweepFile(**{"settings": {}, **entries}))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{shown}: {error}") from error
 
 
 def _checked(sweep: SweepFile) -> SweepFile:
-    """A sweep whose every combination could be built, whatever the environment; whole numbers as integers."""
+    """Return the sweep with whole numbers as integers, after checking that every combination can be built in any environment."""
     from jaxrl.runtime.training_loop.plan import check_members, check_seeds
 
     entry = ALGORITHMS[sweep.algorithm]
@@ -102,13 +102,13 @@ def _checked(sweep: SweepFile) -> SweepFile:
         if name == "model":
             return _checked_model(sweep.algorithm, given)
         plain = checked(name, given, types[name])
-        return given if isinstance(plain, float) else plain  # as it is written: jobs are named after it
+        return given if isinstance(plain, float) else plain  # unchanged, since jobs are named after it
 
     settings = {name: value(name, given) for name, given in sweep.settings.items()}
     grid = {name: [value(name, each) for each in values] for name, values in sweep.grid.items()}
     for name, values in grid.items():
-        if twice := [each for each in values if values.count(each) > 1]:
-            raise ValueError(f"[grid] {name} = {values!r} holds {twice[0]!r} twice")
+        if repeated := [each for each in values if values.count(each) > 1]:
+            raise ValueError(f"[grid] {name} = {values!r} holds {repeated[0]!r} twice")
     check_members(check_seeds(sweep.seeds))
     check_switches(eval_explore=sweep.eval_explore)
     if not isinstance(sweep.env, str):
@@ -126,32 +126,32 @@ def _checked(sweep: SweepFile) -> SweepFile:
 
 
 def _model(algorithm: str) -> list[str]:
-    """The setting of that name, which is structure, where the algorithm has a network to give arguments to."""
+    """Return ``model``, a structural setting, in a list if the algorithm has a network that takes arguments."""
     return ["model"] if ALGORITHMS[algorithm].network else []
 
 
-def _checked_model(algorithm: str, given: Any) -> Any:
-    """Arguments of the algorithm's network that some observations make right."""
+def _checked_model(algorithm: str, arguments: Any) -> Any:
+    """Return the arguments of the algorithm's network, after checking that they are valid for some observations."""
     from jaxrl.builder.components import check_arguments, own_network
     from jaxrl.models.settings import check_values
 
-    if not isinstance(given, Mapping):
-        raise TypeError(f'model = {given!r} must be a table of arguments of the network, such as {{ core = "gru" }}')
+    if not isinstance(arguments, Mapping):
+        raise TypeError(f'model = {arguments!r} must be a table of arguments of the network, such as {{ core = "gru" }}')
     network: Any = own_network(ALGORITHMS[algorithm])
-    check_arguments(network, given)
-    check_values(given)
-    return dict(given)
+    check_arguments(network, arguments)
+    check_values(arguments)
+    return dict(arguments)
 
 
-def _refuse_unknown(where: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    for name in given:
+def _refuse_unknown(where: str, table: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    for name in table:
         if name not in allowed:
-            said = hint_or(nearest(name, allowed), f"Allowed: {', '.join(sorted(allowed))}")
-            raise ValueError(f"{where}: {name!r} is unknown.{said}")
+            hint = hint_or(nearest(name, allowed), f"Allowed: {', '.join(sorted(allowed))}")
+            raise ValueError(f"{where}: {name!r} is unknown.{hint}")
 
 
 def expand(sweep: SweepFile) -> list[SweepJob]:
-    """The jobs of a sweep."""
+    """Return the jobs of a sweep."""
     structure, hyperparams = setting_names(sweep.algorithm)
 
     def combinations(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -166,7 +166,7 @@ def expand(sweep: SweepFile) -> list[SweepJob]:
 
 
 def in_a_word(value: Any) -> str:
-    """A value of the grid as names and tables have it; a network as its arguments."""
+    """Format a value of the grid for names and tables; a network as its arguments."""
     return (",".join(words(value)) or "default") if isinstance(value, Mapping) else str(value)
 
 
@@ -174,7 +174,7 @@ def in_a_word(value: Any) -> str:
 
 
 class Manifest:
-    """Which jobs are done: ``sweep.json``, written anew after each."""
+    """List of finished jobs in ``sweep.json``, rewritten after each job."""
 
     def __init__(self, folder: Path, sweep: SweepFile) -> None:
         """
@@ -188,8 +188,8 @@ class Manifest:
         self.done: list[str] = []
         if self.path.exists():
             found = parse_json(read_regular(self.path))
-            another = {"eval_explore": False, **found["sweep"]} != self.sweep  # older ones knew greedy evaluations only
-            if another and (found["done"] or (folder / JOBS).exists()):  # mended before anything ran, it is no other
+            is_other = {"eval_explore": False, **found["sweep"]} != self.sweep  # older manifests have greedy evaluations only
+            if is_other and (found["done"] or (folder / JOBS).exists()):  # a file corrected before anything ran is accepted
                 raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or give its file again")
             self.done = found["done"]
         elif folder.exists() and contents(folder, MANIFEST):
@@ -210,22 +210,22 @@ def job_folder(folder: Path, job: SweepJob) -> Path:
 
 
 def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None]) -> list[SweepJob]:
-    """Run what is not done yet, a process per job, one after the other: each uses all devices.
+    """Run the unfinished jobs one after the other, each in a process that uses all devices.
 
     Args:
-      trust: packages that the environment may be of, if it is a ``module:function``.
+      trust: packages that may contain the environment, if it is a ``module:function``.
 
     Raises:
-      ChildProcessError: a job failed; what is done stays done.
-      Interrupted: Ctrl-C, SIGTERM or SIGHUP; the job under way saved itself, and the same call goes on.
+      ChildProcessError: a job failed; finished jobs stay finished.
+      Interrupted: Ctrl-C, SIGTERM or SIGHUP. The current job saved its state, and the same call resumes the sweep.
     """
     jobs, manifest = expand(sweep), Manifest(out, sweep)
     for place, job in enumerate(jobs, 1):
-        what = f"job {place} of {len(jobs)}: {job.name}"
+        title = f"job {place} of {len(jobs)}: {job.name}"
         if job.name in manifest.done:
-            say(f"{what}: done before")
+            say(f"{title}: done before")
             continue
-        say(what)
+        say(title)
         code, number = run_job(python_command("jaxrl.runtime.cli.sweep_job", str(out), job.name, *trust))
         if not code:
             manifest.finish(job)
@@ -233,30 +233,30 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
             raise Interrupted(number=number)
         if code:
             raise ChildProcessError(
-                f"{what} failed with exit code {code}, as said above. Mend it and give the same command again"
+                f"{title} failed with exit code {code}, as said above. Mend it and give the same command again"
             )
     return jobs
 
 
 def run_job(command: Sequence[str]) -> tuple[int, int]:
-    """Run a process, and leave it to end by itself: a signal reaches it too, and it has to save before it goes.
+    """Run a process and wait until it ends by itself. Signals are forwarded to it, since it has to save before it exits.
 
     Returns:
-      The exit code, as a shell gives it (128 and more after a signal), and the signal that this process or the job was stopped
-      with, 0 for none.
+      The exit code as a shell reports it (128 and more after a signal), and the signal that stopped this process or the job, 0
+      for none.
     """
-    came: list[int] = []
+    received: list[int] = []
 
     def forward(number: int, _: Any) -> None:
-        came.append(number)
-        if process:  # which may have it from the terminal or a batch system too, and takes this for an echo
+        received.append(number)
+        if process:  # it may get the signal from the terminal or a batch system too, and ignores this echo
             process.send_signal(number)
 
     process: subprocess.Popen[bytes] | None = None
     with handled(forward):
         process = subprocess.Popen(command)
-        for number in list(came):  # when there was nobody yet to forward it to
+        for number in list(received):  # signals from before the process existed
             process.send_signal(number)
         code = process.wait()
     code = 128 - code if code < 0 else code
-    return code, came[0] if came else code - 128 if code - 128 in SIGNALS else 0
+    return code, received[0] if received else code - 128 if code - 128 in SIGNALS else 0

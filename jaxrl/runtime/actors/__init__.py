@@ -1,1 +1,1 @@
-"""Workers that collect rollouts in processes of their own, and what keeps them going."""
+"""Actors: worker processes that collect rollouts, and the pool that supervises them."""

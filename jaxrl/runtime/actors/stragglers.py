@@ -1,4 +1,4 @@
-"""Rollouts of stragglers, cut short once enough workers have finished theirs: DD-PPO's (Wijmans et al. 2020, section 3)."""
+"""Cut rollouts of stragglers short once enough workers have finished: DD-PPO (Wijmans et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from jaxrl.runtime.samplers.sampler import ACTED, CAME, INPUTS, HostSampler
 from jaxrl.types import Agent, Key, Mean, Metrics, Policy, PyTree
 
 CUT_ROWS = "charts/cut_rows"
-"""Log key: the share of a rollout's rows that are padding, where workers may be cut short."""
+"""Log key: share of a rollout's rows that are padding, if workers may be cut short."""
 
 LEAST = 0.25
-"""The share of its rows that every worker collects, as in the authors' code (habitat-baselines, SHORT_ROLLOUT_THRESHOLD)."""
+"""Share of its rows that every worker collects, as in the authors' code (habitat-baselines, SHORT_ROLLOUT_THRESHOLD)."""
 
 
 def enough(sync_fraction: float, num_workers: int) -> int:
-    """How many workers must finish a rollout before the others are cut short: at least that share of them."""
+    """Return how many workers must finish a rollout before the others are cut short: at least that fraction of them."""
     return max(1, math.ceil(sync_fraction * num_workers - 1e-9))  # 0.55 · 20 is a little more than 11
 
 
 def cut_rows(rows: Sequence[int], num_envs: Sequence[int], num_seeds: int, rollout_length: int) -> Metrics:
-    """``CUT_ROWS`` of a rollout, [num_seeds], of which workers with so many environments collected so many rows."""
-    cut = sum((rollout_length - own) * envs for own, envs in zip(rows, num_envs, strict=True))
+    """Return ``CUT_ROWS`` of a rollout, [num_seeds].
+
+    Args:
+      rows, num_envs: rows collected and number of environments, per worker.
+    """
+    cut = sum((rollout_length - collected) * envs for collected, envs in zip(rows, num_envs, strict=True))
     share = Mean(np.full(num_seeds, cut, np.float32), np.full(num_seeds, rollout_length * sum(num_envs), np.int32))  # type: ignore[arg-type]
     return {CUT_ROWS: share}
 
@@ -34,20 +38,20 @@ def cut_rows(rows: Sequence[int], num_envs: Sequence[int], num_seeds: int, rollo
 class CutSampler(HostSampler):
     """A sampler of one group whose rollouts may end early.
 
-    What is left of one is padding: rows that are not valid, earn nothing and end nothing, and whose inputs show what the last
-    real row reached. So that row's value beyond is the value of that, as at a truncation, and nothing of padding enters a loss or
-    a statistic. Environments, episodes and recurrent carries go on in the next rollout, where they stand.
+    The rest of a rollout is padding: invalid rows with zero reward that end no episode; their inputs repeat the ones after the
+    last real row. That row therefore bootstraps from the value of these inputs, as at a truncation, and no padding enters a loss
+    or a statistic. Environments, episodes and recurrent carries continue unchanged in the next rollout.
     """
 
     def __init__(self, agent: Agent, seeds: Sequence[int], first_id: int, num_envs: int, is_due: Callable[[], bool]) -> None:
         """
         Args:
-          is_due: whether the rollout need not be finished; asked after each row once it has the least.
+          is_due: whether the rollout may end early; called after each row once it has the minimum length.
         """
         super().__init__(agent, seeds, first_id, num_envs)
         self.is_due, self.least = is_due, math.ceil(LEAST * self.num_rows)
         self.collected = self.num_rows
-        """Rows of the last rollout that are no padding."""
+        """Rows of the last rollout that are not padding."""
 
     def fill(
         self, buffer: RolloutBuffer, policy: Policy, key: Key, first: int = 0, on_row: Callable[[], object] = lambda: None

@@ -1,4 +1,4 @@
-"""The driver of a scheme: a learner in this process, and workers as the scheme has them."""
+"""Driver of a scheme: a learner in this process, and the scheme's workers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from jaxrl.types import Agent
 def open_actors(
     agent: Agent, seeds: Sequence[int], scheme: Scheme, log_folder: Path | None, note: Callable[[str], None]
 ) -> HostDriver:
-    """
+    """Open the driver of a scheme.
+
     Args:
-      scheme: as ``resolve_scheme`` gives it.
-      log_folder: where workers' output goes; None: to where this process's goes.
-      note: is told what befalls workers.
+      scheme: result of ``resolve_scheme``.
+      log_folder: folder for the workers' output; None: they share this process's output.
+      note: called with messages about the workers.
     """
     group, collecting = current(), agent
     if not group.is_alone:
@@ -40,10 +41,10 @@ def open_actors(
     driver: type[HostDriver] = HostDriver
     sampler: Any
     if scheme.inference == "learner":
-        steps = AsyncSampler if scheme.clock == "async" else HostSampler
-        sampler = partial(CentralSampler, sampler=steps, num_workers=scheme.num_workers, **faults)
+        stepping = AsyncSampler if scheme.clock == "async" else HostSampler
+        sampler = partial(CentralSampler, sampler=stepping, num_workers=scheme.num_workers, **faults)
     else:
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "clock": scheme.clock,
             "pin": scheme.pin,
             "gradients": scheme.gradients == "workers",
@@ -51,7 +52,7 @@ def open_actors(
             "note": note,
             "offset": group.process_id * collecting.num_envs,
         }
-        sampler = partial(ActorPool, num_workers=scheme.num_workers, **given, **faults)
+        sampler = partial(ActorPool, num_workers=scheme.num_workers, **options, **faults)
     if not group.is_alone:
         driver = GroupDriver
     elif scheme.updates == "all_reduced":
@@ -59,15 +60,16 @@ def open_actors(
         driver = AllReducedDriver
     elif scheme.gradients == "workers":
         driver = PartDriver if scheme.clock == "async" else MeanDriver
-    played = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
-    return driver(played, seeds, lambda _, seeds: sampler(collecting, seeds), lag=scheme.lag)
+    evaluated = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
+    return driver(evaluated, seeds, lambda _, seeds: sampler(collecting, seeds), lag=scheme.lag)
 
 
 def make_log_folder(top: Path, *inside: str) -> Path:
-    """A folder of a run, for logs. A link in its place makes way: the run may be a stranger's, and the link lead anywhere."""
-    place = top
-    for place in itertools.accumulate(inside, Path.joinpath, initial=top):
-        if place.is_symlink():
-            place.unlink(missing_ok=True)
-        place.mkdir(parents=True, exist_ok=True)
-    return place
+    """Create a folder of a run for logs. Symbolic links in its place are removed, since the run may come from an untrusted
+    source."""
+    folder = top
+    for folder in itertools.accumulate(inside, Path.joinpath, initial=top):
+        if folder.is_symlink():
+            folder.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder

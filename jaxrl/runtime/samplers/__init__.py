@@ -1,1 +1,1 @@
-"""Samplers: rollouts of environments on the host."""
+"""Samplers: collect rollouts from host environments."""

@@ -1,4 +1,4 @@
-"""Acting in whichever environments are ready, while the others step."""
+"""Asynchronous sampler: acts in the environments that are ready, while the others step."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.types import Agent, Algorithm, Array, EpisodeStatistics, HostStep, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 START = "start"
-"""In the memory of a rollout: with what environments begin it; the parameters' version, and the carry. Its first row alone."""
+"""Name in a rollout's memory for its start: the parameters' version and the carry, one row only."""
 
 
 class AsyncSampler:
     """Acts in the half of the environments that is ready first, while the other half steps.
 
-    Rows are put where they belong by ``env_id``. Fast environments continue while the slowest ends its rollout: their rows are
-    the first of the next one, so ``Rollout.version`` is of the oldest parameters that acted. Those that are through the next
-    rollout as well wait for the others. Which environments are ready is a matter of time: two runs differ. What an environment
-    draws follows from (key, row, env_id), as elsewhere.
+    Rows are stored by ``env_id``. Fast environments continue while the slowest finishes its rollout: their rows are the first of
+    the next one, so ``Rollout.version`` is that of the oldest parameters that acted. Environments that have also finished the
+    next rollout wait for the others. Which environments are ready depends on timing, so two runs differ. Random numbers for an
+    environment are derived from (key, row, env_id), as elsewhere.
     """
 
     def __init__(self, agent: Agent, seed: int | Sequence[int]) -> None:
-        """``seed`` as for ``HostSampler``.
+        """Open and reset the environments.
+
+        Args:
+          seed: as for ``HostSampler``.
 
         Raises:
           TypeError: the environments do not step in the background.
@@ -47,8 +50,8 @@ class AsyncSampler:
         self.metrics = jax.jit(episode_metrics)
         self.watch, self.lanes = Stopwatch(), list[Lane]()
         try:
-            for one in np.atleast_1d(seed):
-                self.lanes.append(Lane(agent, int(one), self.watch))
+            for seed_of_lane in np.atleast_1d(seed):
+                self.lanes.append(Lane(agent, int(seed_of_lane), self.watch))
             for lane in self.lanes:
                 lane.reset()
         except BaseException:
@@ -56,12 +59,12 @@ class AsyncSampler:
             raise
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        each = [policy] if self.single else [jax.tree.map(lambda x, i=i: x[i], policy) for i in range(len(self.lanes))]
-        keys = [self.row_keys(one) for one in ([key] if self.single else key)]
-        versions = [int(one.version) for one in each]
-        while going := [i for i, lane in enumerate(self.lanes) if not lane.is_full]:
-            for i in going:
-                self.lanes[i].turn(partial(self.act, each[i]), keys[i], versions[i])
+        policies = [policy] if self.single else [jax.tree.map(lambda x, i=i: x[i], policy) for i in range(len(self.lanes))]
+        keys = [self.row_keys(k) for k in ([key] if self.single else key)]
+        versions = [int(p.version) for p in policies]
+        while unfinished := [i for i, lane in enumerate(self.lanes) if not lane.is_full]:
+            for i in unfinished:
+                self.lanes[i].turn(partial(self.act, policies[i]), keys[i], versions[i])
         rollouts = [lane.take() for lane in self.lanes]
         metrics = [self.metrics(outcome) for _, outcome in rollouts]
         if self.single:
@@ -74,14 +77,14 @@ class AsyncSampler:
 
 
 class Lane:
-    """The environments of one seed, each at a row of its own."""
+    """Environments of one seed, each at its own row."""
 
     def __init__(self, agent: Agent, seed: int, watch: Stopwatch) -> None:
         self.watch = watch
         self.env, self.num_envs, self.num_rows = host_env(agent), agent.num_envs, agent.rollout_length
         self.envs: Any = open_envs(self.env, self.num_envs, [seed], batch_size=self.num_envs // 2)
         self.in_any_parts = takes_batch_size(self.env)
-        """Whether rows may begin in any half of the environments, or only in those together that a ``recv`` gave."""
+        """Whether any half of the environments may begin rows together, or only those that one ``recv`` returned."""
         if not can_send(self.envs):
             self.envs.close()
             raise not_in_background(agent, "async")
@@ -89,11 +92,11 @@ class Lane:
         self.done, self.episode = np.zeros(self.num_envs, bool), no_episode(self.num_envs)
         self.carry = agent.algorithm.initial_carry(self.num_envs)
         self.at = np.zeros(self.num_envs, int)
-        """Of each environment the row that comes next, counted from the start of the rollout that is collected."""
+        """Next row of each environment, counted from the start of the current rollout."""
         self.ready: list[tuple[np.ndarray, StepInput]] = []
-        """Environments that a ``recv`` gave together, and what the policy sees there."""
+        """Environments that one ``recv`` returned together, with the next inputs of the policy."""
         self.buffers: list[RolloutBuffer] = []
-        """Of that rollout, and of those that fast environments are in already."""
+        """Memory of the current rollout, and of later ones that fast environments have reached."""
 
     def reset(self) -> None:
         inputs = first_input(_copy(self.envs.reset()), self.env.action_space, self.num_envs)
@@ -102,29 +105,30 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        """Whether all environments are through the rollout."""
+        """Whether all environments have finished the rollout."""
         return bool((self.at >= self.num_rows).all())
 
     def turn(self, act: Any, keys: Key, version: int) -> None:
-        """Act in environments that are ready, and wait until some are again."""
-        for env_id, now in self._half_to_begin() if self.in_any_parts else self._parts_to_begin():
-            self._begin(act, keys, version, env_id, now)
+        """Act in ready environments, then wait until some are ready again."""
+        for env_id, inputs in self._half_to_begin() if self.in_any_parts else self._parts_to_begin():
+            self._begin(act, keys, version, env_id, inputs)
         with self.watch("environments"):
             ready, reached = self.envs.recv()
         self._receive(ready, reached)
 
     def _parts_to_begin(self) -> list[tuple[np.ndarray, StepInput]]:
-        """Ready parts, but for those with an environment that is through the next rollout. A part with one that is not through
-        this rollout never waits: nothing else would bring that one further."""
-        through = [self.at[env_id] // self.num_rows for env_id, _ in self.ready]
-        waits = [bool((rollouts >= 2).any() and (rollouts >= 1).all()) for rollouts in through]
+        """Return the ready parts, except those with an environment that has finished the next rollout. A part with an
+        environment that has not finished this rollout never waits, since that environment advances only with its part."""
+        finished = [self.at[env_id] // self.num_rows for env_id, _ in self.ready]
+        waits = [bool((rollouts >= 2).any() and (rollouts >= 1).all()) for rollouts in finished]
         begin = [part for part, wait in zip(self.ready, waits, strict=True) if not wait]
         self.ready = [part for part, wait in zip(self.ready, waits, strict=True) if wait]
         return begin
 
     def _half_to_begin(self) -> list[tuple[np.ndarray, StepInput]]:
-        """All ready parts. Where one of their environments is through the next rollout, nothing until the others are ready too,
-        and then the half of all that is least far: a fast one would get ever further ahead in the company of slow ones."""
+        """Return all ready parts. If one of their environments has finished the next rollout, wait until all are ready, then
+        return the half that is least advanced. Otherwise a fast environment grouped with slow ones would run ever further
+        ahead."""
         if not any((self.at[env_id] >= 2 * self.num_rows).any() for env_id, _ in self.ready):
             begin, self.ready = self.ready, []
             return begin
@@ -136,12 +140,12 @@ class Lane:
         self.ready = halves[1:]
         return halves[:1]
 
-    def _begin(self, act: Any, keys: Key, version: int, env_id: np.ndarray, now: StepInput) -> None:
+    def _begin(self, act: Any, keys: Key, version: int, env_id: np.ndarray, inputs: StepInput) -> None:
         ahead, row = (x.astype(np.int32) for x in np.divmod(self.at[env_id], self.num_rows))
         with self.watch("inference"):
-            self.carry, before, action, extras = act(self.carry, now, env_id, keys, row, ahead)
+            self.carry, before, action, extras = act(self.carry, inputs, env_id, keys, row, ahead)
             self.action[env_id] = action = np.asarray(action)
-        check_seen(self.env, now.obs, action, env_id)
+        check_seen(self.env, inputs.obs, action, env_id)
         with self.watch("environments"):
             self.envs.send(action, None if len(env_id) == self.num_envs else env_id)
         self._write(ACTED, self.at[env_id], env_id, (action, extras))
@@ -150,7 +154,7 @@ class Lane:
             self._write(START, self.at[env_id][first], env_id[first], start)
 
     def take(self) -> tuple[Rollout, StepOutcome]:
-        """The rollout that is full."""
+        """Return the completed rollout."""
         buffer = self.buffers.pop(0)
         self.at -= self.num_rows
         version, carry = buffer.read(START, (0,))
@@ -177,45 +181,45 @@ class Lane:
         self._see(env_id, inputs._replace(obs=_copy(inputs.obs)))
 
     def _see(self, env_id: np.ndarray, inputs: StepInput) -> None:
-        """What the policy sees next: before a row, and after the last one of a rollout, too."""
+        """Store the next inputs of the policy, also as those after a rollout's last row."""
         check_mask(self.env, inputs.obs, self.done[env_id], env_id)
         at = self.at[env_id]
         self._write(INPUTS, at, env_id, inputs)
-        if (last := (at % self.num_rows == 0) & (at > 0)).any():
-            self._write(INPUTS, at[last] - 1, env_id[last], jax.tree.map(lambda x: x[last], inputs), after=1)
+        if (at_end := (at % self.num_rows == 0) & (at > 0)).any():
+            self._write(INPUTS, at[at_end] - 1, env_id[at_end], jax.tree.map(lambda x: x[at_end], inputs), after=1)
         self.ready.append((env_id, inputs))
 
     def _write(self, name: str, at: np.ndarray, env_id: np.ndarray, rows: PyTree, after: int = 0) -> None:
-        """Put rows [n, ...] where they belong, or so many rows ``after``."""
+        """Store rows [n, ...] at their places, shifted by ``after`` rows."""
         ahead, row = np.divmod(at, self.num_rows)
         for i in np.unique(ahead):
             while len(self.buffers) <= i:
                 self.buffers.append(RolloutBuffer((), self.num_rows, self.num_envs))
-            these = ahead == i
-            part = jax.tree.map(lambda x, these=these: np.asarray(x)[these], rows)
-            self.buffers[i].write(name, (row[these] + after, env_id[these]), part, more_rows=int(name == INPUTS))
+            mask = ahead == i
+            part = jax.tree.map(lambda x, mask=mask: np.asarray(x)[mask], rows)
+            self.buffers[i].write(name, (row[mask] + after, env_id[mask]), part, more_rows=int(name == INPUTS))
 
 
 def _act(
     algorithm: Algorithm,
     policy: Policy,
     carry: PyTree,
-    now: StepInput,
+    inputs: StepInput,
     env_id: Array,
     keys: Key,
     row: Array,
     ahead: Array,
 ) -> tuple[PyTree, PyTree, Array, PyTree]:
-    """Acts in some environments, each in a row of its own: ``(carry of all, carry of these before, action, extras)``.
+    """Act in some environments, each at its own row; return ``(carry of all, carry of these before, action, extras)``.
 
-    The rows of a rollout have the keys that they have elsewhere; those of the rollouts ``ahead`` of it, whose keys are not known
-    yet, have keys folded from them, by numbers that no environment has.
+    Rows of the current rollout use the same keys as in other samplers. The keys of later rollouts (``ahead`` > 0) are not known
+    yet. They are folded from the current ones with -ahead, a number that no environment has.
     """
     plain, folded = keys[row], jax.vmap(jax.random.fold_in)(keys[row], -ahead)
     words = jnp.where(ahead[:, None] == 0, jax.random.key_data(plain), jax.random.key_data(folded))
-    own = jax.random.wrap_key_data(words, impl=jax.random.key_impl(keys))
+    act_keys = jax.random.wrap_key_data(words, impl=jax.random.key_impl(keys))
     before = jax.tree.map(lambda x: jnp.asarray(x)[env_id], carry)
-    after, action, extras = algorithm.act(policy, before, now, env_id, own, explore=True)
+    after, action, extras = algorithm.act(policy, before, inputs, env_id, act_keys, explore=True)
     carry = jax.tree.map(lambda x, new: jnp.asarray(x).at[env_id].set(new), carry, after)
     return carry, before, action, extras
 

@@ -24,11 +24,11 @@ TOLERANT = "use a rule with replay, or one that corrects for them, as PPO and IM
 
 
 def check_sampler(agent: Agent, name: str) -> str:
-    """Refuse a sampler that is unknown, or that cannot serve the agent.
+    """Refuse a sampler that is unknown, or that the agent cannot use.
 
     Raises:
-      ValueError: there is no such sampler; the environments are in JAX, or cannot be halved; or the rule takes rollouts for its
-        policy's own.
+      ValueError: there is no such sampler; the environments are in JAX, or cannot be halved; or the algorithm requires rollouts
+        of its current policy.
     """
     if not isinstance(name, str) or name not in SAMPLERS:
         raise unknown("sampler", name, list(SAMPLERS))
@@ -50,11 +50,11 @@ def check_sampler(agent: Agent, name: str) -> str:
 
 
 def check_overlap(agent: Agent, overlap: bool) -> bool:
-    """Refuse to collect while learning where that is done in one program, or where the rule takes rollouts for its policy's own.
+    """Refuse ``overlap`` for environments in JAX, and for algorithms that require rollouts of their current policy.
 
     Raises:
-      TypeError: ``overlap`` is no switch.
-      ValueError: it is on, and the agent cannot do it.
+      TypeError: ``overlap`` is not a bool.
+      ValueError: it is True, and the agent does not support it.
     """
     check_switches(overlap=overlap)
     if not overlap:

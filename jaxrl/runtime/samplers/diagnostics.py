@@ -1,4 +1,4 @@
-"""How a run on host environments spends its time, and how old its data are."""
+"""Metrics of runs on host environments: time per part, policy lag, gradient staleness, replay ratio."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import numpy as np
 from jaxrl.types import Agent, Array, Max, Mean, Metrics
 
 PARTS = ("environments", "inference", "learning", "waiting")
-"""What time is spent on: environments, stepped or waited for; acting; learning; waiting for what another thread collects."""
+"""Parts of the run time: stepping or waiting for environments; acting; learning; waiting for another thread to collect."""
 
 LAG, MOST_LAG, STALENESS = "charts/policy_lag", "charts/policy_lag_max", "charts/gradient_staleness"
 RESTARTS = "charts/worker_restarts"
 UPDATES, REPLAY_RATIO = "charts/updates_per_second", "charts/replay_ratio"
 TIMED = (UPDATES, *(f"time/{part}" for part in PARTS))
-"""Log keys of what a clock says."""
+"""Log keys of measurements that depend on a clock."""
 
 LOGGED = (LAG, MOST_LAG, REPLAY_RATIO, *TIMED)
-"""Log keys of runs on host environments, besides those of all runs."""
+"""Log keys of runs on host environments, in addition to those of all runs."""
 
 OF_WORKERS = (RESTARTS, STALENESS)
-"""Those of runs with worker processes; the second where workers compute gradients."""
+"""Log keys of runs with worker processes; the second if workers compute gradients."""
 
 
 class WorkerState(NamedTuple):
-    """What a run shows of a worker process."""
+    """Statistics of a worker process, shown by the run."""
 
     steps_per_second: float
-    """While it collects: rows, over its environments of all seeds."""
+    """Rows over its environments of all seeds, per second of collecting."""
     lag: float
-    """How many updates older than the newest parameters those were by which it acted; mean over its rollouts and seeds."""
+    """Age of the parameters that it acted with, in updates behind the newest; mean over its rollouts and seeds."""
     restarts: int
 
 
@@ -53,33 +53,33 @@ class Stopwatch:
             self.seconds[part] += time.perf_counter() - start
 
 
-def policy_lag(now: Array, rollout: Array) -> Metrics:
-    """How many updates older than those that learn the parameters are that acted.
+def policy_lag(version: Array, rollout: Array) -> Metrics:
+    """Return the age of the parameters that acted, in updates behind the parameters that learn.
 
     Args:
-      now: i32[], the version of the parameters that learn.
+      version: i32[], version of the parameters that learn.
       rollout: i32[B], ``Rollout.version``.
     """
-    lag = (now - rollout).astype(jnp.float32)
+    lag = (version - rollout).astype(jnp.float32)
     return {LAG: Mean(lag.sum(), jnp.full((), lag.size, jnp.int32)), MOST_LAG: Max(lag.max())}
 
 
-def gradient_staleness(now: Array, then: Array) -> Metrics:
-    """How many updates older than those that it is applied to the parameters are of which a gradient is.
+def gradient_staleness(version: Array, used: Array) -> Metrics:
+    """Return the age of the parameters that a gradient was computed with, in updates, when it is applied.
 
     Args:
-      now: i32[], the version of those that it is applied to.
-      then: i32[B], of those of which it is.
+      version: i32[], version of the parameters that it is applied to.
+      used: i32[B], versions of the parameters that it was computed with.
     """
-    return {STALENESS: policy_lag(now, then)[LAG]}
+    return {STALENESS: policy_lag(version, used)[LAG]}
 
 
 def timed(agent: Agent, metrics: Metrics, spent: Mapping[str, float], seconds: float, iterations: int) -> Metrics:
-    """What so many iterations took, of each seed: [num_seeds], as ``metrics`` are.
+    """Return speed, replay ratio and shares of time of these iterations, per seed: [num_seeds], as in ``metrics``.
 
     Args:
       spent: seconds, by ``PARTS``.
-      seconds: that passed.
+      seconds: elapsed time.
     """
     shape, settings = np.shape(metrics[LAG].sum), agent.spec.get("settings", {})  # type: ignore[union-attr]
     gradients = metrics.get("losses/grad_norm")

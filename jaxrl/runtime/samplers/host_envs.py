@@ -1,4 +1,4 @@
-"""Opening host environments, those of several seeds as one batch. Imports no jax."""
+"""Open host environments; those of several seeds form one batch. Does not import jax."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 
 def can_send(envs: HostEnvs) -> bool:
-    """Whether environments step in the background: see ``jaxrl.types.HostEnvs``."""
+    """Whether environments step in the background; see ``jaxrl.types.HostEnvs``."""
     return getattr(envs, "in_background", hasattr(envs, "send") and hasattr(envs, "recv"))
 
 
 def begun_anew(envs: HostEnvs) -> np.ndarray | bool:
-    """In which environments the last row is that of a reset which nobody asked for: see ``jaxrl.types.HostEnvs``."""
-    tell = getattr(envs, "begun_anew", None)
-    return False if tell is None else np.asarray(tell(), bool)
+    """Return the mask of environments whose last row is an unrequested reset; see ``jaxrl.types.HostEnvs``."""
+    ask = getattr(envs, "begun_anew", None)
+    return False if ask is None else np.asarray(ask(), bool)
 
 
 def takes_batch_size(env: HostEnv) -> bool:
-    """Whether its batches give as many rows at once as they are opened for: see ``jaxrl.types.HostEnvs``."""
+    """Whether ``recv`` returns as many rows as requested on opening; see ``jaxrl.types.HostEnvs``."""
     return "batch_size" in inspect.signature(env.open).parameters
 
 
 class Pending:
-    """A row of all environments of a batch, between the actions and what comes of them."""
+    """One row of all environments of a batch, between sending actions and receiving results."""
 
     def __init__(self, envs: HostEnvs) -> None:
         self._envs: Any = envs
@@ -39,13 +39,13 @@ class Pending:
         self._action: np.ndarray | None = None
 
     def send(self, action: np.ndarray) -> None:
-        """Begin the row, where that returns before it is done."""
+        """Begin the row, in the background if the environments can."""
         self._action = action
         if self._sends:
             self._envs.send(action)
 
     def recv(self) -> HostStep:
-        """The row, in the order of the environments."""
+        """Return the row, in the order of the environments."""
         action, self._action = self._action, None
         assert action is not None
         if not self._sends:
@@ -75,11 +75,11 @@ def open_envs(
     evaluation: bool = False,
     batch_size: int | None = None,
 ) -> HostEnvs:
-    """``num_envs`` environments of each seed, one seed's after the other's, which are what they are where it is alone.
+    """Open ``num_envs`` environments of each seed, ordered by seed. Each seed's environments are the same as when opened alone.
 
     Args:
-      evaluation: open the form that is scored.
-      batch_size: how many rows ``recv`` shall give, where ``open`` leaves a choice.
+      evaluation: open the variant for evaluation.
+      batch_size: rows per ``recv``, if ``open`` takes this argument.
     """
     parts: list[HostEnvs] = []
     try:
@@ -92,7 +92,7 @@ def open_envs(
 
 
 def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: bool, batch_size: int | None) -> HostEnvs:
-    """An ``open`` that takes no ``first_id`` serves where that is 0."""
+    """Open the environments of one seed. ``open`` may lack ``first_id`` if that is 0."""
     start: Any = env.open_eval if evaluation and env.open_eval else env.open
     takes = inspect.signature(start).parameters if first_id or batch_size else {}
     options = {"batch_size": batch_size} if "batch_size" in takes else {}
@@ -107,13 +107,13 @@ def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: boo
 
 
 class Pools:
-    """Pools of ``num_envs`` environments each as one batch, [len(pools) · num_envs]: see ``jaxrl.types.HostEnvs``."""
+    """Several pools of ``num_envs`` environments each as one batch, [len(pools) · num_envs]; see ``jaxrl.types.HostEnvs``."""
 
     def __init__(self, pools: Sequence[HostEnvs], num_envs: int) -> None:
         self._pools, self._num_envs = list(pools), num_envs
         self._rows = [Pending(pool) for pool in pools]
         self._asked = [True] * len(pools)
-        """Which of them did something last."""
+        """Pools that took part in the last step or reset."""
         self.in_background = all(map(can_send, pools))
         if all(hasattr(pool, "reset_where") for pool in pools):
             self.reset_where = self._reset_where
@@ -121,19 +121,19 @@ class Pools:
     def begun_anew(self) -> np.ndarray:
         """See ``jaxrl.types.HostEnvs``."""
         each = [asked and begun_anew(pool) for asked, pool in zip(self._asked, self._pools, strict=True)]
-        return np.concatenate([np.broadcast_to(one, self._num_envs) for one in each])
+        return np.concatenate([np.broadcast_to(mask, self._num_envs) for mask in each])
 
     def reset(self) -> PyTree:
         return _join([pool.reset() for pool in self._pools])
 
     def send(self, action: np.ndarray) -> None:
-        """Begin a row in all pools that can."""
+        """Begin a row in all pools that step in the background."""
         self._asked = [True] * len(self._pools)
         for row, part in zip(self._rows, self._split(action), strict=True):
             row.send(part)
 
     def recv(self) -> tuple[np.ndarray, HostStep]:
-        """The row of all of them."""
+        """Return the row of all pools."""
         return np.arange(len(self._pools) * self._num_envs), _join([row.recv() for row in self._rows])
 
     def step(self, action: np.ndarray) -> HostStep:
@@ -157,7 +157,7 @@ class Pools:
 
 
 def close_envs(env: HostEnv, envs: HostEnvs) -> None:
-    """Release environments that ``open_envs`` gave. Nothing comes after it, so what fails there is only reported."""
+    """Close environments opened by ``open_envs``. Errors are only reported, since no result depends on them."""
     try:
         envs.close()
     except Exception as error:
@@ -170,7 +170,7 @@ def _join(parts: Sequence[Any]) -> Any:
 
 
 def _close(pools: Sequence[HostEnvs]) -> None:
-    """All of them, whatever one of them says to that."""
+    """Close all pools, even if one raises; then raise the first error."""
     errors: list[Exception] = []
     for pool in pools:
         try:

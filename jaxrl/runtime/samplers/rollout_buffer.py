@@ -1,4 +1,4 @@
-"""The memory of a rollout that is collected on the host."""
+"""Memory of a rollout that is collected on the host."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ import numpy as np
 from jaxrl.types import PyTree
 
 Index = tuple[Any, ...]
-"""Which rows of which environments: what indexes the first axes of the arrays."""
+"""Index of rows and environments, for the leading axes of the arrays."""
 
 
 class RolloutBuffer:
-    """Arrays of one rollout, [*lead, T, B, ...], into which rows are written as they come.
+    """Arrays of one rollout, [*lead, T, B, ...], filled row by row.
 
-    Unless they are given, they are allocated for each rollout, and each place is written once. Arrays that serve a second time
-    have to wait until nobody reads them any more, and that is not known here: JAX takes an aligned array of NumPy's on a CPU as
-    it is, without a copy, and may compute with it after the call has returned; and a rollout is its caller's, who may keep it.
+    Unless memory is passed in, each rollout gets newly allocated arrays, and each element is written once. Reusing them would be
+    unsafe, since their readers are not known here: on a CPU, JAX uses aligned NumPy arrays without a copy and may still compute
+    with them after the call has returned; and the caller may keep the rollout.
     """
 
     def __init__(self, lead: tuple[int, ...], num_rows: int, num_envs: int, arrays: Mapping[str, PyTree] | None = None) -> None:
-        """``arrays``: memory that is there already, by the names of what is written."""
+        """Initialize the buffer.
+
+        Args:
+          arrays: existing memory, by the names used in ``write``.
+        """
         self._lead, self._shape = lead, (num_rows, num_envs)
         self._arrays: dict[str, PyTree] = dict(arrays or {})
 
     def write(self, name: str, index: Index, tree: PyTree, more_rows: int = 0) -> None:
-        """Put arrays [*lead, B, ...] of some environments where ``index`` says. The first of a name says what there will be.
+        """Write arrays [*lead, B, ...] of some environments at ``index``. The first write of a name defines shapes and dtypes.
 
         Args:
-          more_rows: how many rows are kept beyond those of the rollout.
+          more_rows: rows kept in addition to those of the rollout.
         """
         if name not in self._arrays:
             num_rows, num_envs = self._shape
@@ -42,7 +46,7 @@ class RolloutBuffer:
             array[index] = x
 
     def blank(self, name: str, index: Index) -> None:
-        """Zeros, in memory that is there."""
+        """Fill existing memory with zeros."""
 
         def clear(array: np.ndarray) -> None:
             array[index] = 0
@@ -50,5 +54,5 @@ class RolloutBuffer:
         jax.tree.map(clear, self._arrays[name])
 
     def read(self, name: str, index: Index = ()) -> Any:
-        """What was written there: views, which nothing writes into any more."""
+        """Return views of the arrays of this name, which are not written to any more."""
         return jax.tree.map(lambda x: x[index], self._arrays[name])

@@ -1,4 +1,4 @@
-"""Samplers: what collects rollouts on the host, for a learner that does not know how."""
+"""Samplers: interface of rollout collection on the host, and the default, ``HostSampler``."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ from jaxrl.xla.seed_axis import over_seeds
 
 
 class Sampler(Protocol):
-    """Collects rollouts for the learners of a run's seeds, the warm-up's included, in environments of its own.
+    """Collects rollouts, including those of the warm-up, in its own environments for the learners of a run's seeds.
 
-    What it takes and gives has the leading axis [num_seeds]. Where the environments stand is no part of a run's state: a run that
-    goes on makes another sampler, with other seeds.
+    Arguments and results have the leading axis [num_seeds]. The states of the environments are not part of the run's state: a
+    resumed run creates another sampler, with other seeds.
     """
 
     def collect(self, policy: Policy, key: Key, /) -> tuple[Rollout, Metrics]:
-        """One rollout, that of ``rollout.collect`` for this ``policy`` and the iteration's ``key``, and its episodes' metrics."""
+        """Collect one rollout as ``rollout.collect`` does for this ``policy`` and the iteration's ``key``; return it with
+        episode metrics."""
 
     def close(self) -> None:
-        """Release the environments. Nothing is called afterwards."""
+        """Release the environments. No method is called afterwards."""
 
-    # One that knows what it spends its time on has a `watch`, a Stopwatch.
+    # Optional attribute: `watch`, a Stopwatch, if the sampler times its parts.
 
 
 SamplerFn = Callable[[Agent, Sequence[int]], Sampler]
-"""Starts to sample for an agent, with seeds: their environments are seeded, and begin."""
+"""Creates a sampler for an agent and seeds: opens environments with these seeds and resets them."""
 
 
 INPUTS, ACTED, CAME = "inputs", "acted", "came"
-"""In the memory of a rollout: what the policy saw, with one row more; what it did, with extras; and what came of it."""
+"""Names in a rollout's memory: policy inputs, with one additional row; actions, with extras; outcomes."""
 
 
 class EnvGroup:
-    """Environments that step together: the same ones of each seed's, [*lead, B] in ``part`` of a rollout's."""
+    """Environments that step together: the same ones for each seed, [*lead, B], covering ``part`` of a rollout's
+    environments."""
 
     def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int, part: slice, watch: Stopwatch) -> None:
         self.watch = watch
@@ -56,41 +58,41 @@ class EnvGroup:
         self.carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (*self.lead, *x.shape)), carry)
 
     def reset(self) -> None:
-        """Begin: ``now`` is what the policy sees next."""
+        """Reset the environments; ``now`` is the next input of the policy."""
         self.envs.reset()
         self.now = self._of_seeds(self.envs.input)
 
     def begin(self, act: Callable[..., Any], buffer: RolloutBuffer, t: int, policy: Policy, keys: Key) -> None:
-        """Act in row t, and let the environments step."""
+        """Act in row t, and start stepping the environments."""
         with self.watch("inference"):
-            now = buffer.read(INPUTS, self.row(t))
-            self.carry, action, extras = act(policy, self.carry, now, self.env_id, keys, np.int32(t))
+            inputs = buffer.read(INPUTS, self.row(t))
+            self.carry, action, extras = act(policy, self.carry, inputs, self.env_id, keys, np.int32(t))
             action = np.asarray(action)
         with self.watch("environments"):
             self.envs.send(action.reshape(-1, *action.shape[len(self.lead) + 1 :]))
         buffer.write(ACTED, self.row(t), (action, extras))
 
     def finish(self, buffer: RolloutBuffer, t: int) -> None:
-        """What came of row t. It is written down before the environments step again, so nothing of theirs has to be copied."""
+        """Store the outcome of row t. It is stored before the environments step again, so their arrays need not be copied."""
         with self.watch("environments"):
-            outcome = self.envs.recv(keep=lambda given: given)
+            outcome = self.envs.recv(keep=lambda arrays: arrays)
         buffer.write(CAME, self.row(t), self._of_seeds(outcome))
         buffer.write(INPUTS, self.row(t + 1), self._of_seeds(self.envs.input))
 
     def row(self, t: int) -> Index:
-        """Where row t is in a rollout's memory."""
+        """Return the index of row t in a rollout's memory."""
         return (*(slice(None) for _ in self.lead), t, self.part)
 
     def _of_seeds(self, batch: PyTree) -> Any:
-        """What the environments of all seeds give in one batch, with the axis of seeds."""
+        """Reshape a batch over the environments of all seeds to have an axis of seeds."""
         return jax.tree.map(lambda x: np.asarray(x).reshape(*self.lead, self.num_envs, *x.shape[1:]), batch)
 
 
 class HostSampler:
-    """Samples in this process, with NumPy between the calls of ``act``, which acts for all seeds at once.
+    """Samples in this process, with NumPy between calls of ``act``, which acts for all seeds at once.
 
-    All environments step together, or two halves of them in turn: then the policy acts in one while the other steps. The rollouts
-    are the same.
+    All environments step together, or two halves in turn: the policy acts in one half while the other steps. The rollouts are
+    the same.
     """
 
     def __init__(
@@ -104,12 +106,12 @@ class HostSampler:
     ) -> None:
         """
         Args:
-          seed: of one learner, or of several: then all that is taken and given has a leading axis for them.
-          first_id: ``num_envs`` environments (default: the agent's) of each seed, of which the first is its number ``first_id``.
-          num_groups: 2 for halves; ``num_envs`` is even then.
+          seed: seed of one learner, or seeds of several: then arguments and results have a leading axis for them.
+          first_id: index, among the environments of each seed, of the first of the ``num_envs`` (default: the agent's) opened.
+          num_groups: 2 for halves; ``num_envs`` must then be even.
 
         Raises:
-          TypeError: halves of environments that do not step in the background.
+          TypeError: halves are requested of environments that do not step in the background.
         """
         self.lead: tuple[int, ...] = np.shape(seed)[:1]
         over = over_seeds(*self.lead or (None,))
@@ -144,7 +146,7 @@ class HostSampler:
     def fill(
         self, buffer: RolloutBuffer, policy: Policy, key: Key, first: int = 0, on_row: Callable[[], object] = lambda: None
     ) -> PyTree:
-        """Collect into a rollout's memory: the carry before its row ``first``, [*lead, B], with which the environments go on.
+        """Collect into a rollout's memory, from row ``first`` on; return the carry before that row, [*lead, B].
 
         Args:
           on_row: called after each row.
@@ -161,7 +163,7 @@ class HostSampler:
         for group in self.groups:
             if first < self.num_rows:
                 group.finish(buffer, self.num_rows - 1)
-            # A copy, where the memory may serve again.
+            # A copy, since the memory may be reused.
             group.now = jax.tree.map(np.array, buffer.read(INPUTS, group.row(self.num_rows)))
         return first_carry
 
@@ -170,13 +172,13 @@ class HostSampler:
             group.envs.close()
 
     def _carry(self) -> PyTree:
-        """Of all environments."""
+        """Return the carry of all environments."""
         first, *others = (group.carry for group in self.groups)
         return jax.tree.map(lambda *x: np.concatenate(x, len(self.lead)), first, *others) if others else first
 
 
 def not_in_background(agent: Agent, sampler: str) -> TypeError:
-    """The error for environments that have no ``send`` and ``recv``."""
+    """Return the error for environments without ``send`` and ``recv``."""
     return TypeError(
         f"sampler={sampler!r} needs environments that step in the background, and {agent.env.name} does not: use sampler='sync', "
         "or batches with send and recv (see jaxrl.types.HostEnvs), as envpool's are, and gymnasium's with num_workers=2 or more"
@@ -184,24 +186,24 @@ def not_in_background(agent: Agent, sampler: str) -> TypeError:
 
 
 def host_env(agent: Agent) -> HostEnv:
-    """The agent's environment, if it runs on the host."""
+    """Return the agent's environment; raise TypeError if it does not run on the host."""
     if not isinstance(agent.env, HostEnv):
         raise TypeError(f"{agent.env.name} is a pure environment: agent.step collects and learns in one program")
     return agent.env
 
 
 def row_keys(key: Key, num_rows: int) -> Key:
-    """The keys with which rows act: the first of each row's three in ``rollout.collect``."""
+    """Return the keys for acting, one per row: the first of each row's three in ``rollout.collect``."""
     return jax.random.split(key, (num_rows, 3))[:, 0]
 
 
 def _act(
-    algorithm: Algorithm, policy: Policy, carry: PyTree, now: StepInput, env_id: Array, keys: Key, t: Array
+    algorithm: Algorithm, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, keys: Key, t: Array
 ) -> tuple[PyTree, Array, PyTree]:
-    """Acts on row t with its key."""
-    return algorithm.act(policy, carry, now, env_id, keys[t], explore=True)
+    """Act in row t with its key."""
+    return algorithm.act(policy, carry, inputs, env_id, keys[t], explore=True)
 
 
 def stack(trees: Sequence[PyTree]) -> Any:
-    """Trees of one structure as one, with a new first axis, in NumPy."""
+    """Stack trees of the same structure along a new first axis, in NumPy."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)

@@ -1,4 +1,4 @@
-"""Running host environments, a row at a time: what ``rollout.advance`` is for pure ones. Imports no jax."""
+"""Step host environments row by row, as ``rollout.advance`` does for pure ones. Does not import jax."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _copy(arrays: PyTree) -> PyTree:
 
 
 class Stepper:
-    """Running host environments, and where their episodes stand.
+    """Running host environments, and the state of their episodes.
 
-    What they give is copied as it comes, since an environment may write the next row into the same arrays. Episodes end at
+    Arrays are copied on receipt, since an environment may write the next row into the same memory. Episodes end at
     ``max_episode_steps``, whether or not the environments know that limit.
     """
 
@@ -31,8 +31,8 @@ class Stepper:
     ) -> None:
         """
         Args:
-          seed: of the environments; of several seeds there are ``num_envs`` environments each, one seed's after the other's.
-          evaluation: open the form that is scored. Only first episodes count there, so none is begun anew at the limit.
+          seed: seed or seeds of the environments; with several, ``num_envs`` environments for each, ordered by seed.
+          evaluation: open the variant for evaluation. Only first episodes count there, so none is restarted at the limit.
         """
         seeds = [seed] if isinstance(seed, int | np.integer) else seed
         self._env, self._evaluation = env, evaluation
@@ -42,7 +42,7 @@ class Stepper:
         self._row = Pending(self._envs)
         self.done = np.zeros(num_envs, bool)
         self._cut = self.done
-        """Which episodes ended at a limit that the environments do not know of, so that they must be told to reset."""
+        """Mask of episodes that ended at a limit unknown to the environments, which must therefore be reset explicitly."""
         self.episode = no_episode(num_envs)
 
     @property
@@ -51,7 +51,7 @@ class Stepper:
         return can_send(self._envs)
 
     def reset(self) -> None:
-        """Begin all episodes: ``input`` is then that of their first rows."""
+        """Start all episodes; ``input`` is then that of their first rows."""
         self.input = first_input(_copy(self._envs.reset()), self._env.action_space, len(self.done))
         check_mask(self._env, self.input.obs, self.done, self._env_id)
 
@@ -59,19 +59,19 @@ class Stepper:
         """Execute one row; ``input``, ``done`` and ``episode`` are then those after it.
 
         Args:
-          keep: what becomes of the arrays that the environments give, which may hold the next row after the next step.
+          keep: applied to the environments' arrays, which the next step may overwrite.
         """
         self.send(action)
         return self.recv(keep)
 
     def send(self, action: np.ndarray) -> None:
-        """Begin a row, which ``recv`` ends; meanwhile the environments step, where they do so in the background."""
+        """Begin a row, to be completed by ``recv``. Environments that step in the background do so in between."""
         self._action = action
         check_seen(self._env, self.input.obs, action, self._env_id)
         self._row.send(action)
 
     def recv(self, keep: Callable[[PyTree], PyTree] = _copy) -> StepOutcome:
-        """The row that was begun, as ``step`` gives it."""
+        """Return the row begun by ``send``, as ``step`` does."""
         reached, action = self._row.recv(), self._action
         check_flags(self._env, reached)
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
@@ -87,7 +87,7 @@ class Stepper:
         return row
 
     def render(self) -> np.ndarray:
-        """Pictures of where the environments stand, of those that ``HostEnv.open_render`` opened."""
+        """Return images of the current states, for environments opened by ``HostEnv.open_render``."""
         envs: Any = self._envs
         return np.asarray(envs.render())
 
@@ -95,7 +95,7 @@ class Stepper:
         close_envs(self._env, self._envs)
 
     def _begin_anew(self, obs: PyTree) -> PyTree:
-        """Reset the environments that do not know that their episodes were cut: ``obs`` with their first observations."""
+        """Reset the environments that do not know that their episodes were cut; return ``obs`` with their first observations."""
         reset_where = getattr(self._envs, "reset_where", None)
         if reset_where is None:
             raise RuntimeError(
@@ -103,22 +103,22 @@ class Stepper:
                 "in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
             )
         new_obs = reset_where(self._cut)
-        mask: Any = self._cut | begun_anew(self._envs)  # another process may have taken the place of theirs
+        mask: Any = self._cut | begun_anew(self._envs)  # their worker process may have been replaced
         return tree.map_structure(lambda new, old: np.where(expand_mask(mask, old), new, old), new_obs, obs)
 
 
 def check_flags(env: HostEnv, reached: HostStep) -> None:
-    """Refuse what says nothing about the ends of episodes, such as None, whose truth would pass for an answer."""
+    """Refuse values that do not say whether episodes end, such as None, which would count as False."""
     shape = np.shape(reached.reward)
     for name in ("terminated", "truncated"):
         flags = np.asarray(getattr(reached, name))
         if flags.dtype.kind not in "biu" or flags.shape != shape:
-            what = f"{flags.dtype}{list(flags.shape)}" if flags.ndim else repr(getattr(reached, name))
-            raise EnvironmentFailed(f"{env.name}: step gave {name}={what}; it must be an array bool{list(shape)}")
+            shown = f"{flags.dtype}{list(flags.shape)}" if flags.ndim else repr(getattr(reached, name))
+            raise EnvironmentFailed(f"{env.name}: step gave {name}={shown}; it must be an array bool{list(shape)}")
 
 
 def check_seen(env: HostEnv, obs: PyTree, action: np.ndarray, env_id: np.ndarray) -> None:
-    """Blame the environment, and not the policy, for an action that is NaN where the observation was."""
+    """Blame the environment, not the policy, for a NaN action if the observation was NaN."""
     if action.dtype.kind != "f" or np.isfinite(action).all():
         return
     lost = ~np.isfinite(action).reshape(len(action), -1).all(1)
@@ -133,7 +133,8 @@ def check_seen(env: HostEnv, obs: PyTree, action: np.ndarray, env_id: np.ndarray
 
 
 def check_mask(env: HostEnv, obs: PyTree, done: np.ndarray, env_id: np.ndarray) -> None:
-    """Refuse a mask that leaves no action to an episode that goes on: a compiled policy cannot, and would break it."""
+    """Refuse a mask that forbids all actions in an unfinished episode. A compiled policy cannot report this and would
+    diverge."""
     nothing: Any = nothing_allowed(obs, env.action_space)
     if nothing is not None and (nothing & ~done).any():
         where = np.unique(env_id[nothing & ~done])

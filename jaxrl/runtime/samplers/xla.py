@@ -1,4 +1,4 @@
-"""Collecting a whole rollout in one compiled program, which steps host environments from within."""
+"""Compiled sampler: collects a whole rollout in one program, which steps host environments itself."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from jaxrl.xla.seed_axis import over_seeds
 
 
 class Standing(NamedTuple):
-    """Where the environments of all seeds stand, [num_seeds, B]."""
+    """Current state of the environments of all seeds, [num_seeds, B]."""
 
     handles: tuple[Array, ...]
-    """Of each seed's."""
+    """One handle per seed."""
     input: StepInput
     carry: PyTree
     done: Array
@@ -49,31 +49,34 @@ class Standing(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """What a program cannot raise an error for: bool[], of a rollout."""
+    """Errors that a compiled program cannot raise: bool[], for one rollout."""
 
     action: Array
-    """One is not in the action space; the environments were given another."""
+    """An action is not in the action space; the environment received a replacement."""
     limit: Array
-    """An episode went on past the limit, of which the environments do not know."""
+    """An episode continued past a limit that the environments do not know."""
     mask: Array
-    """A mask forbids every action."""
+    """A mask forbids all actions."""
 
 
 class CompiledSampler:
-    """Acts and steps row after row without Python in between. The rollouts are those of ``HostSampler``, but for rounding."""
+    """Acts and steps row after row without Python in between. Rollouts are those of ``HostSampler`` up to rounding."""
 
     def __init__(self, agent: Agent, seed: int | Sequence[int]) -> None:
-        """``seed`` as for ``HostSampler``.
+        """Open and reset the environments.
+
+        Args:
+          seed: as for ``HostSampler``.
 
         Raises:
-          TypeError: the environments cannot be stepped from within a program.
-          ValueError: JAX computes on another device than the CPU.
+          TypeError: the environments cannot be stepped by a compiled program.
+          ValueError: JAX does not compute on the CPU.
         """
         self.env, self.single = host_env(agent), not np.shape(seed)
         self.watch, self.envs = Stopwatch(), list[Any]()
         try:
-            for one in np.atleast_1d(seed):
-                self.envs.append(open_envs(self.env, agent.num_envs, [int(one)]))
+            for env_seed in np.atleast_1d(seed):
+                self.envs.append(open_envs(self.env, agent.num_envs, [int(env_seed)]))
             compiled = [_compiled(self.env, envs) for envs in self.envs]
             first = stack([first_input(envs.reset(), self.env.action_space, agent.num_envs) for envs in self.envs])
         except BaseException:
@@ -90,11 +93,11 @@ class CompiledSampler:
         self.program = CompiledCall(jax.jit(partial(_collect, agent, self.env, compiled)))
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        given = (policy, key)
+        args = (policy, key)
         if self.single:
-            given = jax.tree.map(lambda x: jnp.asarray(x)[None], given)
-        with self.watch("environments"):  # which the program does not tell from acting
-            self.standing, rollout, metrics, faults = jax.block_until_ready(self.program(*given, self.standing))
+            args = jax.tree.map(lambda x: jnp.asarray(x)[None], args)
+        with self.watch("environments"):  # acting included: the program cannot time them separately
+            self.standing, rollout, metrics, faults = jax.block_until_ready(self.program(*args, self.standing))
         if any(map(bool, faults)):
             self._refuse(rollout, faults)
         return jax.tree.map(lambda x: x[0], (rollout, metrics)) if self.single else (rollout, metrics)
@@ -104,13 +107,13 @@ class CompiledSampler:
             close_envs(self.env, envs)
 
     def _refuse(self, rollout: Rollout, faults: Faults) -> None:
-        """Raise the error that the first row with a fault raises on the host."""
+        """Raise the error that the first faulty row would raise in ``HostSampler``."""
         env, rows = self.env, jax.tree.map(np.asarray, rollout)
         for of_seed, t in np.ndindex(rows.reward.shape[:2]):
             check_actions(env.name, env.action_space, rows.action[of_seed, t], rows.action.shape[2])
             if faults.mask:
-                now = jax.tree.map(lambda x, at=(of_seed, t): x[at], rows.inputs)
-                check_mask(env, now.obs, ~rows.valid[of_seed, t], rows.env_id[of_seed])
+                inputs = jax.tree.map(lambda x, at=(of_seed, t): x[at], rows.inputs)
+                check_mask(env, inputs.obs, ~rows.valid[of_seed, t], rows.env_id[of_seed])
         raise RuntimeError(
             f"{env.name}: an episode went on past max_episode_steps={env.max_episode_steps}, and sampler='xla' cannot end it: "
             "use sampler='sync', or set truncated there in step"
@@ -129,31 +132,31 @@ def _compiled(env: HostEnv, envs: Any) -> CompiledEnvs:
             f"sampler='xla' steps environments from within a program on the CPU, and JAX computes on {jax.default_backend()}: "
             "use sampler='alternating', or JAX_PLATFORMS=cpu"
         )
-    made: CompiledEnvs = compiled()
-    return made
+    operations: CompiledEnvs = compiled()
+    return operations
 
 
 def _collect(
     agent: Agent, env: HostEnv, compiled: Sequence[CompiledEnvs], policy: Policy, key: Key, start: Standing
 ) -> tuple[Standing, Rollout, Metrics, Faults]:
-    """One rollout of all seeds, [num_seeds, T, B]: ``rollout.collect`` for environments with effects.
+    """Collect one rollout of all seeds, [num_seeds, T, B]: ``rollout.collect`` for environments with side effects.
 
-    What the policy sees is written into its place row by row: of images, to join the last row to the others would be a copy of
-    all of them.
+    The policy's inputs are written in place row by row. Appending the last row afterwards would copy all of them, which is slow
+    for images.
     """
     num_rows, over = agent.rollout_length, over_seeds(len(compiled))
     env_id = jnp.arange(agent.num_envs, dtype=jnp.int32)
     act = over(partial(agent.algorithm.act, explore=True), in_axes=(0, 0, 0, None, 0))
 
-    def put(inputs: StepInput, now: StepInput, t: Array | int) -> StepInput:
-        return jax.tree.map(lambda all_, x: jax.lax.dynamic_update_index_in_dim(all_, x, t, 1), inputs, now)
+    def put(inputs: StepInput, new: StepInput, t: Array | int) -> StepInput:
+        return jax.tree.map(lambda all_, x: jax.lax.dynamic_update_index_in_dim(all_, x, t, 1), inputs, new)
 
     def at(inputs: StepInput, t: Array | int) -> StepInput:
         return jax.tree.map(lambda all_: jax.lax.dynamic_index_in_dim(all_, t, 1, keepdims=False), inputs)
 
-    def row(standing: Standing, given: tuple[Array, Key]) -> tuple[Standing, Any]:
-        """``standing.input`` are those of all rows, [num_seeds, T + 1, B]."""
-        t, key = given
+    def row(standing: Standing, t_and_key: tuple[Array, Key]) -> tuple[Standing, Any]:
+        """Execute one row. ``standing.input`` holds the inputs of all rows, [num_seeds, T + 1, B]."""
+        t, key = t_and_key
         now = at(standing.input, t)
         carry, action, extras = act(policy, standing.carry, now, env_id, key)
         allowed, wrong = _allowed(env.action_space, action)
@@ -171,9 +174,9 @@ def _collect(
     inputs = jax.tree.map(lambda x: jnp.zeros((x.shape[0], num_rows + 1, *x.shape[1:]), x.dtype), start.input)
     keys = jnp.swapaxes(over(partial(row_keys, num_rows=num_rows))(key), 0, 1)
     begin = jax.tree.map(jnp.asarray, start)._replace(input=put(inputs, start.input, 0))
-    end, (came, faults) = jax.lax.scan(row, begin, (jnp.arange(num_rows), keys))
+    end, (rows, faults) = jax.lax.scan(row, begin, (jnp.arange(num_rows), keys))
     inputs, standing = end.input, end._replace(input=at(end.input, num_rows))
-    action, extras, outcome = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), came)
+    action, extras, outcome = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
     version = jnp.broadcast_to(policy.version[:, None], (len(compiled), agent.num_envs))
     ids = jnp.broadcast_to(env_id, version.shape)
     rollout = to_rollout(Row(inputs, action, extras, outcome), inputs, start.carry, ids, version)
@@ -181,14 +184,15 @@ def _collect(
 
 
 def _step(compiled: Sequence[CompiledEnvs], handles: Sequence[Array], action: Array) -> tuple[tuple[Array, ...], HostStep]:
-    """All seeds' environments: they have begun before the first is waited for."""
+    """Step all seeds' environments: all begin before the first is waited for."""
     sent = [part.send(handle, action[i]) for i, (part, handle) in enumerate(zip(compiled, handles, strict=True))]
     received = [part.recv(handle) for part, handle in zip(compiled, sent, strict=True)]
     return tuple(handle for handle, _ in received), jax.tree.map(lambda *x: jnp.stack(x), *(step for _, step in received))
 
 
 def _allowed(space: spaces.Space, action: Array) -> tuple[Array, Array]:
-    """``(action, whether one was not in the space)``: those that were not are replaced, since envpool's C++ takes anything."""
+    """Return ``(action, whether one was not in the space)``. Invalid actions are replaced, since envpool's C++ does not check
+    them."""
     wrong, least = outside(space, action), action_bounds(space)[0]
     some = np.where(np.isfinite(least), least, 0).astype(action.dtype)
     return jnp.where(wrong, some, action), wrong.any()

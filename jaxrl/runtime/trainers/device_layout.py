@@ -1,4 +1,4 @@
-"""Whether the environments of each seed are shared out over devices, where seeds alone would leave some idle."""
+"""Layout of seeds and environments over devices. Devices share the environments of a seed where seeds alone leave some idle."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.types import Agent
 
 MIN_ROWS = 4_096
-"""Of an iteration of one seed, on each device, from which sharing out wins. With PPO, CartPole and two layers of 64 units on two
-cores, 32,768 train 1.4 times as fast as on one of them, 4,096 1.3 times, 2,048 1.1 times."""
+"""Rows of an iteration of one seed, on each device, from which sharing its environments pays off. With PPO, CartPole and two
+layers of 64 units on two cores, 32,768 train 1.4 times as fast as on one core, 4,096 1.3 times, 2,048 1.1 times."""
 
 
 def open_fused(agent: Agent, seeds: Sequence[int], each: int | None = None) -> tuple[FusedDriver, DeviceLayout]:
-    """A driver on all devices that serve, also those of other processes of the group.
+    """Open a driver on all usable devices, including those of other processes of the group.
 
     Args:
-      each: over so many devices the environments of each seed are shared out; default: as many as serve.
+      each: number of devices that share the environments of each seed; default: as many as are useful.
     """
     shared = functools.cache(lambda: _shared(agent))
 
@@ -40,9 +40,9 @@ def open_fused(agent: Agent, seeds: Sequence[int], each: int | None = None) -> t
 
 
 def devices_per_seed(agent: Agent, spare: int) -> int:
-    """Over how many of ``spare`` devices to share out the environments of one seed: a power of two.
+    """Return how many of ``spare`` devices should share the environments of one seed: a power of two.
 
-    Several only where what is learnt is the same up to rounding, and faster.
+    More than one only if the result is the same up to rounding, and training is faster.
     """
     most = min(spare, agent.steps_per_iteration // MIN_ROWS)
     powers = [2**n for n in range(1, most.bit_length())] if learns_alike(agent) else []
@@ -50,8 +50,8 @@ def devices_per_seed(agent: Agent, spare: int) -> int:
 
 
 def most_devices(agent: Agent, spare: int) -> int:
-    """The most of ``spare`` devices that can share out the environments of one seed, where all are to serve: those of several
-    processes, which were started for that."""
+    """Return the largest number of ``spare`` devices that can share the environments of one seed. Used with several processes,
+    since they were started to be used."""
     return next(number for number in range(spare, 0, -1) if number == 1 or _divides(agent, number))
 
 
@@ -64,24 +64,26 @@ def _divides(agent: Agent, num_devices: int) -> bool:
 
 
 def learns_alike(agent: Agent) -> bool:
-    """Whether several devices learn what one does: jaxrl's on-policy rules do, without losses and bonuses of the user's own.
+    """Return whether several devices learn the same as one. True for jaxrl's on-policy algorithms without custom losses and
+    bonuses.
 
-    Replay rules draw another batch on each device. What a function of the user's takes a mean or a maximum of, it would take of
-    a device's share.
+    Replay algorithms draw a different batch on each device. A custom function that computes a mean or a maximum would see only a
+    device's share.
     """
     on_policy = [{"import": f"{x.module}:{x.builder}"} for x in ALGORITHMS.values() if x.family == "on-policy"]
     parts = agent.spec.get("parts", {})
-    of_builder = getattr(agent.step, "__module__", None) == agents.__name__ and not hasattr(agent.step, "__wrapped__")
+    has_builders_step = getattr(agent.step, "__module__", None) == agents.__name__ and not hasattr(agent.step, "__wrapped__")
     return (
         agent.spec.get("builder") in on_policy
         and not (parts.get("extra_losses") or modules_outside(parts.get("intrinsic")))
         and not unimportable_parts(agent.spec)
-        and of_builder  # one in its place would not be built again
+        and has_builders_step  # a replaced step would be lost when the agent is rebuilt
     )
 
 
 def _shared(agent: Agent) -> Agent | None:
-    """The agent on the axis of the devices, if it can be built again: one that came from another process brings no trust."""
+    """Return the agent on the device axis, or None if it cannot be rebuilt: an agent from another process has no trusted
+    parts."""
     try:
         return on_axis(agent, DATA)
     except ValueError:

@@ -1,5 +1,4 @@
-"""The driver for pure environments: all seeds in one program, sharded over devices: the seeds, and where they are few their
-environments."""
+"""Driver for pure environments: all seeds in one program, with seeds, or the environments of few seeds, sharded over devices."""
 
 from __future__ import annotations
 
@@ -30,31 +29,32 @@ from jaxrl.xla.private_jax import known_options
 from jaxrl.xla.seed_axis import alone, per_seed
 
 PER_SEED = P(SEEDS)
-"""Of what is the same on all devices of a seed."""
+"""Sharding of values that are the same on all devices of a seed."""
 CPU_OPTIONS: dict[str, bool | int | str] = {
-    # XLA's default order of kernels lets several run at once, and small ones then spend more time on passing from thread to
-    # thread than they save: PPO's step takes 6 to 10 % longer.
+    # XLA's default scheduler runs several kernels at once. Small kernels then lose more time in passing between threads than
+    # they save: PPO's step takes 6 to 10 % longer.
     "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
-    # The default is 256 bits also where the processor has 512: PPO's step takes 5 to 9 % longer. Others use what they have.
+    # The default is 256 bits even on processors with 512, where PPO's step takes 5 to 9 % longer. Others use their own width.
     "xla_cpu_prefer_vector_width": 512,
 }
-"""Of the compiler, for programs on a CPU; those that this jaxlib knows are used."""
+"""Compiler options for programs on a CPU; options that this jaxlib does not know are omitted."""
 QUICK_OPTIONS = CPU_OPTIONS | {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
 }
-"""For what runs once and briefly: it compiles in a third of the time, and takes several times as long to run."""
+"""Compiler options for programs that run once and briefly: they compile in a third of the time, and run several times as
+long."""
 QUICK_ROWS = 1_000
-"""Rows of warm-up that take less time slowly than it takes to compile them well."""
+"""Rows of warm-up up to which compiling well would take longer than running slowly."""
 
 
 class FusedDriver:
-    """Steps of many seeds in one jit: ``shard_map`` over devices, ``vmap`` on each.
+    """Steps many seeds in one jitted function: ``shard_map`` over devices, ``vmap`` on each.
 
-    Devices of different seeds never talk to each other; those that share the environments of one do where its rule takes means.
-    Were the sharding left to the compiler, the condition around environment resets would become a collective, and every row would
-    wait for the slowest device.
+    Devices of different seeds never communicate. Devices that share the environments of one seed communicate where its algorithm
+    takes means. If the sharding were left to the compiler, the condition around environment resets would become a collective,
+    and every row would wait for the slowest device.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class FusedDriver:
     ) -> None:
         """
         Args:
-          devices: as many for each shard of the seeds; the number of shards divides ``len(seeds)``.
-          devices_per_seed: over how many of them the environments of each seed are shared out.
-          stepping: whose ``step`` runs; default: the agent, built again on the axis ``DATA`` where environments are shared out.
+          devices: equally many for each shard of the seeds; the number of shards divides ``len(seeds)``.
+          devices_per_seed: number of devices that share the environments of each seed.
+          stepping: agent whose ``step`` runs; default: ``agent``, rebuilt on the axis ``DATA`` if environments are shared.
         """
         self.compile_seconds = 0.0
-        """Spent so far on tracing and compiling."""
+        """Time spent so far on tracing and compiling."""
         self.agent, self.devices_per_seed = agent, devices_per_seed
         self.stepping = stepping or (agent if devices_per_seed == 1 else on_axis(agent, DATA))
         self._seeds = np.asarray(seeds, np.uint32)
@@ -82,43 +82,44 @@ class FusedDriver:
         self._init_options = known_options(quickly) if on_cpu else None
         self.compiler_options = known_options(CPU_OPTIONS) if on_cpu else None
         self.programs: dict[Any, Any] = {}
-        """Compiled, by name; each on its first use."""
+        """Compiled programs by name, each compiled on its first use."""
 
     def init(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
-        """The states of all seeds; every leaf is [num_seeds, ...], in shards.
+        """Return the states of all seeds; every leaf is [num_seeds, ...], sharded.
 
         Args:
-          hyperparams: the ones to change, one value for all seeds or [num_seeds].
+          hyperparams: hyperparameters to change, one value for all seeds or [num_seeds].
         """
         args = (self._seeds, per_seed(hyperparams, len(self._seeds)))
         if "init" not in self.programs:
             start = time.perf_counter()
-            # Each device makes all environments of its seeds, as one alone does, and keeps its own.
+            # Each device creates all environments of its seeds, as a single device would, and keeps its own share.
             init = self._lower(self._mapped(self._init_one, (0, 0), *args), *args, out_shardings=self._shardings)
             size, here = stored_bytes(self.agent.algorithm, init.out_info.learner), list(self._mesh.local_devices)
-            # Each process knows its own memory.
+            # Each process checks its own memory only.
             check_replay_fits(self.agent, size * len(here) // self._mesh.size, len(self._seeds), here)
-            compiling = Compiling(partial(init.compile, self._init_options))  # while Python traces the other
+            compiling = Compiling(partial(init.compile, self._init_options))  # in the background, while Python traces `iterate`
             self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))
             self.programs["init"] = compiling.result()
             self.compile_seconds += time.perf_counter() - start
         return self.programs["init"](*args)
 
     def compile_iterate(self, states: AgentState) -> Any:
-        """The program of ``iterate`` for states of these shapes and shardings, as ``shapes`` gives them."""
+        """Compile ``iterate`` for states of these shapes and shardings, as given by ``shapes``."""
         alive = np.ones(self._seeds.shape, bool)
         return self._compile(self._iterate_one, (0, None, 0), states, np.int32(0), alive, donate=True, gives=self._iterated)
 
     def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
-        """Shapes and shardings of what ``init`` gives."""
+        """Return shapes and shardings of the result of ``init``."""
         return self._sharded(jax.eval_shape(jax.vmap(self._init_one), self._seeds, per_seed(hyperparams, len(self._seeds))))
 
     def adopt(self, states: AgentState, iteration: int) -> AgentState:
-        """Restored states are whole: nothing to do."""
+        """Return restored states unchanged: they are complete."""
         return states
 
     def mark_discontinuity(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
-        """Replay that knows of the seam before its next rows, of all seeds or of some; ``states`` is used up."""
+        """Mark in the replay buffers of all or some seeds that the next rows do not follow the stored ones; donates
+        ``states``."""
         args = (states,) if which is None else (states, which)
         return self.call(
             ("mark_discontinuity", len(args)),
@@ -130,23 +131,23 @@ class FusedDriver:
         )
 
     def place(self, states: AgentState) -> AgentState:
-        """In shards again, wherever the caller's functions left them."""
+        """Shard states again that a user function may have moved."""
         return jax.device_put(states, self._shardings)
 
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, Array]:
-        """``iterations`` steps of every seed that is alive, in one call: ``(states, metrics, alive)``. ``states`` is used up.
+        """Take ``iterations`` steps of every live seed in one call; return ``(states, metrics, alive)``. Donates ``states``.
 
-        What makes a seed stand still, and how, is in ``training.freezing``.
+        ``training.freezing`` describes when and how a seed is frozen.
         """
         alive = np.broadcast_to(np.asarray(alive, bool), self._seeds.shape)
         args = (states, np.int32(iterations), alive)
         return self.call("iterate", self._iterate_one, (0, None, 0), *args, donate=True, gives=self._iterated)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
-        """Episodes of every seed, greedy or as in training: ``(returns, lengths)``, [num_seeds, num_episodes].
+        """Play episodes of every seed, greedy or as in training; return ``(returns, lengths)``, [num_seeds, num_episodes].
 
         Raises:
-          RuntimeError: devices that share a seed do not agree any more on what they have learnt.
+          RuntimeError: devices that share a seed no longer hold the same parameters.
         """
         if self.devices_per_seed > 1:
             check_replicas(states.learner, current().gather)
@@ -158,12 +159,12 @@ class FusedDriver:
         return self.call(("evaluate", num_episodes, explore), play, (0, 0, None), self._seeds, states, np.int32(iteration))
 
     def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
-        """Which environments broke a seed that was just frozen, [num_seeds, num_envs]: what it broke by is made again."""
+        """Return which environments broke a seed that was just frozen, [num_seeds, num_envs], by repeating its rollout."""
         look = partial(of_next_rollout, self.stepping)
         return self.call("suspects", look, (0,), states, gives=P(SEEDS, DATA))
 
     def policies(self, states: AgentState) -> Policy:
-        """Copies, which outlive the states."""
+        """Return copies of the policies, which outlive the donated states."""
 
         def policy(state: AgentState) -> Policy:
             return jax.tree.map(jnp.copy, self.agent.algorithm.policy(state.learner))
@@ -179,7 +180,7 @@ class FusedDriver:
 
     @cached_property
     def _specs(self) -> Any:
-        """How states lie on the mesh: one for all leaves, or, where environments are shared out, one for each."""
+        """Partition specs of states on the mesh: one for all leaves, or one per leaf if environments are shared."""
         if self.devices_per_seed == 1:
             return PER_SEED
         return seed_specs(self.stepping, state_shapes(self.agent))
@@ -190,7 +191,7 @@ class FusedDriver:
 
     @property
     def _iterated(self) -> Any:
-        """Specs of states, metrics and alive; what is not the state's is the same on all devices of a seed."""
+        """Specs of states, metrics and alive; metrics and alive are the same on all devices of a seed."""
         return self._specs, PER_SEED, PER_SEED
 
     def _sharded(self, shapes: PyTree) -> PyTree:
@@ -206,13 +207,13 @@ class FusedDriver:
         donate: bool = False,
         gives: Any = PER_SEED,
     ) -> Any:
-        """The value of a function of one seed for all of them, compiled on its first use.
+        """Call a function of one seed for all seeds, compiled on its first use.
 
         Args:
-          name: of the program; the same for the same function and shapes.
-          axes: per argument, 0 where it has one value per seed in front, None where all share it.
-          donate: use the first argument up.
-          gives: ``PartitionSpec`` of what it gives.
+          name: name of the program; the same for the same function and shapes.
+          axes: per argument, 0 if it has a leading axis [num_seeds], None if all seeds share it.
+          donate: donate the first argument.
+          gives: ``PartitionSpec`` of the result.
         """
         if name not in self.programs:
             start = time.perf_counter()
@@ -232,7 +233,7 @@ class FusedDriver:
             return jax.jit(function, **options).lower(*args)
 
     def _mapped(self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, gives: Any = PER_SEED) -> Any:
-        """A function of one seed for all of them, over devices."""
+        """Map a function of one seed over all seeds and devices."""
         per_seed = [self._specs if isinstance(arg, AgentState) else PER_SEED for arg in args]
         specs = tuple(spec if axis == 0 else P() for spec, axis in zip(per_seed, axes, strict=True))
         mapped = alone if len(self._seeds) == self._mesh.shape[SEEDS] else jax.vmap
@@ -241,8 +242,8 @@ class FusedDriver:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Python's collector of cyclic garbage at rest: while a program is traced it searches all that was ever imported, again and
-    again, for a third of the time, and what is traced is needed."""
+    """Disable Python's garbage collector. While a program is traced, it would scan all imported modules repeatedly, for a third
+    of the time, and free nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The host loop: a sampler collects from environments that run outside JAX, and the learner is that of the fused program."""
+"""Driver for host environments: a sampler collects rollouts outside of JAX; the learner is that of the fused program."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ from jaxrl.xla.in_place import join_rows, split_rows
 from jaxrl.xla.seed_axis import over_seeds, per_seed
 
 Collected = tuple[Rollout, Metrics]
-"""What a sampler gives."""
+"""Result of a sampler: rollout and episode metrics."""
 
 
 class InPlace:
-    """A function (learner, what it learns from) of a rule, jitted. It writes into the learner's replay and uses it up, where it
-    would have to copy all of it; the rest of the learner stays as it is for whoever acts with it, or goes back to it."""
+    """Jitted function (learner, data) of an algorithm that donates the rows of the learner's replay, instead of copying them.
+    The rest of the learner is not donated, since callers may still act with it or return to it."""
 
     def __init__(self, algorithm: Algorithm, function: Callable[[Any, Any], Any], num_seeds: int | None = None) -> None:
         function = over_seeds(num_seeds)(function)
         self.split = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1)
-        self.jitted = CompiledCall(jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0))
+        self.jitted = CompiledCall(jax.jit(lambda rows, rest, data: function(join_rows(rows, rest), data), donate_argnums=0))
 
-    def __call__(self, learner: Any, given: Any) -> Any:
-        return self.jitted(*self.split(learner), given)
+    def __call__(self, learner: Any, data: Any) -> Any:
+        return self.jitted(*self.split(learner), data)
 
 
 class HostLearner:
-    """Learns from a sampler's rollouts: initial state with its warm-up, then iteration after iteration.
+    """Learns from a sampler's rollouts: initial state with its warm-up, then one iteration after another.
 
-    Of one seed, or of ``num_seeds`` side by side: then states, metrics and rollouts have a leading axis for them.
+    With ``num_seeds``, states, metrics and rollouts have a leading axis for the seeds.
     """
 
     iterations_per_update = 1
-    """Of what the sampler gives at once."""
+    """Iterations per result of the sampler."""
 
     def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
         self.agent, self.sampler = agent, sampler
@@ -78,7 +78,7 @@ class HostLearner:
         self.count = jax.jit(lambda valid: valid.sum((-2, -1), dtype=jnp.int32))
 
     def init(self, key: Key, hyperparams: Any = None) -> AgentState:
-        """A fresh state, warmed up."""
+        """Return a new state, warmed up."""
         state = self.start(key, hyperparams)
         for _ in range(self.agent.algorithm.warmup_iterations):
             learner, rows = state.learner, state.warmup_rows
@@ -90,30 +90,30 @@ class HostLearner:
         return state
 
     def warmup_rollouts(self, state: AgentState) -> Iterator[Rollout]:
-        """Those of one iteration of the warm-up, which may come in parts."""
+        """Yield the rollouts of one warm-up iteration, possibly in parts."""
         rollout, *_ = self.collecting(state)()
         yield rollout
 
     def step(self, state: AgentState) -> tuple[AgentState, Metrics]:
-        """What ``Agent.step`` is on a pure environment: collect one rollout, learn from it. The rows that ``state`` stores are
-        used up."""
+        """Collect one rollout and learn from it, as ``Agent.step`` does on a pure environment. Donates the stored rows of
+        ``state``."""
         rollout, episodes = self.collecting(state)()
         learner, losses = self.update(state.learner, rollout)
         return state._replace(learner=learner, iteration=state.iteration + 1), episodes | losses
 
     def learn_alive(self, state: AgentState, collected: Collected, alive: Array) -> tuple[AgentState, Array, Metrics]:
-        """Learn from a rollout where ``alive``: the states, whether they go on, and metrics; see ``training.freezing``."""
+        """Learn from a rollout where ``alive``; return states, updated ``alive`` and metrics; see ``training.freezing``."""
         return self.learn(state.learner, (state._replace(learner=()), *collected, alive))
 
     def collecting(self, state: AgentState, ahead: int = 0) -> Callable[[], Collected]:
-        """What collects the rollout of an iteration, this one or one that is ``ahead``, by the parameters of ``state``; it needs
-        nothing of the state any more, whose rows an update may use up meanwhile."""
+        """Return a function that collects the rollout of the iteration ``ahead`` of this one, with the parameters of ``state``.
+        It keeps no reference to the state, whose rows an update may donate in the meantime."""
         policy, key = self.policy(state.learner), self.iteration_key(state.key, state.iteration + ahead)
         begin = getattr(self.sampler, "begin", None)
         return begin(policy, key) if begin else partial(self.sampler.collect, policy, key)
 
-    def _learn(self, learner: Any, given: tuple[Any, ...]) -> tuple[AgentState, Array, Metrics]:
-        others, *collected, alive = given
+    def _learn(self, learner: Any, data: tuple[Any, ...]) -> tuple[AgentState, Array, Metrics]:
+        others, *collected, alive = data
 
         def step(state: AgentState) -> tuple[AgentState, Metrics]:
             learner, metrics = self.learn_from(state.learner, *collected)
@@ -125,7 +125,7 @@ class HostLearner:
         return state, alive, metrics
 
     def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
-        """Learn from what the sampler gives, of one seed."""
+        """Learn from the sampler's result, for one seed."""
         lag = policy_lag(learner.version, rollout.version)
         learner, losses = self.agent.algorithm.update(learner, rollout)
         return learner, episodes | losses | lag
@@ -135,27 +135,31 @@ class HostLearner:
 
 
 class HostDriver:
-    """Runs an agent on host environments for ``jaxrl.run``: all seeds side by side, which act by one call and learn by one."""
+    """Driver that trains an agent on host environments for ``jaxrl.run``: all seeds act in one call and learn in one call."""
 
     learner_of: Callable[..., HostLearner] = HostLearner
 
     def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, lag: int = 0) -> None:
-        """``lag``: collect so many rollouts while others are learnt from: the n-th is asked for by the parameters of
-        max(0, n - lag). A sampler that cannot ``begin`` one in the background does so in a thread."""
+        """Initialize the driver without opening environments.
+
+        Args:
+          lag: number of rollouts that are collected while others are learnt from: rollout n uses the parameters of max(0, n -
+            lag). A sampler without ``begin`` collects them in a thread.
+        """
         self.agent, self.seeds, self.sampler, self.lag = agent, list(seeds), sampler, lag
         self.learner: HostLearner | None = None
         self.merge = jax.jit(merge)
         self.thread: ThreadPoolExecutor | None = None
         self.pending: deque[Callable[[], Collected]] = deque()
-        """What waits for the rollouts of the next iterations."""
+        """Functions that wait for the rollouts of the next iterations."""
         self.failure: WorkerFailed | EnvironmentFailed | None = None
-        """Why the last ``iterate`` did fewer iterations than it was asked for."""
+        """Why the last ``iterate`` stopped early."""
         self.done = 0
-        """How many it did."""
+        """Iterations that it completed."""
         self.lookout = Lookout(len(self.seeds), agent.num_envs)
 
     def init(self, hyperparams: Any = None) -> AgentState:
-        """New states, [num_seeds, ...], and environments that stand where they begin."""
+        """Return new states, [num_seeds, ...], and open environments at the start of their first episodes."""
         num_seeds = len(self.seeds)
         if self.agent.algorithm.buffers:
             share = num_seeds * replay_bytes(self.agent) // current().num_processes
@@ -163,55 +167,55 @@ class HostDriver:
         return self._open(self.seeds).init(self._keys(), per_seed(hyperparams, num_seeds))
 
     def shapes(self, hyperparams: Any = None) -> AgentState:
-        """What ``init`` gives, as shapes."""
+        """Return the shapes of the result of ``init``."""
         return jax.eval_shape(jax.vmap(self.agent.init), self._keys(), per_seed(hyperparams, len(self.seeds)))
 
     def adopt(self, states: AgentState, iteration: int) -> AgentState:
-        """Open environments with other seeds than at the start: their episodes cannot be restored, and must not be repeated."""
+        """Open environments with other seeds than at the start: their episodes cannot be restored and must not be repeated."""
         self._open([int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31) for seed in self.seeds])
         return self.mark_discontinuity(states)
 
     def mark_discontinuity(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
-        """Replay that knows of the seam before its next rows, of all seeds or of some."""
+        """Mark in the replay buffers of all or some seeds that the next rows do not follow the stored ones."""
         args = (states,) if which is None else (states, which)
         return jax.jit(over_seeds(len(self.seeds))(partial(mark_discontinuity, self.agent)), donate_argnums=0)(*args)
 
     def place(self, states: AgentState) -> AgentState:
-        """On the one device; a number, which no checkpoint holds, becomes an array."""
+        """Move states to the single device; Python numbers, which no checkpoint can hold, become arrays."""
         return jax.device_put(states)
 
     def policies(self, states: AgentState) -> Policy:
-        """Of all seeds, [num_seeds, ...], in NumPy."""
+        """Return the policies of all seeds, [num_seeds, ...], as NumPy arrays."""
         assert self.learner is not None
         return jax.tree.map(np.array, self.learner.policy(states.learner))
 
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, np.ndarray]:
-        """``iterations`` steps of every seed that is alive: states, metrics [num_seeds], alive; see ``training.freezing``.
+        """Take ``iterations`` steps of every live seed; return states, metrics [num_seeds], alive; see ``training.freezing``.
 
-        The rows that ``states`` store are used up. Where workers fail for good, or an environment does, it ends before, and
-        ``failure`` says why.
+        Donates the stored rows of ``states``. If workers fail permanently, or an environment fails, it stops early, and
+        ``failure`` is the reason.
         """
         learner, total = self.learner, None
         assert learner is not None
-        going: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
+        still_alive: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
         watch = getattr(learner.sampler, "watch", None) or Stopwatch()
         begin, before, self.done = time.perf_counter(), dict(watch.seconds), 0
-        while self.done < iterations and going.any():
+        while self.done < iterations and still_alive.any():
             try:
-                states, going, metrics = self._once(learner, states, going, watch)
+                states, still_alive, metrics = self._once(learner, states, still_alive, watch)
             except (WorkerFailed, EnvironmentFailed) as error:
                 self.failure = error
                 break
             total = metrics if total is None else self.merge(total, metrics)
             self.done += 1
         if total is None:
-            return states, {}, going
+            return states, {}, still_alive
         spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
         total = current().fetch(total) | self._restarts()
-        return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), going
+        return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), still_alive
 
     def _once(self, learner: HostLearner, states: AgentState, going: Any, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
-        """One iteration."""
+        """Run one iteration."""
         self._ask_ahead(learner, states)
         collect = self.pending.popleft()
         with watch("waiting") if self.in_background else contextlib.nullcontext():
@@ -223,7 +227,7 @@ class HostDriver:
         return states, alive, metrics
 
     def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
-        """See ``Driver``: by the rollouts that seeds broke by, and the rows that they store."""
+        """Return the suspects in the rollouts that broke seeds, and in the rows that they store; see ``Driver``."""
         stored = jax.jit(over_seeds(len(self.seeds))(partial(of_replay, self.agent.algorithm)))(states.learner)
         found = self.found_in_rollouts()
         return found if stored is None else found.union(current().fetch(stored))
@@ -232,37 +236,37 @@ class HostDriver:
         return self.lookout.found
 
     def _ask_ahead(self, learner: HostLearner, states: AgentState) -> None:
-        """Begin the rollout of this iteration, and those that are to be under way while it is learnt from: by which parameters
-        depends on nothing but the number of the iteration."""
+        """Start the rollout of this iteration, and those to be collected while it is learnt from. Which parameters they use
+        depends only on the number of the iteration."""
         while len(self.pending) <= self.lag:
             collecting = learner.collecting(states, ahead=len(self.pending))
             self.pending.append(self.thread.submit(collecting).result if self.thread else collecting)
 
     def _restarts(self) -> Metrics:
-        """How many workers were replaced so far, where there are some: the same for all seeds."""
+        """Return the number of worker replacements so far, if there are workers; the same for all seeds."""
         restarts = getattr(self.learner and self.learner.sampler, "restarts", None)
         return {} if restarts is None else {RESTARTS: Max(np.full(len(self.seeds), np.float32(sum(restarts))))}  # type: ignore[arg-type]
 
     def workers(self) -> list[WorkerState]:
-        """The worker processes, if there are some."""
+        """Return the states of the worker processes, if there are any."""
         states: Any = getattr(self.learner and self.learner.sampler, "workers", list)
         return states()
 
     @property
     def in_background(self) -> bool:
-        """Whether rollouts are collected by other threads or processes."""
+        """Whether other threads or processes collect the rollouts."""
         return self.thread is not None or hasattr(self.learner and self.learner.sampler, "begin")
 
     def evaluate(
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
+        """Play episodes of every seed, greedy or as in training; return returns and lengths, [num_seeds, num_episodes]."""
         policies = self.policies(states)
         played = stack([self.play(policies, i, iteration, num_episodes, explore=explore) for i in range(len(self.seeds))])
         return played.episodic_return, played.episodic_length
 
     def play(self, policies: Policy, i: int, iteration: int, num_episodes: int, *, explore: bool) -> Evaluation:
-        """Episodes of the i-th seed."""
+        """Play episodes of the i-th seed."""
         policy, key = jax.tree.map(lambda x: x[i], policies), evaluation_key(self.seeds[i], iteration)
         return evaluate_host(self.agent, policy, key, num_episodes, explore=explore)
 
@@ -270,7 +274,7 @@ class HostDriver:
         return jax.vmap(jax.random.key)(np.asarray(self.seeds, np.uint32))
 
     def _open(self, seeds: Sequence[int]) -> HostLearner:
-        self.close()  # a replay buffer that was not saved is filled by init, before adopt
+        self.close()  # if the replay was not saved, init opens environments to fill it, before adopt
         sampler = self.sampler(self.agent, seeds)
         self.learner = self.learner_of(self.agent, sampler, len(seeds))
         if self.lag and self.thread is None and not hasattr(sampler, "begin"):
@@ -280,7 +284,7 @@ class HostDriver:
     def close(self) -> None:
         while self.pending:
             collect = self.pending.popleft()
-            if self.thread is not None:  # the environments must stand still before they are released
+            if self.thread is not None:  # the environments must not be stepping when they are released
                 with contextlib.suppress(Exception):
                     collect()
         if self.learner is not None:
@@ -298,10 +302,10 @@ def evaluate_host(
     max_steps: int | None = None,
     on_row: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """Play one whole episode in each of ``num_episodes`` environments opened for it; see ``training.evaluate``.
+    """Play one whole episode in each of ``num_episodes`` newly opened environments; see ``training.evaluate``.
 
     Args:
-      on_row: called with the number of finished episodes after each row, for progress.
+      on_row: progress callback, called after each row with the number of finished episodes.
     """
     num_episodes, max_steps = check_episodes(num_episodes, max_steps)
     env, algorithm = host_env(agent), agent.algorithm

@@ -1,4 +1,4 @@
-"""Which environments gave numbers that are not finite, where a seed has diverged: found afterwards, at no cost before."""
+"""Find the environments that produced non-finite numbers, after a seed has diverged. Costs nothing before that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl.xla.fast_random import fold_in
 
 
 class Suspects(NamedTuple):
-    """bool[B] each. What an action that is not finite led to is not the environment's fault, and does not count."""
+    """Masks bool[B] of environments. The results of a non-finite action are not the environment's fault and do not count."""
 
     obs: Any
     """An observation is NaN or infinite."""
@@ -26,44 +26,46 @@ class Suspects(NamedTuple):
         return Suspects(self.obs | other.obs, self.reward | other.reward)
 
     def in_words(self) -> str | None:
-        """``environments 3, 5 gave observations``; None where there is none."""
+        """Return a text such as ``environments 3, 5 gave observations that are NaN or infinite``, or None if there are no
+        suspects."""
         parts = []
-        for what, mask in (("observation", self.obs), ("reward", self.reward)):
+        for kind, mask in (("observation", self.obs), ("reward", self.reward)):
             ids = np.flatnonzero(mask).tolist()
             if ids:
                 shown = ", ".join(map(str, ids[:8])) + ", …" * (len(ids) > 8)
-                parts.append(f"environment{'s' * (len(ids) > 1)} {shown} gave {what}s that are NaN or infinite")
+                parts.append(f"environment{'s' * (len(ids) > 1)} {shown} gave {kind}s that are NaN or infinite")
         return " and ".join(parts) or None
 
 
 class Lookout:
-    """Remembers what rollouts of host environments, which cannot be made again, show of seeds that broke by them."""
+    """Suspects found in rollouts of host environments, recorded when a seed breaks, since these rollouts cannot be repeated."""
 
     def __init__(self, num_seeds: int, num_envs: int) -> None:
         self.found = Suspects(*np.zeros((2, num_seeds, num_envs), bool))
 
     def look(self, rollout: Rollout, broken: np.ndarray) -> None:
-        """
+        """Record the suspects of the seeds that broke.
+
         Args:
-          rollout: of all seeds, or a part of one, [num_seeds, ...].
-          broken: bool[num_seeds], who broke by it.
+          rollout: rollouts of all seeds, or a part of them, [num_seeds, ...].
+          broken: bool[num_seeds], the seeds that this rollout broke.
         """
         for i in map(int, np.flatnonzero(broken)):
-            one = jax.tree.map(lambda x, i=i: np.asarray(x[i]), rollout)
-            for mask, here in zip(self.found, of_rollout(one), strict=True):
+            of_seed = jax.tree.map(lambda x, i=i: np.asarray(x[i]), rollout)
+            for mask, found in zip(self.found, of_rollout(of_seed), strict=True):
                 mask[i] = False
-                mask[i, one.env_id] = here
+                mask[i, of_seed.env_id] = found
 
 
 def of_rollout(rollout: Rollout) -> Suspects:
-    """[T, B] -> [B]. An observation came of the action before it, which the policy was shown beside it."""
+    """Return the suspects of a rollout, [T, B] -> [B]. An observation results from the previous action, stored beside it."""
     obs = _broken(rollout.inputs.obs, 2) & ~_broken(rollout.inputs.prev_action, 2)
     reward = _broken(rollout.reward, 2) & ~_broken(rollout.action, 2)
     return Suspects(obs.any(0), reward.any(0))
 
 
 def of_replay(algorithm: Algorithm, learner: Any) -> Suspects | None:
-    """Of the rows that a learner stores, [B]; None where it stores none, or not as this package does."""
+    """Return the suspects among the stored rows of a learner, [B]; None if it has none in one of jaxrl's replay buffers."""
     found = None
     for name in algorithm.buffers:
         rows = ring_rows(getattr(learner, name))
@@ -71,13 +73,13 @@ def of_replay(algorithm: Algorithm, learner: Any) -> Suspects | None:
             continue
         acted = _broken(rows.action, 2)
         obs, reward = _broken(rows.obs, 2) & ~jnp.roll(acted, 1, 0), _broken(rows.reward, 2) & ~acted
-        here = Suspects(obs.any(0), reward.any(0))
-        found = here if found is None else found.union(here)
+        suspects = Suspects(obs.any(0), reward.any(0))
+        found = suspects if found is None else found.union(suspects)
     return found
 
 
 def of_next_rollout(agent: Agent, state: AgentState) -> Suspects:
-    """Of a pure environment: of the rollout of a state's next iteration, collected as it was then, and of what is stored."""
+    """Return the suspects of a pure environment, found by repeating the rollout of the next iteration, and in stored rows."""
     algorithm: Algorithm = agent.algorithm
     env: Any = agent.env
     env_id = environment_ids(state.actor.done.shape[0], agent.axis_name)
@@ -88,7 +90,7 @@ def of_next_rollout(agent: Agent, state: AgentState) -> Suspects:
 
 
 def _broken(values: PyTree, axes: int) -> Array:
-    """bool[the first ``axes``]: where some number is not finite. Integers always are."""
+    """Return bool[the first ``axes``], True where a number is not finite. Integers are always finite."""
     leaves = [jnp.asarray(x) for x in jax.tree.leaves(values)]
     shape = leaves[0].shape[:axes]
     floats = [x for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]

@@ -1,4 +1,4 @@
-"""Programs that are kept for the next call with the same agent: a few, since each takes memory and mappings of the process."""
+"""Cache of compiled programs for the next call with the same agent. It is small, since programs take memory and mappings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jaxrl.training import Evaluation
 from jaxrl.types import Agent, Key, PyTree
 
 KEPT = 8
-"""Of each kind; the one that was used longest ago makes way, and what it took is given back."""
+"""Programs kept of each kind; the least recently used one is evicted, and its memory is freed."""
 
 
 class SameAgent:
-    """Equal for agents with the very same algorithm and environment, which need not be hashable."""
+    """Cache key: equal for agents with the identical algorithm and environment objects, which need not be hashable."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -34,17 +34,17 @@ class SameAgent:
 
 @lru_cache(KEPT)
 def evaluation_program(same: SameAgent, num_episodes: int, explore: bool, max_steps: int | None) -> Callable[..., Evaluation]:
-    """``training.evaluate`` as a jitted function of (policy or state, key, env_params)."""
+    """Return ``training.evaluate`` as a jitted function of (policy or state, key, env_params)."""
 
     @jax.jit
     def evaluate(policy: Any, key: Key, env_params: PyTree) -> Evaluation:
-        given: dict[str, Any] = {"explore": explore, "env_params": env_params, "max_steps": max_steps}
-        return training.evaluate(same.agent, policy, key, num_episodes, **given)
+        options: dict[str, Any] = {"explore": explore, "env_params": env_params, "max_steps": max_steps}
+        return training.evaluate(same.agent, policy, key, num_episodes, **options)
 
     return evaluate
 
 
 @lru_cache(KEPT)
 def acting_program(same: SameAgent, explore: bool) -> Callable[..., Any]:
-    """``Algorithm.act``, jitted."""
+    """Return ``Algorithm.act``, jitted."""
     return CompiledCall(jax.jit(partial(same.agent.algorithm.act, explore=explore)))

@@ -1,4 +1,4 @@
-"""What the loop asks of those that train."""
+"""Interface between the training loop and the drivers that train."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from jaxrl.types import Agent, Metrics, PyTree
 
 
 class Driver(Protocol):
-    """How one kind of environment trains many seeds."""
+    """Trains many seeds on one kind of environment."""
 
     agent: Agent
 
     def init(self, hyperparams: Any = None) -> PyTree:
-        """The states of all seeds, warmed up."""
+        """Return the states of all seeds, warmed up."""
 
     def shapes(self, hyperparams: Any = None) -> PyTree:
-        """What ``init`` gives, as shapes, with shardings: the target of ``restore``."""
+        """Return shapes and shardings of the result of ``init``, as a target for ``restore``."""
 
     def adopt(self, states: PyTree, iteration: int) -> PyTree:
-        """Go on from restored states: whatever of them does not survive on the host is made anew."""
+        """Continue from restored states; parts that do not survive on the host are created anew."""
 
     def mark_discontinuity(self, states: PyTree, which: np.ndarray | None = None) -> PyTree:
-        """States whose replay, if they have one, knows that the next rows do not follow those stored; uses the old ones up.
+        """Mark in the replay buffers, if there are any, that the next rows do not follow the stored ones; donates ``states``.
 
         Args:
-          which: bool[num_seeds]; None: of all seeds.
+          which: bool[num_seeds]; None: all seeds.
         """
 
     def place(self, states: PyTree) -> PyTree:
-        """States that were changed by a function of the user's, where ``iterate`` wants them."""
+        """Move states that a user function changed to the devices where ``iterate`` expects them."""
 
     def iterate(self, states: PyTree, iterations: int, alive: np.ndarray, /) -> tuple[PyTree, Metrics, Any]:
-        """``iterations`` steps of every seed that is alive: ``(states, metrics, alive)``, [num_seeds]; uses the old states up.
+        """Take ``iterations`` steps of every live seed; return ``(states, metrics, alive)``, [num_seeds]; donates ``states``.
 
-        A seed whose losses or parameters are no longer finite keeps its state from before that iteration, and is not alive.
+        A seed whose losses or parameters are no longer finite keeps its state from before that iteration and is no longer alive.
         """
 
     def evaluate(self, states: PyTree, iteration: int, num_episodes: int, *, explore: bool) -> tuple[Any, Any]:
-        """Episodes of every seed, greedy or as in training: returns and lengths, [num_seeds, num_episodes]."""
+        """Play episodes of every seed, greedy or as in training; return returns and lengths, [num_seeds, num_episodes]."""
 
     def policies(self, states: PyTree) -> PyTree:
-        """The Policy of every seed, in memory of its own; every leaf is [num_seeds, ...]."""
+        """Return the Policy of every seed in memory of its own; every leaf is [num_seeds, ...]."""
 
     def suspects(self, states: PyTree, which: np.ndarray) -> Suspects:
-        """Which environments gave numbers that are not finite to the seeds ``which``, bool[num_seeds], that the last ``iterate``
-        has frozen: [num_seeds, num_envs]."""
+        """Return [num_seeds, num_envs]: which environments produced non-finite numbers for the seeds ``which``, bool[num_seeds],
+        that the last ``iterate`` froze."""
 
-    # One that may do fewer iterations than it is asked for has `failure`, the error that it then was, and `done`. A driver that
-    # knows what compilation took has `compile_seconds`; one that shares the environments of a seed out over devices,
-    # `devices_per_seed`; one that holds something to release, `close()`.
+    # Optional attributes: `failure` (an error) and `done`, where `iterate` may stop early; `compile_seconds`, where it times
+    # compilation; `devices_per_seed`, where devices share the environments of a seed; `close()`, where it holds resources.
