@@ -22,7 +22,7 @@ from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.trainers.device_layout import open_fused
 from jaxrl.runtime.training_loop.plan import make_plan
-from jaxrl.runtime.training_loop.run_files import Output, RunFiles
+from jaxrl.runtime.training_loop.run_files import RunFiles, RunOutput
 from jaxrl.runtime.training_loop.session import Session
 from jaxrl.types import Agent
 
@@ -47,7 +47,7 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
         folder = RunFolder(Path(name) / "run")
         plan = make_plan(agent, 10**9, eval_every=0, chunk_iterations=iterations)
         request = {**plan.describe(), "seeds": SEEDS, "hyperparams": None, "save_replay": True}
-        files = RunFiles(folder, agent, request, Output(checkpoint_every=0), jax.devices(), lambda text: None)
+        files = RunFiles(folder, agent, request, RunOutput(checkpoint_every=0), jax.devices(), lambda text: None)
         session = Session(driver, SEEDS, plan, make_progress("", plan.total_steps, quiet=True), files)
         about: dict[str, Any] = {"spec": agent.spec, "request": request, "note": lambda text: None}
         saver = Saver(RunFolder(Path(name) / "saved"), **about, every=1e-9, keep=3)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.other_process import DONE, SPAWN, started
-from jaxrl.envs.subprocess.shared_memory import Layout, SharedMemory, layout_of, received
+from jaxrl.envs.subprocess.shared_memory import SharedMemory, SharedMemoryLayout, layout_of, received
 
 PAGE = 4096
 """Bytes."""
@@ -23,7 +23,7 @@ Section = Callable[[], float]
 """Does what is timed once: its seconds."""
 
 
-def pong_rollout(num_envs: int, num_rows: int) -> Layout:
+def pong_rollout(num_envs: int, num_rows: int) -> SharedMemoryLayout:
     """Where its arrays lie: what the policy saw, with one row more; what it did; and what came of it."""
     seen, rows = (1, num_rows + 1, num_envs), (1, num_rows, num_envs)
     arrays = [((*seen, 4, 84, 84), np.uint8), (seen, np.int32), (seen, np.float32), (seen, np.bool_)]
@@ -31,7 +31,7 @@ def pong_rollout(num_envs: int, num_rows: int) -> Layout:
     return layout_of([np.broadcast_to(np.zeros((), dtype), shape) for shape, dtype in arrays])
 
 
-def hand_over(connection: Connection, layout: Layout, queue: Any) -> None:
+def hand_over(connection: Connection, layout: SharedMemoryLayout, queue: Any) -> None:
     """What the other process runs: it has the arrays twice, in memory that is shared and in its own."""
     shared = received(connection, layout.num_bytes).arrays(layout)
     own = [np.empty_like(x) for x in shared]
@@ -47,7 +47,7 @@ def hand_over(connection: Connection, layout: Layout, queue: Any) -> None:
 
 
 @contextlib.contextmanager
-def handed(layout: Layout, rollouts: int) -> Iterator[dict[str, Section]]:
+def handed(layout: SharedMemoryLayout, rollouts: int) -> Iterator[dict[str, Section]]:
     """Seconds from asking for a rollout until one byte of each of its pages was read, of each of the two ways, over so many.
 
     Before each the other process writes all arrays anew, which is not timed: workers write rows as they come.

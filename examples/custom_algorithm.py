@@ -1,6 +1,6 @@
 """A learning rule of your own on the contracts: REINFORCE with a baseline, in one screen.
 
-Its functions take a ``Rule``: the model, the optimiser and all else that is settled before anything is traced. ``prepare`` looks
+Its functions take a ``AlgorithmSetup``: the model, the optimiser and all else that is settled before anything is traced. ``prepare`` looks
 through what the builder was given and ``bind`` makes an Agent of it, and everything else follows: jit, vmap over seeds and
 hyperparameters, ``jaxrl.run`` with logs and resumable checkpoints, environments in JAX or on the host.
 
@@ -62,19 +62,19 @@ class ReinforceHyperparams(NamedTuple):
     """Rows per seed of the whole run, by whose end the learning rate has fallen to 0; 0: not known yet."""
 
 
-def act(rule, policy, carry, inputs, env_id, key, *, explore):
-    carry, output = rule.model.apply(policy.params, carry, inputs)
+def act(setup, policy, carry, inputs, env_id, key, *, explore):
+    carry, output = setup.model.apply(policy.params, carry, inputs)
     drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
-    return carry, to_environment(rule.action_space, drawn), {"drawn": drawn}
+    return carry, to_environment(setup.action_space, drawn), {"drawn": drawn}
 
 
-def update(rule, learner, rollout):
-    hp = rule.current(learner)
-    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
-    mean = valid_mean(rollout.valid, rule.axis_name)
+def update(setup, learner, rollout):
+    hp = setup.current(learner)
+    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
+    mean = valid_mean(rollout.valid, setup.axis_name)
 
     def loss(packed):
-        _, output = rule.model.unroll(unpack(packed), rollout.carry, rollout.inputs)
+        _, output = setup.model.unroll(unpack(packed), rollout.carry, rollout.inputs)
         reached = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always what row t reached
         # All rewards; where an episode was cut short, what follows is worth the value of the observation that it reached.
         returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), reached, rollout.valid)
@@ -83,15 +83,15 @@ def update(rule, learner, rollout):
         total = mean(-log_prob * jax.lax.stop_gradient(returns - value) + 0.5 * (value - returns) ** 2)
         return total, {"losses/loss": total}
 
-    packed, opt_state, metrics = descend(loss, optimise, pack(learner.params), learner.opt_state, rule.axis_name)
-    return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
+    packed, opt_state, metrics = descend(loss, optimise, pack(learner.params), learner.opt_state, setup.axis_name)
+    return setup.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
 
 
 def make_reinforce(env, *, model=None, optimizer=None, schedules=None, axis_name=None, **settings: Any) -> jaxrl.Agent:
     given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
     kinds = (spaces.Discrete, spaces.Box)
     ready = prepare(make_reinforce, env, ReinforceConfig, ReinforceHyperparams, settings, kinds, actor_critic, given, memory=True)
-    return ready.bind(ready.rule.algorithm(act=act, update=update))
+    return ready.bind(ready.setup.algorithm(act=act, update=update))
 
 
 def main(total_steps: int = 400_000, seeds: int = 2) -> None:

@@ -73,7 +73,7 @@ def bind(
     )
 
 
-def with_length(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
+def with_total_steps(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
     """``hyperparams`` (None, a mapping or the rule's NamedTuple) with a run's length, if the rule has a ``total_steps``.
 
     One that is given, and not 0, stays.

@@ -37,7 +37,7 @@ class Distribution(Protocol):
         ...
 
 
-def pick(values: Array, index: Array) -> Array:
+def select_actions(values: Array, index: Array) -> Array:
     """``values[..., index]``: f32[..., n] at i32[...]. By a sum over one-hot rows: a gather's gradient is a slow scatter."""
     chex.assert_shape(index, values.shape[:-1])
     return jnp.where(jax.nn.one_hot(index, values.shape[-1], dtype=bool), values, 0).sum(-1)
@@ -108,7 +108,7 @@ def _finite_log_p(logits: Array) -> Array:
 
 @jax.custom_jvp
 def _log_prob(logits: Array, action: Array) -> Array:
-    return pick(jax.nn.log_softmax(logits), action)
+    return select_actions(jax.nn.log_softmax(logits), action)
 
 
 @_log_prob.defjvp

@@ -47,13 +47,13 @@ def discounts(rows: Ends, gamma: Array | float, lam: Array | float = 1.0) -> tup
     return jnp.where(rows.valid & ~rows.terminated, gamma, 0.0), jnp.where(goes_on, lam, 0.0)
 
 
-def finished(rows: Ends) -> Array:
+def episode_completed(rows: Ends) -> Array:
     """bool[T, B]: the rows whose episode goes on to its end, terminated or truncated, within the rows. None that is not valid."""
     ends, (_, goes_on) = rows.valid & (rows.terminated | rows.truncated), discounts(rows, 1.0)
     return discounted_sums(ends.astype(jnp.float32), goes_on, jnp.zeros_like(goes_on[0])) > 0
 
 
-def counted(rows: Ends) -> Array:
+def bootstrap_mask(rows: Ends) -> Array:
     """bool[T + 1, B]: the inputs that something is learnt from: those of valid rows, and what these reached and did not terminate
     at. The value of others counts for nothing."""
     nothing = jnp.zeros_like(rows.valid[:1])

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxrl.agent import check_agent, check_key, with_length
+from jaxrl.agent import check_agent, check_key, with_total_steps
 from jaxrl.metrics import identity, merge, only_if
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
-from jaxrl.rollout.autoreset import Outcome
+from jaxrl.rollout.autoreset import StepOutcome
 from jaxrl.rollout.collect import advance, init_actor
-from jaxrl.settings.aliases import says_keywords
+from jaxrl.settings.aliases import suggest_keywords
 from jaxrl.settings.validation import check_count, merge_hyperparams
 from jaxrl.spaces.trees import same_shapes
 from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Policy, PyTree
@@ -111,7 +111,7 @@ def is_finite(state: AgentState, metrics: Metrics) -> Array:
     return jnp.isfinite((0.0 * ravel_pytree(numbers)[0]).sum())
 
 
-@says_keywords
+@suggest_keywords
 def make_train(
     agent: Agent, total_steps: int, *, metrics_every: int = 1, exact_steps: bool = False
 ) -> Callable[..., tuple[AgentState, Metrics]]:
@@ -137,7 +137,7 @@ def make_train(
         )
 
     def train(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> tuple[AgentState, Metrics]:
-        state = agent.init(key, with_length(agent, hyperparams, rows), env_params)
+        state = agent.init(key, with_total_steps(agent, hyperparams, rows), env_params)
         if metrics_every == 1:
             return jax.lax.scan(lambda state, _: agent.step(state), state, length=iterations)
         full, rest = divmod(iterations, metrics_every)
@@ -167,7 +167,7 @@ class Evaluation(NamedTuple):
     finished: Array
     """bool: False for an episode that was given up at the step limit; its return so far counts."""
 
-    def after(self, row: Outcome) -> Evaluation:
+    def after(self, row: StepOutcome) -> Evaluation:
         """After one more row: what each environment's first episode has come to, NumPy's arrays or JAX's."""
         where = self.finished.__array_namespace__().where
         return Evaluation(

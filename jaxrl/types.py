@@ -383,7 +383,7 @@ class Algorithm(NamedTuple):
     """Take rollouts in without learning: store rows, refresh statistics. Present where the warm-up needs it."""
     learn: Callable[[Any], tuple[Any, Metrics]] | None = None
     """Replay rules only: draw and learn."""
-    seal: Callable[[Any], Any] | None = None
+    mark_discontinuity: Callable[[Any], Any] | None = None
     """Replay rules only: the environments begin anew, so no row stored so far is followed by the next one to come."""
     gradients: Callable[[Policy, Rollout], tuple[PyTree, Metrics]] | None = None
     """Rules with one gradient per rollout only: that gradient, shaped like the parameters, and metrics. It needs no learner, so
@@ -394,7 +394,7 @@ class Algorithm(NamedTuple):
     rollouts as well, or those statistics never move."""
     warmup_iterations: int = 0
     """How many rollouts ``Agent.init`` collects and observes without learning."""
-    learnt: tuple[str, ...] = ("params", "statistics")
+    transferable_fields: tuple[str, ...] = ("params", "statistics")
     """Fields of the LearnerState that ``init_from`` takes from another run. One that is not there, as target networks are not
     where policies were saved, begins with that run's ``params``."""
     buffers: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, Update
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value
@@ -96,7 +96,7 @@ def model(apply: Any) -> Model:
     return Model(None, function, function, lambda batch: ())  # type: ignore[arg-type]
 
 
-def rule(config: Any, policy: str) -> ActorCriticRule[Any]:
+def rule(config: Any, policy: str) -> ActorCriticSetup[Any]:
     """Of a policy that is "squashed", "categorical" or "deterministic"."""
     actors = {
         "squashed": lambda p, obs: TanhNormal(obs @ p["mean"], obs @ p["log_std"]),
@@ -106,14 +106,14 @@ def rule(config: Any, policy: str) -> ActorCriticRule[Any]:
     discrete = policy == "categorical"
     critic = model((lambda p, obs: obs @ p["x"]) if discrete else (lambda p, obs: q_value(p, *obs)))
     action_space = spaces.Discrete(ACTIONS) if discrete else BOX
-    return ActorCriticRule(OBSERVATIONS, action_space, model(actors[policy]), config, critic=critic)
+    return ActorCriticSetup(OBSERVATIONS, action_space, model(actors[policy]), config, critic=critic)
 
 
 def q_value(p: Any, x: Any, a: Any) -> Any:
     return x @ p["x"] + a @ p["a"] + (a**2) @ p["a2"]
 
 
-def case(policy: str, seed: int) -> tuple[Any, Any, Any, Update]:
+def case(policy: str, seed: int) -> tuple[Any, Any, Any, CriticBatch]:
     """Parameters of the policy, the critics and the target critics, and what an update draws."""
     rng = np.random.default_rng(seed)
     normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
@@ -134,7 +134,7 @@ def case(policy: str, seed: int) -> tuple[Any, Any, Any, Update]:
     batch = Transitions(inputs, after, action, normal(N), discount, rng.uniform(0.2, 1, N).astype(np.float32), valid)
     noise = normal(2, N, 0 if discrete else D)
     chosen = np.array([True, False, True])
-    return actor, critics(), critics(), Update(batch, noise, chosen, jax.random.key(seed))  # type: ignore[arg-type]
+    return actor, critics(), critics(), CriticBatch(batch, noise, chosen, jax.random.key(seed))  # type: ignore[arg-type]
 
 
 def double(x: Any) -> np.ndarray:

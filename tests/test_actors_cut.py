@@ -19,7 +19,7 @@ from jaxrl.optimize.gradients import pmean, valid_mean
 from jaxrl.replay.transitions import example_row, replay_rows, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.returns import discounts, endless_gae, gae, lambda_returns, vtrace
-from jaxrl.rollout.running_statistics import init_statistics, refresh
+from jaxrl.rollout.running_statistics import init_statistics, update_statistics
 from jaxrl.runtime.actors.gradients import AllReducedLearner
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import resolve_scheme
@@ -253,7 +253,7 @@ def test_statistics_are_those_of_the_rows_that_there_are(collected: Collected) -
     padded = short = init_statistics(space, 2)
     for n in range(3):
         both = late(collected, n)
-        padded, short = (refresh(old, new, 0.9, None) for old, new in zip((padded, short), both, strict=True))
+        padded, short = (update_statistics(old, new, 0.9, None) for old, new in zip((padded, short), both, strict=True))
     assert_close(padded, short)
 
 

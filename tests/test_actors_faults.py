@@ -22,7 +22,7 @@ from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.replay.transitions import transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.actors.pool import ActorPool, _members
-from jaxrl.runtime.actors.worker_handle import Member
+from jaxrl.runtime.actors.worker_handle import WorkerHandle
 from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.runtime.system.clock import Ran
 from jaxrl.runtime.trainers.host import HostDriver
@@ -63,7 +63,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disturbed]:
         yield Disturbed(agent, pool, mark, notes, policies(agent, SEEDS))
 
 
-def check_seam(agent: Agent, before: Rollout, after: Rollout, member: Member) -> None:
+def check_seam(agent: Agent, before: Rollout, after: Rollout, member: WorkerHandle) -> None:
     """``after`` was made by a worker that follows another one."""
     job = member.job
     mine = slice(job.first_id, job.first_id + job.num_envs)
@@ -79,7 +79,7 @@ def check_seam(agent: Agent, before: Rollout, after: Rollout, member: Member) ->
     envs.close()
 
 
-def check_no_seam(before: Rollout, after: Rollout, member: Member) -> None:
+def check_no_seam(before: Rollout, after: Rollout, member: WorkerHandle) -> None:
     mine = slice(member.job.first_id, member.job.first_id + member.job.num_envs)
     assert_bit_equal(*(part.inputs.obs[:, t, mine] for part, t in ((before, -1), (after, 0))))
     done = (before.terminated | before.truncated)[:, -1, mine]

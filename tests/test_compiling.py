@@ -18,7 +18,7 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime.run import RunInterrupted
-from jaxrl.runtime.system.compiling import THREAD, Abandoned, Compiling, Prepared, under_way, waiting_unless
+from jaxrl.runtime.system.compiling import THREAD, Abandoned, CompiledCall, Compiling, under_way, waiting_unless
 from tests import probes
 from tests.agents import assert_bit_equal, small_ppo
 from tests.hosted import hosted
@@ -161,7 +161,7 @@ def test_a_prepared_function_is_traced_and_compiled_once() -> None:
         traced.append(x)
         return 2 * x
 
-    function, x = Prepared(jax.jit(double)), np.arange(7.0)
+    function, x = CompiledCall(jax.jit(double)), np.arange(7.0)
     compiled.clear()
     with waiting_unless(lambda: False):
         assert function(x).tolist() == function(x).tolist() == (2 * x).tolist()

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl import make_ddpg
 from jaxrl.algorithms import ddpg
-from jaxrl.algorithms.common.critic_ensemble import Networks
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair
 from jaxrl.algorithms.ddpg import DDPGConfig, DDPGHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import deterministic_policy
@@ -34,7 +34,7 @@ def test_targets_are_those_of_the_target_networks() -> None:
     """Without noise; one critic, the case's second."""
     own = rule(DDPGConfig(), "deterministic")
     run = jax.jit(
-        lambda *given: ddpg.target(own, DDPGHyperparams(), Networks(*given[:2]), given[2]), compiler_options=COMPILE_FAST
+        lambda *given: ddpg.target(own, DDPGHyperparams(), ActorCriticPair(*given[:2]), given[2]), compiler_options=COMPILE_FAST
     )
     for seed in range(3):
         actor, _, critics, now = case("deterministic", seed)

@@ -15,7 +15,7 @@ import scipy.special
 import scipy.stats
 from gymnasium import spaces
 
-from jaxrl.distributions import LACKING, MASKED, Categorical, MultiCategorical, Normal, TanhNormal, pick, sample_each
+from jaxrl.distributions import LACKING, MASKED, Categorical, MultiCategorical, Normal, TanhNormal, sample_each, select_actions
 from jaxrl.spaces.trees import bounds
 
 LOGITS = np.random.default_rng(0).normal(scale=3.0, size=(4, 2, 5)).astype(np.float32)
@@ -111,8 +111,10 @@ def test_masked_actions_add_nothing_and_gradients_stay_finite() -> None:
 
 def test_pick_is_indexing() -> None:
     values, index = jnp.asarray(LOGITS), jnp.asarray(np.random.default_rng(2).integers(5, size=(4, 2)), jnp.int32)
-    np.testing.assert_array_equal(pick(values, index), np.take_along_axis(LOGITS, np.asarray(index)[..., None], -1)[..., 0])
-    np.testing.assert_array_equal(jax.grad(lambda v: pick(v, index).sum())(values), jax.nn.one_hot(index, 5))
+    np.testing.assert_array_equal(
+        select_actions(values, index), np.take_along_axis(LOGITS, np.asarray(index)[..., None], -1)[..., 0]
+    )
+    np.testing.assert_array_equal(jax.grad(lambda v: select_actions(v, index).sum())(values), jax.nn.one_hot(index, 5))
 
 
 def test_logits_of_minus_infinity_are_forbidden_too() -> None:
@@ -483,7 +485,7 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
     logits, mean = jnp.zeros((3, 4)), jnp.zeros((3, 2))
     keys = jax.random.split(jax.random.key(0), 1)
     for call in (
-        lambda: pick(logits, jnp.zeros(1, jnp.int32)),
+        lambda: select_actions(logits, jnp.zeros(1, jnp.int32)),
         lambda: Categorical(logits).log_prob(jnp.zeros((3, 1), jnp.int32)),
         lambda: Categorical(logits).quantile(jnp.zeros(1)),
         lambda: Normal(mean, mean).log_prob(jnp.zeros(2)),

@@ -43,7 +43,7 @@ from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
 from jaxrl.runtime.logs.trackers import RENAMED
 from jaxrl.runtime.samplers.diagnostics import LOGGED, OF_WORKERS
 from jaxrl.runtime.sweep import expand, read_sweep
-from jaxrl.settings.aliases import called_here
+from jaxrl.settings.aliases import translate_alias
 from tests.agents import cartpole
 
 ROOT = Path(__file__).parents[1]
@@ -343,7 +343,7 @@ def test_settings_in_the_table_of_names_exist(title: str) -> None:
         assert name in {*structure, *data}, name
         for cell in theirs:  # one name in place of another is what an error says too
             if (other := re.fullmatch(r"`(\w+)`", cell)) and other[1] not in {*structure, *data}:
-                assert (found := called_here(other[1], {*structure, *data})) and found[0] == name, cell
+                assert (found := translate_alias(other[1], {*structure, *data})) and found[0] == name, cell
         assert all(re.search(r"`\w+|^–$|^always$|^a wrapper$", cell) for cell in theirs), theirs
 
 

@@ -104,18 +104,18 @@ def by_hand(head: str, config: DQNConfig, params: dict[str, Any], w: Any, target
         outputs(head, p, x)
         for p, x in ((params["w"], batch.inputs.obs), (target, after), (w if config.double else target, after))
     )
-    mixable = softmax(theirs) if head == "c51" else theirs
+    per_action_return = softmax(theirs) if head == "c51" else theirs
     tau, total = config.munchausen_temperature, 0.0
     for i in np.flatnonzero(batch.valid):
         reward, discount = float(batch.reward[i]), float(batch.discount[i])
         if config.munchausen:
             policy = softmax(q_values(head, theirs)[i] / tau)
-            beyond = np.tensordot(policy, mixable[i], 1)
+            beyond = np.tensordot(policy, per_action_return[i], 1)
             now = softmax(q_values(head, outputs(head, target, batch.inputs.obs))[i] / tau)
             reward += config.munchausen * max(tau * np.log(now[batch.action[i]]), -config.munchausen_clip)
             reward += discount * tau * -(policy * np.log(policy)).sum()
         else:
-            beyond = mixable[i, np.argmax(q_values(head, chooser)[i])]
+            beyond = per_action_return[i, np.argmax(q_values(head, chooser)[i])]
         fractions = FRACTIONS[i] if head == "iqn" else (np.arange(K) + 0.5) / K
         total += float(batch.weight[i]) * row_loss(
             head, mine[i, batch.action[i]], beyond, reward, discount, fractions, config.huber_threshold

@@ -21,8 +21,8 @@ import pytest
 import jaxrl.parallel
 from jaxrl.runtime.distributed import listener, messages, start
 from jaxrl.runtime.distributed import rendezvous as roll_call_module
-from jaxrl.runtime.distributed.cluster import Place, find_place, first_node
-from jaxrl.runtime.distributed.group import Group, ProcessFailed, current
+from jaxrl.runtime.distributed.cluster import ProcessPlace, find_place, first_node
+from jaxrl.runtime.distributed.group import ProcessFailed, ProcessGroup, current
 from jaxrl.runtime.distributed.messages import LONGEST, clean, find_secret, new_nonce, opened, parsed, read_line, sealed
 from jaxrl.runtime.distributed.rendezvous import PortTaken, addresses, roll_call
 from jaxrl.runtime.logs import provenance
@@ -41,30 +41,34 @@ OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
 @pytest.mark.parametrize(
     ("variables", "given", "expected"),
     [
-        ({}, (None, 2, 1), Place("127.0.0.1:14270", 2, 1)),
-        ({}, ("10.0.0.1:99", 2, 0), Place("10.0.0.1:99", 2, 0)),
-        ({}, ("[fe80::1]:99", 2, 0), Place("[fe80::1]:99", 2, 0)),
-        ({}, (None, 1, None), Place("127.0.0.1:14270", 1, 0)),
+        ({}, (None, 2, 1), ProcessPlace("127.0.0.1:14270", 2, 1)),
+        ({}, ("10.0.0.1:99", 2, 0), ProcessPlace("10.0.0.1:99", 2, 0)),
+        ({}, ("[fe80::1]:99", 2, 0), ProcessPlace("[fe80::1]:99", 2, 0)),
+        ({}, (None, 1, None), ProcessPlace("127.0.0.1:14270", 1, 0)),
         (
             {"JAXRL_COORDINATOR": "a:1", "JAXRL_NUM_PROCESSES": "3", "JAXRL_PROCESS_ID": "2"},
             (None, None, None),
-            Place("a:1", 3, 2),
+            ProcessPlace("a:1", 3, 2),
         ),
-        ({"JAXRL_COORDINATOR": "a:1", "JAXRL_NUM_PROCESSES": "3", "JOB_COMPLETION_INDEX": "1"}, (None,) * 3, Place("a:1", 3, 1)),
-        ({"JAXRL_NUM_PROCESSES": "3", "JAXRL_PROCESS_ID": "2"}, ("b:2", None, 1), Place("b:2", 3, 1)),
-        ({"JAXRL_COORDINATOR": "h:1"}, (None, 2, 1), Place("h:1", 2, 1)),
-        (SLURM, (None,) * 3, Place(f"gpu07:{61_440 + 70_001 % 4_096}", 8, 3)),
-        (SLURM | {"JAXRL_NUM_PROCESSES": "2", "JAXRL_PROCESS_ID": "0"}, (None,) * 3, Place("127.0.0.1:14270", 2, 0)),
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (None,) * 3, Place("127.0.0.1:14270", 4, 1)),
+        (
+            {"JAXRL_COORDINATOR": "a:1", "JAXRL_NUM_PROCESSES": "3", "JOB_COMPLETION_INDEX": "1"},
+            (None,) * 3,
+            ProcessPlace("a:1", 3, 1),
+        ),
+        ({"JAXRL_NUM_PROCESSES": "3", "JAXRL_PROCESS_ID": "2"}, ("b:2", None, 1), ProcessPlace("b:2", 3, 1)),
+        ({"JAXRL_COORDINATOR": "h:1"}, (None, 2, 1), ProcessPlace("h:1", 2, 1)),
+        (SLURM, (None,) * 3, ProcessPlace(f"gpu07:{61_440 + 70_001 % 4_096}", 8, 3)),
+        (SLURM | {"JAXRL_NUM_PROCESSES": "2", "JAXRL_PROCESS_ID": "0"}, (None,) * 3, ProcessPlace("127.0.0.1:14270", 2, 0)),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (None,) * 3, ProcessPlace("127.0.0.1:14270", 4, 1)),
         (
             OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"},
             (None,) * 3,
-            Place(f"10.96.0.1:{61_440 + 1_531_576_320 % 4_096}", 4, 1),
+            ProcessPlace(f"10.96.0.1:{61_440 + 1_531_576_320 % 4_096}", 4, 1),
         ),
-        (OPEN_MPI, ("c:3", None, None), Place("c:3", 4, 1)),
+        (OPEN_MPI, ("c:3", None, None), ProcessPlace("c:3", 4, 1)),
     ],
 )
-def test_a_process_finds_its_place(variables: dict[str, str], given: tuple[Any, ...], expected: Place) -> None:
+def test_a_process_finds_its_place(variables: dict[str, str], given: tuple[Any, ...], expected: ProcessPlace) -> None:
     assert find_place(variables, *given) == expected
 
 
@@ -106,18 +110,18 @@ def named(monkeypatch: pytest.MonkeyPatch, *found: str) -> None:
 def test_where_process_0_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the address that its name leads to, and at no other."""
     named(monkeypatch, "fd00::7", "127.0.1.1", "10.0.0.7", "10.0.0.7")
-    assert addresses(Place("10.0.0.1:99", 2, 0)) == ["10.0.0.1"]
-    assert addresses(Place("[::1]:99", 2, 0)) == ["::1"]
-    assert addresses(Place("localhost:99", 2, 0)) == ["127.0.0.1"]
-    assert addresses(Place("node7:99", 2, 0)) == ["10.0.0.7", "fd00::7"]
+    assert addresses(ProcessPlace("10.0.0.1:99", 2, 0)) == ["10.0.0.1"]
+    assert addresses(ProcessPlace("[::1]:99", 2, 0)) == ["::1"]
+    assert addresses(ProcessPlace("localhost:99", 2, 0)) == ["127.0.0.1"]
+    assert addresses(ProcessPlace("node7:99", 2, 0)) == ["10.0.0.7", "fd00::7"]
     named(monkeypatch, "127.0.1.1")
     with pytest.raises(ValueError, match=r"leads to 127\.0\.1\.1 on the machine of process 0 \(see /etc/hosts\), where other"):
-        addresses(Place("node7:99", 2, 0))
+        addresses(ProcessPlace("node7:99", 2, 0))
 
 
 def test_all_meet_at_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is known a moment later than it is asked for, as in a cluster."""
-    at, asked = Place(f"node7:{free_port()}", 2, 0), 0
+    at, asked = ProcessPlace(f"node7:{free_port()}", 2, 0), 0
     look_up = socket.getaddrinfo
 
     def known(host: str, *rest: Any, **given: Any) -> Any:
@@ -140,15 +144,15 @@ def test_all_meet_at_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_name_may_lead_to_the_machine_before_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a moment; a process that is started again elsewhere waits for that to change."""
-    at, asked = Place(f"node7:{free_port()}", 2, 0), 0
+    at, asked = ProcessPlace(f"node7:{free_port()}", 2, 0), 0
 
-    def known(place: Place) -> list[str]:
+    def known(place: ProcessPlace) -> list[str]:
         nonlocal asked
         asked += 1
         return ["192.0.2.1", "198.51.100.2"] if asked < 3 else ["192.0.2.1", "127.0.0.1"]
 
     monkeypatch.setattr(roll_call_module, "addresses", known)
-    other = Place(f"127.0.0.1:{at.address[1]}", 2, 1)
+    other = ProcessPlace(f"127.0.0.1:{at.address[1]}", 2, 1)
     assert outcomes([lambda: roll_call(at, {}, 30.0), lambda: roll_call(other, {}, 30.0)]) == ["127.0.0.1", None]
     monkeypatch.setattr(roll_call_module, "addresses", lambda place: ["192.0.2.1"])
     with pytest.raises(OSError, match="Cannot assign requested address"):
@@ -180,7 +184,7 @@ def called(
     return outcomes(
         [
             lambda count=count, number=number, own=own, secret=secret: roll_call(  # type: ignore[misc]
-                Place(at, count, number), own, timeout, secret
+                ProcessPlace(at, count, number), own, timeout, secret
             )
             for (count, number), own, secret in zip(processes, versions, secrets, strict=False)
         ]
@@ -221,7 +225,7 @@ def test_no_process_0() -> None:
 
 def test_an_address_that_is_taken_or_elsewhere() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        places = [Place(f"127.0.0.1:{taken.getsockname()[1]}", 2, 0), Place("192.0.2.1:14270", 2, 0)]
+        places = [ProcessPlace(f"127.0.0.1:{taken.getsockname()[1]}", 2, 0), ProcessPlace("192.0.2.1:14270", 2, 0)]
         for place, kind in zip(places, (PortTaken, OSError), strict=True):
             with pytest.raises(kind, match=r"cannot meet the others .* address of this machine, and a port that is free"):
                 roll_call(place, {}, 0.2)
@@ -231,7 +235,7 @@ class Meeting:
     """Process 0 of two, in a thread, and strangers that come to it."""
 
     def __init__(self, secret: bytes = b"", timeout: float = 60.0) -> None:
-        self.at, self.secret = Place(f"127.0.0.1:{free_port()}", 2, 0), secret
+        self.at, self.secret = ProcessPlace(f"127.0.0.1:{free_port()}", 2, 0), secret
         self.ends: list[Any] = []
         self.strangers: list[socket.socket] = []
         call = lambda: roll_call(self.at, {"jax": "1"}, timeout, secret)  # noqa: E731
@@ -364,7 +368,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
 
         threading.Thread(target=drip, daemon=True).start()
         with pytest.raises(TimeoutError, match="nothing answers there: another program has that port, or process 0 hangs"):
-            roll_call(Place(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 0.2)
+            roll_call(ProcessPlace(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 0.2)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- secrets
@@ -437,7 +441,7 @@ def test_the_answer_of_a_false_process_0_is_shown_so_too() -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(ValueError, match=r"^\?\[2Jnothing$"):
-            roll_call(Place(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 30.0)
+            roll_call(ProcessPlace(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 30.0)
 
 
 @pytest.mark.parametrize("answer", [b"220 mail\n", b"{}\n", b"[" * 60_000 + b"\n", b""])
@@ -450,7 +454,7 @@ def test_what_answers_may_be_no_process_0(answer: bytes) -> None:
 
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(PortTaken, match=r"what answers there is not process 0: another program has that port"):
-            roll_call(Place(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 30.0)
+            roll_call(ProcessPlace(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 30.0)
 
 
 # ------------------------------------------------------------------------------------------------------------------ initialize
@@ -524,10 +528,10 @@ def test_a_heartbeat_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_whose_name_leads_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start.socket, "gethostbyname", lambda name: "127.0.1.1")
     with pytest.raises(ValueError, match=r"leads to 127\.0\.1\.1 here \(see /etc/hosts\)"):
-        start._check_own_name(Place("10.0.0.1:99", 2, 0))
-    start._check_own_name(Place("127.0.0.1:99", 2, 0))
+        start._check_own_name(ProcessPlace("10.0.0.1:99", 2, 0))
+    start._check_own_name(ProcessPlace("127.0.0.1:99", 2, 0))
     monkeypatch.setattr(start.socket, "gethostbyname", lambda name: "10.0.0.1")
-    start._check_own_name(Place("10.0.0.1:99", 2, 0))
+    start._check_own_name(ProcessPlace("10.0.0.1:99", 2, 0))
 
 
 # ----------------------------------------------------------------------------------------------------------- what they tell
@@ -561,10 +565,10 @@ class Store:
             self.texts = {name: text for name, text in self.texts.items() if not name.startswith(key)}
 
 
-def groups(number: int) -> list[Group]:
+def groups(number: int) -> list[ProcessGroup]:
     store, made = Store(), []
     for process_id in range(number):
-        group = Group()
+        group = ProcessGroup()
         group._store, group.process_id, group.num_processes = store, process_id, number
         made.append(group)
     return made
@@ -573,7 +577,7 @@ def groups(number: int) -> list[Group]:
 def test_all_hear_what_each_says() -> None:
     made = groups(3)
 
-    def talk(group: Group) -> list[Any]:
+    def talk(group: ProcessGroup) -> list[Any]:
         return [group.gather([group.process_id, turn, None, 0.1]) for turn in range(20)]
 
     heard = outcomes([lambda group=group: talk(group) for group in made])  # type: ignore[misc]
@@ -583,7 +587,7 @@ def test_all_hear_what_each_says() -> None:
 
 
 def test_what_fails_in_one_fails_in_all() -> None:
-    def make(group: Group) -> int:
+    def make(group: ProcessGroup) -> int:
         if group.process_id == 1:
             raise OSError("the disk\nis full")
         return group.process_id
@@ -643,7 +647,7 @@ def test_who_says_nothing_is_named() -> None:
 
 
 def test_one_process_waits_for_nobody() -> None:
-    alone = Group()
+    alone = ProcessGroup()
     assert alone.gather({"a": (1,)}) == [{"a": (1,)}]
     with pytest.raises(ZeroDivisionError):
         alone.together(lambda: 1 / 0)

@@ -20,9 +20,9 @@ import pytest
 from jaxrl.runtime.cli.commands.launch import divided
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.launcher import assignments, group, supervisor
-from jaxrl.runtime.launcher.output import LONGEST, Output
+from jaxrl.runtime.launcher.output import LONGEST, RankOutput
 from jaxrl.runtime.launcher.process import Fault, Kind
-from jaxrl.runtime.launcher.supervisor import Plan, supervise
+from jaxrl.runtime.launcher.supervisor import LaunchPlan, supervise
 from jaxrl.runtime.system.environment_variables import cpu_devices
 from tests.children import runs, soon
 from tests.test_cli import start
@@ -128,7 +128,7 @@ def test_what_processes_print_is_shown_with_their_numbers(
 
 def test_lines_are_whole_and_what_is_drawn_over_is_left_out() -> None:
     shown: list[str] = []
-    output = Output(3, shown.append)
+    output = RankOutput(3, shown.append)
     for data in (b"one\ntw", b"o\r\n10 %\r20", b" %\r30 %\n", b"\n", b"\xff\xc3", b"\xbc\n"):
         os.write(output.into, data)
         assert output.read() == len(data)
@@ -146,7 +146,7 @@ def test_lines_are_whole_and_what_is_drawn_over_is_left_out() -> None:
 
 def test_output_ends_with_its_process() -> None:
     shown: list[str] = []
-    output = Output(0, shown.append)
+    output = RankOutput(0, shown.append)
     os.write(output.into, b"all")
     output.hand_over()
     assert output.read() == 3 and output.is_open and not shown
@@ -420,14 +420,14 @@ def test_a_wrong_flag_of_either_command_is_told_of_once(capsys: pytest.CaptureFi
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
     """Those that would be carried out."""
-    made: list[Plan] = []
+    made: list[LaunchPlan] = []
     monkeypatch.setattr(supervisor, "supervise", lambda plan, show: made.append(plan))
     return made
 
 
-def test_all_processes_and_starts_have_one_folder(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_processes_and_starts_have_one_folder(plans: list[LaunchPlan], capsys: pytest.CaptureFixture[str]) -> None:
     line = ["launch", "--processes", "2", "--", "train", "ppo", "--env", "CartPole-v1"]
     Path("runs/ppo-CartPole-v1").mkdir(parents=True)
     for given in ([], ["--out", "here"], ["--preset", "ppo-cartpole"]):
@@ -439,7 +439,7 @@ def test_all_processes_and_starts_have_one_folder(plans: list[Plan], capsys: pyt
 
 
 def test_the_heartbeat_is_that_of_the_environment(
-    plans: list[Plan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plans: list[LaunchPlan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAXRL_HEARTBEAT", "7")
     for flags in ([], ["--heartbeat", "8"]):
@@ -452,7 +452,7 @@ def test_the_heartbeat_is_that_of_the_environment(
 
 def test_a_command_of_jaxrl_says_what_is_wrong_itself() -> None:
     shown: list[str] = []
-    fault = supervise(Plan(["train", "nonsense"], [cpu_devices(1)], 3, 30.0), shown.append)
+    fault = supervise(LaunchPlan(["train", "nonsense"], [cpu_devices(1)], 3, 30.0), shown.append)
     assert fault and fault.kind is Kind.REFUSED and "unknown algorithm 'nonsense'" in fault.said
     assert len(shown) == 1
 

@@ -72,7 +72,7 @@ def test_few_seeds_leave_devices_to_environments(monkeypatch: pytest.MonkeyPatch
         assert driver.stepping.axis_name == (None if expected == 1 else "data")
     assert open_fused(cartpole("ppo"), [0])[1].devices_per_seed == 1
     monkeypatch.setattr(device_layout, "on_axis", lambda agent, name: jaxrl.build({}))  # as of parts that nobody trusts
-    assert open_fused(agent, [0])[1] == devices.Layout(jax.devices()[:1], None)
+    assert open_fused(agent, [0])[1] == devices.DeviceLayout(jax.devices()[:1], None)
 
 
 def test_advice_to_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ from jaxrl.metrics import scalars, to_floats
 from jaxrl.optimize.minibatches import (
     check_minibatches,
     explained_variance,
+    mean_over_taken_steps,
     minibatches,
     num_blocks,
-    of_steps_taken,
     shuffled,
     shuffled_rows,
     standardized,
-    stop_beyond,
+    stop_on_kl,
 )
 
 KEY = partial(jax.random.key, 0)
@@ -151,7 +151,7 @@ def test_from_the_first_step_beyond_the_limit_on_nothing_changes() -> None:
     def step(carry: Any, moved: Any) -> Any:
         old, going = carry
         new = {"x": old["x"] + 1, "n": old["n"] * 2}
-        going, new = stop_beyond(0.5, {"losses/approx_kl": moved}, going, new, old)
+        going, new = stop_on_kl(0.5, {"losses/approx_kl": moved}, going, new, old)
         return (new, going), going
 
     start = ({"x": jnp.float32(0), "n": jnp.int32(1)}, jnp.array(True))
@@ -159,11 +159,11 @@ def test_from_the_first_step_beyond_the_limit_on_nothing_changes() -> None:
     (state, _), going = jax.lax.scan(step, start, moved)
     assert going.tolist() == [True, True, True, False, False, False]  # NaN ends nothing, so that it is seen
     assert (float(state["x"]), int(state["n"])) == (3.0, 8)
-    assert stop_beyond(0.5, {}, None, "new", "old") == (None, "new")
+    assert stop_on_kl(0.5, {}, None, "new", "old") == (None, "new")
 
 
 def test_what_is_logged_is_that_of_the_steps_taken() -> None:
     logged = {"a": jnp.arange(6.0).reshape(3, 2), "b": jnp.full((3, 2), jnp.nan).at[0].set(1.0).at[1, 0].set(4.0)}
-    taken = of_steps_taken(logged, jnp.array([[True, True], [True, False], [False, False]]))
+    taken = mean_over_taken_steps(logged, jnp.array([[True, True], [True, False], [False, False]]))
     assert to_floats(scalars(taken)) == {"a": 1.0, "b": 2.0, "charts/num_epochs": 1.5}
-    assert of_steps_taken(logged, None) == logged
+    assert mean_over_taken_steps(logged, None) == logged

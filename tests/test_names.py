@@ -18,7 +18,7 @@ from jaxrl.registry import ALGORITHMS, setting_names
 from jaxrl.runtime.cli.commands.train import RunOptions, parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.sweep import SweepFile, read_sweep
-from jaxrl.settings.aliases import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, called_here, nearest
+from jaxrl.settings.aliases import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, nearest, translate_alias
 from jaxrl.types import Agent
 from tests import probes
 from tests.agents import RULES, every_rule, small_dqn, small_ppo
@@ -309,11 +309,11 @@ def test_a_name_from_elsewhere_means_one_thing(rule: str) -> None:
 
 def test_a_rate_of_the_policy_is_its_own_where_there_is_one() -> None:
     for name, own in {"actor_lr": "actor_learning_rate", "alpha": "temperature"}.items():
-        assert called_here(name, ["learning_rate"]) == ("learning_rate", "")
-        found = called_here(name, ["learning_rate", own])
+        assert translate_alias(name, ["learning_rate"]) == ("learning_rate", "")
+        found = translate_alias(name, ["learning_rate", own])
         assert found is not None and found[0] == own
 
 
 def test_names_that_exist_are_left_alone() -> None:
-    assert called_here("batch_size", ["batch_size", "num_minibatches"]) == ("batch_size", "")
-    assert called_here("batch-size", ["num_envs"]) is None and called_here("xyzzy", ["num_envs"]) is None
+    assert translate_alias("batch_size", ["batch_size", "num_minibatches"]) == ("batch_size", "")
+    assert translate_alias("batch-size", ["num_envs"]) is None and translate_alias("xyzzy", ["num_envs"]) is None

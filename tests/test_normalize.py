@@ -21,9 +21,9 @@ from jaxrl.rollout.running_statistics import (
     init_statistics,
     normalize,
     normalize_inputs,
-    refresh,
     scale_rewards,
     update_moments,
+    update_statistics,
 )
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Rollout, StepInput
@@ -166,7 +166,7 @@ def test_return_statistics_go_on_from_rollout_to_rollout() -> None:
     env_id = np.array([5, 3, 4], np.int32)  # a second device's share, in some order
     running, seen = dict.fromkeys(env_id.tolist(), 0.0), []
     valid = np.ones(size, bool)
-    take = jax.jit(lambda statistics, rollout: refresh(statistics, rollout, jnp.float32(0.8), None))
+    take = jax.jit(lambda statistics, rollout: update_statistics(statistics, rollout, jnp.float32(0.8), None))
     for _ in range(3):
         reward, is_first, valids = np.zeros((rows, size)), np.zeros((rows + 1, size), bool), np.zeros((rows, size), bool)
         for t in range(rows):
@@ -197,7 +197,7 @@ def test_observations_count_once_where_they_were_acted_on() -> None:
     rollout = Rollout(
         StepInput(obs, none, none, none > 0), flags, none[1:], flags, flags, (), valid, (), jnp.arange(B), jnp.int32(0)
     )
-    statistics = refresh(Statistics(init_moments(EXAMPLE), ()), rollout, 0.9, None)
+    statistics = update_statistics(Statistics(init_moments(EXAMPLE), ()), rollout, 0.9, None)
     assert_moments(statistics.observations, oracle([(rows, valid)]))
 
 

@@ -12,7 +12,7 @@ import optax
 import pytest
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.on_policy import as_learnt
+from jaxrl.algorithms.common.on_policy import normalized_rollout
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.rollout.running_statistics import Statistics
@@ -41,21 +41,21 @@ def test_rows_that_count_for_nothing_are_finite() -> None:
         obs[t, b] = np.nan
     action = np.where(rollout.valid[..., None], rollout.action, np.float32(np.inf))
     broken = rollout._replace(inputs=rollout.inputs._replace(obs=obs), extras={"raw_action": action})
-    rows = as_learnt(RAW, broken)
+    rows = normalized_rollout(RAW, broken)
     assert np.isfinite(rows.inputs.obs).all() and np.isfinite(rows.action).all()
     np.testing.assert_array_equal(rows.inputs.obs, np.nan_to_num(obs))
     assert_bit_equal(rows._replace(inputs=(), action=()), jax.tree.map(np.asarray, broken._replace(inputs=(), action=())))
     for t, b in [(3, 2), (1, 0), (4, 0)]:  # after a truncation, in an episode, and beyond the rollout
         obs[t, b] = np.nan
-    kept = np.isnan(as_learnt(RAW, broken).inputs.obs).all(-1)
+    kept = np.isnan(normalized_rollout(RAW, broken).inputs.obs).all(-1)
     assert sorted(zip(*np.nonzero(kept), strict=True)) == [(1, 0), (3, 2), (4, 0)]
 
 
 def test_actions_are_those_that_were_drawn() -> None:
     _, rollout = rollout_case(discrete=True)
-    assert_bit_equal(as_learnt(RAW, rollout).action, jnp.asarray(rollout.action))
+    assert_bit_equal(normalized_rollout(RAW, rollout).action, jnp.asarray(rollout.action))
     drawn = rollout._replace(extras={"raw_action": jnp.asarray(rollout.action) + 1})
-    assert_bit_equal(as_learnt(RAW, drawn).action, jnp.asarray(rollout.action) + 1)
+    assert_bit_equal(normalized_rollout(RAW, drawn).action, jnp.asarray(rollout.action) + 1)
 
 
 # ---------------------------------------------------------------------------------------------------- update = apply ∘ gradients

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jaxrl import make_sac
-from jaxrl.algorithms.common.critic_ensemble import Networks
-from jaxrl.algorithms.common.optimistic_exploration import Exploration, optimistic, shifted, upper_bound
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair
+from jaxrl.algorithms.common.optimistic_exploration import OptimisticExploration, optimistic, shifted, upper_bound
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.distributions import TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -133,7 +133,7 @@ def test_greedy_and_random_actions_are_as_without_it() -> None:
 
 def test_an_actor_gets_the_critics() -> None:
     _, _, [_, (policy, _), *_] = acted()
-    assert isinstance(policy.params, Networks) and len(jax.tree.leaves(policy.params.critic)) == 4
+    assert isinstance(policy.params, ActorCriticPair) and len(jax.tree.leaves(policy.params.critic)) == 4
     assert float(policy.exploration.beta) == pytest.approx(4.66) and float(policy.exploration.kl) == pytest.approx(KL)
 
 
@@ -145,7 +145,9 @@ def test_of_quantiles_the_means_count() -> None:
     output = TanhNormal(jnp.zeros((1, 2)), jnp.log(jnp.full((1, 2), 0.5)))
     inputs = first_input(jnp.zeros((1, 3)), own.action_space, 1)
     for slopes, sign in (([-1.0, 3.0], 1), ([-3.0, 1.0], -1)):
-        policy = Policy(Networks((), jnp.array(slopes)), (), Exploration(jnp.array(False), BETA, KL), jnp.int32(1))
+        policy = Policy(
+            ActorCriticPair((), jnp.array(slopes)), (), OptimisticExploration(jnp.array(False), BETA, KL), jnp.int32(1)
+        )
         moved = optimistic(own, policy, output, inputs)
         np.testing.assert_allclose(moved.mean[0], np.full(2, sign * 0.5 * np.sqrt(2 * KL / 2)), rtol=1e-5)
 

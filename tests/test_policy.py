@@ -279,7 +279,7 @@ def test_a_run_begins_with_what_another_learnt(runs: Any, tmp_path: Path, capsys
 def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
     """Three seeds from a run of two. The best are policies, without target networks; whole states have theirs."""
     folder, states = runs["dqn"]
-    learnt = cartpole("dqn").algorithm.learnt
+    learnt = cartpole("dqn").algorithm.transferable_fields
     fresh = jax.vmap(cartpole("dqn").init)(jax.random.split(jax.random.key(0), 3))
     taken, report = warm_start(fresh, read_source(folder), learnt)
     there = load_policies(folder)
@@ -310,7 +310,7 @@ def test_what_does_not_fit_is_new_and_named(runs: Any) -> None:
     _, states = runs["ppo"]
     agent = small_ppo("Acrobot-v1", model=SMALL_ACTOR_CRITIC)
     fresh = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
-    taken, report = warm_start(fresh, read_source(states), agent.algorithm.learnt)
+    taken, report = warm_start(fresh, read_source(states), agent.algorithm.transferable_fields)
     there, here = states.learner.params["params"], taken.learner.params["params"]
     np.testing.assert_array_equal(here["value"]["kernel"], there["value"]["kernel"][np.array([0, 1, 0])])
     np.testing.assert_array_equal(

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl import make_pqn
-from jaxrl.algorithms.pqn import PQNHyperparams, Rows, pqn_loss, targets
+from jaxrl.algorithms.pqn import PQNHyperparams, PQNRows, pqn_loss, targets
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic, q_network
 from jaxrl.rollout.autoreset import first_input
@@ -102,7 +102,7 @@ def test_loss_and_gradient_are_the_papers() -> None:
     rng = np.random.default_rng(0)
     x, w, target = (rng.normal(size=shape).astype(np.float32) for shape in ((12, FEATURES), (FEATURES, 4), 12))
     action, valid = rng.integers(4, size=12).astype(np.int32), rng.random(12) < 0.7
-    batch = Rows(first_input(x, spaces.Discrete(4), 12), action, target, valid)
+    batch = PQNRows(first_input(x, spaces.Discrete(4), 12), action, target, valid)
     loss = jit(jax.value_and_grad(lambda p: pqn_loss(linear_model(), p, batch, None), has_aux=True))
     (total, metrics), gradient = loss({"w": w})
 

@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl import make_ppo
 from jaxrl.envs.subprocess.processes import Processes, WorkerRestarted
-from jaxrl.returns import discounts, finished, gae
+from jaxrl.returns import discounts, episode_completed, gae
 from jaxrl.runtime.samplers.asynchronous import AsyncSampler
 from jaxrl.runtime.samplers.host_envs import begun_anew, open_envs
 from jaxrl.runtime.samplers.sampler import HostSampler
@@ -51,7 +51,7 @@ def test_what_comes_before_it_counts_as_cut_off() -> None:
     np.testing.assert_array_equal(advantages(no, values), advantages(cut, values))
     other = np.where(np.arange(7)[:, None] > 3, 0, values).astype(np.float32)
     np.testing.assert_array_equal(advantages(no, values)[:3], advantages(no, other)[:3])
-    assert not finished(Rows(no, no, valid)).any()  # an episode that was lost has no return
+    assert not episode_completed(Rows(no, no, valid)).any()  # an episode that was lost has no return
 
 
 class Rows:

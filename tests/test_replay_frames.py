@@ -54,7 +54,7 @@ def test_stacks_are_what_the_environment_showed(num_frames: int, axis: int, insi
     rows = history(num_frames, axis, seal_at)
     replay = frame_replay(num_frames, inside, axis=axis)(CAPACITY, ENVS, ADD, before=1, after=2)
     state = replay.init(jax.tree.map(lambda x: jnp.asarray(x[0, 0]), rows))
-    add, seal = (jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.seal))
+    add, mark_discontinuity = (jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.mark_discontinuity))
 
     @partial(jax.jit, compiler_options=COMPILE_FAST)
     def look(state: Any, key: Any) -> Any:
@@ -69,7 +69,7 @@ def test_stacks_are_what_the_environment_showed(num_frames: int, axis: int, insi
             part.valid[seal_at - start] = True
         state = add(state, jax.tree.map(jnp.asarray, part), ALL)
         if start <= seal_at < start + ADD:
-            state = seal(state)
+            state = mark_discontinuity(state)
             rows.valid[seal_at] = False
         stored = start + ADD
         draw, parts, moved = jax.device_get(look(state, jax.random.key(start)))

@@ -56,7 +56,7 @@ def rows_from(start: int, valid: np.ndarray) -> ReplayRow:
 class Ours(NamedTuple):
     replay: Replay
     add: Any
-    seal: Any
+    mark_discontinuity: Any
     look: Any
 
 
@@ -69,7 +69,7 @@ def made(capacity: int, rows_per_add: int, strategy: str = "future", share: floa
         draw = replay.draw(state, key, BATCH)
         return draw, [replay.take(state, draw, offset) for offset in OFFSETS]
 
-    return Ours(replay, *(jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.seal, look)))
+    return Ours(replay, *(jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.mark_discontinuity, look)))
 
 
 class Oracle:
@@ -92,7 +92,7 @@ class Oracle:
             self.episode = np.concatenate([self.episode, (before + self.ended)[None]])
             self.ended = ~ok
 
-    def seal(self) -> None:
+    def mark_discontinuity(self) -> None:
         self.ended = np.ones(ENVS, bool)
         if self.count:
             self.rows.valid[-1] = False
@@ -149,8 +149,8 @@ def test_goals_are_of_the_same_episode(capacity: int, rows_per_add: int, strateg
         state = ours.add(state, rows, ALL)
         oracle.add(jax.tree.map(np.copy, rows))
         if i in seams:
-            state = ours.seal(state)
-            oracle.seal()
+            state = ours.mark_discontinuity(state)
+            oracle.mark_discontinuity()
         drawn, _ = oracle.check(ours.look(state, jax.random.key(seed % 1000 + i)), strategy)
         assert drawn == oracle.drawable()
 

@@ -38,7 +38,9 @@ class Program:
     ) -> None:
         made = prioritised_replay(**{"priority_exponent": ALPHA, "importance_exponent": BETA, **exponents})
         self.replay: Replay = made(capacity, num_envs, rows_per_add, before=before, after=after)
-        self.add, self.update, self.seal = (jit(f) for f in (self.replay.add, self.replay.update, self.replay.seal))
+        self.add, self.update, self.mark_discontinuity = (
+            jit(f) for f in (self.replay.add, self.replay.update, self.replay.mark_discontinuity)
+        )
         self.look = jit(self._look, static_argnums=2)
 
     def _look(self, state: Any, key: Any, batch: int) -> tuple[Draw, Any]:
@@ -106,7 +108,7 @@ def test_it_counts_rows_as_a_dictionary_does(
         state = p.add(state, rows, ALL)
         oracle.add(rows)
         if rng.random() < 0.1:
-            state = p.seal(state)
+            state = p.mark_discontinuity(state)
             oracle.stored[-1] = (oracle.stored[-1][0], np.zeros(ENVS, bool))
             oracle.leaves = {row: value for row, value in oracle.leaves.items() if row[0] != oracle.stored[-1][0]}
         oracle.check(state, p_length(capacity, rows_per_add))

@@ -53,7 +53,7 @@ def program(capacity: int, rows_per_add: int, period: int, length: int, prioriti
         draw = replay.draw(state, key, DRAWS)
         return draw, sequences(replay, state, draw, length)
 
-    return replay, jit(replay.add), jit(look), jit(replay.seal)
+    return replay, jit(replay.add), jit(look), jit(replay.mark_discontinuity)
 
 
 def start_state(replay: Any) -> Any:
@@ -65,14 +65,14 @@ def start_state(replay: Any) -> Any:
 @pytest.mark.parametrize("capacity, rows_per_add, period, length", [(40, 8, 4, 10), (30, 4, 4, 4), (35, 6, 3, 7), (50, 6, 1, 5)])
 def test_sequences_are_those_of_a_list(capacity: int, rows_per_add: int, period: int, length: int, prioritised: bool) -> None:
     """After every add, until the ring has wrapped around: all that are whole are drawn, and no others."""
-    replay, add, look, seal = program(capacity, rows_per_add, period, length, prioritised)
+    replay, add, look, mark_discontinuity = program(capacity, rows_per_add, period, length, prioritised)
     rows, carry = history(capacity)
     state, crossed = start_state(replay), 0
     for i in range(ROWS // rows_per_add):
         state = add(state, part(rows, carry, i * rows_per_add, rows_per_add, period), ALL)
         stored = (i + 1) * rows_per_add
         if i == 4:
-            state = seal(state)
+            state = mark_discontinuity(state)
             rows.valid[stored - 1] = False
         draw, batch = jax.device_get(look(state, jax.random.fold_in(KEY(), i)))
         oldest = max(0, stored - capacity // period * period)

@@ -145,7 +145,7 @@ def test_no_transition_leads_into_the_rows_of_a_file_or_out_of_them(tmp_path: Pa
 def test_a_rule_that_cannot_seal_is_refused(tmp_path: Path) -> None:
     agent, learner = walked(0, 5)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
-    agent = agent._replace(algorithm=agent.algorithm._replace(seal=None))
+    agent = agent._replace(algorithm=agent.algorithm._replace(mark_discontinuity=None))
     with pytest.raises(TypeError, match=r"needs observe and seal to take rows from a file: give it seal"):
         jaxrl.load_replay(tmp_path / "rows.npz", agent, learner)
 
@@ -154,7 +154,7 @@ def test_a_seal_of_hindsight_is_stored() -> None:
     """Numbered rows have two flags each, and a seal marks the outer one."""
     agent = small_dqn("jaxrl:BitFlip?n=3", hindsight="future", **SIZES)
     learner, _ = filled(agent, 3)
-    before, after = (stored_rows(x.replay) for x in (learner, agent.algorithm.seal(learner)))  # type: ignore[misc]
+    before, after = (stored_rows(x.replay) for x in (learner, agent.algorithm.mark_discontinuity(learner)))  # type: ignore[misc]
     assert before.valid[-1].any() and not after.valid[-1].any()
     assert_bit_equal(after, sealed(before))
 

@@ -117,14 +117,14 @@ def test_no_window_crosses_a_seal(capacity: int, rows_per_add: int) -> None:
     """The newest row of each environment is then a predecessor and a successor, and never a row of its own."""
     replay, add = ring(capacity, rows_per_add)
     state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
-    seal = jax.jit(replay.seal, compiler_options=COMPILE_FAST)
-    assert_bit_equal(seal(state), state)
+    mark_discontinuity = jax.jit(replay.mark_discontinuity, compiler_options=COMPILE_FAST)
+    assert_bit_equal(mark_discontinuity(state), state)
     for i in range(3 * capacity // rows_per_add + 3):
         rows = numbered_rows(i * rows_per_add, rows_per_add)
         state = add(state, rows, ALL)
         stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
         if i % 2:
-            state = seal(state)
+            state = mark_discontinuity(state)
             stored[-1] = (stored[-1][0], np.zeros(ENVS, bool))
         draw, (before, row, after) = look(replay, state, jax.random.fold_in(KEY(), i), 600)
         found, seams = np.asarray(draw.valid), {number for number, valid in stored if not valid.any()}

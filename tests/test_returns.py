@@ -17,7 +17,7 @@ from jaxrl.returns import (
     discounted_sums,
     discounts,
     endless_gae,
-    finished,
+    episode_completed,
     gae,
     gae_from_dones,
     lambda_returns,
@@ -386,12 +386,12 @@ def test_rows_whose_episode_ends_are_finished() -> None:
         truncated=mark("000000", "000000", "100000", "000000"),
         valid=mark("111111", "110111", "101111", "110111"),
     )
-    np.testing.assert_array_equal(finished(rows), mark("000000", "110000", "101111", "000111"))
+    np.testing.assert_array_equal(episode_completed(rows), mark("000000", "110000", "101111", "000111"))
 
 
 def test_a_row_that_is_not_valid_ends_nothing() -> None:
     rows = Rows(*[np.zeros((2, 1))] * 3, *[np.array([[False], [True]])] * 2, np.array([[True], [False]]))
-    assert not np.any(finished(rows))
+    assert not np.any(episode_completed(rows))
 
 
 # --------------------------------------------------------------------------------------------------------------- plain arrays

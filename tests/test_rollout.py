@@ -15,7 +15,7 @@ from gymnasium import spaces
 from jaxrl import make_env
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
-from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import collect, concat_rollouts, fold_each, init_actor, params_axes, reset_done_envs
 from jaxrl.types import ActorState, Algorithm, Env, Policy, Rollout, TimeStep
 from tests import probes
@@ -369,7 +369,7 @@ def test_only_what_is_done_is_reset() -> None:
     state, obs = reset_done_envs(env, done, KEY(), env_id, old, old, ())
     fresh, _ = jax.vmap(env.reset, in_axes=(0, None))(fold_each(KEY(), env_id), ())
     for got in (state, obs):
-        np.testing.assert_array_equal(got, jnp.where(per_row(done, old), fresh, old))
+        np.testing.assert_array_equal(got, jnp.where(expand_mask(done, old), fresh, old))
     untouched = reset_done_envs(env, jnp.zeros(4, bool), KEY(), env_id, old, old, ())
     assert_bit_equal(untouched, (old, old))
 

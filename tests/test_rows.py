@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.rollout.autoreset import finish_row, first_input, next_input, no_episode
+from jaxrl.rollout.autoreset import finish_step, first_input, next_input, no_episode
 from jaxrl.types import EpisodeStatistics, HostStep
 
 BOTH = pytest.mark.parametrize("xp", [np, jnp])
@@ -36,7 +36,7 @@ def test_what_a_row_comes_to(xp: Any) -> None:
         info={"lives": xp.arange(7)},
     )
     action = xp.ones((7, 2), xp.float32)
-    inputs, row = finish_row(yes_no(0, 0, 0, 0, 0, 0, 1), before, action, reached, max_episode_steps=7)
+    inputs, row = finish_step(yes_no(0, 0, 0, 0, 0, 0, 1), before, action, reached, max_episode_steps=7)
     same(row.reward, np.float32([0.5] * 6 + [0]), np.float32, xp)
     same(row.terminated, [0, 1, 0, 1, 0, 1, 0], bool, xp)
     same(row.truncated, [0, 0, 1, 0, 1, 0, 0], bool, xp)
@@ -55,7 +55,7 @@ def test_without_a_limit_an_episode_goes_on(xp: Any) -> None:
     no, reward = xp.zeros(1, bool), xp.ones(1, xp.int32)  # whole numbers become f32
     episode = no_episode(1, xp)
     for _ in range(3):
-        _, row = finish_row(no, episode, xp.zeros(1, xp.int32), HostStep(xp.zeros(1), reward, no, no), None)
+        _, row = finish_step(no, episode, xp.zeros(1, xp.int32), HostStep(xp.zeros(1), reward, no, no), None)
         episode = row.episode
     same(episode.episodic_return, [3], np.float32, xp)
     same(episode.episodic_length, [3], np.int32, xp)

@@ -1,4 +1,4 @@
-"""What learning rules share: a bound ``Rule``, by the example's REINFORCE, which has nothing else; shapes only."""
+"""What learning rules share: a bound ``AlgorithmSetup``, by the example's REINFORCE, which has nothing else; shapes only."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def test_an_update_counts_and_the_rate_it_logs_is_the_scheduled_one() -> None:
     assert isinstance(ready.algorithm.policy(learner), Policy)
     _, metrics = jax.eval_shape(ready.step, jax.eval_shape(ready.init, KEY()))
     assert "charts/learning_rate" in metrics
-    rule = ready.algorithm.update.args[0]  # type: ignore[attr-defined]
-    now = rule.current(learner)
+    setup = ready.algorithm.update.args[0]  # type: ignore[attr-defined]
+    now = setup.current(learner)
     assert float(now.learning_rate) == 0.25
-    after, metrics = rule.updated(learner, now, {"losses/loss": jnp.ones(3)}, params=())
+    after, metrics = setup.updated(learner, now, {"losses/loss": jnp.ones(3)}, params=())
     assert (int(after.version), after.params, after.opt_state) == (3, (), learner.opt_state)
     assert to_floats(metrics) == {"losses/loss": 1.0, "charts/learning_rate": 0.25}

@@ -19,7 +19,7 @@ import jaxrl
 from jaxrl import make_sac
 from jaxrl.agent import bind
 from jaxrl.algorithms import sac
-from jaxrl.algorithms.common.critic_ensemble import Networks, draw_updates
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, draw_updates
 from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
@@ -101,7 +101,7 @@ def test_updates_are_those_of_a_loop() -> None:
         actor = jax.tree.map(lambda p, g: p - 0.02 * g, actor, slope)
         step, adam_state = adam.update(alpha * (logged["losses/entropy"] + 1.0), adam_state)
         log_alpha += step
-    assert_close(learner.params, Networks(actor, critic), atol=1e-4)
+    assert_close(learner.params, ActorCriticPair(actor, critic), atol=1e-4)
     assert_close(learner.target_params.critic, target, atol=1e-4)
     assert float(learner.log_temperature) == pytest.approx(float(log_alpha), abs=1e-4)
     assert int(learner.version) == 1 and int(metrics["losses/td_loss"].count) == 4

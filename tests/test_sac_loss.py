@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.algorithms import sac
-from jaxrl.algorithms.common.critic_ensemble import Update
+from jaxrl.algorithms.common.critic_ensemble import CriticBatch
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -29,7 +29,7 @@ def programs(policy: str, actor_value: str = "min") -> Any:
     """``(target, loss and gradient of the critics, loss and gradient of the policy)`` in one program."""
     own = rule(SACConfig(num_critics=CRITICS, num_target_critics=2, actor_value=actor_value), policy)  # type: ignore[arg-type]
 
-    def run(actor: Any, critic: Any, target_critic: Any, now: Update) -> Any:
+    def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:
         y = sac.target(own, actor, target_critic, jnp.float32(ALPHA), now)
         of_critics = jax.value_and_grad(lambda p: sac.critic_loss(own, p, y, now), has_aux=True)(critic)
         of_policy = jax.value_and_grad(lambda p: sac.actor_loss(own, p, critic, jnp.float32(ALPHA), now), has_aux=True)(actor)
@@ -56,7 +56,7 @@ def values_by_hand(policy: str, actor: Any, critics: Any, inputs: Any, noise: An
     return np.array(values), np.array(entropies)
 
 
-def targets_by_hand(policy: str, actor: Any, target_critic: Any, now: Update) -> np.ndarray:
+def targets_by_hand(policy: str, actor: Any, target_critic: Any, now: CriticBatch) -> np.ndarray:
     least = lambda q: q[np.asarray(now.chosen)].min(0)  # noqa: E731
     value, _ = values_by_hand(policy, actor, target_critic, now.batch.next_inputs, now.noise[0], least)
     return double(now.batch.reward) + double(now.batch.discount) * value
@@ -71,7 +71,7 @@ def test_critics_regress_to_the_soft_value_of_what_was_reached(policy: str) -> N
         where = np.asarray(now.batch.valid)
         np.testing.assert_allclose(y[where], expected[where], rtol=1e-4, atol=1e-4)
 
-        def by_hand(params: Any, policy: str = policy, now: Update = now, where: Any = where, y: Any = expected) -> Any:
+        def by_hand(params: Any, policy: str = policy, now: CriticBatch = now, where: Any = where, y: Any = expected) -> Any:
             rows = [(double(now.batch.inputs.obs[i]), now.batch.action[i]) for i in range(N)]
             if policy == "categorical":
                 q = np.array([[x @ w[:, a] for w in params["x"]] for x, a in rows])
@@ -95,7 +95,7 @@ def test_the_policy_maximises_the_soft_value(policy: str, actor_value: str) -> N
         _, _, ((loss, metrics), gradient) = programs(policy, actor_value)(actor, critic, target_critic, now)
         where = np.asarray(now.batch.valid)
 
-        def by_hand(params: Any, now: Update = now, critic: Any = critic, where: Any = where) -> Any:
+        def by_hand(params: Any, now: CriticBatch = now, critic: Any = critic, where: Any = where) -> Any:
             value, entropy = values_by_hand(policy, params, critic, now.batch.inputs, now.noise[1], reduce)
             return -value[where].mean(), entropy[where].mean()
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import jaxrl.runtime.run
-from jaxrl.agent import with_length
+from jaxrl.agent import with_total_steps
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.optimize.schedules import scheduled
 from jaxrl.runtime import sweep as sweep_module
 from jaxrl.runtime.cli import sweep_job
 from jaxrl.runtime.cli.commands import sweep as sweep_command
-from jaxrl.runtime.cli.commands.sweep import Result, collect
+from jaxrl.runtime.cli.commands.sweep import SweepResult, collect
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
@@ -125,7 +125,7 @@ def test_networks_are_structure(file: Path) -> None:
     kept = SweepFile(**json.loads((file.parent / "out" / "sweep.json").read_text())["sweep"])
     assert [job.name for job in expand(kept)] == [job.name for job in jobs]
     table = file.parent / "results.csv"
-    sweep_command.write_table([Result(job.settings, np.array([1.0, 3.0])) for job in jobs], table)
+    sweep_command.write_table([SweepResult(job.settings, np.array([1.0, 3.0])) for job in jobs], table)
     with table.open() as text:
         assert [row["model"] for row in csv.DictReader(text)] == ["default", "core=gru,hidden_sizes=8,4"]
 
@@ -170,7 +170,7 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
         plan = make_plan(agent, total_steps)
         values = check_hyperparams(agent, given.get("hyperparams"), 1) or {}
         one = {name: np.ravel(value)[0] for name, value in values.items()}
-        data.append(merge_hyperparams(agent.hyperparams, with_length(agent, one, plan.total_steps)))
+        data.append(merge_hyperparams(agent.hyperparams, with_total_steps(agent, one, plan.total_steps)))
         rows = agent.steps_per_iteration * agent.spec["settings"]["anneal"]
         iterations = jnp.arange(plan.warmup_iterations, plan.warmup_iterations + plan.iterations)
         rates.append(jax.jit(lambda i, hp, n=rows: scheduled(hp, {}, i, annealed_rows=n).learning_rate)(iterations, data[-1]))
@@ -274,7 +274,7 @@ def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, 
     assert [r.settings for r in results] == [{"gamma": 0.8}, {"gamma": 0.9}]
     np.testing.assert_array_equal([r.returns for r in results], [[10.0, 2.0], [30.0, np.nan]])
     path = tmp_path / "picture.png"
-    sweep_command.draw([*results, Result({"gamma": 0.7}, np.full(2, np.nan))], sweep, path)
+    sweep_command.draw([*results, SweepResult({"gamma": 0.7}, np.full(2, np.nan))], sweep, path)
     assert path.stat().st_size > 5000
 
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from jaxrl import make_td3
 from jaxrl.algorithms import td3
-from jaxrl.algorithms.common.critic_ensemble import Networks, Update, draw_updates
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, CriticBatch, draw_updates
 from jaxrl.algorithms.common.deterministic_policy import actor_loss, critic_loss
 from jaxrl.algorithms.td3 import TD3Config, TD3Hyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -48,8 +48,8 @@ HP = TD3Hyperparams(target_noise=0.6, target_noise_clip=0.5)
 def program() -> Any:
     own = rule(TD3Config(num_critics=CRITICS), "deterministic")
 
-    def run(actor: Any, critic: Any, target_critic: Any, now: Update) -> Any:
-        y = td3.target(own, HP, Networks(actor, target_critic), now)
+    def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:
+        y = td3.target(own, HP, ActorCriticPair(actor, target_critic), now)
         of_critics = jax.value_and_grad(lambda p: critic_loss(own, p, y, now), has_aux=True)(critic)
         of_policy = jax.value_and_grad(lambda p: actor_loss(own, p, critic, now), has_aux=True)(actor)
         return y, of_critics, of_policy
@@ -77,7 +77,7 @@ def test_losses_and_gradients_are_the_papers() -> None:
         y, ((loss, metrics), of_critics), ((own_loss, _), of_policy) = program()(actor, critic, target_critic, now)
         where, x = np.asarray(now.batch.valid), double(now.batch.inputs.obs)
 
-        def td(params: Any, now: Update = now, where: Any = where, x: Any = x, y: Any = y) -> float:
+        def td(params: Any, now: CriticBatch = now, where: Any = where, x: Any = x, y: Any = y) -> float:
             q = np.array([q_by_hand(params, x[i], double(now.batch.action[i])) for i in range(N)])
             return (0.5 * double(now.batch.weight)[:, None] * (q - double(y)[:, None]) ** 2).sum(1)[where].mean()
 
@@ -128,8 +128,8 @@ def test_updates_are_those_of_a_loop() -> None:
             now = jax.tree.map(lambda x, g=g, i=i: x[g, i], draws)
             critic = jax.tree.map(lambda p, g: p - 0.05 * g, critic, critic_gradient(targets, critic, now))
         actor = jax.tree.map(lambda p, g: p - 0.02 * g, actor, actor_gradient(actor, critic, now)[0])
-        targets = jax.tree.map(lambda p, t: t + 0.1 * (p - t), Networks(actor, critic), targets)
-    assert_close(learner.params, Networks(actor, critic), atol=1e-4)
+        targets = jax.tree.map(lambda p, t: t + 0.1 * (p - t), ActorCriticPair(actor, critic), targets)
+    assert_close(learner.params, ActorCriticPair(actor, critic), atol=1e-4)
     assert_close(learner.target_params, targets, atol=1e-4)
     assert int(metrics["losses/td_loss"].count) == 4 and int(metrics["losses/actor_loss"].count) == 2
 

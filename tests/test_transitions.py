@@ -50,11 +50,11 @@ def test_returns_stop_where_their_episode_does(n_step: int) -> None:
     replay = uniform_replay(CAPACITY, ENVS, ADD, before=1, after=n_step)
     rows = episodes(n_step)
     state = replay.init(jax.tree.map(lambda x: jnp.asarray(x[0, 0]), rows))
-    add, seal = (jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.seal))
+    add, mark_discontinuity = (jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.mark_discontinuity))
     for start in range(0, ROWS, ADD):
         state = add(state, jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + ADD]), rows), jnp.arange(ENVS))
         if start == ADD:  # the environments begin anew: nothing before follows the next row
-            state = seal(state)
+            state = mark_discontinuity(state)
             rows.valid[2 * ADD - 1] = False
 
     @partial(jax.jit, compiler_options=COMPILE_FAST)

@@ -31,7 +31,7 @@ from jaxrl.runtime.evaluation.evaluate_runs import Rules, evaluate_run
 from jaxrl.runtime.logs.provenance import commit
 from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
-from jaxrl.runtime.training_loop.run_files import Output, RunFiles
+from jaxrl.runtime.training_loop.run_files import RunFiles, RunOutput
 from tests.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, small_ppo, tiny
 
 SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}
@@ -456,5 +456,5 @@ def test_a_run_says_how_to_go_on_with_it(tmp_path: Path) -> None:
         (small_ppo("CartPole-v1", model=model), f"jaxrl.resume('{tmp_path}', model=…)"),
     ):
         with contextlib.closing(RunFolder(tmp_path)) as folder:
-            files = RunFiles(folder, agent, {"save_replay": True}, Output(), jax.devices(), print)
+            files = RunFiles(folder, agent, {"save_replay": True}, RunOutput(), jax.devices(), print)
             assert files.resume_command == command

@@ -35,7 +35,7 @@ from jaxrl.envs.wrappers import (
     time_limit,
     usage,
 )
-from jaxrl.rollout.autoreset import Outcome, first_input, no_episode
+from jaxrl.rollout.autoreset import StepOutcome, first_input, no_episode
 from jaxrl.rollout.collect import advance, reset_envs
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.sweep import read_sweep
@@ -92,7 +92,7 @@ class Game:
         return seen, self.time + action, self.time >= self.end, self.time >= self.cut
 
 
-def play(env: Env, actions: Any, params: Any = None) -> tuple[Any, Outcome]:
+def play(env: Env, actions: Any, params: Any = None) -> tuple[Any, StepOutcome]:
     """``(obs [T + 1, B], outcome [T, B])`` of rows as a rollout collects them, all environments with the same actions [T]."""
     params, env_id = env.params if params is None else params, jnp.arange(NUM_ENVS)
     keys = jax.random.split(jax.random.key(0), len(actions) + 1)

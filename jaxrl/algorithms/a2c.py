@@ -20,7 +20,7 @@ from jaxrl.optimize.gradients import LossFn
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, gae
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
@@ -67,7 +67,7 @@ def a2c_loss(
     return policy_gradient_loss(output, rollout, weight, advantage + values[:-1], rollout.valid, hp, axis_name)
 
 
-@says_arguments
+@suggest_arguments
 def make_a2c(
     env: EnvLike,
     *,
@@ -90,7 +90,7 @@ def make_a2c(
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. The paper's RMSProp is
         ``jaxrl.optimize.clipped_rmsprop``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, rollout as ``as_learnt`` gives it) -> (loss to add, scalars to log), or one.
+      extra_losses: functions of (params, rollout as ``normalized_rollout`` gives it) -> (loss to add, scalars to log), or one.
       intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``A2CConfig`` and ``A2CHyperparams``.

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, Networks, Update
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
 from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
 from jaxrl.builder.components import ModelArguments, ModelFn
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.replay import ReplayFn
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model
 
@@ -50,12 +50,12 @@ class DDPGHyperparams(NamedTuple):
     total_steps: TotalSteps = 0.0
 
 
-def target(rule: ActorCriticRule[DDPGConfig], hp: DDPGHyperparams, targets: Networks, now: Update) -> Array:
+def target(setup: ActorCriticSetup[DDPGConfig], hp: DDPGHyperparams, targets: ActorCriticPair, now: CriticBatch) -> Array:
     """y = r + γ·(1 − terminated)·Q⁻(s′, π⁻(s′)) (Lillicrap et al. 2016, eq. 5); f32[N]."""
-    return target_value(rule, targets, rule.model.apply(targets.actor, (), now.batch.next_inputs)[1], now)
+    return target_value(setup, targets, setup.model.apply(targets.actor, (), now.batch.next_inputs)[1], now)
 
 
-@says_arguments
+@suggest_arguments
 def make_ddpg(
     env: EnvLike,
     *,

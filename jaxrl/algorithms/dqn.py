@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
-from jaxrl.algorithms.common.q_heads import HeadConfig, Networks, best_next, check_outputs, soft_next
+from jaxrl.algorithms.common.q_heads import HeadConfig, OnlineAndTarget, best_next, check_outputs, soft_next
 from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
 from jaxrl.builder.components import ModelArguments, ModelFn, is_own, resolve_replay
-from jaxrl.builder.setup import Rule, prepare
-from jaxrl.distributions import pick
+from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import valid_mean
@@ -29,8 +29,8 @@ from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.collect import fold_each
-from jaxrl.rollout.inputs import finite
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import (
     Count,
     LearningRate,
@@ -110,69 +110,69 @@ def dqn_loss(
     Args:
       key: for what networks draw, each time they are asked.
     """
-    batch, head = finite(batch, batch.valid), config.value_head
+    batch, head = zero_invalid(batch, batch.valid), config.value_head
     keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
     online, target = (lambda inputs, key, p=p: model.apply(p, (), inputs, key=key)[1] for p in (params, target_params))
     look_ahead = soft_next if config.munchausen else best_next
-    towards, beyond = look_ahead(config, head, Networks(online, target), batch, keys[1:])
+    towards, beyond = look_ahead(config, head, OnlineAndTarget(online, target), batch, keys[1:])
 
     outputs = online(batch.inputs, keys[0])
     losses, priorities = head.loss(outputs, towards, jax.lax.stop_gradient(beyond))
     mean = valid_mean(batch.valid, axis_name)
     loss = mean(batch.weight * losses)
-    chosen = pick(head.values(outputs, batch.inputs.obs), batch.action)
+    chosen = select_actions(head.values(outputs, batch.inputs.obs), batch.action)
     logged = {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
-def init(rule: Rule[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> QLearner:
-    return q_learning.init(rule, key, hyperparams, example_row(rule.observation_space, rule.action_space))
+def init(setup: AlgorithmSetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> QLearner:
+    return q_learning.init(setup, key, hyperparams, example_row(setup.observation_space, setup.action_space))
 
 
 def act(
-    rule: Rule[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: AlgorithmSetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    config, keys = rule.config, fold_each(key, env_id) if explore else None
+    config, keys = setup.config, fold_each(key, env_id) if explore else None
     if keys is not None and config.noisy:  # each environment has noise of its own, which is that of any batch around it
-        one = lambda inputs, key: rule.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], inputs), key=key)[1]  # noqa: E731
+        one = lambda inputs, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], inputs), key=key)[1]  # noqa: E731
         # Far from 0 and 1, of which the action is drawn.
         outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(one)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
     else:
-        carry, outputs = rule.model.apply(policy.params, carry, inputs)
+        carry, outputs = setup.model.apply(policy.params, carry, inputs)
     q_values = config.value_head.values(outputs, inputs.obs)
-    return carry, actions(rule, policy, q_values, inputs, env_id, keys), {}
+    return carry, actions(setup, policy, q_values, inputs, env_id, keys), {}
 
 
-def network_keys(rule: Rule[DQNConfig], learner: QLearner) -> Key | None:
+def network_keys(setup: AlgorithmSetup[DQNConfig], learner: QLearner) -> Key | None:
     """One for each update, where the network draws something."""
-    if not rule.config.draws:
+    if not setup.config.draws:
         return None
-    key = rule.stream(learner, 0)
-    if rule.axis_name is not None:
-        key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
-    return jax.random.split(key, rule.config.updates_per_iteration)
+    key = setup.stream(learner, 0)
+    if setup.axis_name is not None:
+        key = jax.random.fold_in(key, jax.lax.axis_index(setup.axis_name))
+    return jax.random.split(key, setup.config.updates_per_iteration)
 
 
-def learn(rule: Rule[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
-    config, hp = rule.config, rule.current(learner)
+def learn(setup: AlgorithmSetup[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
+    config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Transitions, key: Key | None) -> tuple[Array, dict[str, Array]]:
-        return dqn_loss(rule.model, config, params, target_params, batch, rule.axis_name, key)
+        return dqn_loss(setup.model, config, params, target_params, batch, setup.axis_name, key)
 
     def batch(replay: PyTree, draw: Draw) -> Transitions:
-        drawn = transitions(rule.replay, replay, draw, hp.gamma, config.n_step)
-        return drawn._replace(weight=drawn.weight ** rule.importance(learner)) if config.prioritized else drawn
+        drawn = transitions(setup.replay, replay, draw, hp.gamma, config.n_step)
+        return drawn._replace(weight=drawn.weight ** setup.importance(learner)) if config.prioritized else drawn
 
-    return q_learning.learn(rule, learner, hp, loss, batch, network_keys(rule, learner))
+    return q_learning.learn(setup, learner, hp, loss, batch, network_keys(setup, learner))
 
 
-def make_algorithm(rule: Rule[DQNConfig]) -> Algorithm:
+def make_algorithm(setup: AlgorithmSetup[DQNConfig]) -> Algorithm:
     """DQN's learning rule, bound to spaces and to no environment."""
-    learnt = ("params", "target_params", "statistics")
-    return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
+    transferable_fields = ("params", "target_params", "statistics")
+    return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
 
-@says_arguments
+@suggest_arguments
 def make_dqn(
     env: EnvLike,
     *,
@@ -204,12 +204,12 @@ def make_dqn(
     """
     given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
     ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
-    config = ready.rule.config
+    config = ready.setup.config
     is_ours = isinstance(model, Mapping) or is_own(model, q_network)
     check_outputs(model, is_ours, ready.output, ready.env.action_space, config)
     own = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
     made = resolve_replay(replay, own, ready.env, config, before=1, after=config.n_step)
-    return ready.bind(make_algorithm(replace(ready.rule, replay=made)))
+    return ready.bind(make_algorithm(replace(ready.setup, replay=made)))
 
 
 RAINBOW: dict[str, Any] = {
@@ -227,7 +227,7 @@ RAINBOW: dict[str, Any] = {
 """What Rainbow adds to DQN, whose look ahead is double already; a step size for the cross-entropy, and its paper's Adam."""
 
 
-@says_arguments
+@suggest_arguments
 def make_rainbow(env: EnvLike, **given: Any) -> Agent:
     """``make_dqn`` with the switches of Rainbow (Hessel et al. 2018, table 1): C51, dueling streams, noisy layers without ε,
     3-step returns, prioritized replay, double. Its agents are those of ``make_dqn``, and so are their specs.

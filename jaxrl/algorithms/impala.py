@@ -21,7 +21,7 @@ from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import LossFn
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, vtrace
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
@@ -76,7 +76,7 @@ def impala_loss(
     return policy_gradient_loss(output, rollout, weight, target, rollout.valid, hp, axis_name, rho=rho, approx_kl=-log_rho)
 
 
-@says_arguments
+@suggest_arguments
 def make_impala(
     env: EnvLike,
     *,
@@ -99,7 +99,7 @@ def make_impala(
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. RMSProp, as the paper has
         it, is ``jaxrl.optimize.clipped_rmsprop``.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, rollout as ``as_learnt`` gives it) -> (loss to add, scalars to log), or one.
+      extra_losses: functions of (params, rollout as ``normalized_rollout`` gives it) -> (loss to add, scalars to log), or one.
       intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``IMPALAConfig`` and ``IMPALAHyperparams``.

@@ -17,25 +17,32 @@ from jaxrl.algorithms.common import on_policy
 from jaxrl.algorithms.common.on_policy import (
     OnPolicyConfig,
     act,
-    divergence,
+    apply_model,
     drawn_actions,
-    evaluated,
+    mean_kl,
     observe,
     prepare_actor_critic,
-    values_after,
+    rollout_outputs,
 )
 from jaxrl.algorithms.common.ppo_objectives import SURROGATES, check_surrogate
 from jaxrl.builder.components import ModelArguments, ModelFn
-from jaxrl.builder.setup import Rule
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
 from jaxrl.metrics import Stacked, stack, unstack
 from jaxrl.optimize import Optimizer, packing
 from jaxrl.optimize.gradients import accumulated_gradient, add_losses, step_along, valid_means
-from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, of_steps_taken, shuffled, stop_beyond
+from jaxrl.optimize.minibatches import (
+    check_minibatches,
+    explained_variance,
+    mean_over_taken_steps,
+    minibatches,
+    shuffled,
+    stop_on_kl,
+)
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, gae
-from jaxrl.rollout.running_statistics import normalize_inputs, refresh, scale_rewards
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.rollout.running_statistics import normalize_inputs, scale_rewards, update_statistics
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
@@ -118,8 +125,8 @@ ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 """(params, minibatch) -> (a loss to add, scalars to log)."""
 
 
-def init(rule: Rule[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
-    return SURROGATES[rule.config.surrogate].init(rule.config, on_policy.init(rule, key, hyperparams))
+def init(setup: AlgorithmSetup[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
+    return SURROGATES[setup.config.surrogate].init(setup.config, on_policy.init(setup, key, hyperparams))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
@@ -128,7 +135,7 @@ def init(rule: Rule[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
 def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp: PPOHyperparams) -> Batch:
     """Advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
     inputs = normalize_inputs(learner.statistics, rollout.inputs)
-    output = values_after(model, learner.params, rollout, inputs, by_rows=config.accumulation_steps > 1)
+    output = rollout_outputs(model, learner.params, rollout, inputs, by_rows=config.accumulation_steps > 1)
     value, next_value = output.value[:-1], output.value[1:]
     reward = scale_rewards(learner.statistics, rollout.reward)
     advantage = gae(reward, *discounts(rollout, hp.gamma, hp.gae_lambda), value, next_value, rollout.valid)
@@ -153,7 +160,7 @@ def ppo_loss(
     model: Model, config: PPOConfig, hp: PPOHyperparams, params: PyTree, batch: Batch, axis_name: str | None, learner: Any = None
 ) -> tuple[Array, dict[str, Array]]:
     """−L^CLIP (or −L^KLPEN) + vf_coef·L^VF − ent_coef·S (eq. 9), as means over the valid rows of all devices."""
-    output = evaluated(model, params, batch.inputs, batch.carry)
+    output = apply_model(model, params, batch.inputs, batch.carry)
     log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     policy_loss, logged = SURROGATES[config.surrogate].loss(hp, learner, batch, ratio, output.policy)
@@ -181,49 +188,49 @@ Progress: TypeAlias = tuple[PyTree, PyTree, Array | None]
 """Packed parameters, the optimiser's state, and whether gradient steps go on, where something can end them."""
 
 
-def update(rule: Rule[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
-    config, hp = rule.config, rule.current(learner)
-    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
-    batch = targets(rule.model, config, learner, rollout, hp)
+def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
+    config, hp = setup.config, setup.current(learner)
+    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
+    batch = targets(setup.model, config, learner, rollout, hp)
     key = fold_in(learner.key, learner.version)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
-    order = minibatches(key, *sizes, rule.axis_name)
+    order = minibatches(key, *sizes, setup.axis_name)
     # A loss of the user's may be more than a mean over rows.
-    num_parts = None if config.accumulation_steps == 1 and not rule.extra_losses else config.accumulation_steps
+    num_parts = None if config.accumulation_steps == 1 and not setup.extra_losses else config.accumulation_steps
 
     def loss(packed: PyTree, part: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
         params = unpack(packed)
-        total, metrics = ppo_loss(rule.model, config, hp, params, part, axis_name, learner)
-        return add_losses(rule.extra_losses, params, part, total, metrics)
+        total, metrics = ppo_loss(setup.model, config, hp, params, part, axis_name, learner)
+        return add_losses(setup.extra_losses, params, part, total, metrics)
 
     def minibatch(carry: Progress, part: Batch) -> tuple[Progress, tuple[Stacked, Array | None]]:
         packed, opt_state, going = carry
-        gradient = accumulated_gradient(loss, packed, part, part.valid, num_parts, rule.axis_name)
+        gradient = accumulated_gradient(loss, packed, part, part.valid, num_parts, setup.axis_name)
         *new, metrics = step_along(*gradient, optimise, packed, opt_state)
-        going, new = stop_beyond(config.stop_kl, metrics, going, new, [packed, opt_state], rule.axis_name)
+        going, new = stop_on_kl(config.stop_kl, metrics, going, new, [packed, opt_state], setup.axis_name)
         return (*new, going), (stack(metrics), going)
 
     def epoch(carry: Progress, order: Array) -> tuple[Progress, tuple[Stacked, Array | None]]:
-        return jax.lax.scan(minibatch, carry, shuffled(batch, order, config.normalize_advantages, rule.axis_name))
+        return jax.lax.scan(minibatch, carry, shuffled(batch, order, config.normalize_advantages, setup.axis_name))
 
     start = (pack(learner.params), learner.opt_state, jnp.array(True) if config.stop_kl else None)
     (packed, opt_state, _), (logged, going) = jax.lax.scan(epoch, start, order)
-    params, metrics = unpack(packed), of_steps_taken(unstack(logged), going)
-    error = batch.advantage if rule.intrinsic is None else batch.target - batch.value
-    metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, rule.axis_name)
-    measure = partial(divergence, rule.model, params, batch, config.num_minibatches * config.accumulation_steps, rule.axis_name)
+    params, metrics = unpack(packed), mean_over_taken_steps(unstack(logged), going)
+    error = batch.advantage if setup.intrinsic is None else batch.target - batch.value
+    metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, setup.axis_name)
+    measure = partial(mean_kl, setup.model, params, batch, config.num_minibatches * config.accumulation_steps, setup.axis_name)
     fields, more = SURROGATES[config.surrogate].refresh(config, learner, measure)
-    statistics = refresh(learner.statistics, rollout, hp.gamma, rule.axis_name)
-    return rule.updated(learner, hp, metrics | more, params=params, opt_state=opt_state, statistics=statistics, **fields)
+    statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)
+    return setup.updated(learner, hp, metrics | more, params=params, opt_state=opt_state, statistics=statistics, **fields)
 
 
-def make_algorithm(rule: Rule[PPOConfig]) -> Algorithm:
+def make_algorithm(setup: AlgorithmSetup[PPOConfig]) -> Algorithm:
     """PPO's learning rule, bound to spaces and to no environment."""
     # The ratio is to the probabilities with which the rollout's actions were drawn, however old.
-    return rule.algorithm(init=init, act=act, observe=observe, update=update, tolerates_lag=True)
+    return setup.algorithm(init=init, act=act, observe=observe, update=update, tolerates_lag=True)
 
 
-@says_arguments
+@suggest_arguments
 def make_ppo(
     env: EnvLike,
     *,
@@ -256,7 +263,7 @@ def make_ppo(
     given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
     given |= {"intrinsic": intrinsic, "axis_name": axis_name}
     ready = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, given)
-    config, network = ready.rule.config, ready.rule.model
+    config, network = ready.setup.config, ready.setup.model
     check_surrogate(config, ready)
 
     def minibatch(learner: Any, rollout: Rollout) -> Batch:
@@ -264,4 +271,4 @@ def make_ppo(
         batch = targets(network, config, learner, rollout, learner.hyperparams)
         return jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
 
-    return ready.bind(make_algorithm(ready.rule), batch=minibatch)
+    return ready.bind(make_algorithm(ready.setup), batch=minibatch)

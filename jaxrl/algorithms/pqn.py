@@ -17,16 +17,16 @@ from gymnasium import spaces
 from jaxrl.algorithms.common.q_learning import act, check_exploration, epsilon, policy
 from jaxrl.builder.components import ModelArguments, ModelFn, check_q_values, is_own
 from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.setup import Learner, Rule, prepare
-from jaxrl.distributions import pick
+from jaxrl.builder.setup import AlgorithmSetup, Learner, prepare
+from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer, packing
 from jaxrl.optimize.gradients import descend, valid_means
 from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rollout.inputs import finite
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, refuse_unused
 from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
@@ -79,7 +79,7 @@ class PQNHyperparams(NamedTuple):
     total_steps: TotalSteps = 0.0
 
 
-class Rows(NamedTuple):
+class PQNRows(NamedTuple):
     """Rows to learn from, [N]."""
 
     inputs: StepInput
@@ -93,7 +93,7 @@ class Rows(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
 
-def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) -> tuple[Rows, Array]:
+def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) -> tuple[PQNRows, Array]:
     """The rows of a rollout with their λ-returns G_t = r_t + γ·(λ·G_{t+1} + (1 − λ)·max_a Q(s_{t+1}, a)), which end with max_a Q
     of what was reached at a truncation and at the rollout's end, and with nothing at a termination (Gallici et al. 2024,
     algorithm 1); and how far the Q-values of the actions were from them, f32[N].
@@ -106,13 +106,13 @@ def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) 
     reached = q_values[num_envs:].max(-1).reshape(rollout.valid.shape)
     returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.q_lambda), reached, rollout.valid)
     inputs = jax.tree.map(lambda x: x[:rows], flat(rollout.inputs))
-    batch = finite(Rows(inputs, *flat((rollout.action, returns, rollout.valid))), rollout.valid.reshape(-1))
-    return batch, batch.target - pick(q_values[:rows], batch.action)
+    batch = zero_invalid(PQNRows(inputs, *flat((rollout.action, returns, rollout.valid))), rollout.valid.reshape(-1))
+    return batch, batch.target - select_actions(q_values[:rows], batch.action)
 
 
-def pqn_loss(model: Model, params: PyTree, batch: Rows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+def pqn_loss(model: Model, params: PyTree, batch: PQNRows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
     """½·(G − Q(s, a))², as a mean over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
-    chosen = pick(model.apply(params, (), batch.inputs)[1], batch.action)
+    chosen = select_actions(model.apply(params, (), batch.inputs)[1], batch.action)
     loss = 0.5 * (chosen - batch.target) ** 2
     return valid_means(loss, {"losses/td_loss": loss, "losses/q_values": chosen}, batch.valid, axis_name)
 
@@ -120,26 +120,26 @@ def pqn_loss(model: Model, params: PyTree, batch: Rows, axis_name: str | None) -
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
-def update(rule: Rule[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
-    config, hp = rule.config, rule.current(learner)
-    optimise, (pack, unpack) = rule.optimizer(hp), packing(rule.optimizer, learner.params)
-    batch, error = targets(rule.model, learner.params, rollout, hp)
+def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
+    config, hp = setup.config, setup.current(learner)
+    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
+    batch, error = targets(setup.model, learner.params, rollout, hp)
     sizes = (batch.valid.size, rollout.env_id.size, config.num_epochs, config.num_minibatches)
-    order = minibatches(fold_in(learner.key, learner.version), *sizes, rule.axis_name)
+    order = minibatches(fold_in(learner.key, learner.version), *sizes, setup.axis_name)
 
-    def minibatch(carry: tuple[PyTree, PyTree], part: Rows) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
-        loss = lambda packed: pqn_loss(rule.model, unpack(packed), part, rule.axis_name)  # noqa: E731
-        packed, opt_state, metrics = descend(loss, optimise, *carry, rule.axis_name)
+    def minibatch(carry: tuple[PyTree, PyTree], part: PQNRows) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
+        loss = lambda packed: pqn_loss(setup.model, unpack(packed), part, setup.axis_name)  # noqa: E731
+        packed, opt_state, metrics = descend(loss, optimise, *carry, setup.axis_name)
         return (packed, opt_state), metrics
 
     one_pass = lambda carry, order: jax.lax.scan(minibatch, carry, shuffled(batch, order, False))  # noqa: E731
     (packed, opt_state), metrics = jax.lax.scan(one_pass, (pack(learner.params), learner.opt_state), order)
-    explained = explained_variance(batch.target, error, batch.valid, rule.axis_name)
-    metrics |= {"charts/epsilon": epsilon(rule, learner), "losses/explained_variance": explained}
-    return rule.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
+    explained = explained_variance(batch.target, error, batch.valid, setup.axis_name)
+    metrics |= {"charts/epsilon": epsilon(setup, learner), "losses/explained_variance": explained}
+    return setup.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
 
 
-@says_arguments
+@suggest_arguments
 def make_pqn(
     env: EnvLike,
     *,
@@ -169,5 +169,5 @@ def make_pqn(
     ready = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, given)
     check_q_values(model, ready.output, ready.env.action_space)
     if not isinstance(model, Mapping) and not is_own(model, q_network):
-        refuse_unused(ready.rule.config, PQNConfig, ["normalize_layers"], "beside a model of your own, which has its own layers")
-    return ready.bind(ready.rule.algorithm(policy=policy, act=act, update=update))
+        refuse_unused(ready.setup.config, PQNConfig, ["normalize_layers"], "beside a model of your own, which has its own layers")
+    return ready.bind(ready.setup.algorithm(policy=policy, act=act, update=update))

@@ -18,8 +18,8 @@ from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, act, check_exploration, policy
 from jaxrl.builder.components import ModelArguments, ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
-from jaxrl.builder.setup import Rule, prepare
-from jaxrl.distributions import pick
+from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import valid_means
@@ -28,9 +28,9 @@ from jaxrl.replay import Draw, ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequence_replay, sequences
 from jaxrl.replay.transitions import example_row, replay_rows
-from jaxrl.returns import counted, discounts, n_step_returns
-from jaxrl.rollout.inputs import finite
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
+from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import (
     Count,
     CountOrZero,
@@ -183,16 +183,16 @@ def r2d2_loss(
     Both networks read the sequence from the carry that was stored with it. Beside what is logged it gives the priorities.
     """
     h, inverse = config.scale
-    batch = batch._replace(inputs=finite(batch.inputs, counted(batch)))
+    batch = batch._replace(inputs=zero_invalid(batch.inputs, bootstrap_mask(batch)))
     online = q_values(model, config, params, batch)
     target = model.unroll(target_params, batch.carry, batch.inputs)[1][config.burn_in :]
 
     rows: Any = batch._replace(inputs=(), carry=(), weight=())  # type: ignore[arg-type]
     rows = jax.tree.map(lambda x: x[config.burn_in :], rows)
-    reached = inverse(pick(target[1:], jnp.argmax(online[1:], -1)))
+    reached = inverse(select_actions(target[1:], jnp.argmax(online[1:], -1)))
     returns = n_step_returns(rows.reward, *discounts(rows, gamma), reached, rows.valid, config.n_step)
     learnt = slice(config.sequence_length)
-    chosen, valid = pick(online[learnt], rows.action[learnt]), rows.valid[learnt]
+    chosen, valid = select_actions(online[learnt], rows.action[learnt]), rows.valid[learnt]
     error = chosen - jax.lax.stop_gradient(h(returns[learnt]))
     loss = 0.5 * batch.weight * error**2
     loss, logged = valid_means(loss, {"losses/td_loss": loss, "losses/q_values": inverse(chosen)}, valid, axis_name)
@@ -202,20 +202,20 @@ def r2d2_loss(
 # ------------------------------------------------------------------------------------------------------------ storing, learning
 
 
-def example(rule: Rule[R2D2Config]) -> CarriedRows:
+def example(setup: AlgorithmSetup[R2D2Config]) -> CarriedRows:
     """One row of what is stored, with its carry."""
-    carry = jax.tree.map(lambda x: x[0], rule.model.initial_carry(1))
-    return CarriedRows(example_row(rule.observation_space, rule.action_space), carry)
+    carry = jax.tree.map(lambda x: x[0], setup.model.initial_carry(1))
+    return CarriedRows(example_row(setup.observation_space, setup.action_space), carry)
 
 
-def init(rule: Rule[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> QLearner:
-    return q_learning.init(rule, key, hyperparams, example(rule))
+def init(setup: AlgorithmSetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> QLearner:
+    return q_learning.init(setup, key, hyperparams, example(setup))
 
 
-def observe(rule: Rule[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
+def observe(setup: AlgorithmSetup[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
     """Add the rollout's rows to the replay, raw, with the carry before the first."""
     rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
-    return learner._replace(replay=rule.replay.add(learner.replay, rows, rollout.env_id))
+    return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
 
 
 def turned(batch: Sequences) -> Sequences:
@@ -224,39 +224,39 @@ def turned(batch: Sequences) -> Sequences:
     return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
 
 
-def learn(rule: Rule[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]:
-    config, hp = rule.config, rule.current(learner)
+def learn(setup: AlgorithmSetup[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]:
+    config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Sequences) -> tuple[Array, dict[str, Array]]:
-        return r2d2_loss(rule.model, config, hp.gamma, hp.eta, params, target_params, turned(batch), rule.axis_name)
+        return r2d2_loss(setup.model, config, hp.gamma, hp.eta, params, target_params, turned(batch), setup.axis_name)
 
     def batch(replay: PyTree, draw: Draw) -> Sequences:
-        drawn = sequences(rule.replay, replay, draw, config.rows_behind)
-        return turned(drawn._replace(weight=drawn.weight ** rule.importance(learner)))
+        drawn = sequences(setup.replay, replay, draw, config.rows_behind)
+        return turned(drawn._replace(weight=drawn.weight ** setup.importance(learner)))
 
-    return q_learning.learn(rule, learner, hp, loss, batch)
+    return q_learning.learn(setup, learner, hp, loss, batch)
 
 
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
-def check_sequences(given: ReplayFn, rule: Rule[R2D2Config]) -> None:
+def check_sequences(given: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
     """Refuse a replay that does not give a rollout's rows back with the carry before them; tried on shapes alone."""
-    num_envs = rule.config.num_envs
+    num_envs = setup.config.num_envs
 
     def stored() -> None:
-        row, carry = one = example(rule)
+        row, carry = one = example(setup)
         many = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
-        rows = CarriedRows(many(row, rule.config.rollout_length), many(carry, 1))
-        state = rule.replay.add(rule.replay.init(one), rows, jnp.arange(num_envs, dtype=jnp.int32))
-        if not same_shapes(rule.replay.draw(state, jax.random.key(0), 1).extras, rule.model.initial_carry(1)):
+        rows = CarriedRows(many(row, setup.config.rollout_length), many(carry, 1))
+        state = setup.replay.add(setup.replay.init(one), rows, jnp.arange(num_envs, dtype=jnp.int32))
+        if not same_shapes(setup.replay.draw(state, jax.random.key(0), 1).extras, setup.model.initial_carry(1)):
             raise TypeError("its draws have no carry")
 
     must = "must store a sequence from each rollout on, as jaxrl.replay.sequence.sequence_replay() does"
     attempt(f"replay={show(given)}, which {must},", stored)
 
 
-@says_arguments
+@suggest_arguments
 def make_r2d2(
     env: EnvLike,
     *,
@@ -287,17 +287,17 @@ def make_r2d2(
     """
     given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
     ready = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, given, memory=True)
-    config = ready.rule.config
+    config = ready.setup.config
     check_q_values(model, ready.output, ready.env.action_space)
-    if not is_recurrent(ready.rule.model):
+    if not is_recurrent(ready.setup.model):
         raise TypeError(
             f"model={show(model)} has no memory, and R2D2 learns from sequences and the carry that they began with: give it a "
             'core, as model={"core": "gru"} does, or use make_dqn'
         )
     own = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
-    rule = replace(ready.rule, replay=resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind))
+    setup = replace(ready.setup, replay=resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind))
     if replay is not None:
         refuse_unused(config, R2D2Config(), ["priority_exponent"], f"beside replay={show(replay)}, which has its own")
-        check_sequences(replay, rule)
-    algorithm = partial(rule.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
-    return ready.bind(algorithm(learnt=("params", "target_params", "statistics")))
+        check_sequences(replay, setup)
+    algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
+    return ready.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))

@@ -20,8 +20,8 @@ from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import LossFn, valid_mean
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.optimize.schedules import Schedule
-from jaxrl.returns import discounts, finished, lambda_returns
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.returns import discounts, episode_completed, lambda_returns
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
@@ -67,7 +67,7 @@ def reinforce_loss(
         output = output._replace(value=jnp.zeros_like(output.value))
     values = jax.lax.stop_gradient(output.value)
     returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), values[1:], rollout.valid)
-    known = finished(rollout)
+    known = episode_completed(rollout)
     weight = with_intrinsic(rollout, returns - values[:-1])
     if config.normalize_advantages:
         weight = standardized(weight, known, axis_name)
@@ -77,7 +77,7 @@ def reinforce_loss(
     return total, metrics | {"charts/finished_rows": valid_mean(rollout.valid, axis_name)(known.astype(jnp.float32))}
 
 
-@says_arguments
+@suggest_arguments
 def make_reinforce(
     env: EnvLike,
     *,
@@ -99,7 +99,7 @@ def make_reinforce(
         or convolutions where the observation is an image. Its value is the baseline.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, rollout as ``as_learnt`` gives it) -> (loss to add, scalars to log), or one.
+      extra_losses: functions of (params, rollout as ``normalized_rollout`` gives it) -> (loss to add, scalars to log), or one.
       intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
       axis_name: the device axis that ``step`` will run under.
       settings: fields of ``REINFORCEConfig`` and ``REINFORCEHyperparams``.
@@ -117,6 +117,6 @@ def make_reinforce(
         "axis_name": axis_name,
     }
     ready = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, given)
-    if not ready.rule.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
+    if not ready.setup.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
         raise ValueError("vf_coef has no effect with baseline=False: leave it out")
     return one_gradient(ready, reinforce_loss)

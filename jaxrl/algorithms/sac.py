@@ -17,9 +17,9 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticRule,
-    Networks,
-    Update,
+    ActorCriticPair,
+    ActorCriticSetup,
+    CriticBatch,
     action_values,
     draw_updates,
     learn_critics,
@@ -29,16 +29,16 @@ from jaxrl.algorithms.common.off_policy import check_policy, init_networks, init
 from jaxrl.algorithms.common.optimistic_exploration import check_optimism, optimistic, policy
 from jaxrl.algorithms.common.quantile_critics import QuantileConfig
 from jaxrl.builder.components import ModelArguments, ModelFn
-from jaxrl.distributions import MASKED, Categorical, pick, sample_each
+from jaxrl.distributions import MASKED, Categorical, sample_each, select_actions
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import pmean, valid_mean
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.replay import ReplayFn
 from jaxrl.replay.transitions import bootstrapped
-from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
 from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
@@ -86,14 +86,14 @@ class SACHyperparams(NamedTuple):
 
 
 class SACState(NamedTuple):
-    params: Networks
-    opt_state: tuple[Networks, PyTree]
+    params: ActorCriticPair
+    opt_state: tuple[ActorCriticPair, PyTree]
     """Of the networks, and of the temperature."""
     hyperparams: SACHyperparams
     statistics: tuple[()]
     key: Key
     version: Array
-    target_params: Networks
+    target_params: ActorCriticPair
     """The critics'; the policy has none."""
     log_temperature: Array
     replay: Any
@@ -102,38 +102,45 @@ class SACState(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------- acting
 
 
-def init(rule: ActorCriticRule[SACConfig], key: Key, hyperparams: SACHyperparams) -> SACState:
+def init(setup: ActorCriticSetup[SACConfig], key: Key, hyperparams: SACHyperparams) -> SACState:
     network_key, learner_key = jax.random.split(key)
-    params, opt_states = init_networks(rule, network_key, hyperparams)
-    target = Networks((), jax.tree.map(jnp.copy, params.critic))
+    params, opt_states = init_networks(setup, network_key, hyperparams)
+    target = ActorCriticPair((), jax.tree.map(jnp.copy, params.critic))
     log_temperature = jnp.log(hyperparams.temperature)
     opt_state = (opt_states, optax.adam(hyperparams.temperature_learning_rate).init(log_temperature))
     version = jnp.zeros((), jnp.int32)
-    rows = init_replay(rule)
+    rows = init_replay(setup)
     return SACState(params, opt_state, hyperparams, (), learner_key, version, target, log_temperature, rows)
 
 
 def act(
-    rule: ActorCriticRule[SACConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: ActorCriticSetup[SACConfig],
+    policy: Policy,
+    carry: PyTree,
+    inputs: StepInput,
+    env_id: Array,
+    key: Key,
+    *,
+    explore: bool,
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    output = rule.model.apply(policy.params.actor, (), inputs)[1]
+    output = setup.model.apply(policy.params.actor, (), inputs)[1]
     if not explore:
-        return carry, to_environment(rule.action_space, output.mode()), {}
+        return carry, to_environment(setup.action_space, output.mode()), {}
     keys, at_random = fold_each(key, env_id), policy.exploration
     if isinstance(output, Categorical):
         logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
         return carry, sample_each(Categorical(logits), keys), {}
-    if rule.config.optimistic:
-        at_random, output = policy.exploration.at_random, optimistic(rule, policy, output, inputs)
+    if setup.config.optimistic:
+        at_random, output = policy.exploration.at_random, optimistic(setup, policy, output, inputs)
     noise = normal_each(keys, output.mean.shape[-1])
-    return carry, to_environment(rule.action_space, jnp.where(at_random, uniform_of(noise), output.at(noise)[0])), {}
+    return carry, to_environment(setup.action_space, jnp.where(at_random, uniform_of(noise), output.at(noise)[0])), {}
 
 
 # ---------------------------------------------------------------------------------------------------------------------- losses
 
 
 def soft_value(
-    rule: ActorCriticRule[SACConfig],
+    setup: ActorCriticSetup[SACConfig],
     actor: PyTree,
     values: Any,
     inputs: StepInput,
@@ -148,43 +155,47 @@ def soft_value(
       values: (inputs, action, or None for all actions) -> Q f32[N], or f32[N, n]; or several values of an action, f32[N, M], of
         which there are then as many V.
     """
-    output = rule.model.apply(actor, (), inputs)[1]
+    output = setup.model.apply(actor, (), inputs)[1]
     if isinstance(output, Categorical):
         p, entropy = jax.nn.softmax(output.logits), output.entropy()
         return (p * values(inputs, None)).sum(-1) + temperature * entropy, entropy
     action, log_prob = output.at(noise)
     value = values(inputs, action)
-    return value - per_row(temperature * log_prob, value), -log_prob
+    return value - expand_mask(temperature * log_prob, value), -log_prob
 
 
-def target(rule: ActorCriticRule[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, now: Update) -> Array:
+def target(
+    setup: ActorCriticSetup[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, now: CriticBatch
+) -> Array:
     """y = r + γ·(1 − terminated)·V⁻(s′), the value by the least of the ``chosen`` target critics (Haarnoja et al. 2018, eq. 8;
     Chen et al. 2021, algorithm 1); f32[N]. Of quantiles all that are not dropped (Kuznetsov et al. 2020, eq. 9); f32[N, M]."""
     key = jax.random.fold_in(now.key, 0)
-    every = lambda inputs, action: action_values(rule, target_critic, inputs, action, key)  # noqa: E731
-    values = lambda *given: rule.config.head.pessimistic(every(*given), now.chosen)  # noqa: E731
-    return bootstrapped(now.batch, soft_value(rule, actor, values, now.batch.next_inputs, now.noise[0], temperature)[0])
+    every = lambda inputs, action: action_values(setup, target_critic, inputs, action, key)  # noqa: E731
+    values = lambda *given: setup.config.head.pessimistic(every(*given), now.chosen)  # noqa: E731
+    return bootstrapped(now.batch, soft_value(setup, actor, values, now.batch.next_inputs, now.noise[0], temperature)[0])
 
 
-def critic_loss(rule: ActorCriticRule[SACConfig], critic: PyTree, target: Array, now: Update) -> tuple[Array, dict[str, Array]]:
+def critic_loss(
+    setup: ActorCriticSetup[SACConfig], critic: PyTree, target: Array, now: CriticBatch
+) -> tuple[Array, dict[str, Array]]:
     """Σ over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7), or of the ``quantile_loss``."""
-    batch, discrete = now.batch, isinstance(rule.action_space, spaces.Discrete)
-    values = action_values(rule, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(now.key, 1))
+    batch, discrete = now.batch, isinstance(setup.action_space, spaces.Discrete)
+    values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(now.key, 1))
     if discrete:
-        values = pick(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
-    return rule.config.head.loss(values, target, batch, rule.axis_name)
+        values = select_actions(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
+    return setup.config.head.loss(values, target, batch, setup.axis_name)
 
 
 def actor_loss(
-    rule: ActorCriticRule[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, now: Update
+    setup: ActorCriticSetup[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, now: CriticBatch
 ) -> tuple[Array, dict[str, Array]]:
     """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), Q by the least of the critics or by their mean."""
     key = jax.random.fold_in(now.key, 2)
-    of_all = partial(jnp.min if rule.config.actor_value == "min" else jnp.mean, axis=0)
-    every = lambda inputs, action: action_values(rule, critic, inputs, action, key)  # noqa: E731
-    values = lambda *given: of_all(rule.config.head.values(every(*given)))  # noqa: E731
-    value, entropy = soft_value(rule, actor, values, now.batch.inputs, now.noise[1], temperature)
-    mean = valid_mean(now.batch.valid, rule.axis_name)
+    of_all = partial(jnp.min if setup.config.actor_value == "min" else jnp.mean, axis=0)
+    every = lambda inputs, action: action_values(setup, critic, inputs, action, key)  # noqa: E731
+    values = lambda *given: of_all(setup.config.head.values(every(*given)))  # noqa: E731
+    value, entropy = soft_value(setup, actor, values, now.batch.inputs, now.noise[1], temperature)
+    mean = valid_mean(now.batch.valid, setup.axis_name)
     loss = -mean(value)
     return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy)}
 
@@ -205,28 +216,28 @@ def target_entropy(action_space: spaces.Space, hyperparams: SACHyperparams) -> A
 # ----------------------------------------------------------------------------------------------------------------------- learn
 
 
-def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
-    config, hp = rule.config, rule.current(learner)
-    actor, critic = networks(rule, learner.params, hp)
-    adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(rule.action_space, hp)
+def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
+    config, hp = setup.config, setup.current(learner)
+    actor, critic = networks(setup, learner.params, hp)
+    adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(setup.action_space, hp)
 
-    def critic_update(policy: PyTree, temperature: Array, carry: Any, now: Update) -> Any:
+    def critic_update(policy: PyTree, temperature: Array, carry: Any, now: CriticBatch) -> Any:
         params, target_params, opt_state = carry
-        y = target(rule, policy, target_params, temperature, now)
-        loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
-        params, opt_state, metrics = critic.descend(loss, params, opt_state, rule.axis_name)
+        y = target(setup, policy, target_params, temperature, now)
+        loss = lambda params: critic_loss(setup, params, y, now)  # noqa: E731
+        params, opt_state, metrics = critic.descend(loss, params, opt_state, setup.axis_name)
         return (params, optax.incremental_update(params, target_params, hp.tau), opt_state), metrics
 
-    def group(carry: Any, now: Update) -> Any:
+    def group(carry: Any, now: CriticBatch) -> Any:
         """``policy_delay`` updates of the critics, then one of the policy and of the temperature."""
         params, opt_state, critics, (log_temperature, adam_state) = carry
         temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
-        critics, metrics, last = learn_critics(rule, hp.gamma, partial(critic_update, params, temperature), critics, now)
-        loss = lambda params: actor_loss(rule, params, critics[0][0], temperature, last)  # noqa: E731
-        params, opt_state, logged = actor.descend(loss, params, opt_state, rule.axis_name)
+        critics, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, params, temperature), critics, now)
+        loss = lambda params: actor_loss(setup, params, critics[0][0], temperature, last)  # noqa: E731
+        params, opt_state, logged = actor.descend(loss, params, opt_state, setup.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         if config.learn_temperature:
-            slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], rule.axis_name), goal)
+            slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], setup.axis_name), goal)
             step, adam_state = adam.update(slope, adam_state)
             log_temperature += step
         logged["losses/temperature"] = temperature
@@ -235,44 +246,44 @@ def learn(rule: ActorCriticRule[SACConfig], learner: SACState) -> tuple[SACState
     (actor_state, critic_state), adam_state = learner.opt_state
     critics = ((learner.params.critic, learner.target_params.critic, critic_state), learner.replay)
     start = (learner.params.actor, actor_state, critics, (learner.log_temperature, adam_state))
-    end, metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
+    end, metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))
     actor_params, actor_state, ((critic_params, target_params, critic_state), replay), (log_temperature, adam_state) = end
-    return rule.updated(
+    return setup.updated(
         learner,
         hp,
         metrics,
-        params=Networks(actor_params, critic_params),
-        target_params=Networks((), target_params),
-        opt_state=(Networks(actor_state, critic_state), adam_state),
+        params=ActorCriticPair(actor_params, critic_params),
+        target_params=ActorCriticPair((), target_params),
+        opt_state=(ActorCriticPair(actor_state, critic_state), adam_state),
         log_temperature=log_temperature,
         replay=replay,
     )
 
 
-def check_settings(rule: ActorCriticRule[SACConfig], hyperparams: SACHyperparams) -> None:
+def check_settings(setup: ActorCriticSetup[SACConfig], hyperparams: SACHyperparams) -> None:
     """Refuse settings that have no effect on these actions, or on this temperature."""
-    other = "discrete_entropy" if isinstance(rule.action_space, spaces.Box) else "box_entropy"
+    other = "discrete_entropy" if isinstance(setup.action_space, spaces.Box) else "box_entropy"
     refuse_unused(hyperparams, SACHyperparams(), (other,), f"on {rule.action_space}")
-    if isinstance(rule.action_space, spaces.Discrete):
-        refuse_unused(rule.config, SACConfig(), ("num_quantiles", "optimistic"), f"on {rule.action_space}: it is for a Box")
-    check_optimism(rule.config, hyperparams)
-    if not rule.config.learn_temperature:
+    if isinstance(setup.action_space, spaces.Discrete):
+        refuse_unused(setup.config, SACConfig(), ("num_quantiles", "optimistic"), f"on {rule.action_space}: it is for a Box")
+    check_optimism(setup.config, hyperparams)
+    if not setup.config.learn_temperature:
         names = ("temperature_learning_rate", "box_entropy", "discrete_entropy")
         refuse_unused(hyperparams, SACHyperparams(), names, "on a temperature that is fixed (learn_temperature=False)")
-    elif "temperature" in rule.schedules:
+    elif "temperature" in setup.schedules:
         raise ValueError(
             "schedules['temperature'] has no effect on a temperature that is learnt, which begins there: use "
             "learn_temperature=False, or a schedule for box_entropy or discrete_entropy"
         )
 
 
-def make_algorithm(rule: ActorCriticRule[SACConfig]) -> Algorithm:
+def make_algorithm(setup: ActorCriticSetup[SACConfig]) -> Algorithm:
     """SAC's learning rule, bound to spaces and to no environment."""
-    learnt = ("params", "target_params", "log_temperature", "statistics")
-    return rule.algorithm(init=init, policy=policy, act=act, learn=learn, learnt=learnt)
+    transferable_fields = ("params", "target_params", "log_temperature", "statistics")
+    return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
 
-@says_arguments
+@suggest_arguments
 def make_sac(
     env: EnvLike,
     *,
@@ -305,7 +316,7 @@ def make_sac(
     """
     given = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
     given |= {"axis_name": axis_name}
-    ready, rule = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, given, (spaces.Box, spaces.Discrete))
-    check_policy(model, ready.output, rule.action_space)
-    check_settings(rule, ready.hyperparams)
-    return ready.bind(make_algorithm(rule))
+    ready, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, given, (spaces.Box, spaces.Discrete))
+    check_policy(model, ready.output, setup.action_space)
+    check_settings(setup, ready.hyperparams)
+    return ready.bind(make_algorithm(setup))

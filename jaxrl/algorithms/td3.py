@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, Networks, Update
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
 from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
 from jaxrl.builder.components import ModelArguments, ModelFn
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.replay import ReplayFn
-from jaxrl.settings.aliases import says_arguments
+from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model
 
@@ -57,15 +57,15 @@ class TD3Hyperparams(NamedTuple):
     total_steps: TotalSteps = 0.0
 
 
-def target(rule: ActorCriticRule[TD3Config], hp: TD3Hyperparams, targets: Networks, now: Update) -> Array:
+def target(setup: ActorCriticSetup[TD3Config], hp: TD3Hyperparams, targets: ActorCriticPair, now: CriticBatch) -> Array:
     """y = r + γ·(1 − terminated)·min Q⁻(s′, clip(π⁻(s′) + clip(ε, −c, c), −1, 1)), ε ~ N(0, σ²) (Fujimoto et al. 2018, eq. 10 and
     14); f32[N]."""
     noise = jnp.clip(hp.target_noise * now.noise[0], -hp.target_noise_clip, hp.target_noise_clip)
-    action = jnp.clip(rule.model.apply(targets.actor, (), now.batch.next_inputs)[1] + noise, -1.0, 1.0)
-    return target_value(rule, targets, action, now)
+    action = jnp.clip(setup.model.apply(targets.actor, (), now.batch.next_inputs)[1] + noise, -1.0, 1.0)
+    return target_value(setup, targets, action, now)
 
 
-@says_arguments
+@suggest_arguments
 def make_td3(
     env: EnvLike,
     *,

@@ -1,7 +1,7 @@
 """What every learning rule shares around its own few functions.
 
-A builder ``prepare``s what it was given; the rule's functions take the ``Rule`` that comes of it as their first argument, as in
-``update(rule, learner, rollout)``; ``Prepared.bind`` makes the ``Agent``.
+A builder ``prepare``s what it was given; the rule's functions take the ``AlgorithmSetup`` that comes of it as their first argument, as in
+``update(setup, learner, rollout)``; ``PreparedAgent.bind`` makes the ``Agent``.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Learner(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule(Generic[C]):
+class AlgorithmSetup(Generic[C]):
     """All that the functions of a rule know before anything is traced. A rule bound to spaces, and to no environment."""
 
     observation_space: spaces.Space
@@ -237,20 +237,20 @@ class Rule(Generic[C]):
     def algorithm(
         self,
         *,
-        learnt: tuple[str, ...] = ("params", "statistics"),
+        transferable_fields: tuple[str, ...] = ("params", "statistics"),
         tolerates_lag: bool = False,
         **functions: Callable[..., Any],
     ) -> Algorithm:
         """The ``Algorithm`` of functions that take the rule first, by the names that it has for them.
 
-        Where none is given, ``init`` is ``init_learner``, and ``policy``, and with replay ``observe`` and ``seal``, are those of
+        Where none is given, ``init`` is ``init_learner``, and ``policy``, and with replay ``observe`` and ``mark_discontinuity``, are those of
         this module. A rule that gives ``learn`` updates by ``observe``, then ``learn``. One that gives ``gradients`` updates by
-        ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. For ``learnt`` and
+        ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. For ``transferable_fields`` and
         ``tolerates_lag``, which holds with replay, see ``Algorithm``.
         """
-        shared: dict[str, Callable[..., Any]] = {"init": Rule.init_learner, "policy": policy}
+        shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
         if self.replay is not None:
-            shared |= {"observe": store, "seal": seal}
+            shared |= {"observe": store, "seal": mark_discontinuity}
         if "gradients" in functions:
             shared |= {"policy": policy_to_learn, "apply": apply}
         bound: dict[str, Any] = {name: partial(function, self) for name, function in {**shared, **functions}.items()}
@@ -262,7 +262,7 @@ class Rule(Generic[C]):
             **bound,
             initial_carry=self.model.initial_carry,
             warmup_iterations=self.warmup_iterations,
-            learnt=learnt,
+            transferable_fields=transferable_fields,
             buffers=("replay",) if self.replay is not None else (),
             tolerates_lag=tolerates_lag or self.replay is not None,
         )
@@ -271,14 +271,14 @@ class Rule(Generic[C]):
         return hold_noise(algorithm, self.action_space, getattr(self.config, "hold_noise", 1))  # of rules that draw actions
 
 
-def policy(rule: Rule[Any], learner: LearnerState) -> Policy:
+def policy(setup: AlgorithmSetup[Any], learner: LearnerState) -> Policy:
     """The parameters and statistics: a rule that explores by these alone."""
     return Policy(learner.params, learner.statistics, (), learner.version)
 
 
-def policy_to_learn(rule: Rule[Any], learner: LearnerState) -> Policy:
+def policy_to_learn(setup: AlgorithmSetup[Any], learner: LearnerState) -> Policy:
     """The same with the hyperparameters, so that it is all that a gradient needs."""
-    return policy(rule, learner)._replace(hyperparams=rule.current(learner))
+    return policy(setup, learner)._replace(hyperparams=setup.current(learner))
 
 
 def update_by_gradient(functions: Mapping[str, Callable[..., Any]], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
@@ -289,7 +289,7 @@ def update_by_gradient(functions: Mapping[str, Callable[..., Any]], learner: Any
     return functions["apply"](learner, gradient), metrics
 
 
-def apply(rule: Rule[Any], learner: Any, gradient: PyTree) -> Any:
+def apply(setup: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
     """One step of the optimiser along a gradient that is shaped like the parameters.
 
     Raises:
@@ -300,31 +300,31 @@ def apply(rule: Rule[Any], learner: Any, gradient: PyTree) -> Any:
             f"gradient is {show_shapes(gradient)}, and the parameters are {show_shapes(learner.params)}: it must be what "
             "gradients gives of an agent with the same model, for one seed (or jax.vmap(apply) over learners and gradients)"
         )
-    pack, unpack = packing(rule.optimizer, learner.params)
+    pack, unpack = packing(setup.optimizer, learner.params)
     packed = pack(learner.params)
-    updates, opt_state = rule.optimizer(rule.current(learner)).update(pack(gradient), learner.opt_state, packed)
+    updates, opt_state = setup.optimizer(setup.current(learner)).update(pack(gradient), learner.opt_state, packed)
     params = unpack(optax.apply_updates(packed, updates))
     return learner._replace(params=params, opt_state=opt_state, version=learner.version + 1)
 
 
-def store(rule: Rule[Any], learner: Any, rollout: Rollout) -> Any:
+def store(setup: AlgorithmSetup[Any], learner: Any, rollout: Rollout) -> Any:
     """Add the rollout's rows to the replay, raw."""
-    return learner._replace(replay=rule.replay.add(learner.replay, replay_rows(rollout), rollout.env_id))
+    return learner._replace(replay=setup.replay.add(learner.replay, replay_rows(rollout), rollout.env_id))
 
 
-def seal(rule: Rule[Any], learner: Any) -> Any:
+def mark_discontinuity(setup: AlgorithmSetup[Any], learner: Any) -> Any:
     """The environments begin anew."""
-    return learner._replace(replay=rule.replay.seal(learner.replay))
+    return learner._replace(replay=setup.replay.mark_discontinuity(learner.replay))
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders
 
 
 @dataclass(frozen=True)
-class Prepared(Generic[C]):
+class PreparedAgent(Generic[C]):
     """What a builder was given, looked through."""
 
-    rule: Rule[C]
+    setup: AlgorithmSetup[C]
     env: Env | HostEnv
     hyperparams: Any
     """The agent's own, as Python floats."""
@@ -338,9 +338,9 @@ class Prepared(Generic[C]):
         Args:
           batch: (learner, rollout) -> what extra losses are given, of rules that take some.
         """
-        config = self.rule.config
-        if self.rule.extra_losses or self.rule.intrinsic is not None:
-            check = as_only_device(lambda _: self._check_parts(algorithm, batch), self.rule.axis_name)
+        config = self.setup.config
+        if self.setup.extra_losses or self.setup.intrinsic is not None:
+            check = as_only_device(lambda _: self._check_parts(algorithm, batch), self.setup.axis_name)
             jax.eval_shape(check, jax.ShapeDtypeStruct((), jnp.float32))  # an array would start a backend
         return bind(
             algorithm,
@@ -349,20 +349,20 @@ class Prepared(Generic[C]):
             rollout_length=config.rollout_length,
             hyperparams=self.hyperparams,
             spec=self.spec,
-            axis_name=self.rule.axis_name,
-            schedules=self.rule.schedules,
+            axis_name=self.setup.axis_name,
+            schedules=self.setup.schedules,
         )
 
     def _check_parts(self, algorithm: Algorithm, batch: Any) -> None:
         """Refuse an intrinsic reward or extra losses that fail, or give something else than they have to; on shapes alone."""
-        config, part, axis_name = self.rule.config, self.rule.intrinsic, self.rule.axis_name
+        config, part, axis_name = self.setup.config, self.setup.intrinsic, self.setup.axis_name
         learner = algorithm.init(jax.random.key(0), merge_hyperparams(self.hyperparams, None))
         policy = algorithm.policy(learner)
         rollout = example_rollout(algorithm, self.env, policy, config.num_envs, config.rollout_length)
         if part is not None:
             check_intrinsic(f"intrinsic={brief(self.spec['parts']['intrinsic'])}", part, learner, rollout, axis_name)
-        minibatch = batch(learner, rollout) if self.rule.extra_losses else None
-        for i, loss in enumerate(self.rule.extra_losses):
+        minibatch = batch(learner, rollout) if self.setup.extra_losses else None
+        for i, loss in enumerate(self.setup.extra_losses):
             check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, minibatch)
 
 
@@ -377,7 +377,7 @@ def prepare(
     parts: Mapping[str, Any],
     *,
     memory: bool = False,
-) -> Prepared[C]:
+) -> PreparedAgent[C]:
     """Look through what a builder was given: settings, environment, model, optimiser, schedules and losses.
 
     Args:
@@ -408,11 +408,11 @@ def prepare(
     factors = check_schedules(parts["schedules"], data._fields)
     optimizer, unread = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
     both = (bound.observation_space, bound.action_space)
-    rule = Rule(*both, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
+    setup = AlgorithmSetup(*both, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
     if "extra_losses" in parts:
         parts = {**parts, "extra_losses": losses}  # one need not be in a list
     if intrinsic is None:  # specs without this part are those of before there was one
         parts = {name: part for name, part in parts.items() if name != "intrinsic"}
-    return Prepared(
-        rule, bound, data, output, agent_spec(builder, env if isinstance(env, str) else bound, structure, data, parts, unread)
+    return PreparedAgent(
+        setup, bound, data, output, agent_spec(builder, env if isinstance(env, str) else bound, structure, data, parts, unread)
     )

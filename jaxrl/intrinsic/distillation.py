@@ -35,8 +35,8 @@ from jaxrl.rollout.running_statistics import (
     init_moments,
     normalize,
     real_valued,
-    refresh_rewards,
     update_moments,
+    update_reward_statistics,
 )
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, Unit, checked, setting_types
@@ -93,7 +93,7 @@ class RND(NamedTuple):
         return clipped_adam(self.config)
 
 
-class Rows(NamedTuple):
+class DistillationRows(NamedTuple):
     """What is learnt from, [N, ...]."""
 
     inputs: StepInput
@@ -214,7 +214,7 @@ def novelty(predicted: Array, embedding: Array) -> Array:
 def refreshed(rnd: RND, state: RNDState, rollout: Rollout, bonus: Array, axis_name: str | None) -> RNDState:
     """The statistics with a rollout's valid rows, of which ``bonus`` f32[T, B] is the novelty."""
     discount = jnp.where(rollout.valid, rnd.config.gamma, 1.0)  # the sum goes on over the row of a reset
-    rewards = refresh_rewards(
+    rewards = update_reward_statistics(
         state.rewards, jnp.where(rollout.valid, bonus, 0.0), discount, rollout.valid, rollout.env_id, axis_name
     )
     return _observed(state, rollout, axis_name)._replace(rewards=rewards)
@@ -249,14 +249,14 @@ def learn(
     if config.proportion < 1:
         draw = lambda key: jax.random.bernoulli(key, config.proportion, valid.shape[:1])  # noqa: E731
         distilled &= jax.vmap(draw, out_axes=1)(fold_each(share_key, rollout.env_id))
-    rows = Rows(before, reached, embedding, goal, valid, distilled)
+    rows = DistillationRows(before, reached, embedding, goal, valid, distilled)
     state, metrics = _descended(rnd, state, rows, order_key, axis_name)
     metrics["losses/intrinsic_explained_variance"] = explained_variance(goal, advantage, valid, axis_name)
     metrics["charts/intrinsic_reward"] = valid_mean(valid, axis_name)(reward)
     return config.coef * advantage, refreshed(rnd, state, rollout, bonus, axis_name), metrics
 
 
-def rnd_loss(rnd: RND, params: PyTree, rows: Rows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+def rnd_loss(rnd: RND, params: PyTree, rows: DistillationRows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
     """mean_k (f̂_k − f_k)² (Burda et al. 2018, section 2.2) and half the squared error of the value, as means over rows."""
     predicted = rnd.predictor.apply(params["predictor"], (), rows.reached)[1]
     distillation = valid_mean(rows.distilled, axis_name)(novelty(predicted, rows.embedding))
@@ -266,7 +266,9 @@ def rnd_loss(rnd: RND, params: PyTree, rows: Rows, axis_name: str | None) -> tup
     return distillation + value_loss, jax.lax.stop_gradient(logged)
 
 
-def _descended(rnd: RND, state: RNDState, rows: Rows, key: Key, axis_name: str | None) -> tuple[RNDState, dict[str, Array]]:
+def _descended(
+    rnd: RND, state: RNDState, rows: DistillationRows, key: Key, axis_name: str | None
+) -> tuple[RNDState, dict[str, Array]]:
     """Epochs of minibatches over rows [T, B]: the state with other parameters, and what the loss logged."""
     config, (pack, unpack), num_envs = rnd.config, packing(clipped_adam, state.params), rows.valid.shape[1]
     rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)

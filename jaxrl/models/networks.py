@@ -44,7 +44,7 @@ class QNetwork(nn.Module):
         return masked(dense(int(self.action_space.n), 1.0, "q")(x), inputs.obs)
 
 
-class Memory(nn.Module):
+class RecurrentCore(nn.Module):
     """A torso and a recurrent core behind it."""
 
     network: Network
@@ -67,7 +67,7 @@ class Memory(nn.Module):
         return carry, jax.tree.leaves(carry)[0]
 
 
-class RecurrentActorCritic(Memory):
+class RecurrentActorCritic(RecurrentCore):
     """Torso → core → policy and value, shared up to the heads."""
 
     squash: bool
@@ -89,7 +89,7 @@ class SeparateActorCritic(nn.Module):
     squash: bool
 
     def setup(self) -> None:
-        self.actor, self.critic = (Memory(self.network, self.action_space) for _ in range(2))
+        self.actor, self.critic = (RecurrentCore(self.network, self.action_space) for _ in range(2))
         self.policy_head = PolicyHead(self.action_space, self.squash)
         self.value_head = dense(1, 1.0)
 
@@ -104,7 +104,7 @@ class SeparateActorCritic(nn.Module):
         return ActorCriticOutput(self.policy_head(hidden[0], obs), self.value_head(hidden[1])[..., 0])
 
 
-class RecurrentQNetwork(Memory):
+class RecurrentQNetwork(RecurrentCore):
     """Torso → core → one Q-value per action."""
 
     def setup(self) -> None:

@@ -15,7 +15,7 @@ from jaxrl.models.cores import CORES
 from jaxrl.models.encoders import cannot_encode
 from jaxrl.models.images import DENSE, IMAGE_NETWORKS, LAYOUTS, SMALLEST, image_shape
 from jaxrl.models.initialisers import ACTIVATIONS, DTYPES
-from jaxrl.models.torso import Entry, Network, leaves
+from jaxrl.models.torso import InputEntry, Network, leaves
 from jaxrl.settings.validation import check_count, check_switches
 
 ENCODERS = ("auto", *IMAGE_NETWORKS, "flat")
@@ -56,7 +56,7 @@ def make_network(
         embedding_size = check_count("embedding_size", embedding_size)
 
     entries = tuple(
-        Entry(path, space, encoder_of(space, encoder, image_layout, embedded=embedding_size is not None))
+        InputEntry(path, space, encoder_of(space, encoder, image_layout, embedded=embedding_size is not None))
         for path, space in leaves(observation_space)
     )
     kinds = [entry.encoder for entry in entries]

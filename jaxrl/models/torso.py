@@ -16,7 +16,7 @@ from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.types import Array, PyTree, StepInput
 
 
-class Entry(NamedTuple):
+class InputEntry(NamedTuple):
     """A part of an observation, and the network that encodes it."""
 
     path: tuple[str | int, ...]
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 class Network(NamedTuple):
     """What ``actor_critic`` and ``q_network`` were asked for, checked: see there."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[InputEntry, ...]
     hidden_sizes: tuple[int, ...]
     activation: str
     layer_norm: bool
@@ -83,7 +83,7 @@ class Torso(nn.Module):
         dropout = network.dropout if self.has_rng("dropout") else 0.0
         return hidden_layers(x, network.hidden_sizes, network.activation, network.layer_norm, network.dtype, dropout)
 
-    def encode(self, entry: Entry, obs: PyTree) -> Array:
+    def encode(self, entry: InputEntry, obs: PyTree) -> Array:
         network, x = self.network, obs
         for name in entry.path:
             x = x[name]
@@ -100,7 +100,7 @@ class Torso(nn.Module):
         assert isinstance(entry.space, spaces.Box)
         return convolutions(as_image(entry.space, x, network.image_layout))
 
-    def embed(self, entry: Entry, x: Array) -> Array:
+    def embed(self, entry: InputEntry, x: Array) -> Array:
         """A learnt vector for each value, side by side for several integers."""
         assert isinstance(entry.space, spaces.Discrete | spaces.MultiDiscrete)
         if isinstance(entry.space, spaces.Discrete):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl.models.initialisers import drawn_at_once
-from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.types import Key, Model, PyTree, StepInput
 
 Forward = Callable[[PyTree, PyTree, StepInput, Key | None], tuple[PyTree, Any]]
@@ -135,7 +135,7 @@ def _model(init: Callable[[Key, StepInput], PyTree], forward: Forward, initial_c
     def apply(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None = None) -> tuple[PyTree, Any]:
         if initial_carry is not None:
             fresh = initial_carry(inputs.is_first.shape[0])
-            carry = jax.tree.map(lambda new, old: jnp.where(per_row(inputs.is_first, old), new, old), fresh, carry)
+            carry = jax.tree.map(lambda new, old: jnp.where(expand_mask(inputs.is_first, old), new, old), fresh, carry)
         return forward(params, carry, inputs, key)
 
     def unroll(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None = None) -> tuple[PyTree, Any]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrl.metrics import masked_mean
 from jaxrl.optimize.gradients import pmean, valid_mean
-from jaxrl.rollout.inputs import finite
+from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.types import Array, Key, Mean, PyTree
 from jaxrl.xla.fast_random import unrolled
 
@@ -75,7 +75,7 @@ def shuffled(batch: Any, order: Array, standardize: bool, axis_name: str | None 
       standardize: advantages, in each minibatch by itself.
     """
     parts = jax.tree.map(lambda x: x[order], batch)
-    parts = finite(parts._replace(carry=()), parts.valid)._replace(carry=parts.carry)
+    parts = zero_invalid(parts._replace(carry=()), parts.valid)._replace(carry=parts.carry)
     if not standardize:
         return parts
     return parts._replace(advantage=jax.vmap(lambda x, valid: standardized(x, valid, axis_name))(parts.advantage, parts.valid))
@@ -89,7 +89,7 @@ def check_minibatches(num_minibatches: int, accumulation_steps: int, items: int,
         raise ValueError(f"accumulation_steps={accumulation_steps} must divide {what} / num_minibatches = {size}{why}")
 
 
-def stop_beyond(
+def stop_on_kl(
     limit: float, metrics: Mapping[str, Array], going: Array | None, new: PyTree, old: PyTree, axis_name: str | None = None
 ) -> tuple[Array | None, PyTree]:
     """``(going on, new or old)`` after a gradient step from ``old`` to ``new``, which logs the ``losses/approx_kl`` before it.
@@ -102,7 +102,7 @@ def stop_beyond(
     return going, jax.tree.map(lambda x, y: jnp.where(going, x, y), new, old)
 
 
-def of_steps_taken(logged: Mapping[str, Array], going: Array | None) -> dict[str, Array | Mean]:
+def mean_over_taken_steps(logged: Mapping[str, Array], going: Array | None) -> dict[str, Array | Mean]:
     """What [num_epochs, num_minibatches] gradient steps logged, of those only that were taken, and how many epochs they make."""
     if going is None:
         return {**logged}

@@ -78,7 +78,7 @@ class UpdateReplayFn(Protocol):
         ...
 
 
-class SealReplayFn(Protocol):
+class MarkDiscontinuityFn(Protocol):
     def __call__(self, state: Any, /) -> Any:
         """Say that the next rows do not follow those stored: the newest row of each environment becomes invalid.
 
@@ -101,7 +101,7 @@ class Replay(NamedTuple):
     draw: DrawFn
     take: TakeFn
     update: UpdateReplayFn
-    seal: SealReplayFn
+    mark_discontinuity: MarkDiscontinuityFn
     prioritised: bool = False
     """What is drawn depends on ``update``, so a rule draws for each gradient step, and updates after it."""
 

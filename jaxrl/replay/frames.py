@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxrl.replay import Draw, Replay, ReplayFn
 from jaxrl.replay.uniform import check_offset, uniform_replay
-from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.settings.validation import check_count
 from jaxrl.types import Array
 
@@ -33,7 +33,7 @@ def frame_replay(num_frames: int, replay: ReplayFn = uniform_replay, *, axis: in
 
     ``take`` gives the whole stack, as the environment did: no frame of another episode is in it, and where an episode has not had
     as many, its first one again, as the wrapper ``frame_stack`` has it. ``replay`` is asked for ``num_frames`` − 1 more rows
-    before a drawn one, so stacks do not cross the ring's seam; nor do they cross a resume (``seal``).
+    before a drawn one, so stacks do not cross the ring's seam; nor do they cross a resume (``mark_discontinuity``).
 
     Args:
       num_frames: in an observation, one array; its axis holds ``num_frames`` parts of the same size.
@@ -82,6 +82,6 @@ def take(part: Frames, state: Any, draw: Draw, offset: int | Array) -> Any:
     for age in range(1, part.num_frames):
         earlier = part.replay.take(state, draw, offset - age)
         same &= earlier.valid  # a row that is not valid is the last of its episode
-        frames.append(jnp.where(per_row(same, earlier.obs), earlier.obs, frames[-1]))
+        frames.append(jnp.where(expand_mask(same, earlier.obs), earlier.obs, frames[-1]))
     axis = 1 + part.axis % (row.obs.ndim - 1)
     return row._replace(obs=jnp.concatenate(frames[::-1], axis))

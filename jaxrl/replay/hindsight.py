@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxrl.replay import Draw, Replay, ReplayFn, Rows
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import check_env_id, check_offset
-from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.settings.validation import Range, check_number
 from jaxrl.spaces.goals import ACHIEVED, DESIRED
 from jaxrl.types import Array, ComputeRewardFn, Key, PyTree
@@ -92,7 +92,7 @@ def hindsight_replay(
 
     e is the newest row where the episode still goes on. All rows of the window that are of the same episode get the same goal, so
     n-step returns are those of one goal; they stop where that goal is reached. No goal comes from beyond an end, a seam of the
-    ring, or a resume (``seal``). What is not relabelled stays as the environment gave it. A prioritised replay inside goes on
+    ring, or a resume (``mark_discontinuity``). What is not relabelled stays as the environment gave it. A prioritised replay inside goes on
     weighing rows, whatever goal they had.
 
     Args:
@@ -120,7 +120,7 @@ def hindsight_replay(
             partial(draw, part),
             partial(take, part),
             partial(update, part),
-            partial(seal, part),
+            partial(mark_discontinuity, part),
             inside.prioritised,
         )
 
@@ -194,7 +194,7 @@ def take(part: Hindsight, state: HindsightState, draw: Draw, offset: int | Array
     row = stored.row
 
     def where(mask: Array, new: Array, old: Array) -> Array:
-        return jnp.where(per_row(mask, old), new, old)
+        return jnp.where(expand_mask(mask, old), new, old)
 
     desired = jax.tree.map(partial(where, ours), extras.goal, row.obs[DESIRED])
     # The row behind a valid one is of the same episode, and holds what it reached.
@@ -212,5 +212,5 @@ def update(part: Hindsight, state: HindsightState, draw: Draw, priorities: Array
     return state._replace(replay=part.replay.update(state.replay, draw, priorities))
 
 
-def seal(part: Hindsight, state: HindsightState) -> HindsightState:
-    return state._replace(replay=part.replay.seal(state.replay), ended=jnp.ones_like(state.ended))
+def mark_discontinuity(part: Hindsight, state: HindsightState) -> HindsightState:
+    return state._replace(replay=part.replay.mark_discontinuity(state.replay), ended=jnp.ones_like(state.ended))

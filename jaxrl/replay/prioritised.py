@@ -78,7 +78,7 @@ def prioritised_replay(*, priority_exponent: float = 0.6, importance_exponent: f
             partial(draw, ring, exponents),
             partial(take, ring),
             partial(update, exponents),
-            partial(seal, ring),
+            partial(mark_discontinuity, ring),
             prioritised=True,
         )
 
@@ -207,8 +207,8 @@ def update(exponents: Exponents, state: PrioritisedState, draw: Draw, priorities
     return state._replace(levels=levels, highest=jnp.maximum(state.highest, jnp.max(jnp.where(known, leaf, 0.0))))
 
 
-def seal(ring: Ring, state: PrioritisedState) -> PrioritisedState:
+def mark_discontinuity(ring: Ring, state: PrioritisedState) -> PrioritisedState:
     lane = jnp.arange(state.levels[0].shape[0], dtype=jnp.int32)
     newest = jnp.full_like(lane, (state.ring.position - 1) % ring.length)
     levels = (_put(state.levels[0], lane, newest, 0.0), *state.levels[1:])
-    return state._replace(ring=uniform.seal(ring, state.ring), levels=_sum_up(levels, lane, newest // FANOUT))
+    return state._replace(ring=uniform.mark_discontinuity(ring, state.ring), levels=_sum_up(levels, lane, newest // FANOUT))

@@ -23,7 +23,7 @@ SMALL_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Layout:
+class RecordLayout:
     """How the leaves of one row lie in a record."""
 
     structure: Any
@@ -55,7 +55,7 @@ class Records:
     """u32[..., W]: the small leaves, one word per element; last, the flags, 32 to a word."""
     large: list[Array]
     """The others, [..., leaf's shape]."""
-    layout: Layout
+    layout: RecordLayout
 
     def __getitem__(self, index: Any) -> Records:
         return jax.tree.map(lambda x: x[index], self)
@@ -77,13 +77,13 @@ class Records:
         return jax.tree.unflatten(layout.structure, leaves)
 
 
-def layout_of(row: PyTree) -> Layout:
+def layout_of(row: PyTree) -> RecordLayout:
     """The layout of one row, unbatched."""
     leaves, structure = jax.tree.flatten(row)
-    return Layout(structure, tuple(x.shape for x in leaves), tuple(np.dtype(x.dtype) for x in leaves))
+    return RecordLayout(structure, tuple(x.shape for x in leaves), tuple(np.dtype(x.dtype) for x in leaves))
 
 
-def check_rows(layout: Layout, rows: PyTree, leading: tuple[int, ...]) -> None:
+def check_rows(layout: RecordLayout, rows: PyTree, leading: tuple[int, ...]) -> None:
     """Refuse rows that are not ``leading`` times what the layout is for: another type would be cut down, silently."""
     leaves, structure = jax.tree.flatten_with_path(rows)
     if structure != layout.structure:
@@ -97,7 +97,7 @@ def check_rows(layout: Layout, rows: PyTree, leading: tuple[int, ...]) -> None:
             )
 
 
-def pack(layout: Layout, rows: PyTree) -> Records:
+def pack(layout: RecordLayout, rows: PyTree) -> Records:
     """Rows [..., leaf's shape] as records."""
     words, large, leading, flags = [], [], (), layout.flags
     bits: list[Any] = [jnp.uint32(0)] * _words_of(flags)

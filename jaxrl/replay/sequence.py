@@ -61,7 +61,7 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
 
     Built with ``after``, it keeps after + 1 rows of each sequence whole: with burn-in b, l rows to learn from and n-step returns,
     after = b + l − 1 + n. No sequence crosses the ring's seam. They do cross the ends of episodes, where a row is not valid and
-    the one behind it ``is_first``, and the places where the environments began anew (``seal``). ``add`` takes ``CarriedRows``.
+    the one behind it ``is_first``, and the places where the environments began anew (``mark_discontinuity``). ``add`` takes ``CarriedRows``.
     The rows per environment are the capacity less what the period does not divide.
 
     Args:
@@ -101,7 +101,7 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
             partial(draw, parts),
             partial(take, parts),
             partial(update, parts),
-            partial(seal, parts),
+            partial(mark_discontinuity, parts),
             made.prioritised,
         )
 
@@ -134,8 +134,8 @@ def update(parts: Parts, state: SequenceState, draw: Draw, priorities: Array) ->
     return state._replace(starts=parts.starts.update(state.starts, start, priorities))
 
 
-def seal(parts: Parts, state: SequenceState) -> SequenceState:
-    return state._replace(rows=uniform.seal(parts.ring, state.rows))
+def mark_discontinuity(parts: Parts, state: SequenceState) -> SequenceState:
+    return state._replace(rows=uniform.mark_discontinuity(parts.ring, state.rows))
 
 
 # -------------------------------------------------------------------------------------------------------- what a rule learns from

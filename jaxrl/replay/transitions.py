@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.replay import Draw, Replay
-from jaxrl.rollout.autoreset import next_input, per_row
+from jaxrl.rollout.autoreset import expand_mask, next_input
 from jaxrl.rollout.inputs import example_input
 from jaxrl.types import Array, PyTree, Rollout, StepInput
 
@@ -97,6 +97,6 @@ def transitions(replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_
 def bootstrapped(batch: Transitions, value: Array) -> Array:
     """r + γ·(1 − terminated)·V(s′), through which no gradient flows, with the returns of ``transitions``: f32[N], or f32[N, M] of
     M values for each row."""
-    reward, discount = (per_row(x, value) for x in (batch.reward, batch.discount))
+    reward, discount = (expand_mask(x, value) for x in (batch.reward, batch.discount))
     beyond = jnp.where(discount == 0, 0.0, discount * value)  # what is not finite after an end counts for nothing
     return jax.lax.stop_gradient(reward + beyond)

@@ -72,7 +72,14 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: i
       after: rows that follow a drawn one; for n-step returns, n.
     """
     ring = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
-    return Replay(partial(init, ring), partial(add, ring), partial(draw, ring), partial(take, ring), update, partial(seal, ring))
+    return Replay(
+        partial(init, ring),
+        partial(add, ring),
+        partial(draw, ring),
+        partial(take, ring),
+        update,
+        partial(mark_discontinuity, ring),
+    )
 
 
 def make_ring(capacity: int, num_envs: int, rows_per_add: int, *, before: int, after: int) -> Ring:
@@ -162,7 +169,7 @@ def update(state: ReplayState, draw: Draw, priorities: Array) -> ReplayState:
     return state
 
 
-def seal(ring: Ring, state: ReplayState) -> ReplayState:
+def mark_discontinuity(ring: Ring, state: ReplayState) -> ReplayState:
     newest = (state.position - 1) % ring.length
     row: Any = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, newest, 1), state.records).unpack()
     sealed = (pack(state.records.layout, row._replace(valid=jnp.zeros_like(row.valid))), jnp.zeros_like(state.valid[:1]))

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from jaxrl.types import Array, EpisodeStatistics, HostStep, PyTree, StepInput, TimeStep
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a row came to, [B]. The row after an end is spent on the reset: it is not valid, earns nothing and ends nothing."""
 
     reward: Array
@@ -32,9 +32,9 @@ class Outcome(NamedTuple):
         return self.terminated | self.truncated
 
 
-def finish_row(
+def finish_step(
     done: Array, episode: EpisodeStatistics, action: Array, reached: TimeStep | HostStep, max_episode_steps: int | None
-) -> tuple[StepInput, Outcome]:
+) -> tuple[StepInput, StepOutcome]:
     """``(what the policy sees next, what the row came to)``, [B].
 
     A row that terminates is not truncated as well: termination wins.
@@ -54,13 +54,13 @@ def finish_row(
         truncated |= length >= max_episode_steps
     reward = inputs.prev_reward
     episode = EpisodeStatistics(xp.where(valid, episode.episodic_return + reward, 0.0), length)
-    return inputs, Outcome(reward, terminated, truncated & ~terminated, valid, reached.info, episode)
+    return inputs, StepOutcome(reward, terminated, truncated & ~terminated, valid, reached.info, episode)
 
 
 def next_input(obs: PyTree, action: Array, reward: Array, valid: Array) -> StepInput:
     """What the policy sees after a row that executed ``action``, earned ``reward`` and reached ``obs``; any leading axes."""
     xp = valid.__array_namespace__()
-    prev_action = xp.where(per_row(valid, action), action, xp.zeros_like(action))
+    prev_action = xp.where(expand_mask(valid, action), action, xp.zeros_like(action))
     return StepInput(obs, prev_action, xp.where(valid, reward, 0), ~valid)
 
 
@@ -82,6 +82,6 @@ def no_episode(batch_size: int, xp: Any = np) -> EpisodeStatistics:
     return EpisodeStatistics(xp.zeros(batch_size, xp.float32), xp.zeros(batch_size, xp.int32))
 
 
-def per_row(x: Array, like: Array) -> Array:
+def expand_mask(x: Array, like: Array) -> Array:
     """Append axes to a mask ``x`` so that it broadcasts against ``like``."""
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))

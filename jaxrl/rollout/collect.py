@@ -15,7 +15,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 from jaxrl.metrics import masked_max, masked_mean, masked_min
-from jaxrl.rollout.autoreset import Outcome, finish_row, first_input, no_episode, per_row
+from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import (
     ActorState,
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     input: StepInput
     action: Array
     extras: PyTree
-    outcome: Outcome
+    outcome: StepOutcome
 
 
 def fold_each(key: Key, env_id: Array) -> Key:
@@ -111,7 +111,7 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
         old = (env_state, obs)
 
         def select(new: Any) -> Any:
-            return jax.tree.map(lambda n, o: jnp.where(per_row(done, o), n, o), new, old)
+            return jax.tree.map(lambda n, o: jnp.where(expand_mask(done, o), n, o), new, old)
 
         def fresh() -> Any:
             keys = plain(jax.vmap(jax.random.fold_in)(unrolled(key), env_id))
@@ -170,7 +170,7 @@ def init_actor(algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_para
 
 def advance(
     env: Env, actor: ActorState, carry: PyTree, action: Array, env_params: PyTree, env_id: Array, step_key: Key, reset_key: Key
-) -> tuple[ActorState, Outcome]:
+) -> tuple[ActorState, StepOutcome]:
     """Execute ``action``: ``(actor after it, what the row came to)``, [B]. Where the episode had ended the row is spent on the
     reset."""
     chex.assert_equal_shape_prefix([action, actor.done, env_id], 1)
@@ -178,7 +178,7 @@ def advance(
     axes = (0, 0, 0, params_axes(env, env_params))
     env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, env_id), actor.env_state, action, env_params)
     env_state, obs = reset_done_envs(env, actor.done, reset_key, env_id, env_state, reached.obs, env_params)
-    inputs, outcome = finish_row(actor.done, actor.episode, action, reached._replace(obs=obs), env.max_episode_steps)
+    inputs, outcome = finish_step(actor.done, actor.episode, action, reached._replace(obs=obs), env.max_episode_steps)
     return ActorState(env_state, inputs, carry, outcome.done, outcome.episode), outcome
 
 
@@ -241,7 +241,7 @@ def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, nu
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), tree)
 
     no = jnp.zeros(num_envs, bool)
-    outcome = Outcome(first.prev_reward, no, no, ~no, {}, no_episode(num_envs, jnp))
+    outcome = StepOutcome(first.prev_reward, no, no, ~no, {}, no_episode(num_envs, jnp))
     version = jnp.broadcast_to(policy.version, env_id.shape)
     return to_rollout(rows(Row(first, action, extras, outcome)), rows(first, num_rows + 1), carry, env_id, version)
 
@@ -276,7 +276,7 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     return jax.tree.map(join, JOINED, *rollouts)
 
 
-def episode_metrics(outcome: Outcome) -> Metrics:
+def episode_metrics(outcome: StepOutcome) -> Metrics:
     """Metrics of the episodes that ended in these rows, [T, B]; ``charts/valid_rows`` holds valid rows over all rows."""
     chex.assert_rank([outcome.done, outcome.valid], 2)
     episode, ended, valid = outcome.episode, outcome.done, outcome.valid

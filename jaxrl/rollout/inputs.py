@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.rollout.autoreset import first_input, per_row
+from jaxrl.rollout.autoreset import expand_mask, first_input
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, PyTree, StepInput
 
@@ -16,12 +16,12 @@ def example_input(observation_space: spaces.Space, action_space: spaces.Space) -
     return first_input(zeros(observation_space, (1,)), action_space, 1)
 
 
-def finite(tree: PyTree, valid: Array) -> PyTree:
+def zero_invalid(tree: PyTree, valid: Array) -> PyTree:
     """``tree`` with 0 for what is not finite in invalid rows: 0 times that would be no 0 in a gradient. Valid rows stay."""
 
     def clean(x: Array) -> Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return x
-        return jnp.where(per_row(valid, x) | jnp.isfinite(x), x, 0)
+        return jnp.where(expand_mask(valid, x) | jnp.isfinite(x), x, 0)
 
     return jax.tree.map(clean, tree)

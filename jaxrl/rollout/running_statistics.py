@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.rollout.autoreset import per_row
+from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, PyTree, Rollout, StepInput
@@ -49,7 +49,7 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
 
     def one(mean: Array, variance: Array, x: Array) -> tuple[Array, Array]:
         chex.assert_shape(x, (*where.shape, *mean.shape))
-        keep, x = per_row(where, x), x.astype(jnp.float32)
+        keep, x = expand_mask(where, x), x.astype(jnp.float32)
         batch_mean = total(jnp.where(keep, x, 0.0).sum(lead)) / jnp.maximum(count, 1.0)
         batch_square = total(jnp.where(keep, (x - batch_mean) ** 2, 0.0).sum(lead))
         delta = batch_mean - mean
@@ -138,7 +138,7 @@ def normalize_inputs(statistics: Statistics | tuple[()], inputs: StepInput) -> S
     return inputs._replace(obs=normalize(statistics.observations, inputs.obs))
 
 
-def refresh(statistics: Statistics, rollout: Rollout, gamma: Array | float, axis_name: str | None) -> Statistics:
+def update_statistics(statistics: Statistics, rollout: Rollout, gamma: Array | float, axis_name: str | None) -> Statistics:
     """Take the valid rows of a rollout into the statistics."""
     observations, rewards = statistics
     if observations:
@@ -149,11 +149,11 @@ def refresh(statistics: Statistics, rollout: Rollout, gamma: Array | float, axis
         first, next_first = rollout.inputs.is_first[:-1], rollout.inputs.is_first[1:]
         ends = first | (~rollout.valid & next_first)
         discount = jnp.where(ends, 0.0, jnp.where(rollout.valid, gamma, 1.0))
-        rewards = refresh_rewards(rewards, rollout.reward, discount, rollout.valid, rollout.env_id, axis_name)
+        rewards = update_reward_statistics(rewards, rollout.reward, discount, rollout.valid, rollout.env_id, axis_name)
     return Statistics(observations, rewards)
 
 
-def refresh_rewards(
+def update_reward_statistics(
     statistics: RewardStatistics, reward: Array, discount: Array, valid: Array, env_id: Array, axis_name: str | None
 ) -> RewardStatistics:
     """Take the valid rows of a reward f32[T, B] into its statistics.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.agent import check_agent, with_length
+from jaxrl.agent import check_agent, with_total_steps
 from jaxrl.builder.spec import algorithm_name, build_again, unimportable_parts
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
@@ -33,10 +33,10 @@ from jaxrl.runtime.training_loop.agreement import check_alike, open_folder
 from jaxrl.runtime.training_loop.open_trainer import check_one_way, check_shared_out, devices_for, open_driver
 from jaxrl.runtime.training_loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
 from jaxrl.runtime.training_loop.reporting import gap_in_words
-from jaxrl.runtime.training_loop.run_files import Output, RunFiles, check_output
+from jaxrl.runtime.training_loop.run_files import RunFiles, RunOutput, check_output
 from jaxrl.runtime.training_loop.session import OnChunk, Session
 from jaxrl.runtime.training_loop.signals import Interrupted, end_in_a_line, handled
-from jaxrl.settings.aliases import says_keywords
+from jaxrl.settings.aliases import suggest_keywords
 from jaxrl.settings.validation import check_switches, whole
 from jaxrl.types import Agent, PyTree
 
@@ -78,7 +78,7 @@ class RunDiverged(RuntimeError):
         self.states, self.history = states, history
 
 
-@says_keywords
+@suggest_keywords
 def run(
     agent: Agent,
     total_steps: int,
@@ -201,7 +201,7 @@ def run(
     check_members(seeds, values)
     chosen = resolve_scheme(agent, scheme, num_workers)
     on_host = _on_host(agent, sampler, overlap, chosen)
-    output = check_output(Output(checkpoint_every, keep_checkpoints, tensorboard, wandb, devices_per_seed))
+    output = check_output(RunOutput(checkpoint_every, keep_checkpoints, tensorboard, wandb, devices_per_seed))
     if devices_per_seed is not None:
         check_shared_out(agent, devices_per_seed)
     if out is not None:
@@ -238,7 +238,7 @@ def run(
         for line in _notes(agent, total_steps, plan.total_steps, each, advice, out):
             progress.note(line)
         with handled(session.interrupt.handle):
-            states, summary = session.go(with_length(agent, values, plan.total_steps), init_from, init_which, title)
+            states, summary = session.go(with_total_steps(agent, values, plan.total_steps), init_from, init_which, title)
             session.asked_to_stop()  # also by a signal that came meanwhile
     progress.note(summary)
     return states, _history(agent, session, states, summary, told=not hidden)
@@ -360,7 +360,7 @@ def resume(
     if missing := [name for name in ("total_steps", *KEPT) if name not in request]:
         raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: put it back from a copy")
     settings = {name: request[name] for name in KEPT} | {name: request[name] for name in ON_HOST if name in request}
-    output = {name: value for name, value in config.get("output", {}).items() if name in Output._fields}
+    output = {name: value for name, value in config.get("output", {}).items() if name in RunOutput._fields}
     output["devices_per_seed"] = devices_per_seed or devices_for(agent, output.get("devices_per_seed"))
     length = request["total_steps"] if total_steps is None else total_steps
     return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)

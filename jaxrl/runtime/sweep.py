@@ -45,7 +45,7 @@ class SweepFile:
     """Setting -> the values to try; all combinations are."""
 
 
-class Job(NamedTuple):
+class SweepJob(NamedTuple):
     """One program: a structural setting, with every combination of hyperparameters for every seed."""
 
     name: str
@@ -150,7 +150,7 @@ def _refuse_unknown(where: str, given: Mapping[str, Any], allowed: Sequence[str]
             raise ValueError(f"{where}: {name!r} is unknown.{said}")
 
 
-def expand(sweep: SweepFile) -> list[Job]:
+def expand(sweep: SweepFile) -> list[SweepJob]:
     """The jobs of a sweep."""
     structure, hyperparams = setting_names(sweep.algorithm)
 
@@ -160,7 +160,7 @@ def expand(sweep: SweepFile) -> list[Job]:
 
     members = combinations(hyperparams)
     return [
-        Job(" ".join(f"{name}={in_a_word(value)}" for name, value in settings.items()) or "all", settings, members)
+        SweepJob(" ".join(f"{name}={in_a_word(value)}" for name, value in settings.items()) or "all", settings, members)
         for settings in combinations([*structure, *_model(sweep.algorithm)])
     ]
 
@@ -197,7 +197,7 @@ class Manifest:
         folder.mkdir(parents=True, exist_ok=True)
         self.write()
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: SweepJob) -> None:
         self.done.append(job.name)
         self.write()
 
@@ -205,11 +205,11 @@ class Manifest:
         write_atomically(self.path, json.dumps({"sweep": self.sweep, "done": self.done}, indent=2) + "\n")
 
 
-def job_folder(folder: Path, job: Job) -> Path:
+def job_folder(folder: Path, job: SweepJob) -> Path:
     return folder / JOBS / job.name.replace(" ", ",").replace("/", "-")
 
 
-def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None]) -> list[Job]:
+def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None]) -> list[SweepJob]:
     """Run what is not done yet, a process per job, one after the other: each uses all devices.
 
     Args:

@@ -192,7 +192,7 @@ def listed(words: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
-def called_here(name: str, allowed: Collection[str]) -> tuple[str, str] | None:
+def translate_alias(name: str, allowed: Collection[str]) -> tuple[str, str] | None:
     """``(name among those allowed, note)`` for what another library calls ``name``, in any case and with dashes; or None."""
     plain = name.lower().replace("-", "_")
     if plain in allowed:
@@ -209,9 +209,9 @@ def instead_of(name: str, allowed: Collection[str]) -> str | None:
     return next((what for names, needed, what in _INSTEAD if plain in names.split() and (not needed or needed in allowed)), None)
 
 
-def home_of(name: str) -> str:
+def belongs_to_run(name: str) -> str:
     """Where a keyword of ``jaxrl.run`` belongs, a sentence to append where a builder was given it; or nothing."""
-    found = called_here(name, RUN_ARGUMENTS.split())
+    found = translate_alias(name, RUN_ARGUMENTS.split())
     return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""
 
 
@@ -220,7 +220,7 @@ def nearest(name: Any, allowed: Iterable[str]) -> str:
     if not isinstance(name, str):
         return ""
     allowed = list(allowed)
-    if known := called_here(name, allowed):
+    if known := translate_alias(name, allowed):
         here, note = known
         return f" It is called {here!r} here{note and f' ({note})'}."
     if what := instead_of(name, allowed):
@@ -252,7 +252,7 @@ def hint_or(hint: str, listing: str) -> str:
     return hint or f" {listing}"
 
 
-def says_arguments(builder: F) -> F:
+def suggest_arguments(builder: F) -> F:
     """``builder``, which says what to do without a policy's name, as in ``PPO("MlpPolicy", env)``, and arguments by place."""
 
     @functools.wraps(builder)
@@ -271,13 +271,13 @@ def says_arguments(builder: F) -> F:
     return cast(F, checked)
 
 
-def says_keywords(function: F) -> F:
+def suggest_keywords(function: F) -> F:
     """``function``, which says of a keyword that it does not know what it is called, or where it belongs."""
     allowed = list(inspect.signature(function).parameters)
 
     def hint(name: str, agent: Any) -> str:
-        setting = called_here(name, getattr(getattr(agent, "hyperparams", None), "_fields", ()))
-        if setting and not called_here(name, allowed):
+        setting = translate_alias(name, getattr(getattr(agent, "hyperparams", None), "_fields", ()))
+        if setting and not translate_alias(name, allowed):
             here = setting[0]
             return f" {here} is a setting of the algorithm: give it to the builder, or in hyperparams={{{here!r}: …}}."
         elsewhere = f" Settings of the algorithm belong to its builder. It takes: {', '.join(allowed)}."

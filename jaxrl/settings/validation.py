@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_o
 
 import numpy as np
 
-from jaxrl.settings.aliases import hint_or, home_of, nearest, shortened
+from jaxrl.settings.aliases import belongs_to_run, hint_or, nearest, shortened
 from jaxrl.types import PyTree
 
 
@@ -116,7 +116,7 @@ def split_settings(
     structure, data = setting_types(config), setting_types(hyperparams)  # type: ignore[arg-type]
     for name in settings:
         if name not in structure | data:
-            hint = home_of(name) or nearest(name, sorted({*structure, *data, *parts}))
+            hint = belongs_to_run(name) or nearest(name, sorted({*structure, *data, *parts}))
             said = hint_or(hint, f"Config: {sorted(structure)}. Hyperparameters: {sorted(data)}.")
             raise TypeError(f"{builder}() got an unknown keyword {name!r}.{said}")
     plain = {name: checked(name, value, (structure | data)[name]) for name, value in settings.items()}

@@ -15,7 +15,7 @@ SMALL = 65_536
 """Bytes: larger leaves, such as images, travel alone, because packing copies."""
 
 
-class Layout(NamedTuple):
+class PackedLayout(NamedTuple):
     """Where the leaves of a tree stand when the small ones of each type are one array."""
 
     structure: Any
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
         return self.structure.unflatten(leaves)
 
 
-def layout(tree: PyTree) -> Layout:
+def layout(tree: PyTree) -> PackedLayout:
     """Of a tree of arrays; typed keys travel alone."""
     leaves, structure = jax.tree.flatten(tree)
     groups: dict[Any, list[int]] = {}
@@ -58,7 +58,7 @@ def layout(tree: PyTree) -> Layout:
             alone.append(i)
         else:
             groups.setdefault(leaf.dtype, []).append(i)
-    return Layout(structure, [x.shape for x in leaves], [x.dtype for x in leaves], list(groups.values()), alone)
+    return PackedLayout(structure, [x.shape for x in leaves], [x.dtype for x in leaves], list(groups.values()), alone)
 
 
 def packed_scan(body: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
@@ -70,7 +70,7 @@ def packed_scan(body: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], carry: 
     step costs: a row of CartPole takes ten kernels fewer.
     """
     carried = layout(carry)
-    stacked: list[Layout] = []
+    stacked: list[PackedLayout] = []
 
     def packed(arrays: list[Array], x: PyTree) -> tuple[list[Array], list[Array]]:
         carry, row = body(carried.unpack(arrays), x)

@@ -14,12 +14,12 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.setup import Rule
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.optimize import packing
 from jaxrl.optimize.gradients import mean_gradient, valid_mean
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import Transitions, transitions
-from jaxrl.rollout.inputs import finite
+from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
 from jaxrl.xla.fast_random import fold_in, unrolled
@@ -27,7 +27,7 @@ from jaxrl.xla.fast_random import fold_in, unrolled
 C = TypeVar("C", bound=RolloutConfig)
 
 
-class Networks(NamedTuple):
+class ActorCriticPair(NamedTuple):
     """What there is for the policy and for the critics: parameters, an optimiser's state, how they are packed."""
 
     actor: Any
@@ -36,7 +36,7 @@ class Networks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ActorCriticRule(Rule[C]):
+class ActorCriticSetup(AlgorithmSetup[C]):
     """A rule whose ``model`` is the policy."""
 
     critic: Model = None  # type: ignore[assignment]
@@ -50,7 +50,7 @@ MOST_PACKED = 2**16
 gradients together than on kernels for each leaf: an update takes 1.05 times as long."""
 
 
-class Net(NamedTuple):
+class NetworkOptimizer(NamedTuple):
     """How one of the networks learns: its optimiser, and how gradients are packed for that."""
 
     optimise: optax.GradientTransformation
@@ -70,14 +70,16 @@ class Net(NamedTuple):
         return optax.apply_updates(params, self.unpack(updates)), state, metrics
 
 
-def networks(rule: Rule[Any], params: Networks, hyperparams: Any) -> Networks:
-    """A ``Net`` for each; that of the policy at ``actor_learning_rate``."""
+def networks(setup: AlgorithmSetup[Any], params: ActorCriticPair, hyperparams: Any) -> ActorCriticPair:
+    """A ``NetworkOptimizer`` for each; that of the policy at ``actor_learning_rate``."""
     rates = (hyperparams._replace(learning_rate=hyperparams.actor_learning_rate), hyperparams)
     parts = zip(rates, params, strict=True)
-    return Networks(*(Net(rule.optimizer(hp), *packing(rule.optimizer, part, at_most=MOST_PACKED)) for hp, part in parts))
+    return ActorCriticPair(
+        *(NetworkOptimizer(setup.optimizer(hp), *packing(setup.optimizer, part, at_most=MOST_PACKED)) for hp, part in parts)
+    )
 
 
-class Update(NamedTuple):
+class CriticBatch(NamedTuple):
     """What one update of the critics learns from."""
 
     batch: Any
@@ -93,44 +95,46 @@ class Update(NamedTuple):
     """For what is drawn from a prioritised replay."""
 
 
-def draw_updates(rule: ActorCriticRule[Any], learner: Any, gamma: Array) -> Update:
+def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> CriticBatch:
     """All that the updates of an iteration draw, [groups, policy_delay, ...]: gathered before the loop over them, into which a
     buffer that it reads would be copied, and in a few kernels instead of some for each update."""
-    config, space, batch = rule.config, rule.action_space, ()
-    if not rule.replay.prioritised:
-        batch = rule.per_update(batch_of(rule, learner.replay, rule.draw(learner), gamma))
-    key = rule.stream(learner, NOISE)
-    if rule.axis_name is not None:
-        key = jax.random.fold_in(key, jax.lax.axis_index(rule.axis_name))
+    config, space, batch = setup.config, setup.action_space, ()
+    if not setup.replay.prioritised:
+        batch = setup.per_update(batch_of(setup, learner.replay, setup.draw(learner), gamma))
+    key = setup.stream(learner, NOISE)
+    if setup.axis_name is not None:
+        key = jax.random.fold_in(key, jax.lax.axis_index(setup.axis_name))
     noise_key, network_key = jax.random.split(key)
     noise = jnp.zeros((config.updates_per_iteration, 2, 0))
     if isinstance(space, spaces.Box):
-        shape = (config.updates_per_iteration, 2, rule.device_batch_size, math.prod(space.shape))
+        shape = (config.updates_per_iteration, 2, setup.device_batch_size, math.prod(space.shape))
         noise = jax.random.normal(unrolled(noise_key), shape)
-    updates = Update(batch, noise, _chosen(rule, learner), jax.random.split(network_key, config.updates_per_iteration))
-    if rule.replay.prioritised:
+    updates = CriticBatch(
+        batch, noise, critic_subset(setup, learner), jax.random.split(network_key, config.updates_per_iteration)
+    )
+    if setup.replay.prioritised:
         numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
-        updates = updates._replace(draw_key=jax.vmap(fold_in, (None, 0))(rule.draw_key(learner), numbers))
+        updates = updates._replace(draw_key=jax.vmap(fold_in, (None, 0))(setup.draw_key(learner), numbers))
     groups = config.updates_per_iteration // config.policy_delay
     return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
 
 
-def batch_of(rule: ActorCriticRule[Any], replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
+def batch_of(setup: ActorCriticSetup[Any], replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
     """What critics learn from of drawn rows."""
-    drawn = transitions(rule.replay, replay, draw, gamma, rule.config.n_step)
-    batch = finite(drawn, drawn.valid)
-    if isinstance(rule.action_space, spaces.Box):
-        batch = batch._replace(action=from_environment(rule.action_space, batch.action))
+    drawn = transitions(setup.replay, replay, draw, gamma, setup.config.n_step)
+    batch = zero_invalid(drawn, drawn.valid)
+    if isinstance(setup.action_space, spaces.Box):
+        batch = batch._replace(action=from_environment(setup.action_space, batch.action))
     return batch
 
 
 def learn_critics(
-    rule: ActorCriticRule[Any],
+    setup: ActorCriticSetup[Any],
     gamma: Array,
-    one: Callable[[Any, Update], tuple[Any, dict[str, Array]]],
+    one: Callable[[Any, CriticBatch], tuple[Any, dict[str, Array]]],
     carry: tuple[Any, PyTree],
-    group: Update,
-) -> tuple[tuple[Any, PyTree], dict[str, Array], Update]:
+    group: CriticBatch,
+) -> tuple[tuple[Any, PyTree], dict[str, Array], CriticBatch]:
     """A group of updates of the critics: what they carry last, what they log, and what the last one learnt from.
 
     Args:
@@ -138,17 +142,17 @@ def learn_critics(
       carry: (critics, the replay's state).
       group: [policy_delay, ...] of ``draw_updates``.
     """
-    prioritised = rule.replay.prioritised
+    prioritised = setup.replay.prioritised
 
-    def update(carry: tuple[Any, PyTree], now: Update) -> Any:
+    def update(carry: tuple[Any, PyTree], now: CriticBatch) -> Any:
         (critics, replay), drawn = carry, None
         if prioritised:
-            drawn = rule.draw_batches(replay, now.draw_key)  # type: ignore[arg-type]
-            now = now._replace(batch=batch_of(rule, replay, drawn, gamma))
+            drawn = setup.draw_batches(replay, now.draw_key)  # type: ignore[arg-type]
+            now = now._replace(batch=batch_of(setup, replay, drawn, gamma))
         critics, metrics = one(critics, now)
         priorities = metrics.pop(PRIORITIES)
         if drawn is not None:
-            replay = rule.replay.update(replay, drawn, priorities)
+            replay = setup.replay.update(replay, drawn, priorities)
         return (critics, replay), (metrics, now.batch if prioritised else ())
 
     carry, (metrics, batches) = jax.lax.scan(update, carry, group)
@@ -156,19 +160,19 @@ def learn_critics(
     return carry, metrics, jax.tree.map(lambda x: x[-1], learnt)
 
 
-def _chosen(rule: ActorCriticRule[Any], learner: Any) -> Array:
+def critic_subset(setup: ActorCriticSetup[Any], learner: Any) -> Array:
     """bool[updates, num_critics]: ``num_target_critics`` of each row, without replacement; the same on all devices."""
-    config = rule.config
+    config = setup.config
     shape = (config.updates_per_iteration, config.num_critics)
     if config.num_target_critics in (0, config.num_critics):
         return jnp.ones(shape, bool)
-    score = jax.random.bits(unrolled(rule.stream(learner, CHOSEN)), shape)
+    score = jax.random.bits(unrolled(setup.stream(learner, CHOSEN)), shape)
     before = (score[:, :, None] > score[:, None, :]).sum(-1)
     return before < config.num_target_critics
 
 
 def action_values(
-    rule: ActorCriticRule[Any], params: PyTree, inputs: StepInput, action: Array | None = None, key: Key | None = None
+    setup: ActorCriticSetup[Any], params: PyTree, inputs: StepInput, action: Array | None = None, key: Key | None = None
 ) -> Array:
     """What all critics say, [num_critics, N, ...]: of ``action`` f32[N, d] in [−1, 1], or of all actions without one.
 
@@ -184,7 +188,7 @@ def action_values(
     # and for the gradient what goes into it: a tenth of an update of two critics of 256 units.
     axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)
     own = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
-    one = lambda params, key, inputs: rule.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
+    one = lambda params, key, inputs: setup.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
     return jax.vmap(one, in_axes=(0, 0, axes))(params, keys, own)
 
 
@@ -192,7 +196,7 @@ def _repeated(x: Array, times: int) -> Array:
     return jax.lax.optimization_barrier(jnp.broadcast_to(x, (times, *x.shape)))
 
 
-def least(values: Array, chosen: Array) -> Array:
+def min_over_subset(values: Array, chosen: Array) -> Array:
     """The least of the ``chosen`` critics' values [num_critics, ...]."""
     return jnp.where(chosen.reshape((-1, *[1] * (values.ndim - 1))), values, jnp.inf).min(0)
 

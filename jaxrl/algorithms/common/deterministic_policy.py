@@ -14,13 +14,13 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticRule,
-    Networks,
-    Update,
+    ActorCriticPair,
+    ActorCriticSetup,
+    CriticBatch,
     action_values,
     draw_updates,
     learn_critics,
-    least,
+    min_over_subset,
     networks,
     td_loss,
 )
@@ -51,17 +51,17 @@ class DeterministicConfig(OffPolicyConfig):
 
 
 class DeterministicState(NamedTuple):
-    params: Networks
-    opt_state: Networks
+    params: ActorCriticPair
+    opt_state: ActorCriticPair
     hyperparams: Any
     statistics: tuple[()]
     key: Key
     version: Array
-    target_params: Networks
+    target_params: ActorCriticPair
     replay: Any
 
 
-class Exploration(NamedTuple):
+class NoiseExploration(NamedTuple):
     """What acting needs besides the policy's parameters."""
 
     at_random: Array
@@ -75,107 +75,109 @@ class Exploration(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------- acting
 
 
-def init(rule: ActorCriticRule[Any], key: Key, hyperparams: Any) -> DeterministicState:
+def init(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> DeterministicState:
     network_key, learner_key = jax.random.split(key)
-    params, opt_state = init_networks(rule, network_key, hyperparams)
+    params, opt_state = init_networks(setup, network_key, hyperparams)
     target, version = jax.tree.map(jnp.copy, params), jnp.zeros((), jnp.int32)
-    return DeterministicState(params, opt_state, hyperparams, (), learner_key, version, target, init_replay(rule))
+    return DeterministicState(params, opt_state, hyperparams, (), learner_key, version, target, init_replay(setup))
 
 
-def policy(rule: ActorCriticRule[Any], learner: DeterministicState) -> Policy:
-    hp = rule.current(learner)
-    exploration = Exploration(learner.version == 0, hp.exploration_noise, hp.ou_theta)
-    return Policy(Networks(learner.params.actor, ()), (), exploration, learner.version)
+def policy(setup: ActorCriticSetup[Any], learner: DeterministicState) -> Policy:
+    hp = setup.current(learner)
+    exploration = NoiseExploration(learner.version == 0, hp.exploration_noise, hp.ou_theta)
+    return Policy(ActorCriticPair(learner.params.actor, ()), (), exploration, learner.version)
 
 
 def act(
-    rule: ActorCriticRule[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: ActorCriticSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     """Actions with noise, clipped to the bounds; the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], from 0 at
     the start of an episode: x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1)."""
-    action = rule.model.apply(policy.params.actor, (), inputs)[1]
+    action = setup.model.apply(policy.params.actor, (), inputs)[1]
     if not explore:
-        return carry, to_environment(rule.action_space, action), {}
+        return carry, to_environment(setup.action_space, action), {}
     at_random, scale, theta = policy.exploration
     drawn = normal_each(fold_each(key, env_id), action.shape[-1])
     noise = scale * drawn
-    if rule.config.noise == "ou":
+    if setup.config.noise == "ou":
         noise += (1.0 - theta) * jnp.where(inputs.is_first[:, None], 0.0, carry)
         carry = noise
-    return carry, to_environment(rule.action_space, jnp.where(at_random, uniform_of(drawn), action + noise)), {}
+    return carry, to_environment(setup.action_space, jnp.where(at_random, uniform_of(drawn), action + noise)), {}
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
-def critic_loss(rule: ActorCriticRule[Any], critic: PyTree, target: Array, now: Update) -> tuple[Array, dict[str, Array]]:
+def critic_loss(setup: ActorCriticSetup[Any], critic: PyTree, target: Array, now: CriticBatch) -> tuple[Array, dict[str, Array]]:
     """Σ over critics of ½·(Q(s, a) − y)² (Lillicrap et al. 2016, eq. 4)."""
-    values = action_values(rule, critic, now.batch.inputs, now.batch.action, jax.random.fold_in(now.key, 1))
-    return td_loss(values, target, now.batch, rule.axis_name)
+    values = action_values(setup, critic, now.batch.inputs, now.batch.action, jax.random.fold_in(now.key, 1))
+    return td_loss(values, target, now.batch, setup.axis_name)
 
 
-def actor_loss(rule: ActorCriticRule[Any], actor: PyTree, critic: PyTree, now: Update) -> tuple[Array, dict[str, Array]]:
+def actor_loss(setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, now: CriticBatch) -> tuple[Array, dict[str, Array]]:
     """−E[Q(s, π(s))] by the first critic, whose gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
     Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1)."""
     batch, first = now.batch, jax.tree.map(lambda x: x[:1], critic)
-    action = rule.model.apply(actor, (), batch.inputs)[1]
-    value = action_values(rule, first, batch.inputs, action, jax.random.fold_in(now.key, 2))[0]
-    loss = -valid_mean(batch.valid, rule.axis_name)(value)
+    action = setup.model.apply(actor, (), batch.inputs)[1]
+    value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(now.key, 2))[0]
+    loss = -valid_mean(batch.valid, setup.axis_name)(value)
     return loss, {"losses/actor_loss": loss}
 
 
-TargetFn = Callable[[ActorCriticRule[Any], Any, Networks, Update], Array]
+TargetFn = Callable[[ActorCriticSetup[Any], Any, ActorCriticPair, CriticBatch], Array]
 """(rule, hyperparams, target parameters, what is drawn) -> y f32[N]."""
 
 
-def learn(target: TargetFn, rule: ActorCriticRule[Any], learner: DeterministicState) -> tuple[DeterministicState, Metrics]:
+def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: DeterministicState) -> tuple[DeterministicState, Metrics]:
     """Groups of ``policy_delay`` updates of the critics, then one of the policy, and of all target networks (Fujimoto et al.
     2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
-    hp = rule.current(learner)
-    nets = networks(rule, learner.params, hp)
+    hp = setup.current(learner)
+    nets = networks(setup, learner.params, hp)
 
-    def critic_update(targets: Networks, carry: Any, now: Update) -> Any:
+    def critic_update(targets: ActorCriticPair, carry: Any, now: CriticBatch) -> Any:
         params, opt_state = carry
-        y = target(rule, hp, targets, now)
-        loss = lambda params: critic_loss(rule, params, y, now)  # noqa: E731
-        params, opt_state, metrics = nets.critic.descend(loss, params, opt_state, rule.axis_name)
+        y = target(setup, hp, targets, now)
+        loss = lambda params: critic_loss(setup, params, y, now)  # noqa: E731
+        params, opt_state, metrics = nets.critic.descend(loss, params, opt_state, setup.axis_name)
         return (params, opt_state), metrics
 
-    def group(carry: Any, now: Update) -> Any:
+    def group(carry: Any, now: CriticBatch) -> Any:
         params, opt_state, targets, replay = carry
         before = ((params.critic, opt_state.critic), replay)
-        after, metrics, last = learn_critics(rule, hp.gamma, partial(critic_update, targets), before, now)
+        after, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, targets), before, now)
         (critic, critic_state), replay = after
-        loss = lambda params: actor_loss(rule, params, critic, last)  # noqa: E731
-        actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, rule.axis_name)
+        loss = lambda params: actor_loss(setup, params, critic, last)  # noqa: E731
+        actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, setup.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
-        params = Networks(actor, critic)
+        params = ActorCriticPair(actor, critic)
         targets = optax.incremental_update(params, targets, hp.tau)
-        return (params, Networks(actor_state, critic_state), targets, replay), metrics | logged
+        return (params, ActorCriticPair(actor_state, critic_state), targets, replay), metrics | logged
 
     start = (learner.params, learner.opt_state, learner.target_params, learner.replay)
-    (params, opt_state, targets, replay), metrics = jax.lax.scan(group, start, draw_updates(rule, learner, hp.gamma))
+    (params, opt_state, targets, replay), metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))
     fields = {"params": params, "target_params": targets, "opt_state": opt_state, "replay": replay}
-    return rule.updated(learner, hp, metrics, **fields)
+    return setup.updated(learner, hp, metrics, **fields)
 
 
-def target_value(rule: ActorCriticRule[Any], targets: Networks, action: Array, now: Update) -> Array:
+def target_value(setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, now: CriticBatch) -> Array:
     """y = r + γ·(1 − terminated)·Q⁻(s′, action), Q⁻ the least of the ``chosen`` target critics; f32[N]."""
-    values = action_values(rule, targets.critic, now.batch.next_inputs, action, jax.random.fold_in(now.key, 0))
-    return bootstrapped(now.batch, least(values, now.chosen))
+    values = action_values(setup, targets.critic, now.batch.next_inputs, action, jax.random.fold_in(now.key, 0))
+    return bootstrapped(now.batch, min_over_subset(values, now.chosen))
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders
 
 
-def make_algorithm(target: TargetFn, rule: ActorCriticRule[Any]) -> Algorithm:
+def make_algorithm(target: TargetFn, setup: ActorCriticSetup[Any]) -> Algorithm:
     """The learning rule with these targets, bound to spaces and to no environment."""
-    learnt = ("params", "target_params", "statistics")
-    algorithm = rule.algorithm(init=init, policy=policy, act=act, learn=partial(learn, target), learnt=learnt)
-    if rule.config.noise == "gaussian":
+    transferable_fields = ("params", "target_params", "statistics")
+    algorithm = setup.algorithm(
+        init=init, policy=policy, act=act, learn=partial(learn, target), transferable_fields=transferable_fields
+    )
+    if setup.config.noise == "gaussian":
         return algorithm
-    assert isinstance(rule.action_space, spaces.Box)
-    size = math.prod(rule.action_space.shape)
+    assert isinstance(setup.action_space, spaces.Box)
+    size = math.prod(setup.action_space.shape)
     return algorithm._replace(initial_carry=lambda batch_size: jnp.zeros((batch_size, size)))
 
 
@@ -190,8 +192,8 @@ def build(
 ) -> Agent:
     """What a builder gives for what it was given. Arguments as those of ``prepare``, and ``Raises``."""
     kinds = (spaces.Box,)
-    ready, rule = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
-    check_actions_of(parts["model"], ready.output, rule.action_space)
-    if rule.config.noise == "gaussian":
+    ready, setup = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
+    check_actions_of(parts["model"], ready.output, setup.action_space)
+    if setup.config.noise == "gaussian":
         refuse_unused(ready.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
-    return ready.bind(make_algorithm(target, rule))
+    return ready.bind(make_algorithm(target, setup))

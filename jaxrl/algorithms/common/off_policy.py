@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, Networks, networks
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, networks
 from jaxrl.builder.components import ModelFn, check_arguments, is_recurrent, model_output, resolve_model, resolve_replay, show
 from jaxrl.builder.config import HindsightConfig
-from jaxrl.builder.setup import Prepared, Rule, prepare
+from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models import action_value, policy_network
 from jaxrl.replay.transitions import example_row
@@ -86,7 +86,7 @@ def prepare_off_policy(
     parts: Mapping[str, Any],
     kinds: tuple[type[spaces.Space], ...],
     network: ModelFn = policy_network,
-) -> tuple[Prepared[C], ActorCriticRule[C]]:
+) -> tuple[PreparedAgent[C], ActorCriticSetup[C]]:
     """``prepare`` for a rule with a policy (``model``), a ``critic`` and a ``replay`` among its parts.
 
     Args:
@@ -103,7 +103,7 @@ def prepare_off_policy(
         critic = dict(critic)
         check_arguments(action_value, critic, "critic")
     ready = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
-    structure, bound, space = ready.rule.config, ready.env, ready.env.action_space
+    structure, bound, space = ready.setup.config, ready.env, ready.env.action_space
     if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
         raise ValueError(
             f"{bound.name} has {space}, and this rule needs a Box of real numbers with bounds on all sides, onto which it scales "
@@ -121,8 +121,8 @@ def prepare_off_policy(
     made = partial(action_value, **{**own, **arguments})
     resolved = resolve_critic(None if arguments is critic else critic, made, bound, structure.critic_outputs)
     replay = resolve_replay(parts["replay"], uniform_replay, bound, structure, before=1, after=structure.n_step)
-    rule = {field.name: getattr(ready.rule, field.name) for field in fields(ready.rule)}
-    return ready, ActorCriticRule(**{**rule, "critic": resolved, "replay": replay})
+    setup = {field.name: getattr(ready.setup, field.name) for field in fields(ready.setup)}
+    return ready, ActorCriticSetup(**{**setup, "critic": resolved, "replay": replay})
 
 
 def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, num_outputs: int | None = None) -> Model:
@@ -183,21 +183,21 @@ def seen_by_critic(observation_space: spaces.Space, action_space: spaces.Space) 
 # --------------------------------------------------------------------------------------------------------------- state, acting
 
 
-def init_networks(rule: ActorCriticRule[Any], key: Key, hyperparams: Any) -> tuple[Networks, Networks]:
+def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> tuple[ActorCriticPair, ActorCriticPair]:
     """``(parameters, optimisers' states)``."""
-    actor_key, *critic_keys = jax.random.split(key, 1 + rule.config.num_critics)
-    inputs = example_input(rule.observation_space, rule.action_space)
-    seen = example_input(seen_by_critic(rule.observation_space, rule.action_space), rule.action_space)
-    critic = jax.vmap(rule.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
-    params = Networks(rule.model.init(actor_key, inputs), critic)
-    nets = networks(rule, params, hyperparams)
-    return params, Networks(*(net.optimise.init(net.pack(part)) for net, part in zip(nets, params, strict=True)))
+    actor_key, *critic_keys = jax.random.split(key, 1 + setup.config.num_critics)
+    inputs = example_input(setup.observation_space, setup.action_space)
+    seen = example_input(seen_by_critic(setup.observation_space, setup.action_space), setup.action_space)
+    critic = jax.vmap(setup.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
+    params = ActorCriticPair(setup.model.init(actor_key, inputs), critic)
+    nets = networks(setup, params, hyperparams)
+    return params, ActorCriticPair(*(net.optimise.init(net.pack(part)) for net, part in zip(nets, params, strict=True)))
 
 
-def init_replay(rule: Rule[Any]) -> Any:
-    return rule.replay.init(example_row(rule.observation_space, rule.action_space))
+def init_replay(setup: AlgorithmSetup[Any]) -> Any:
+    return setup.replay.init(example_row(setup.observation_space, setup.action_space))
 
 
-def policy(rule: Rule[Any], learner: Any) -> Policy:
+def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:
     """The policy's parameters alone. Until the first update, so in all of the warm-up, it acts at random."""
-    return Policy(Networks(learner.params.actor, ()), (), learner.version == 0, learner.version)
+    return Policy(ActorCriticPair(learner.params.actor, ()), (), learner.version == 0, learner.version)

@@ -14,15 +14,15 @@ from gymnasium import spaces
 
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.setup import Learner, Prepared, Rule, prepare
+from jaxrl.builder.setup import AlgorithmSetup, Learner, PreparedAgent, prepare
 from jaxrl.distributions import sample_each
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.optimize.gradients import add_losses, pmean, valid_mean, valid_means
 from jaxrl.optimize.minibatches import explained_variance
-from jaxrl.returns import counted
+from jaxrl.returns import bootstrap_mask
 from jaxrl.rollout.collect import fold_each
-from jaxrl.rollout.inputs import finite
-from jaxrl.rollout.running_statistics import Statistics, init_statistics, normalize_inputs, refresh, scale_rewards
+from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.rollout.running_statistics import Statistics, init_statistics, normalize_inputs, scale_rewards, update_statistics
 from jaxrl.settings.validation import Count, added
 from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Agent, ApplyFn, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
@@ -49,7 +49,7 @@ class OnPolicyConfig(RolloutConfig):
 
 
 LossOfRollout = Callable[[Model, Any, Any, PyTree, Rollout, str | None], tuple[Array, dict[str, Array]]]
-"""(model, config, hyperparams, params, rollout of ``as_learnt``, axis_name) -> (loss, scalars to log)."""
+"""(model, config, hyperparams, params, rollout of ``normalized_rollout``, axis_name) -> (loss, scalars to log)."""
 
 
 def prepare_actor_critic(
@@ -59,7 +59,7 @@ def prepare_actor_critic(
     hyperparams: type,
     settings: Mapping[str, Any],
     parts: Mapping[str, Any],
-) -> Prepared[C]:
+) -> PreparedAgent[C]:
     """``prepare`` for a rule that takes Discrete, MultiDiscrete and Box actions and an actor-critic model, recurrent or not."""
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
     ready = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
@@ -70,29 +70,31 @@ def prepare_actor_critic(
 # ---------------------------------------------------------------------------------------------------- functions of an Algorithm
 
 
-def init(rule: Rule[Any], key: Key, hyperparams: Any) -> Learner:
+def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any) -> Learner:
     """Parameters, and statistics of what is normalised."""
-    observations = rule.observation_space if rule.config.normalize_observations else None
-    rewards = rule.config.num_envs if rule.config.normalize_rewards else None
-    return rule.init_learner(key, hyperparams, init_statistics(observations, rewards))
+    observations = setup.observation_space if setup.config.normalize_observations else None
+    rewards = setup.config.num_envs if setup.config.normalize_rewards else None
+    return setup.init_learner(key, hyperparams, init_statistics(observations, rewards))
 
 
 def act(
-    rule: Rule[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: AlgorithmSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     """Actions drawn from the model's policy, or its mode; extras hold their ``log_prob``, and the ``raw_action`` as it was drawn
     where the environment takes it in other units."""
-    carry, output = rule.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
+    carry, output = setup.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
     drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
     extras = {"log_prob": output.policy.log_prob(drawn)}
-    if not isinstance(rule.action_space, spaces.Discrete):
+    if not isinstance(setup.action_space, spaces.Discrete):
         extras["raw_action"] = drawn
-    return carry, to_environment(rule.action_space, drawn), extras
+    return carry, to_environment(setup.action_space, drawn), extras
 
 
-def observe(rule: Rule[Any], learner: Learner, rollout: Rollout) -> Learner:
+def observe(setup: AlgorithmSetup[Any], learner: Learner, rollout: Rollout) -> Learner:
     """The statistics with the rollout's valid rows."""
-    return learner._replace(statistics=refresh(learner.statistics, rollout, rule.current(learner).gamma, rule.axis_name))
+    return learner._replace(
+        statistics=update_statistics(learner.statistics, rollout, setup.current(learner).gamma, setup.axis_name)
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------------- learning
@@ -103,40 +105,40 @@ def drawn_actions(rollout: Rollout) -> Array:
     return rollout.extras.get("raw_action", rollout.action)
 
 
-def as_learnt(statistics: Statistics, rollout: Rollout) -> Rollout:
+def normalized_rollout(statistics: Statistics, rollout: Rollout) -> Rollout:
     """A rollout for one unroll that gives policies and values at once: normalised, actions as they were drawn.
 
     What is not finite is 0 on rows that count for nothing, so that no gradient meets it. The row after a truncation does count:
     its value is what lies beyond.
     """
     return rollout._replace(
-        inputs=finite(normalize_inputs(statistics, rollout.inputs), counted(rollout)),
-        action=finite(drawn_actions(rollout), rollout.valid),
+        inputs=zero_invalid(normalize_inputs(statistics, rollout.inputs), bootstrap_mask(rollout)),
+        action=zero_invalid(drawn_actions(rollout), rollout.valid),
         reward=scale_rewards(statistics, rollout.reward),
     )
 
 
-def gradients(loss: LossOfRollout, rule: Rule[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
+def gradients(loss: LossOfRollout, setup: AlgorithmSetup[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
     """``Algorithm.gradients`` of a rule with this loss."""
-    rows = as_learnt(policy.statistics, rollout)
+    rows = normalized_rollout(policy.statistics, rollout)
 
     def total(params: PyTree) -> tuple[Array, dict[str, Array]]:
-        own = loss(rule.model, rule.config, policy.hyperparams, params, rows, rule.axis_name)
-        return add_losses(rule.extra_losses, params, rows, *own)
+        own = loss(setup.model, setup.config, policy.hyperparams, params, rows, setup.axis_name)
+        return add_losses(setup.extra_losses, params, rows, *own)
 
-    return rule.gradient(total, policy)
+    return setup.gradient(total, policy)
 
 
-def learnt_rows(learner: Any, rollout: Rollout) -> Rollout:
+def loss_batch(learner: Any, rollout: Rollout) -> Rollout:
     """What ``gradients`` gives extra losses."""
-    return as_learnt(learner.statistics, rollout)
+    return normalized_rollout(learner.statistics, rollout)
 
 
-def one_gradient(ready: Prepared[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
+def one_gradient(ready: PreparedAgent[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
     """The ``Agent`` of a rule that acts as this module does, and learns from each rollout by one gradient of ``loss``."""
     functions: dict[str, Any] = {"init": init, "act": act, "observe": observe, "gradients": partial(gradients, loss)}
-    algorithm = ready.rule.algorithm(**functions, tolerates_lag=tolerates_lag)
-    return ready.bind(algorithm, batch=learnt_rows)
+    algorithm = ready.setup.algorithm(**functions, tolerates_lag=tolerates_lag)
+    return ready.bind(algorithm, batch=loss_batch)
 
 
 def policy_gradient_loss(
@@ -154,7 +156,7 @@ def policy_gradient_loss(
     Its gradient is the policy gradient (Sutton et al. 2000, theorem 1), where weights and targets are constants.
 
     Args:
-      output: of the model over the inputs of ``as_learnt``'s rollout, [T + 1, B].
+      output: of the model over the inputs of ``normalized_rollout``'s rollout, [T + 1, B].
       weight: f32[T, B], and ``target``, ``where`` bool[T, B], which rows.
       hp: hyperparameters ``vf_coef`` and ``ent_coef``.
       others: f32[T, B] each, of which the means are logged by these names as well.
@@ -170,7 +172,7 @@ def policy_gradient_loss(
     return loss, metrics
 
 
-def evaluated(model: Model, params: PyTree, inputs: StepInput, carry: PyTree) -> Any:
+def apply_model(model: Model, params: PyTree, inputs: StepInput, carry: PyTree) -> Any:
     """The outputs of a model for rows [N], or sequences [N, T] that begin with ``carry`` [N], laid out as they are."""
     if not jax.tree.leaves(carry):
         return model.apply(params, (), inputs)[1]
@@ -183,7 +185,7 @@ def row_by_row(model: Model) -> ApplyFn:
     return lambda params, carry, inputs, key=None: jax.lax.scan(lambda carry, row: model.apply(params, carry, row), carry, inputs)
 
 
-def values_after(model: Model, params: PyTree, rollout: Rollout, inputs: StepInput, *, by_rows: bool) -> Any:
+def rollout_outputs(model: Model, params: PyTree, rollout: Rollout, inputs: StepInput, *, by_rows: bool) -> Any:
     """What the model gives for a rollout, the reached observation of its last row included: [T + 1, B].
 
     Far cheaper than with each row when acting; where those are many, a CPU still takes one after the other.
@@ -200,7 +202,7 @@ def values_after(model: Model, params: PyTree, rollout: Rollout, inputs: StepInp
     return jax.lax.platform_dependent(params, rollout.carry, inputs, cpu=row_by_row(model), default=model.unroll)[1]
 
 
-def divergence(model: Model, params: PyTree, batch: Any, num_parts: int, axis_name: str | None = None) -> Array:
+def mean_kl(model: Model, params: PyTree, batch: Any, num_parts: int, axis_name: str | None = None) -> Array:
     """The mean of KL(old ‖ new) over the valid rows of all devices, some of them at a time.
 
     Args:
@@ -208,5 +210,5 @@ def divergence(model: Model, params: PyTree, batch: Any, num_parts: int, axis_na
       num_parts: must divide N.
     """
     parts = jax.tree.map(lambda x: x.reshape((num_parts, -1, *x.shape[1:])), batch)
-    kl = jax.lax.map(lambda part: part.policy.kl(evaluated(model, params, part.inputs, part.carry).policy), parts)
+    kl = jax.lax.map(lambda part: part.policy.kl(apply_model(model, params, part.inputs, part.carry).policy), parts)
     return pmean(valid_mean(parts.valid, axis_name)(kl), axis_name)

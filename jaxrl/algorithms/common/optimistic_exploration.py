@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common import off_policy
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticRule, action_values
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, action_values
 from jaxrl.distributions import TanhNormal
 from jaxrl.settings.validation import refuse_unused
 from jaxrl.types import Array, Policy, StepInput
 
 
-class Exploration(NamedTuple):
+class OptimisticExploration(NamedTuple):
     """What optimistic acting needs besides the parameters of the policy and of the critics."""
 
     at_random: Array
@@ -40,20 +40,22 @@ def check_optimism(config: Any, hyperparams: Any) -> None:
         raise ValueError(f"num_critics={config.num_critics} cannot disagree, as optimistic=True needs it: use 2 or more")
 
 
-def policy(rule: ActorCriticRule[Any], learner: Any) -> Policy:
-    """That of ``off_policy``; where ``optimistic``, with the critics and an ``Exploration``."""
-    plain = off_policy.policy(rule, learner)
-    if not rule.config.optimistic:
+def policy(setup: ActorCriticSetup[Any], learner: Any) -> Policy:
+    """That of ``off_policy``; where ``optimistic``, with the critics and an ``OptimisticExploration``."""
+    plain = off_policy.policy(setup, learner)
+    if not setup.config.optimistic:
         return plain
-    hp = rule.current(learner)
-    return plain._replace(params=learner.params, exploration=Exploration(plain.exploration, hp.optimism_beta, hp.optimism_kl))
+    hp = setup.current(learner)
+    return plain._replace(
+        params=learner.params, exploration=OptimisticExploration(plain.exploration, hp.optimism_beta, hp.optimism_kl)
+    )
 
 
-def optimistic(rule: ActorCriticRule[Any], policy: Policy, output: TanhNormal, inputs: StepInput) -> TanhNormal:
+def optimistic(setup: ActorCriticSetup[Any], policy: Policy, output: TanhNormal, inputs: StepInput) -> TanhNormal:
     """The distribution [B] to draw actions from at ``inputs``, where ``output`` is the policy's."""
 
     def bound(action: Array) -> Array:
-        values = rule.config.head.values(action_values(rule, policy.params.critic, inputs, action))
+        values = setup.config.head.values(action_values(setup, policy.params.critic, inputs, action))
         return upper_bound(values, policy.exploration.beta)
 
     return shifted(output, bound, policy.exploration.kl)

@@ -85,14 +85,14 @@ def check_surrogate(config: Any, ready: Any) -> None:
     """Refuse what the surrogate does not look at, and a policy that it cannot measure.
 
     Args:
-      ready: the ``Prepared`` of a builder whose rule has ``clip_eps``.
+      ready: the ``PreparedAgent`` of a builder whose rule has ``clip_eps``.
     """
     if config.surrogate != "kl":
         return
     why = "with surrogate='kl', which clips no ratio: leave it out"
     if not config.clip_value_loss:
         refuse_unused(ready.hyperparams, type(ready.hyperparams)(), ("clip_eps",), why)
-        if "clip_eps" in ready.rule.schedules:
+        if "clip_eps" in ready.setup.schedules:
             raise ValueError(f"clip_eps has a schedule, and no effect {why}")
     if not callable(getattr(ready.output.policy, "kl", None)):
         kind = type(ready.output.policy).__name__

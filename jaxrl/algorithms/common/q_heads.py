@@ -16,7 +16,7 @@ from jax.scipy.special import xlogy
 
 from jaxrl.builder.components import ModelFn, check_q_values, show
 from jaxrl.builder.config import PrioritizedConfig
-from jaxrl.distributions import pick
+from jaxrl.distributions import select_actions
 from jaxrl.models import QuantileOutput, value_network
 from jaxrl.models.heads import masked
 from jaxrl.replay.transitions import Transitions, bootstrapped
@@ -27,15 +27,15 @@ from jaxrl.types import Array, PyTree
 Real = Annotated[float, Range()]
 
 
-class Head(NamedTuple):
+class QHead(NamedTuple):
     """What is made of a Q-network's outputs."""
 
     values: Callable[[Any, PyTree], Array]
     """(outputs, observation) -> Q-values f32[..., n]; an action that the mask forbids has a very low one."""
-    mixable: Callable[[Any], Array]
+    per_action_return: Callable[[Any], Array]
     """outputs -> what may be averaged over actions, f32[N, n, ...]."""
     loss: Callable[[Any, Transitions, Array], tuple[Array, Array]]
-    """(outputs, batch, what is mixable beyond f32[N, ...]) -> (losses, how much there was to learn ≥ 0), f32[N] each."""
+    """(outputs, batch, what is per_action_return beyond f32[N, ...]) -> (losses, how much there was to learn ≥ 0), f32[N] each."""
     arguments: Mapping[str, int]
     """Of ``jaxrl.models.value_network``, for outputs of this kind."""
 
@@ -43,16 +43,16 @@ class Head(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------------------ heads
 
 
-def taken(x: Array, action: Array) -> Array:
+def select_outputs(x: Array, action: Array) -> Array:
     """x[i, action[i]]: f32[N, n, ...] at i32[N]."""
     if x.ndim == 2:
-        return pick(x, action)
-    return pick(jnp.moveaxis(x, 1, -1), jnp.broadcast_to(action[:, None], (x.shape[0], x.shape[2])))
+        return select_actions(x, action)
+    return select_actions(jnp.moveaxis(x, 1, -1), jnp.broadcast_to(action[:, None], (x.shape[0], x.shape[2])))
 
 
 def scalar_loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
     """½·(Q(s, a) − y)², y = r + γ·(1 − terminated)·``beyond`` (Mnih et al. 2015, eq. 1); |Q(s, a) − y|."""
-    error = pick(outputs, batch.action) - bootstrapped(batch, beyond)
+    error = select_actions(outputs, batch.action) - bootstrapped(batch, beyond)
     return 0.5 * error**2, jnp.abs(error)
 
 
@@ -71,7 +71,7 @@ def c51_loss(support: Array | np.ndarray, outputs: Array, batch: Transitions, be
     beyond = jnp.where(batch.discount[:, None] == 0, 1.0 / support.size, beyond)
     where = bootstrapped(batch, jnp.broadcast_to(support, beyond.shape))
     target = jax.lax.stop_gradient(projected(beyond, where, support))
-    loss = -(target * jax.nn.log_softmax(taken(outputs, batch.action))).sum(-1)
+    loss = -(target * jax.nn.log_softmax(select_outputs(outputs, batch.action))).sum(-1)
     return loss, jnp.maximum(loss + xlogy(target, target).sum(-1), 0.0)
 
 
@@ -101,44 +101,44 @@ def midpoints(count: int) -> Array:
 def quantile_loss(outputs: QuantileOutput, batch: Transitions, beyond: Array, threshold: float = 1.0) -> tuple[Array, Array]:
     """Σ over quantiles of the mean over targets (Dabney et al. 2018a, algorithm 1; 2018b, eq. 3); the mean |y − θ| of
     all pairs."""
-    values, target = taken(outputs.values, batch.action), bootstrapped(batch, beyond)
+    values, target = select_outputs(outputs.values, batch.action), bootstrapped(batch, beyond)
     tilted, size = tilted_huber(values, target, outputs.fractions, threshold)
     return tilted.mean(-1).sum(-1), size.mean((-2, -1))
 
 
-def scalar(config: HeadConfig) -> Head:
+def scalar(config: HeadConfig) -> QHead:
     """A value (Mnih et al. 2015)."""
-    return Head(lambda outputs, obs: outputs, lambda outputs: outputs, scalar_loss, {})
+    return QHead(lambda outputs, obs: outputs, lambda outputs: outputs, scalar_loss, {})
 
 
-def c51(config: HeadConfig) -> Head:
+def c51(config: HeadConfig) -> QHead:
     """Probabilities of ``num_atoms`` returns between ``v_min`` and ``v_max`` (Bellemare et al. 2017); outputs are logits."""
     support = np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
 
     def values(outputs: Array, obs: PyTree) -> Array:
         return masked((jax.nn.softmax(outputs) * support).sum(-1), obs)
 
-    return Head(values, jax.nn.softmax, partial(c51_loss, support), {"num_outputs": config.num_atoms})
+    return QHead(values, jax.nn.softmax, partial(c51_loss, support), {"num_outputs": config.num_atoms})
 
 
-def qr(config: HeadConfig) -> Head:
+def qr(config: HeadConfig) -> QHead:
     """Quantiles of the return at the midpoints of ``num_quantiles`` equal parts of (0, 1) (Dabney et al. 2018a)."""
 
     def loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
         return quantile_loss(QuantileOutput(outputs, midpoints(outputs.shape[-1])), batch, beyond, config.huber_threshold)
 
     values = lambda outputs, obs: masked(outputs.mean(-1), obs)  # noqa: E731
-    return Head(values, lambda outputs: outputs, loss, {"num_outputs": config.num_quantiles})
+    return QHead(values, lambda outputs: outputs, loss, {"num_outputs": config.num_quantiles})
 
 
-def iqn(config: HeadConfig) -> Head:
+def iqn(config: HeadConfig) -> QHead:
     """Quantiles of the return at ``num_quantiles`` fractions that each row draws anew (Dabney et al. 2018b)."""
     values = lambda outputs, obs: masked(outputs.values.mean(-1), obs)  # noqa: E731
     loss = partial(quantile_loss, threshold=config.huber_threshold)
-    return Head(values, lambda outputs: outputs.values, loss, {"num_fractions": config.num_quantiles})
+    return QHead(values, lambda outputs: outputs.values, loss, {"num_fractions": config.num_quantiles})
 
 
-HEADS: dict[str, Callable[[Any], Head]] = {"scalar": scalar, "c51": c51, "qr": qr, "iqn": iqn}
+HEADS: dict[str, Callable[[Any], QHead]] = {"scalar": scalar, "c51": c51, "qr": qr, "iqn": iqn}
 OF_HEADS = {
     **dict.fromkeys(["num_atoms", "v_min", "v_max"], ("c51",)),
     **dict.fromkeys(["num_quantiles", "huber_threshold"], ("qr", "iqn")),
@@ -181,7 +181,7 @@ class HeadConfig(PrioritizedConfig):
     """The scaled log-policy counts as −munchausen_clip where it is lower."""
 
     @property
-    def value_head(self) -> Head:
+    def value_head(self) -> QHead:
         return HEADS[self.head](self)
 
     @property
@@ -244,22 +244,22 @@ Says = Callable[[Any, Any], Any]
 """(observation's inputs, key) -> outputs of a network."""
 
 
-class Networks(NamedTuple):
+class OnlineAndTarget(NamedTuple):
     """What two sets of parameters say of inputs."""
 
     online: Says
     target: Says
 
 
-def best_next(config: Any, head: Head, networks: Networks, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
+def best_next(config: Any, head: QHead, networks: OnlineAndTarget, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
     """``batch``, and what the target network says of the best next action: that of the online network with ``config.double`` (van
     Hasselt et al. 2016, eq. 4), of the target network without."""
     outputs = networks.target(batch.next_inputs, keys[0])
     chooser = networks.online(batch.next_inputs, keys[1]) if config.double else outputs
-    return batch, taken(head.mixable(outputs), jnp.argmax(head.values(chooser, batch.next_inputs.obs), -1))
+    return batch, select_outputs(head.per_action_return(outputs), jnp.argmax(head.values(chooser, batch.next_inputs.obs), -1))
 
 
-def soft_next(config: Any, head: Head, networks: Networks, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
+def soft_next(config: Any, head: QHead, networks: OnlineAndTarget, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
     """The same of the target network's policy π = softmax(Q⁻/τ): what it says of all next actions, weighed by π; and ``batch``
     with the entropy τ·H(π(· | s′)) beyond its rewards, and α·max(τ·log π(a | s), −clip) besides (Vieillard et al. 2020, eq. 1).
 
@@ -270,10 +270,10 @@ def soft_next(config: Any, head: Head, networks: Networks, batch: Transitions, k
     outputs = networks.target(batch.next_inputs, keys[0])
     log_next = jax.nn.log_softmax(head.values(outputs, batch.next_inputs.obs) / temperature)
     policy = jnp.exp(log_next)
-    beyond = jnp.einsum("na,na...->n...", policy, head.mixable(outputs))
+    beyond = jnp.einsum("na,na...->n...", policy, head.per_action_return(outputs))
     entropy = bootstrapped(batch, -temperature * (policy * log_next).sum(-1))
 
     now = head.values(networks.target(batch.inputs, keys[1]), batch.inputs.obs)
-    chosen = temperature * pick(jax.nn.log_softmax(now / temperature), batch.action)
+    chosen = temperature * select_actions(jax.nn.log_softmax(now / temperature), batch.action)
     bonus = config.munchausen * jnp.clip(chosen, -config.munchausen_clip, 0.0)
     return batch._replace(reward=jax.lax.stop_gradient(entropy + bonus)), beyond

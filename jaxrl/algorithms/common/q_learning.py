@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.builder.setup import Rule
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.exploration.epsilon_greedy import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.models import split_mask
 from jaxrl.optimize import packing
@@ -25,30 +25,32 @@ def check_exploration(config: Any) -> None:
         refuse_unused(config, type(config)(), ["epsilon_exponent"], "with num_envs=1")
 
 
-def epsilon(rule: Rule[Any], learner: Any) -> Array:
+def epsilon(setup: AlgorithmSetup[Any], learner: Any) -> Array:
     """f32[]: ε of the next rollout, that of the first environment."""
-    return falling_epsilon(rule.current(learner), learner.version.astype(jnp.float32) * rule.config.steps_per_iteration)
+    return falling_epsilon(setup.current(learner), learner.version.astype(jnp.float32) * setup.config.steps_per_iteration)
 
 
-def policy(rule: Rule[Any], learner: Any) -> Policy:
+def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:
     """The parameters and ε."""
-    return Policy(learner.params, (), epsilon(rule, learner), learner.version)
+    return Policy(learner.params, (), epsilon(setup, learner), learner.version)
 
 
-def actions(rule: Rule[Any], policy: Policy, q_values: Array, inputs: StepInput, env_id: Array, keys: Key | None) -> Array:
+def actions(
+    setup: AlgorithmSetup[Any], policy: Policy, q_values: Array, inputs: StepInput, env_id: Array, keys: Key | None
+) -> Array:
     """i32[B]: ε-greedy with a key for each row, greedy without. Environments explore as ``epsilon_exponent`` says."""
     if keys is None:
         return jnp.argmax(q_values, -1).astype(jnp.int32)
-    rates = spread_epsilon(policy.exploration, rule.config.epsilon_exponent, env_id, rule.config.num_envs)
+    rates = spread_epsilon(policy.exploration, setup.config.epsilon_exponent, env_id, setup.config.num_envs)
     return epsilon_greedy(q_values, split_mask(inputs.obs)[1], rates, keys)
 
 
 def act(
-    rule: Rule[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: AlgorithmSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     """``actions`` of a model whose outputs are Q-values."""
-    carry, q_values = rule.model.apply(policy.params, carry, inputs)
-    return carry, actions(rule, policy, q_values, inputs, env_id, fold_each(key, env_id) if explore else None), {}
+    carry, q_values = setup.model.apply(policy.params, carry, inputs)
+    return carry, actions(setup, policy, q_values, inputs, env_id, fold_each(key, env_id) if explore else None), {}
 
 
 # -------------------------------------------------------------------------------------------------- replay and a target network
@@ -70,14 +72,14 @@ class QLearner(NamedTuple):
     replay: PyTree
 
 
-def init(rule: Rule[Any], key: Key, hyperparams: Any, example: Any) -> QLearner:
+def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -> QLearner:
     """Two networks that are the same, and a replay for rows like ``example``, one of them, unbatched."""
-    learner = rule.init_learner(key, hyperparams)
-    return QLearner(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=rule.replay.init(example))
+    learner = setup.init_learner(key, hyperparams)
+    return QLearner(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=setup.replay.init(example))
 
 
 def learn(
-    rule: Rule[Any],
+    setup: AlgorithmSetup[Any],
     learner: QLearner,
     hyperparams: Any,
     loss: Callable[..., tuple[Array, dict[str, Array]]],
@@ -90,17 +92,17 @@ def learn(
     Args:
       hyperparams: ``rule.current(learner)``.
       loss: (params, target_params, batch, *others) -> (loss, what is logged, and ``PRIORITIES``).
-      batch: (replay's state, draw) -> what an update learns from, as ``Rule.scan_updates`` has it; and so are ``others``.
+      batch: (replay's state, draw) -> what an update learns from, as ``AlgorithmSetup.scan_updates`` has it; and so are ``others``.
     """
-    config = rule.config
-    optimise, (pack, unpack) = rule.optimizer(hyperparams), packing(rule.optimizer, learner.params)
+    config = setup.config
+    optimise, (pack, unpack) = setup.optimizer(hyperparams), packing(setup.optimizer, learner.params)
     # Modulo first: the count of all updates would not stay within 32 bits.
     first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
     def one(carry: tuple[PyTree, PyTree, PyTree], now: tuple[Any, ...]) -> Any:
         (packed, target, opt_state), (index, *rest) = carry, now
         loss_of = lambda p: loss(unpack(p), unpack(target), *rest)  # noqa: E731
-        packed, opt_state, metrics = descend(loss_of, optimise, packed, opt_state, rule.axis_name)
+        packed, opt_state, metrics = descend(loss_of, optimise, packed, opt_state, setup.axis_name)
         priorities = metrics.pop(PRIORITIES)
         # A where on parameters: a cond on state would become a select of everything under vmap.
         step = jnp.where((first + index + 1) % config.target_update_interval == 0, hyperparams.tau, 0.0)
@@ -108,7 +110,7 @@ def learn(
         return (packed, target, opt_state), (metrics, priorities)
 
     start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), replay, metrics = rule.scan_updates(learner, one, start, batch, *others)
-    metrics["charts/epsilon"] = epsilon(rule, learner)
+    (packed, target, opt_state), replay, metrics = setup.scan_updates(learner, one, start, batch, *others)
+    metrics["charts/epsilon"] = epsilon(setup, learner)
     fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
-    return rule.updated(learner, hyperparams, metrics, **fields)
+    return setup.updated(learner, hyperparams, metrics, **fields)

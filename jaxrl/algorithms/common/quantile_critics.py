@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.algorithms.common.critic_ensemble import least, td_loss
+from jaxrl.algorithms.common.critic_ensemble import min_over_subset, td_loss
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig
 from jaxrl.algorithms.common.q_heads import midpoints, tilted_huber
 from jaxrl.algorithms.common.q_learning import PRIORITIES
@@ -18,7 +18,7 @@ from jaxrl.settings.validation import CountOrZero, refuse_unused
 from jaxrl.types import Array
 
 
-class Head(NamedTuple):
+class CriticHead(NamedTuple):
     """What is made of all critics' outputs, [num_critics, N, ...]."""
 
     pessimistic: Callable[[Array, Array], Array]
@@ -43,11 +43,11 @@ class QuantileConfig(OffPolicyConfig):
         return self.num_quantiles or None
 
     @property
-    def head(self) -> Head:
+    def head(self) -> CriticHead:
         if not self.num_quantiles:
-            return Head(least, lambda values: values, td_loss)
+            return CriticHead(min_over_subset, lambda values: values, td_loss)
         drop = lambda values, chosen: truncated(values, self.dropped_quantiles)  # noqa: E731
-        return Head(drop, lambda values: values.mean(-1), quantile_loss)
+        return CriticHead(drop, lambda values: values.mean(-1), quantile_loss)
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)

@@ -26,7 +26,7 @@ ALIGNMENT = 64
 """Bytes: XLA takes an array that begins at a multiple of this as it is."""
 
 
-class Place(NamedTuple):
+class ArrayPlace(NamedTuple):
     """Where an array lies in a block of memory."""
 
     offset: int
@@ -34,22 +34,22 @@ class Place(NamedTuple):
     dtype: np.dtype
 
 
-class Layout(NamedTuple):
+class SharedMemoryLayout(NamedTuple):
     """Where the leaves of a tree lie in a block."""
 
-    places: tuple[Place, ...]
+    places: tuple[ArrayPlace, ...]
     num_bytes: int
 
 
-def layout_of(leaves: Sequence[Any]) -> Layout:
+def layout_of(leaves: Sequence[Any]) -> SharedMemoryLayout:
     """One after the other; leaves are arrays, or anything with ``shape`` and ``dtype``."""
     places, offset = [], 0
     for leaf in leaves:
-        place = Place(offset, tuple(leaf.shape), np.dtype(leaf.dtype))
+        place = ArrayPlace(offset, tuple(leaf.shape), np.dtype(leaf.dtype))
         places.append(place)
         size = int(np.prod(place.shape, dtype=np.int64)) * place.dtype.itemsize
         offset += -(-size // ALIGNMENT) * ALIGNMENT
-    return Layout(tuple(places), max(offset, ALIGNMENT))
+    return SharedMemoryLayout(tuple(places), max(offset, ALIGNMENT))
 
 
 class SharedMemory:
@@ -69,7 +69,7 @@ class SharedMemory:
             self.close()
             raise
 
-    def arrays(self, layout: Layout, when_done: Callable[[], object] | None = None) -> list[np.ndarray]:
+    def arrays(self, layout: SharedMemoryLayout, when_done: Callable[[], object] | None = None) -> list[np.ndarray]:
         """The arrays in it; ``when_done`` is called when nobody holds any of them, or a part of one, any more."""
         lease = (ctypes.c_char * len(self.map)).from_buffer(self.map)
         if when_done is not None:
@@ -96,7 +96,7 @@ def received(connection: Connection, num_bytes: int) -> SharedMemory:
     return memory
 
 
-def _view(lease: Any, place: Place) -> np.ndarray:
+def _view(lease: Any, place: ArrayPlace) -> np.ndarray:
     count = int(np.prod(place.shape, dtype=np.int64))
     if not count:
         return np.empty(place.shape, place.dtype)

@@ -29,7 +29,7 @@ from jaxrl.runtime.actors.messages import (
     part_of,
 )
 from jaxrl.runtime.actors.rollout_memory import Blocks, Progress, Ticket
-from jaxrl.runtime.actors.worker_handle import Member
+from jaxrl.runtime.actors.worker_handle import WorkerHandle
 from jaxrl.runtime.samplers.diagnostics import WorkerState
 from jaxrl.runtime.system.clock import LOOK, Ran
 
@@ -39,7 +39,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[WorkerHandle],
         num_envs: int,
         *,
         newest: bool,
@@ -58,7 +58,7 @@ class Dispatcher:
         self.members, self.num_envs, self.newest = members, num_envs, newest
         self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
         self.by_parts, self.enough = by_parts, enough or len(members)
-        self.arrivals: SimpleQueue[tuple[Ticket, Member] | None] = SimpleQueue()
+        self.arrivals: SimpleQueue[tuple[Ticket, WorkerHandle] | None] = SimpleQueue()
         self.tickets: dict[int, Ticket] = {}
         self.asked = 0
         self.policies, self.rollouts = Blocks(POLICY), Blocks(ROLLOUT)
@@ -129,7 +129,7 @@ class Dispatcher:
             filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
             return filled
 
-    def next_part(self) -> tuple[Ticket, Member, Filled]:
+    def next_part(self) -> tuple[Ticket, WorkerHandle, Filled]:
         """Wait for what some worker has done, the first that nobody has had yet; for pools that give rollouts part by part."""
         while (arrived := self.arrivals.get()) is None:
             self.arrivals.put(None)  # for whoever asks again
@@ -198,7 +198,7 @@ class Dispatcher:
 
     def _turn(self) -> None:
         """Wait until something happens, and answer it."""
-        by_connection: dict[Any, Member] = {member.child.connection: member for member in self.members}
+        by_connection: dict[Any, WorkerHandle] = {member.child.connection: member for member in self.members}
         for ready in wait([*by_connection, self.asleep], LOOK):
             if ready == self.asleep:
                 os.read(self.asleep, 4096)
@@ -213,7 +213,7 @@ class Dispatcher:
             for member in self.members:
                 self._send(member)
 
-    def _hear(self, member: Member) -> None:
+    def _hear(self, member: WorkerHandle) -> None:
         try:
             said = member.child.receive()
         except (EOFError, OSError):
@@ -228,7 +228,7 @@ class Dispatcher:
             with self.lock:
                 self._take(member, told)
 
-    def _take(self, member: Member, told: Ready | Shapes | Done) -> None:
+    def _take(self, member: WorkerHandle, told: Ready | Shapes | Done) -> None:
         if isinstance(told, Ready):
             member.ready = True
             if all(each.ready for each in self.members):
@@ -239,7 +239,7 @@ class Dispatcher:
         else:
             self._finished(member, told)
 
-    def _send(self, member: Member) -> None:
+    def _send(self, member: WorkerHandle) -> None:
         """Let a worker begin its next rollout, if there is one."""
         ticket = self.tickets.get(member.next_ticket)
         if ticket is None or member.busy or not member.ready:
@@ -255,7 +255,7 @@ class Dispatcher:
         member.busy, member.since = True, None
         member.child.send(Collect(ticket.number, ticket.rollout, index, ticket.key_data))
 
-    def _finished(self, member: Member, done: Done) -> None:
+    def _finished(self, member: WorkerHandle, done: Done) -> None:
         ticket = self.tickets[member.next_ticket]
         self._put_down(member)
         member.warm = True
@@ -281,12 +281,12 @@ class Dispatcher:
                 self.policies.users[ticket.policy] -= 1
             ticket.over.set()
 
-    def _put_down(self, member: Member) -> None:
+    def _put_down(self, member: WorkerHandle) -> None:
         member.busy = False
         if (index := self.using.pop(member.job.worker, None)) is not None:
             self.policies.users[index] -= 1
 
-    def _replace(self, member: Member, why: str, remote: str | None = None) -> None:
+    def _replace(self, member: WorkerHandle, why: str, remote: str | None = None) -> None:
         """Another process in the place of one that failed."""
         member.child.release()
         cause = RemoteTraceback(remote) if remote else None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.envs.subprocess.shared_memory import Layout, layout_of
+from jaxrl.envs.subprocess.shared_memory import SharedMemoryLayout, layout_of
 from jaxrl.rollout.collect import Row, to_rollout
 from jaxrl.types import HostEnv, Metrics, PyTree, Rollout
 
@@ -16,7 +16,7 @@ POLICY, ROLLOUT, PROGRESS = "policy", "rollout", "progress"
 """Kinds of memory."""
 
 
-class Job(NamedTuple):
+class WorkerJob(NamedTuple):
     """All that a worker is built from."""
 
     spec: dict[str, Any]
@@ -43,7 +43,7 @@ class Job(NamedTuple):
     """Whether its rollouts may be."""
 
 
-class Memory(NamedTuple):
+class RolloutSegment(NamedTuple):
     """The ``number``-th block of shared memory of a kind, which follows."""
 
     kind: str
@@ -52,7 +52,7 @@ class Memory(NamedTuple):
     """Of the arrays in it."""
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SharedMemoryLayout:
         return layout_of(jax.tree.leaves(self.shapes))
 
 
@@ -126,7 +126,7 @@ def of_all(rows: Filled, num_envs: int, num_workers: int) -> Filled:
     return Filled._make(map(widened, SHARED, sizes, rows))
 
 
-def part_of(rows: Filled, job: Job) -> Filled:
+def part_of(rows: Filled, job: WorkerJob) -> Filled:
     """A worker's part: views."""
 
     def cut(axis: int, which: slice, part: PyTree) -> PyTree:

@@ -17,9 +17,9 @@ from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.metrics import merge
 from jaxrl.rollout.collect import episode_metrics
 from jaxrl.runtime.actors.dispatcher import Dispatcher, Ticket
-from jaxrl.runtime.actors.messages import Job, plain_leaves, rollout_of
+from jaxrl.runtime.actors.messages import WorkerJob, plain_leaves, rollout_of
 from jaxrl.runtime.actors.stragglers import cut_rows, enough
-from jaxrl.runtime.actors.worker_handle import Member, shares
+from jaxrl.runtime.actors.worker_handle import WorkerHandle, shares
 from jaxrl.runtime.samplers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.samplers.sampler import host_env
 from jaxrl.runtime.system.devices import threads_per_worker
@@ -184,7 +184,7 @@ def _members(
     gradients: bool,
     offset: int,
     cut_short: bool,
-) -> list[Member]:
+) -> list[WorkerHandle]:
     """The places of a pool; nothing is started."""
     num_workers = check_count("num_workers", num_workers)
     if num_workers > agent.num_envs:
@@ -204,7 +204,7 @@ def _members(
     cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
     members = []
     for worker, (first_id, num_envs) in enumerate(shares(agent.num_envs, num_workers)):
-        job = Job(
+        job = WorkerJob(
             spec=agent.spec,
             env=env,
             trust=tuple(modules_outside(agent.spec)),
@@ -220,7 +220,7 @@ def _members(
             cut_short=cut_short,
         )
         log = None if log_folder is None else log_folder / f"worker-{worker}.log"
-        members.append(Member(job, log, _variables()))
+        members.append(WorkerHandle(job, log, _variables()))
     return members
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl.envs.subprocess.shared_memory import SharedMemory
-from jaxrl.runtime.actors.messages import PROGRESS, Memory
+from jaxrl.runtime.actors.messages import PROGRESS, RolloutSegment
 from jaxrl.runtime.system.memory import available_on_host, show_bytes
 
 
@@ -36,7 +36,7 @@ class Blocks:
 
     def __init__(self, kind: str) -> None:
         self.kind, self.users, self.shapes = kind, list[int](), None
-        self.memory: list[tuple[SharedMemory, Memory]] = []
+        self.memory: list[tuple[SharedMemory, RolloutSegment]] = []
         self.views: list[Any] = []
 
     def take(self, users: int = 1) -> int:
@@ -57,7 +57,7 @@ class Blocks:
                 self._allocate()
 
     def _allocate(self) -> None:
-        told = Memory(self.kind, len(self.memory), self.shapes)
+        told = RolloutSegment(self.kind, len(self.memory), self.shapes)
         needed, available = told.layout.num_bytes, available_on_host()
         if available is not None and needed > available:  # the system would grant it, and end a process for it later
             raise ValueError(
@@ -81,7 +81,7 @@ class Progress:
     """Memory in which workers tell how far they are, and are told which rollouts to cut short."""
 
     def __init__(self, num_workers: int) -> None:
-        told = Memory(PROGRESS, 0, [jax.ShapeDtypeStruct((size,), np.int64) for size in (num_workers, 1)])
+        told = RolloutSegment(PROGRESS, 0, [jax.ShapeDtypeStruct((size,), np.int64) for size in (num_workers, 1)])
         self.memory = SharedMemory(told.layout.num_bytes), told
         self.rows, self.due = self.memory[0].arrays(told.layout)
         """Of each worker, the rows that it has done in all; and one number: rollouts with lower ones need not be finished."""

@@ -26,10 +26,10 @@ from jaxrl.runtime.actors.messages import (
     Done,
     Failed,
     Filled,
-    Job,
-    Memory,
     Ready,
+    RolloutSegment,
     Shapes,
+    WorkerJob,
     part_of,
     policy_like,
     rollout_of,
@@ -45,7 +45,7 @@ from jaxrl.xla.seed_axis import over_seeds
 class Actor:
     """A part of the environments of all seeds, and the agent that acts in them."""
 
-    def __init__(self, connection: Connection, job: Job) -> None:
+    def __init__(self, connection: Connection, job: WorkerJob) -> None:
         self.connection, self.job = connection, job
         given = {} if job.env is None else {"env": job.env()}
         agent = build(job.spec, trust=job.trust, **given)
@@ -59,7 +59,7 @@ class Actor:
         self.memory: dict[tuple[str, int], Any] = {}
         self.after, self.number = job.after, 0
 
-    def attach(self, told: Memory) -> None:
+    def attach(self, told: RolloutSegment) -> None:
         """Take memory that follows on the connection."""
         arrays = received(self.connection, told.layout.num_bytes).arrays(told.layout)
         self.memory[told.kind, told.number] = jax.tree.unflatten(jax.tree.structure(told.shapes), arrays)
@@ -157,7 +157,7 @@ def serve(connection: Connection) -> None:
         actor = Actor(connection, job)
         connection.send(Ready())
         while (told := connection.recv()) != CLOSE:
-            (actor.attach if isinstance(told, Memory) else actor.collect)(told)
+            (actor.attach if isinstance(told, RolloutSegment) else actor.collect)(told)
     except EOFError:
         pass  # whoever asked is gone
     except Exception as error:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl.envs.subprocess.child import Child
 from jaxrl.envs.subprocess.shared_memory import SharedMemory
-from jaxrl.runtime.actors.messages import Job, Memory
+from jaxrl.runtime.actors.messages import RolloutSegment, WorkerJob
 from jaxrl.runtime.samplers.diagnostics import WorkerState
 
 START_TIMEOUT = 120.0
@@ -19,10 +19,10 @@ STANDSTILL = 1.0
 """Seconds after which a worker that was stopped (SIGSTOP) is replaced."""
 
 
-class Member:
+class WorkerHandle:
     """A worker of the pool, and those that follow it in its place."""
 
-    def __init__(self, job: Job, log: Path | None, variables: Mapping[str, str]) -> None:
+    def __init__(self, job: WorkerJob, log: Path | None, variables: Mapping[str, str]) -> None:
         self.job, self.log, self.variables = job, log, variables
         self.restarts = 0
         self.next_ticket = 0
@@ -55,7 +55,7 @@ class Member:
         steps, seconds, lags = zip(*done, strict=True) if done else ((0,), (1.0,), (0.0,))
         return WorkerState(sum(steps) / max(sum(seconds), 1e-9), float(np.mean(lags)), self.restarts)
 
-    def start(self, *memory: tuple[SharedMemory, Memory]) -> None:
+    def start(self, *memory: tuple[SharedMemory, RolloutSegment]) -> None:
         """Start a process in this place, seeded anew where it follows another one."""
         job = self.job
         if self.restarts:
@@ -69,7 +69,7 @@ class Member:
         for each in memory:
             self.give(*each)
 
-    def give(self, memory: SharedMemory, told: Memory) -> None:
+    def give(self, memory: SharedMemory, told: RolloutSegment) -> None:
         """Let it have a block of memory, once."""
         if (told.kind, told.number) in self.attached:
             return

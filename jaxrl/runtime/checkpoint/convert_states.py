@@ -22,15 +22,15 @@ def with_buffers(states: AgentState, fresh: AgentState, buffers: Sequence[str]) 
     return states._replace(learner=states.learner._replace(**{name: getattr(fresh.learner, name) for name in buffers}))
 
 
-def seal(agent: Agent, state: AgentState, which: Any = None) -> AgentState:
-    """The state of one seed whose environments begin anew: see ``Algorithm.seal``.
+def mark_discontinuity(agent: Agent, state: AgentState, which: Any = None) -> AgentState:
+    """The state of one seed whose environments begin anew: see ``Algorithm.mark_discontinuity``.
 
     Args:
       which: bool[]: False leaves it as it was.
     """
-    if agent.algorithm.seal is None:
+    if agent.algorithm.mark_discontinuity is None:
         return state
-    sealed = state._replace(learner=agent.algorithm.seal(state.learner))
+    sealed = state._replace(learner=agent.algorithm.mark_discontinuity(state.learner))
     if which is None:
         return sealed
     return jax.tree.map(lambda new, old: new if new is old else jnp.where(which, new, old), sealed, state)
@@ -39,11 +39,11 @@ def seal(agent: Agent, state: AgentState, which: Any = None) -> AgentState:
 def check_seal(agent: Agent, *, save_replay: bool) -> None:
     """Refuse a run whose replay could not tell, after a resume, that its next rows do not follow those stored."""
     begins_anew = isinstance(agent.env, HostEnv) or not save_replay
-    if begins_anew and agent.algorithm.learn is not None and agent.algorithm.seal is None:
+    if begins_anew and agent.algorithm.learn is not None and agent.algorithm.mark_discontinuity is None:
         why = f"{agent.env.name} runs on the host" if isinstance(agent.env, HostEnv) else "save_replay is False"
         raise TypeError(
             f"out=… makes a run that can be resumed, with new episodes after the rows of its replay, because {why}: give the "
-            "Algorithm a function seal (Replay.seal on its buffer), or leave out= out"
+            "Algorithm a function seal (Replay.mark_discontinuity on its buffer), or leave out= out"
         )
 
 

@@ -58,22 +58,22 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
         has a row that the environment cannot have given.
     """
     learner, length, algorithm = _learner(state), agent.rollout_length, agent.algorithm
-    if algorithm.observe is None or algorithm.seal is None:
+    if algorithm.observe is None or algorithm.mark_discontinuity is None:
         raise TypeError(
-            "the agent's Algorithm needs observe and seal to take rows from a file: give it seal, Replay.seal on its buffer"
+            "the agent's Algorithm needs observe and seal to take rows from a file: give it seal, Replay.mark_discontinuity on its buffer"
         )
     room = ring_length(learner.replay)
     with open_arrays(Path(path)) as file:
         stored = _open(Path(path), file, agent)
         count, num_envs = stored.size
-        observe, seal = (jax.jit(f, donate_argnums=0) for f in (algorithm.observe, algorithm.seal))
+        observe, mark_discontinuity = (jax.jit(f, donate_argnums=0) for f in (algorithm.observe, algorithm.mark_discontinuity))
         # The file's rows do not follow those stored before, and the next ones to come do not follow them.
-        learner, carry = seal(jax.tree.map(lambda x: x.copy(), learner)), algorithm.initial_carry(num_envs)
+        learner, carry = mark_discontinuity(jax.tree.map(lambda x: x.copy(), learner)), algorithm.initial_carry(num_envs)
         start = count - min(count, room or count) // length * length
         stored.skip(start)
         for _ in range(start, count, length):
             learner = observe(learner, as_rollout(stored.read(length), carry))
-    learner = seal(learner)
+    learner = mark_discontinuity(learner)
     return state._replace(learner=learner) if isinstance(state, AgentState) else learner
 
 

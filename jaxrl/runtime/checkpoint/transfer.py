@@ -97,13 +97,13 @@ def recorded_source(origin: Any, out: str) -> tuple[Any, str]:
     raise ValueError(f"{CONFIG} in {out!r} is not what a run writes: its 'init_from' is {origin!r}. Put it back from a copy")
 
 
-def warm_start(states: PyTree, source: Source, learnt: Sequence[str]) -> tuple[PyTree, str]:
+def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> tuple[PyTree, str]:
     """States of all seeds with the learnt arrays of ``source`` where name, shape and dtype agree, and a report.
 
     Args:
       states: new ones, every leaf [num_seeds, ...]. Seed i, by its place, takes the arrays of the source's seed i; where that has
         fewer, they serve in turn.
-      learnt: which fields of the learner; see ``Algorithm.learnt``.
+      transferable: which fields of the learner; see ``Algorithm.transferable_fields``.
 
     Raises:
       ValueError: nothing fits.
@@ -114,7 +114,7 @@ def warm_start(states: PyTree, source: Source, learnt: Sequence[str]) -> tuple[P
     for path, leaf in leaves:
         where = jax.tree_util.keystr(path)
         field = re.match(r"\.learner\.(\w+)", where)
-        if field and field[1] in learnt:
+        if field and field[1] in transferable:
             there = found.get(where)
             if not any(path.startswith(field[0]) for path in found):
                 there = found.get(f".learner.params{where.removeprefix(field[0])}")

@@ -17,7 +17,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxrl.algorithms.presets import words
 from jaxrl.runtime.console.tables import folded
-from jaxrl.settings.aliases import called_here, instead_of
+from jaxrl.settings.aliases import instead_of, translate_alias
 
 T = TypeVar("T")
 
@@ -205,7 +205,7 @@ def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
     flags = [arg[2:].partition("=")[0] for arg in args if arg.startswith("--")]
     for flag in flags:
         name = flag.replace("-", "_").removeprefix("no_")
-        if name not in allowed and (found := called_here(name, allowed)):
+        if name not in allowed and (found := translate_alias(name, allowed)):
             here, note = found
             no = "no-" * flag.startswith(("no-", "no_"))
             raise ValueError(f"--{flag} is called --{no}{here.replace('_', '-')} here{note and f': {note}'}")

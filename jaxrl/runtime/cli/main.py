@@ -21,7 +21,7 @@ from jaxrl.settings.aliases import unknown
 from jaxrl.version import __version__
 
 if TYPE_CHECKING:
-    from jaxrl.runtime.distributed.group import Group
+    from jaxrl.runtime.distributed.group import ProcessGroup
 
 BROKEN_PIPE, FAILURE, USAGE_ERROR = 1, 1, 2
 
@@ -108,7 +108,7 @@ def run_and_exit(command: Callable[[], int] | None = None) -> None:
     sys.exit(code)
 
 
-def _group() -> Group | None:
+def _group() -> ProcessGroup | None:
     """The other processes that this one trains with, if it has joined some."""
     hosts = sys.modules.get("jaxrl.runtime.distributed.group")
     return None if hosts is None or hosts.current().is_alone else hosts.current()

@@ -20,7 +20,7 @@ FIRST_PORT, NUM_PORTS = 61_440, 4_096
 """Ports of which a job's number chooses one, where a scheduler names none: all processes choose the same."""
 
 
-class Place(NamedTuple):
+class ProcessPlace(NamedTuple):
     """Where a process stands in its group."""
 
     coordinator: str
@@ -48,7 +48,7 @@ def find_place(
     coordinator: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
-) -> Place:
+) -> ProcessPlace:
     """What was given, and for the rest what the environment says: jaxrl's own variables, SLURM's, or Open MPI's.
 
     Raises:
@@ -70,7 +70,7 @@ def find_place(
     number = _number("process_id", said.get(PROCESS_ID, "0"), 0)
     if number >= count:
         raise ValueError(f"process_id={number} must be 0 … {count - 1}: num_processes is {count}, and they are counted from 0")
-    return Place(_address(said.get(COORDINATOR, f"127.0.0.1:{DEFAULT_PORT}")), count, number)
+    return ProcessPlace(_address(said.get(COORDINATOR, f"127.0.0.1:{DEFAULT_PORT}")), count, number)
 
 
 def _own(variables: Mapping[str, str], num_processes: int | None) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""``Group``: what the processes that train together tell each other besides arrays."""
+"""``ProcessGroup``: what the processes that train together tell each other besides arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ProcessFailed(ValueError):
     """Another process of the group could not do its part; the message names it, and says why."""
 
 
-class Group:
+class ProcessGroup:
     """The processes of ``jax.distributed``; one process alone is a group of itself, which waits for nobody.
 
     Every method is called by all, in the same order, from their main threads.
@@ -156,12 +156,12 @@ def _gathering(sharding: NamedSharding) -> Callable[..., Any]:
     return jax.jit(lambda tree: tree, out_shardings=sharding)
 
 
-_current: Group | None = None
+_current: ProcessGroup | None = None
 
 
-def current() -> Group:
+def current() -> ProcessGroup:
     """The group of this process, as it is now."""
     global _current
     if _current is None or (_current.is_alone and jax.distributed.is_initialized()):
-        _current = Group()
+        _current = ProcessGroup()
     return _current

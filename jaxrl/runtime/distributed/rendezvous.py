@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any
 
-from jaxrl.runtime.distributed.cluster import Place, is_loopback
+from jaxrl.runtime.distributed.cluster import ProcessPlace, is_loopback
 from jaxrl.runtime.distributed.listener import Door
 from jaxrl.runtime.distributed.messages import SECRET, Forged, clean, new_nonce, opened, parsed, read_line, sealed
 
@@ -28,7 +28,7 @@ class PortTaken(OSError):
     """Another program listens where the group is to meet; elsewhere it can."""
 
 
-def roll_call(place: Place, about: dict[str, Any], timeout: float, secret: bytes = b"") -> str | None:
+def roll_call(place: ProcessPlace, about: dict[str, Any], timeout: float, secret: bytes = b"") -> str | None:
     """Meet the others at the coordinator's address, and leave it free.
 
     Args:
@@ -59,7 +59,7 @@ def name_of_this() -> str:
 # ------------------------------------------------------------------------------------------------------------------- process 0
 
 
-def _call(place: Place, mine: dict[str, Any], timeout: float, secret: bytes) -> str:
+def _call(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: bytes) -> str:
     """Wait for all the others, compare them, and tell each how that went."""
     late, reports = time.monotonic() + timeout, {0: mine}
     with _listen(place, late) as listener, contextlib.closing(Door(listener, secret)) as door:
@@ -77,7 +77,7 @@ def _call(place: Place, mine: dict[str, Any], timeout: float, secret: bytes) -> 
     return str(host)
 
 
-def _listen(place: Place, late: float) -> socket.socket:
+def _listen(place: ProcessPlace, late: float) -> socket.socket:
     """A socket at the coordinator's address, and at no other of this machine's."""
     while True:
         try:
@@ -95,7 +95,7 @@ def _listen(place: Place, late: float) -> socket.socket:
             ) from None
 
 
-def _listen_now(place: Place) -> socket.socket:
+def _listen_now(place: ProcessPlace) -> socket.socket:
     """At the first address that is this machine's."""
     *others, last = addresses(place)
     for host in others:
@@ -107,12 +107,12 @@ def _listen_now(place: Place) -> socket.socket:
     return _server(last, place)
 
 
-def _server(host: str, place: Place) -> socket.socket:
+def _server(host: str, place: ProcessPlace) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, place.address[1]), family=family, backlog=1024)
 
 
-def _is_name(place: Place) -> bool:
+def _is_name(place: ProcessPlace) -> bool:
     try:
         ipaddress.ip_address(place.address[0])
     except ValueError:
@@ -120,7 +120,7 @@ def _is_name(place: Place) -> bool:
     return False
 
 
-def addresses(place: Place) -> list[str]:
+def addresses(place: ProcessPlace) -> list[str]:
     """Those of process 0 to which the coordinator's name leads.
 
     Raises:
@@ -162,7 +162,7 @@ def why_unfit(reports: dict[int, dict[str, Any]], new: dict[str, Any]) -> str | 
     return None
 
 
-def _missing(place: Place, reports: dict[int, Any], timeout: float, forged: int) -> str:
+def _missing(place: ProcessPlace, reports: dict[int, Any], timeout: float, forged: int) -> str:
     absent = [str(number) for number in range(place.num_processes) if number not in reports]
     shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
     strangers = f" ({forged} came with another {SECRET})" if forged else ""
@@ -175,7 +175,7 @@ def _missing(place: Place, reports: dict[int, Any], timeout: float, forged: int)
 # -------------------------------------------------------------------------------------------------------------------- the others
 
 
-def _report(place: Place, mine: dict[str, Any], timeout: float, secret: bytes) -> None:
+def _report(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: bytes) -> None:
     """Come to process 0, and hear how it went."""
     with _connect(place, timeout) as connection:
         late, nonce = time.monotonic() + timeout + GRACE, new_nonce()  # process 0 may have come later, and waits as long
@@ -198,7 +198,7 @@ def _report(place: Place, mine: dict[str, Any], timeout: float, secret: bytes) -
         raise TimeoutError(problem) if answer.get("late") else ValueError(problem)
 
 
-def _nonce_of(place: Place, connection: socket.socket, late: float) -> str:
+def _nonce_of(place: ProcessPlace, connection: socket.socket, late: float) -> str:
     """What process 0 sends at once."""
     what = f"process {place.process_id} came to coordinator={place.coordinator!r}"
     try:
@@ -212,7 +212,7 @@ def _nonce_of(place: Place, connection: socket.socket, late: float) -> str:
     raise PortTaken(f"{what}, and what answers there is not process 0: another program has that port; or it has just ended")
 
 
-def _connect(place: Place, timeout: float) -> socket.socket:
+def _connect(place: ProcessPlace, timeout: float) -> socket.socket:
     late = time.monotonic() + timeout
     while True:
         try:

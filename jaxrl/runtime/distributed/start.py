@@ -11,8 +11,8 @@ from types import TracebackType
 
 import jax
 
-from jaxrl.runtime.distributed.cluster import HEARTBEAT, Place, find_place, is_loopback
-from jaxrl.runtime.distributed.group import PATIENCE, Group, ProcessFailed, current
+from jaxrl.runtime.distributed.cluster import HEARTBEAT, ProcessPlace, find_place, is_loopback
+from jaxrl.runtime.distributed.group import PATIENCE, ProcessFailed, ProcessGroup, current
 from jaxrl.runtime.distributed.messages import find_secret
 from jaxrl.runtime.distributed.rendezvous import roll_call
 from jaxrl.runtime.logs.provenance import installed_versions, source_digest
@@ -30,7 +30,7 @@ def initialize(
     *,
     timeout: float = 60.0,
     heartbeat: float | None = None,
-) -> Group:
+) -> ProcessGroup:
     """Join the processes of a group, so that JAX's devices are those of all: ``jaxrl.run`` then trains on all of them.
 
     Every process calls it once, before JAX is used. What is not given comes from ``JAXRL_COORDINATOR``, ``JAXRL_NUM_PROCESSES``
@@ -101,7 +101,7 @@ def _check_unused() -> None:
         )
 
 
-def _check_own_name(place: Place) -> None:
+def _check_own_name(place: ProcessPlace) -> None:
     """On CPUs JAX's processes find each other by the names of their machines."""
     if place.is_local:
         return

@@ -40,7 +40,7 @@ class Rules(NamedTuple):
     max_steps: int | None = None
 
 
-class Result(NamedTuple):
+class RunScore(NamedTuple):
     """What the policies of one run achieved."""
 
     run: str
@@ -86,7 +86,7 @@ def evaluate_run(
     parts: Mapping[str, Any] | None = None,
     begin: Say = lambda text: None,
     say: Say = lambda text: None,
-) -> Result:
+) -> RunScore:
     """Play the policies of one run.
 
     Args:
@@ -104,7 +104,7 @@ def evaluate_run(
     config, name = read_config(run), os.fspath(run)
     saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
     agent = playing_agent(config, env_id, trust, parts)
-    sound = finite(saved.policies) & ~saved.diverged
+    sound = finite_seeds(saved.policies) & ~saved.diverged
     playing, diverged = (np.array(saved.seeds)[these].tolist() for these in (sound, ~sound))
     if not playing:
         raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged")
@@ -114,7 +114,7 @@ def evaluate_run(
     played = jax.tree.map(np.asarray, play(agent, policies, playing, rules, say))
     found = (name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged)
     about, warning = chosen(run, which, saved.step), greedy_warning(run)
-    return Result(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
+    return RunScore(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
 
 
 def playing_agent(
@@ -151,7 +151,7 @@ def _kind(space: spaces.Space) -> str:
     return f"Box{space.shape} of {space.dtype}" if isinstance(space, spaces.Box) else str(space)
 
 
-def finite(policies: Policy) -> np.ndarray:
+def finite_seeds(policies: Policy) -> np.ndarray:
     """bool[num_seeds]: whose parameters are all finite."""
     rows = [np.isfinite(x).reshape(len(x), -1).all(axis=1) for x in jax.tree.leaves(policies.params)]
     return np.logical_and.reduce(rows)

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from jax import export
 
-from jaxrl.rollout.autoreset import per_row, zero_actions
+from jaxrl.rollout.autoreset import expand_mask, zero_actions
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Policy, PyTree, StepInput
@@ -56,7 +56,7 @@ def export_row(
 
     def general(memory: tuple[Array, ...], obs: PyTree, prev_reward: Array, is_first: Array, *key: Array) -> Any:
         *leaves, action = memory
-        action = jnp.where(per_row(is_first, action), actions, action)
+        action = jnp.where(expand_mask(is_first, action), actions, action)
         inputs = StepInput(obs, action, jnp.where(is_first, 0.0, prev_reward), is_first)
         carry, action = row(structure.unflatten(leaves), inputs, *key or (None,))
         return (*jax.tree.leaves(carry), action), action

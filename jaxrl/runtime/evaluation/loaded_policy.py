@@ -19,7 +19,7 @@ from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
 
 
-class Memory(NamedTuple):
+class PolicyMemory(NamedTuple):
     """What a policy carries from one observation to the next."""
 
     carry: PyTree
@@ -56,7 +56,7 @@ class LoadedPolicy:
         self._act = jax.jit(partial(_act, agent.algorithm.act), static_argnames=("explore", "impl"))
         self._draws = None if key is None else _plain(key)
         self._num_draws = 0
-        self._memory: Memory | None = None
+        self._memory: PolicyMemory | None = None
         leaves, self._structure = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda: zeros(self.observation_space)))
         self._expected = [(f"obs{jax.tree_util.keystr(path)}", x.shape, np.dtype(x.dtype)) for path, x in leaves]
         """Name, shape and dtype of each leaf of an observation."""
@@ -80,7 +80,7 @@ class LoadedPolicy:
         draws, impl, number = self._drawing(key) if explore else (None, None, None)
         memory, is_first = self._memory, False
         if memory is None or len(memory.action) != size:
-            memory, is_first = Memory(self._algorithm.initial_carry(size), zero_actions(self.action_space, size)), True
+            memory, is_first = PolicyMemory(self._algorithm.initial_carry(size), zero_actions(self.action_space, size)), True
         inputs = StepInput(
             self._structure.unflatten([x[None] for x in leaves] if batch is None else leaves),
             memory.action,
@@ -184,19 +184,19 @@ def _act(
     *,
     explore: bool,
     impl: Any,
-) -> Memory:
+) -> PolicyMemory:
     """One row, in one program: the key is made here too, since typed keys as arguments take JAX's slow path."""
     key = jax.random.key(0) if draws is None else jax.random.wrap_key_data(draws, impl=impl)
     if number is not None:
         key = jax.random.fold_in(key, number)
     env_id = jnp.arange(inputs.is_first.shape[0], dtype=jnp.int32)
     carry, action, _ = act(policy, carry, inputs, env_id, key, explore=explore)
-    return Memory(carry, action)
+    return PolicyMemory(carry, action)
 
 
 def _row(
     act: Callable[..., Any], policy: Policy, carry: PyTree, inputs: StepInput, draws: Array | None, *, explore: bool
-) -> Memory:
+) -> PolicyMemory:
     """The same with a key of JAX's default kind."""
     return _act(act, policy, carry, inputs, draws, None, explore=explore, impl=None)
 

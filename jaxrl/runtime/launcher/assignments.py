@@ -19,7 +19,7 @@ from jaxrl.runtime.system.environment_variables import cpu_devices
 GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-class Layout(NamedTuple):
+class RankLayout(NamedTuple):
     """The devices of a group."""
 
     variables: list[dict[str, str]]
@@ -30,7 +30,7 @@ class Layout(NamedTuple):
     """One line, if fewer would serve better."""
 
 
-def lay_out(processes: int, each: int | None) -> Layout:
+def lay_out(processes: int, each: int | None) -> RankLayout:
     """Share devices out: GPUs where JAX would use some, else CPU devices.
 
     Args:
@@ -43,7 +43,7 @@ def lay_out(processes: int, each: int | None) -> Layout:
     if not gpus:
         each, cores = each or 1, usable_cores()
         many = f"{processes * each} CPU devices share {cores} core{'s' * (cores > 1)}: that is for trying out, and slower"
-        return Layout(
+        return RankLayout(
             [cpu_devices(each)] * processes,
             f"{each} CPU device{'s' * (each > 1)} each",
             many if processes * each > cores else None,
@@ -56,7 +56,7 @@ def lay_out(processes: int, each: int | None) -> Layout:
         )
     shares = [",".join(gpus[i * share : (i + 1) * share]) for i in range(processes)]
     shown = ", ".join(f"GPU {gpus} for process {number}" for number, gpus in enumerate(shares))
-    return Layout([{GPUS: gpus, **cpu_devices(1)} for gpus in shares], shown, None)
+    return RankLayout([{GPUS: gpus, **cpu_devices(1)} for gpus in shares], shown, None)
 
 
 def visible_gpus(dev: Path = Path("/dev")) -> Sequence[str]:

@@ -21,7 +21,7 @@ FAREWELL = 30.0
 """Seconds, after one has saved and ended, in which the others may do so."""
 
 
-class Group:
+class RankGroup:
     """Processes that were started together, and end together: with ``close`` at the latest."""
 
     def __init__(

@@ -14,7 +14,7 @@ HELD = 2**20
 """Bytes, and more than a pipe holds: to be read of one whose process has ended, though others may write to it still."""
 
 
-class Output:
+class RankOutput:
     """A pipe for what one process prints. Its lines are given to ``show``, as ``[0] text``."""
 
     def __init__(self, number: int, show: Callable[[str], None]) -> None:

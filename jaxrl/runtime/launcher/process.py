@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxrl.envs.subprocess.child import Child
 from jaxrl.envs.subprocess.inbox import CHUNK
 from jaxrl.runtime.distributed.cluster import PORT_TAKEN
-from jaxrl.runtime.launcher.output import Output
+from jaxrl.runtime.launcher.output import RankOutput
 
 
 class Kind(IntEnum):
@@ -58,7 +58,7 @@ class Rank:
     """A process with its number in the group."""
 
     def __init__(self, number: int, command: Sequence[str], variables: Mapping[str, str], show: Callable[[str], None]) -> None:
-        self.number, self.output = number, Output(number, show)
+        self.number, self.output = number, RankOutput(number, show)
         self.code: int | None = None
         """What it ended with, negative for a signal."""
         self.how, self.when = "", 0.0

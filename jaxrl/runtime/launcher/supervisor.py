@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl.runtime.launcher.assignments import places
-from jaxrl.runtime.launcher.group import Group
+from jaxrl.runtime.launcher.group import RankGroup
 from jaxrl.runtime.launcher.process import Fault, Kind
 from jaxrl.runtime.training_loop.signals import Interrupt, Interrupted, handled
 
@@ -16,7 +16,7 @@ MAX_MOVES = 10
 """How often another port is chosen before that counts as a fault like others."""
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """What to run."""
 
     command: Sequence[str]
@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     heartbeat: float
 
 
-def supervise(plan: Plan, show: Callable[[str], None]) -> Fault | None:
+def supervise(plan: LaunchPlan, show: Callable[[str], None]) -> Fault | None:
     """Run it in a process for each of ``plan.devices``. When one of them is lost or fails, all are ended and started again.
 
     Args:
@@ -64,11 +64,11 @@ def in_words(fault: Fault) -> str:
     return f"rank {fault.number} {fault.how}{asked}"
 
 
-def _run(plan: Plan, interrupt: Interrupt, show: Callable[[str], None]) -> Fault | None:
+def _run(plan: LaunchPlan, interrupt: Interrupt, show: Callable[[str], None]) -> Fault | None:
     """One start of all, up to their end; None where it was good, or came by a signal."""
     here = places(len(plan.devices), plan.heartbeat)
     variables = [{**place, **devices} for place, devices in zip(here, plan.devices, strict=True)]
-    with contextlib.closing(Group(plan.command, variables, plan.heartbeat, show)) as group:
+    with contextlib.closing(RankGroup(plan.command, variables, plan.heartbeat, show)) as group:
         while group.running and not interrupt.requested:
             group.look()
             if fault := group.cause():

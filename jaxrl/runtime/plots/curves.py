@@ -22,7 +22,7 @@ Facts = dict[str, str]
 """What the seeds of a curve have in common: algorithm, environment and each setting, as text."""
 
 
-class Member(NamedTuple):
+class RunCurve(NamedTuple):
     """Some seeds of a run."""
 
     run: Run
@@ -54,11 +54,11 @@ class Member(NamedTuple):
         return self.num_diverged == len(self.columns)
 
 
-class Group(NamedTuple):
+class CurveGroup(NamedTuple):
     """The seeds of one curve."""
 
     facts: Facts
-    members: list[Member]
+    members: list[RunCurve]
 
     @property
     def num_seeds(self) -> int:
@@ -79,7 +79,7 @@ class Group(NamedTuple):
 # --------------------------------------------------------------------------------------------------------------------- grouping
 
 
-def group_runs(runs: Sequence[Run], *, pool: bool = False) -> list[Group]:
+def group_runs(runs: Sequence[Run], *, pool: bool = False) -> list[CurveGroup]:
     """Seeds of the same algorithm, environment and settings, of whichever run.
 
     Runs that repeat each other's seeds are not put together, since no two samples would be independent: they differ in something
@@ -88,24 +88,24 @@ def group_runs(runs: Sequence[Run], *, pool: bool = False) -> list[Group]:
     Args:
       pool: of whichever environment, too.
     """
-    groups: dict[tuple[tuple[str, str], ...], Group] = {}
+    groups: dict[tuple[tuple[str, str], ...], CurveGroup] = {}
     for run in runs:
         for column in range(len(run.seeds)):
             facts = facts_of(run.config, column) | ({ENV: ""} if pool else {})
-            group = groups.setdefault(tuple(sorted(facts.items())), Group(facts, []))
+            group = groups.setdefault(tuple(sorted(facts.items())), CurveGroup(facts, []))
             if group.members and group.members[-1].run is run:
                 group.members[-1].columns.append(column)
             else:
-                group.members.append(Member(run, [column]))
+                group.members.append(RunCurve(run, [column]))
     return [part for group in groups.values() for part in _without_repeated_seeds(group)]
 
 
-def _without_repeated_seeds(group: Group) -> list[Group]:
+def _without_repeated_seeds(group: CurveGroup) -> list[CurveGroup]:
     samples = [(member.env, member.run.seeds[column]) for member in group.members for column in member.columns]
     if len(set(samples)) == len(samples) or len(group.members) == 1:
         return [group]
     names = _short_names([member.run.folder for member in group.members])
-    return [Group({**group.facts, RUN: name}, [member]) for name, member in zip(names, group.members, strict=True)]
+    return [CurveGroup({**group.facts, RUN: name}, [member]) for name, member in zip(names, group.members, strict=True)]
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
@@ -155,7 +155,7 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Facts:
 # -------------------------------------------------------------------------------------------------------------------- labelling
 
 
-def label_groups(groups: Sequence[Group]) -> list[str]:
+def label_groups(groups: Sequence[CurveGroup]) -> list[str]:
     """What tells the groups apart besides the environment: the algorithm if there are several, and the settings that differ
     between groups of the same algorithm and environment."""
     several = len({group.facts[ALGORITHM] for group in groups}) > 1
@@ -199,7 +199,7 @@ class Scale(NamedTuple):
     high: float
 
 
-def make_curve(group: Group, key: str, label: str, scales: Mapping[str, Scale] | None = None) -> Curve:
+def make_curve(group: CurveGroup, key: str, label: str, scales: Mapping[str, Scale] | None = None) -> Curve:
     """The values of a group's seeds at common numbers of environment steps.
 
     A row of a run is at the mean of its seeds' environment steps. Where several runs make one curve, it spans the steps that all
@@ -235,7 +235,7 @@ def make_curve(group: Group, key: str, label: str, scales: Mapping[str, Scale] |
     return Curve(group.facts[ENV], label, grid[known], values[known], strata, is_lost=group.num_diverged == group.num_seeds)
 
 
-def _interpolated(member: Member, key: str, grid: np.ndarray, scales: Mapping[str, Scale] | None) -> list[np.ndarray]:
+def _interpolated(member: RunCurve, key: str, grid: np.ndarray, scales: Mapping[str, Scale] | None) -> list[np.ndarray]:
     """Each seed's values at ``grid``, NaN before its first and after its last."""
     values, steps = member.values(key), member.steps
     if scales is not None:

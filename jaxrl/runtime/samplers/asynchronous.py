@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import tree
 
-from jaxrl.rollout.autoreset import Outcome, finish_row, first_input, no_episode
+from jaxrl.rollout.autoreset import StepOutcome, finish_step, first_input, no_episode
 from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.host_envs import begun_anew, can_send, close_envs, open_envs, takes_batch_size
 from jaxrl.runtime.samplers.rollout_buffer import RolloutBuffer
 from jaxrl.runtime.samplers.sampler import ACTED, CAME, INPUTS, host_env, not_in_background, row_keys, stack
 from jaxrl.runtime.samplers.stepper import check_flags, check_mask, check_seen
-from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.types import Agent, Algorithm, Array, EpisodeStatistics, HostStep, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 START = "start"
@@ -42,7 +42,7 @@ class AsyncSampler:
         """
         self.single = not np.shape(seed)
         self.num_rows = agent.rollout_length
-        self.act = Prepared(jax.jit(partial(_act, agent.algorithm)))
+        self.act = CompiledCall(jax.jit(partial(_act, agent.algorithm)))
         self.row_keys = jax.jit(partial(row_keys, num_rows=self.num_rows))
         self.metrics = jax.jit(episode_metrics)
         self.watch, self.lanes = Stopwatch(), list[Lane]()
@@ -149,7 +149,7 @@ class Lane:
             start = jax.tree.map(lambda x: np.asarray(x)[first], (np.full(len(row), version, np.int32), before))
             self._write(START, self.at[env_id][first], env_id[first], start)
 
-    def take(self) -> tuple[Rollout, Outcome]:
+    def take(self) -> tuple[Rollout, StepOutcome]:
         """The rollout that is full."""
         buffer = self.buffers.pop(0)
         self.at -= self.num_rows
@@ -163,7 +163,7 @@ class Lane:
         episode = EpisodeStatistics(*(x[env_id] for x in self.episode))
         limit = self.env.max_episode_steps
         done = (self.done | begun_anew(self.envs))[env_id]
-        inputs, outcome = finish_row(done, episode, self.action[env_id], reached, limit)
+        inputs, outcome = finish_step(done, episode, self.action[env_id], reached, limit)
         if np.logical_and(outcome.truncated, np.logical_not(reached.truncated)).any():
             raise RuntimeError(
                 f"{self.env.name}: an episode went on past max_episode_steps={limit}, and sampler='async' cannot end it: use "

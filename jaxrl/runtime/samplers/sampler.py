@@ -14,7 +14,7 @@ from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.rollout_buffer import Index, RolloutBuffer
 from jaxrl.runtime.samplers.stepper import Stepper
-from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Metrics, Policy, PyTree, Rollout, StepInput
 from jaxrl.xla.seed_axis import over_seeds
 
@@ -43,7 +43,7 @@ INPUTS, ACTED, CAME = "inputs", "acted", "came"
 """In the memory of a rollout: what the policy saw, with one row more; what it did, with extras; and what came of it."""
 
 
-class Group:
+class EnvGroup:
     """Environments that step together: the same ones of each seed's, [*lead, B] in ``part`` of a rollout's."""
 
     def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int, part: slice, watch: Stopwatch) -> None:
@@ -116,14 +116,14 @@ class HostSampler:
         self.num_envs = agent.num_envs if num_envs is None else num_envs
         self.num_rows = agent.rollout_length
         self.env_id = first_id + jnp.arange(self.num_envs, dtype=jnp.int32)
-        self.act = Prepared(jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None))))
+        self.act = CompiledCall(jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None))))
         self.row_keys = jax.jit(over(partial(row_keys, num_rows=self.num_rows)))
         self.metrics = jax.jit(over(episode_metrics))
-        self.watch, self.groups = Stopwatch(), list[Group]()
+        self.watch, self.groups = Stopwatch(), list[EnvGroup]()
         size = self.num_envs // num_groups
         try:
             for start in range(0, self.num_envs, size):
-                self.groups.append(Group(agent, seed, first_id, slice(start, start + size), self.watch))
+                self.groups.append(EnvGroup(agent, seed, first_id, slice(start, start + size), self.watch))
                 if num_groups > 1 and not self.groups[0].envs.in_background:
                     raise not_in_background(agent, "alternating")
             for group in self.groups:

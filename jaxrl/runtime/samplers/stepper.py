@@ -9,7 +9,7 @@ import numpy as np
 import tree
 
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.rollout.autoreset import Outcome, finish_row, first_input, no_episode, per_row
+from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.runtime.samplers.host_envs import Pending, begun_anew, can_send, close_envs, open_envs
 from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
 from jaxrl.types import HostEnv, HostStep, PyTree
@@ -55,7 +55,7 @@ class Stepper:
         self.input = first_input(_copy(self._envs.reset()), self._env.action_space, len(self.done))
         check_mask(self._env, self.input.obs, self.done, self._env_id)
 
-    def step(self, action: np.ndarray, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
+    def step(self, action: np.ndarray, keep: Callable[[PyTree], PyTree] = _copy) -> StepOutcome:
         """Execute one row; ``input``, ``done`` and ``episode`` are then those after it.
 
         Args:
@@ -70,7 +70,7 @@ class Stepper:
         check_seen(self._env, self.input.obs, action, self._env_id)
         self._row.send(action)
 
-    def recv(self, keep: Callable[[PyTree], PyTree] = _copy) -> Outcome:
+    def recv(self, keep: Callable[[PyTree], PyTree] = _copy) -> StepOutcome:
         """The row that was begun, as ``step`` gives it."""
         reached, action = self._row.recv(), self._action
         check_flags(self._env, reached)
@@ -79,7 +79,7 @@ class Stepper:
         if self._cut.any():
             reached = reached._replace(obs=self._begin_anew(reached.obs))
             done |= begun_anew(self._envs)
-        self.input, row = finish_row(done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
+        self.input, row = finish_step(done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
         if not self._evaluation:
             self._cut = np.logical_and(row.truncated, np.logical_not(reached.truncated))
         self.done, self.episode = np.asarray(row.done), row.episode
@@ -104,7 +104,7 @@ class Stepper:
             )
         new_obs = reset_where(self._cut)
         mask: Any = self._cut | begun_anew(self._envs)  # another process may have taken the place of theirs
-        return tree.map_structure(lambda new, old: np.where(per_row(mask, old), new, old), new_obs, obs)
+        return tree.map_structure(lambda new, old: np.where(expand_mask(mask, old), new, old), new_obs, obs)
 
 
 def check_flags(env: HostEnv, reached: HostStep) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.host import action_bounds, check_actions, outside
-from jaxrl.rollout.autoreset import finish_row, first_input, no_episode
+from jaxrl.rollout.autoreset import finish_step, first_input, no_episode
 from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.host_envs import close_envs, open_envs
 from jaxrl.runtime.samplers.sampler import host_env, row_keys, stack
 from jaxrl.runtime.samplers.stepper import check_mask
-from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.spaces.action_masks import nothing_allowed
 from jaxrl.types import (
     Agent,
@@ -87,7 +87,7 @@ class CompiledSampler:
             np.zeros((num_seeds, agent.num_envs), bool),  # type: ignore[arg-type]
             stack([no_episode(agent.num_envs)] * num_seeds),
         )
-        self.program = Prepared(jax.jit(partial(_collect, agent, self.env, compiled)))
+        self.program = CompiledCall(jax.jit(partial(_collect, agent, self.env, compiled)))
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
         given = (policy, key)
@@ -158,7 +158,7 @@ def _collect(
         carry, action, extras = act(policy, standing.carry, now, env_id, key)
         allowed, wrong = _allowed(env.action_space, action)
         handles, reached = _step(compiled, standing.handles, allowed)
-        after, outcome = finish_row(standing.done, standing.episode, action, reached, env.max_episode_steps)
+        after, outcome = finish_step(standing.done, standing.episode, action, reached, env.max_episode_steps)
         forbidden = nothing_allowed(now.obs, env.action_space)
         faults = Faults(
             wrong,

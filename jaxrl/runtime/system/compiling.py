@@ -65,7 +65,7 @@ def compiled(compile_: Callable[[], T]) -> T:
     return compile_() if _leave.get() is None else Compiling(compile_).result()
 
 
-class Prepared:
+class CompiledCall:
     """A jitted function whose first program is compiled as ``waiting_unless`` says; others are within their call."""
 
     def __init__(self, jitted: Any) -> None:

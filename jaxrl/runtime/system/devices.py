@@ -55,7 +55,7 @@ def request_devices_for(env_ids: Iterable[str]) -> None:
         request_cpu_devices()
 
 
-class Layout(NamedTuple):
+class DeviceLayout(NamedTuple):
     """How the seeds of a run are laid out over devices."""
 
     devices: list[jax.Device]
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
 
 def seed_devices(
     num_seeds: int, share: Callable[[int], int] = lambda spare: 1, each: int | None = None, *, of_all_processes: bool = False
-) -> Layout:
+) -> DeviceLayout:
     """The devices to shard the seeds over.
 
     Args:
@@ -99,7 +99,7 @@ def seed_devices(
         )
     elif each is None and shards < able and used < len(devices):
         advice = f"{num_seeds} seeds divide over {shards} of {len(devices)} devices only: a multiple of {able} would use {able}"
-    return Layout(devices[:used], advice, per_seed)
+    return DeviceLayout(devices[:used], advice, per_seed)
 
 
 def _check_all_serve(devices: list[jax.Device], num_seeds: int) -> None:

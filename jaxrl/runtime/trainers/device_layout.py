@@ -11,7 +11,7 @@ from jaxrl import agent as agents
 from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.parallel import DATA, check_devices, on_axis
 from jaxrl.registry import ALGORITHMS
-from jaxrl.runtime.system.devices import Layout, seed_devices
+from jaxrl.runtime.system.devices import DeviceLayout, seed_devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.types import Agent
 
@@ -20,7 +20,7 @@ MIN_ROWS = 4_096
 cores, 32,768 train 1.4 times as fast as on one of them, 4,096 1.3 times, 2,048 1.1 times."""
 
 
-def open_fused(agent: Agent, seeds: Sequence[int], each: int | None = None) -> tuple[FusedDriver, Layout]:
+def open_fused(agent: Agent, seeds: Sequence[int], each: int | None = None) -> tuple[FusedDriver, DeviceLayout]:
     """A driver on all devices that serve, also those of other processes of the group.
 
     Args:

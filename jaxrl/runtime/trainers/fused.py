@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from jaxrl.agent import state_shapes
 from jaxrl.parallel import DATA, SEEDS, check_replicas, make_mesh, on_axis, seed_specs
 from jaxrl.replay.size import stored_bytes
-from jaxrl.runtime.checkpoint.convert_states import seal
+from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.system.compiling import Compiling, compiled
 from jaxrl.runtime.system.memory import check_replay_fits
@@ -117,10 +117,12 @@ class FusedDriver:
         """Restored states are whole: nothing to do."""
         return states
 
-    def seal(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
+    def mark_discontinuity(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
         """Replay that knows of the seam before its next rows, of all seeds or of some; ``states`` is used up."""
         args = (states,) if which is None else (states, which)
-        return self.call(("seal", len(args)), partial(seal, self.agent), (0,) * len(args), *args, donate=True, gives=self._specs)
+        return self.call(
+            ("seal", len(args)), partial(mark_discontinuity, self.agent), (0,) * len(args), *args, donate=True, gives=self._specs
+        )
 
     def place(self, states: AgentState) -> AgentState:
         """In shards again, wherever the caller's functions left them."""

@@ -19,12 +19,12 @@ from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
-from jaxrl.runtime.checkpoint.convert_states import seal
+from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.samplers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
 from jaxrl.runtime.samplers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
 from jaxrl.runtime.samplers.stepper import Stepper
-from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.non_finite import Lookout, Suspects, of_replay
 from jaxrl.runtime.trainers.program_cache import SameAgent, acting_program
@@ -51,7 +51,7 @@ class InPlace:
     def __init__(self, algorithm: Algorithm, function: Callable[[Any, Any], Any], num_seeds: int | None = None) -> None:
         function = over_seeds(num_seeds)(function)
         self.split = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1)
-        self.jitted = Prepared(jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0))
+        self.jitted = CompiledCall(jax.jit(lambda rows, rest, given: function(join_rows(rows, rest), given), donate_argnums=0))
 
     def __call__(self, learner: Any, given: Any) -> Any:
         return self.jitted(*self.split(learner), given)
@@ -69,7 +69,7 @@ class HostLearner:
     def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
         self.agent, self.sampler = agent, sampler
         algorithm, over = agent.algorithm, over_seeds(num_seeds)
-        self.start: Callable[..., AgentState] = agent.init if num_seeds is None else Prepared(jax.jit(over(agent.init)))
+        self.start: Callable[..., AgentState] = agent.init if num_seeds is None else CompiledCall(jax.jit(over(agent.init)))
         self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
         self.update = InPlace(algorithm, algorithm.update, num_seeds)
         self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
@@ -169,12 +169,12 @@ class HostDriver:
     def adopt(self, states: AgentState, iteration: int) -> AgentState:
         """Open environments with other seeds than at the start: their episodes cannot be restored, and must not be repeated."""
         self._open([int(np.random.SeedSequence([seed, iteration]).generate_state(1)[0] % 2**31) for seed in self.seeds])
-        return self.seal(states)
+        return self.mark_discontinuity(states)
 
-    def seal(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
+    def mark_discontinuity(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
         """Replay that knows of the seam before its next rows, of all seeds or of some."""
         args = (states,) if which is None else (states, which)
-        return jax.jit(over_seeds(len(self.seeds))(partial(seal, self.agent)), donate_argnums=0)(*args)
+        return jax.jit(over_seeds(len(self.seeds))(partial(mark_discontinuity, self.agent)), donate_argnums=0)(*args)
 
     def place(self, states: AgentState) -> AgentState:
         """On the one device; a number, which no checkpoint holds, becomes an array."""

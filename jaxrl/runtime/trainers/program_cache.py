@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxrl import training
-from jaxrl.runtime.system.compiling import Prepared
+from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.training import Evaluation
 from jaxrl.types import Agent, Key, PyTree
 
@@ -47,4 +47,4 @@ def evaluation_program(same: SameAgent, num_episodes: int, explore: bool, max_st
 @lru_cache(KEPT)
 def acting_program(same: SameAgent, explore: bool) -> Callable[..., Any]:
     """``Algorithm.act``, jitted."""
-    return Prepared(jax.jit(partial(same.agent.algorithm.act, explore=explore)))
+    return CompiledCall(jax.jit(partial(same.agent.algorithm.act, explore=explore)))

@@ -24,7 +24,7 @@ class Driver(Protocol):
     def adopt(self, states: PyTree, iteration: int) -> PyTree:
         """Go on from restored states: whatever of them does not survive on the host is made anew."""
 
-    def seal(self, states: PyTree, which: np.ndarray | None = None) -> PyTree:
+    def mark_discontinuity(self, states: PyTree, which: np.ndarray | None = None) -> PyTree:
         """States whose replay, if they have one, knows that the next rows do not follow those stored; uses the old ones up.
 
         Args:

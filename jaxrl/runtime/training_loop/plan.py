@@ -75,7 +75,7 @@ def check_members(seeds: Sequence[int], hyperparams: Mapping[str, Any] | None = 
         raise ValueError(f"seeds={seeds!r}: {twice[0][0]} occurs twice{same}, and would only repeat itself")
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """Where a run stops to look around; all numbers are of iterations of training, after the warm-up."""
 
     iterations: int
@@ -134,11 +134,11 @@ def make_plan(
     eval_explore: bool = False,
     exact_steps: bool = False,
     before: Mapping[str, Any] | None = None,
-) -> Plan:
+) -> TrainingPlan:
     """A run's plan, from its length alone: never from a clock.
 
     Args:
-      before: ``Plan.describe`` of the run that goes on, which chose what is left open here.
+      before: ``TrainingPlan.describe`` of the run that goes on, which chose what is left open here.
     """
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
     if before:
@@ -163,7 +163,9 @@ def make_plan(
             raise ValueError(f"stop_at={stop_at} needs evaluations, and eval_every=0 leaves them out")
         stop_at = float(stop_at)
     warmup, rows = agent.algorithm.warmup_iterations, agent.steps_per_iteration
-    return Plan(iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan, eval_explore, eval_share)
+    return TrainingPlan(
+        iterations, warmup, rows, chunk_iterations, eval_every, eval_episodes, stop_at, on_nan, eval_explore, eval_share
+    )
 
 
 def with_length_of(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ from jaxrl.spaces.trees import describe_space
 from jaxrl.types import Agent, PyTree
 
 
-class Output(NamedTuple):
+class RunOutput(NamedTuple):
     """How a run's results are kept, and on what it computes: a run goes on with other values of these."""
 
     checkpoint_every: float = 60.0
@@ -60,7 +60,7 @@ class Output(NamedTuple):
     devices_per_seed: int | None = None
 
 
-def check_output(output: Output) -> Output:
+def check_output(output: RunOutput) -> RunOutput:
     """Refuse what cannot be done."""
     every = output.checkpoint_every
     if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < math.inf:
@@ -82,7 +82,7 @@ class RunFiles:
     folder: RunFolder
     agent: Agent
     request: Mapping[str, Any]
-    output: Output
+    output: RunOutput
     devices: Sequence[jax.Device]
     note: Callable[[str], None]
     devices_per_seed: int = 1

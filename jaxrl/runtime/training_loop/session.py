@@ -31,7 +31,7 @@ from jaxrl.runtime.logs.records import (
 )
 from jaxrl.runtime.system.compiling import Abandoned, waiting_unless
 from jaxrl.runtime.trainers.trainer import Driver
-from jaxrl.runtime.training_loop.plan import Plan
+from jaxrl.runtime.training_loop.plan import TrainingPlan
 from jaxrl.runtime.training_loop.reporting import divergence, names, spent
 from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.runtime.training_loop.signals import Interrupt
@@ -60,7 +60,7 @@ class Session:
 
     driver: Driver
     seeds: Sequence[int]
-    plan: Plan
+    plan: TrainingPlan
     progress: Progress
     files: RunFiles | None = None
     on_chunk: OnChunk | None = None
@@ -105,7 +105,7 @@ class Session:
             if jax.tree.structure(states) != jax.tree.structure(target):
                 # Rows of the warm-up's environments, and then of those that the run had stopped in.
                 fresh = self.driver.init(hyperparams)
-                states = self.driver.seal(with_buffers(states, fresh, self.driver.agent.algorithm.buffers))
+                states = self.driver.mark_discontinuity(with_buffers(states, fresh, self.driver.agent.algorithm.buffers))
                 self.progress.note(
                     "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to one that was "
                     "never stopped"
@@ -124,7 +124,7 @@ class Session:
         if self.plan.warmup_iterations:
             self.env_steps = np.asarray(self.fetch(states.warmup_rows), np.int64)
         if source is not None:
-            states, report = warm_start(states, source, self.driver.agent.algorithm.learnt)
+            states, report = warm_start(states, source, self.driver.agent.algorithm.transferable_fields)
             self.progress.note(report)
         return states
 
@@ -234,8 +234,8 @@ class Session:
                 revived = self.diverged & self.changed(states, given) if self.diverged.any() else self.diverged
                 self.diverged = record["diverged"] = self.diverged & ~revived
                 states = self.driver.place(given)
-                if revived.any() and self.driver.agent.algorithm.seal is not None:
-                    states = self.driver.seal(states, revived)
+                if revived.any() and self.driver.agent.algorithm.mark_discontinuity is not None:
+                    states = self.driver.mark_discontinuity(states, revived)
         self.keep(states, record)
         return states, record
 

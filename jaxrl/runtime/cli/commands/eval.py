@@ -17,7 +17,7 @@ from jaxrl.runtime.cli.flags import Count, PlayOptions, read_flags, shown_as
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxrl.runtime.evaluation.evaluate_runs import Result
+    from jaxrl.runtime.evaluation.evaluate_runs import RunScore
 
 COLUMNS = ("run", "algorithm", "environment", "seeds", "return", "IQM [95 %]", "worst seed", "best seed", "length")
 
@@ -83,7 +83,7 @@ def main(args: Sequence[str]) -> int:
     rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
     seeds = list(dict.fromkeys(options.seed)) or None
     chosen: dict[str, Any] = {"which": options.which, "seeds": seeds, "env_id": options.env, "trust": options.trust}
-    results: list[Result] = []
+    results: list[RunScore] = []
     skipped: dict[str, str] = {}
     try:
         with display(len(runs)) as show:
@@ -154,7 +154,7 @@ def display(num_runs: int) -> Iterator[Callable[..., None]]:
         yield show
 
 
-def report(results: Sequence[Result], options: EvalOptions) -> None:
+def report(results: Sequence[RunScore], options: EvalOptions) -> None:
     """Print the table, or write the JSON to where it is asked for; both unless that is the standard output."""
     from jaxrl.runtime.console.tables import show_table
     from jaxrl.runtime.system.disk import absolute, write_atomically
@@ -188,7 +188,7 @@ def report(results: Sequence[Result], options: EvalOptions) -> None:
         print(f"\nwritten to {options.json}")
 
 
-def _row(result: Result) -> list[str]:
+def _row(result: RunScore) -> list[str]:
     """A line of the table."""
     from jaxrl.runtime.console.progress import number, spread
 
@@ -223,7 +223,7 @@ def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
     return float(iqm[0]), float(low[0]), float(high[0])
 
 
-def as_json(results: Sequence[Result], options: EvalOptions) -> dict[str, Any]:
+def as_json(results: Sequence[RunScore], options: EvalOptions) -> dict[str, Any]:
     """Plain data: settings, versions here, and per run its returns and lengths, [num_seeds][episodes], and their summary."""
     from jaxrl.runtime.logs.provenance import installed_versions
     from jaxrl.runtime.logs.run_folder import plain, without_nan

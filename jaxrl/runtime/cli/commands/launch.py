@@ -61,7 +61,7 @@ def main(args: Sequence[str]) -> int:
     from jaxrl.runtime.console.streams import screen
     from jaxrl.runtime.distributed.start import check_heartbeat
     from jaxrl.runtime.launcher.assignments import lay_out
-    from jaxrl.runtime.launcher.supervisor import Plan, supervise
+    from jaxrl.runtime.launcher.supervisor import LaunchPlan, supervise
 
     heartbeat, command, layout = check_heartbeat(options.heartbeat), checked(command), lay_out(processes, each)
     shown = screen()
@@ -72,7 +72,7 @@ def main(args: Sequence[str]) -> int:
     show(f"launch: {processes} process{'es' * (processes > 1)}, {layout.shown}: {shlex.join(command)}")
     if layout.advice:
         show(f"launch: {layout.advice}")
-    fault = supervise(Plan(command, layout.variables, options.max_restarts, heartbeat), show)
+    fault = supervise(LaunchPlan(command, layout.variables, options.max_restarts, heartbeat), show)
     return 0 if fault is None else tell(fault, ["jaxrl", "launch", *own, "--", *command], options.max_restarts)
 
 

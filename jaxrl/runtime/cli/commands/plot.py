@@ -14,7 +14,7 @@ import tyro
 
 from jaxrl.runtime.cli.flags import Flag, read_flags, shown_as
 from jaxrl.runtime.logs.read_runs import choose_key, read_runs
-from jaxrl.runtime.plots.curves import ALGORITHM, Group, Scale, group_runs, label_groups, make_curve, rename
+from jaxrl.runtime.plots.curves import ALGORITHM, CurveGroup, Scale, group_runs, label_groups, make_curve, rename
 from jaxrl.runtime.plots.draw import AXIS_NAMES, Band, draw_curves, summarise
 from jaxrl.runtime.plots.statistics import METRIC_NAMES
 from jaxrl.runtime.plots.style import COLOURS, DASHES, FORMATS
@@ -140,7 +140,7 @@ def parse_scales(texts: Sequence[str], envs: Sequence[str]) -> dict[str, Scale] 
 # ------------------------------------------------------------------------------------------------------------------------- words
 
 
-def common_title(groups: Sequence[Group]) -> str:
+def common_title(groups: Sequence[CurveGroup]) -> str:
     """The algorithm, if all are of one, and the environment likewise."""
     algorithms = {group.facts[ALGORITHM] for group in groups}
     envs = {env for group in groups for env in group.envs}
@@ -162,7 +162,7 @@ def count(seeds: int) -> str:
     return f"{seeds} seed{'s' * (seeds != 1)}"
 
 
-def table(groups: Sequence[Group], bands: Sequence[Band]) -> list[str]:
+def table(groups: Sequence[CurveGroup], bands: Sequence[Band]) -> list[str]:
     """A line per curve: how it ends. Curves of one environment have as many decimals, so that they compare at a glance."""
     ends = np.array([(band.middle[-1], band.low[-1], band.high[-1]) for band in bands])
     largest: dict[str, float] = {}
@@ -182,7 +182,7 @@ def decimals(largest: float) -> int:
     return min(6, max(0, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1
 
 
-def _row(group: Group, band: Band, end: np.ndarray, digits: int) -> list[str]:
+def _row(group: CurveGroup, band: Band, end: np.ndarray, digits: int) -> list[str]:
     curve, (middle, low, high) = band.curve, (f"{x:,.{digits}f}" for x in end)
     total, known = group.num_seeds, int((~np.isnan(curve.values[-1])).sum())
     seeds = count(total) if known == total else f"{known} of {count(total)}"

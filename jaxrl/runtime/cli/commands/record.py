@@ -58,7 +58,7 @@ def main(args: Sequence[str]) -> int:
     from jaxrl.runtime.cli.film import film, player
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
     from jaxrl.runtime.console.progress import spinner
-    from jaxrl.runtime.evaluation.evaluate_runs import finite, playing_agent
+    from jaxrl.runtime.evaluation.evaluate_runs import finite_seeds, playing_agent
     from jaxrl.runtime.evaluation.load_policy import load_policy
     from jaxrl.runtime.evaluation.rendering import drawing
     from jaxrl.runtime.evaluation.video import check_film, write_film
@@ -69,7 +69,7 @@ def main(args: Sequence[str]) -> int:
     import_trusted(config["agent"], options.trust)
     import_env_module(options.env)
     loaded = load_policy(options.run, seed=options.seed, which=options.which, trust=options.trust)
-    if not finite(jax.tree.map(lambda x: x[None], loaded.policy)).all():
+    if not finite_seeds(jax.tree.map(lambda x: x[None], loaded.policy)).all():
         raise ValueError(f"seed={loaded.seed} of {options.run!r} diverged: its parameters are not finite. Choose another one")
     agent = playing_agent(config, options.env, options.trust)
     drawn = drawing(agent.env)

@@ -19,7 +19,7 @@ from jaxrl.runtime.cli.flags import Flag, Trust, read_flags
 from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.console.streams import screen
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
-from jaxrl.runtime.sweep import Job, SweepFile, expand, in_a_word, job_folder, read_sweep, run_sweep
+from jaxrl.runtime.sweep import SweepFile, SweepJob, expand, in_a_word, job_folder, read_sweep, run_sweep
 from jaxrl.runtime.system.disk import write_atomically
 
 HELP = """\
@@ -57,7 +57,7 @@ class SweepOptions:
     """A package or module of yours that the file's environment is of ('module:function'): its code may run. Again for more."""
 
 
-class Result(NamedTuple):
+class SweepResult(NamedTuple):
     """One combination of settings."""
 
     settings: dict[str, Any]
@@ -88,7 +88,7 @@ def run(options: SweepOptions) -> int:
     return 0
 
 
-def collect(sweep: SweepFile, jobs: Sequence[Job], out: Path) -> list[Result]:
+def collect(sweep: SweepFile, jobs: Sequence[SweepJob], out: Path) -> list[SweepResult]:
     """The last evaluation of every combination (of training, where there was none)."""
     from jaxrl.runtime.logs.read_runs import read_run
 
@@ -101,11 +101,11 @@ def collect(sweep: SweepFile, jobs: Sequence[Job], out: Path) -> list[Result]:
                 last = np.where(np.isnan(value), last, value)
         last = np.where(run.history["diverged"][-1], np.nan, last)
         each = last.reshape(len(job.members), -1)
-        results += [Result({**job.settings, **member}, row) for member, row in zip(job.members, each, strict=True)]
+        results += [SweepResult({**job.settings, **member}, row) for member, row in zip(job.members, each, strict=True)]
     return results
 
 
-def write_table(results: Sequence[Result], path: Path) -> None:
+def write_table(results: Sequence[SweepResult], path: Path) -> None:
     """``results.csv``: the settings, then mean, deviation and every seed."""
     text = io.StringIO()
     writer = csv.writer(text)
@@ -124,7 +124,7 @@ def in_short(value: Any) -> str:
     return in_a_word(value) if isinstance(value, Mapping) else brief(value)
 
 
-def show(results: Sequence[Result]) -> None:
+def show(results: Sequence[SweepResult]) -> None:
     """The table on the terminal, best first."""
     from jaxrl.runtime.console.progress import spread
     from jaxrl.runtime.console.tables import show_table
@@ -137,7 +137,7 @@ def show(results: Sequence[Result]) -> None:
     show_table(columns, rows)
 
 
-def draw(results: Sequence[Result], sweep: SweepFile, path: Path) -> None:
+def draw(results: Sequence[SweepResult], sweep: SweepFile, path: Path) -> None:
     """``results.png``: every combination a row, every seed a dot, the mean a bar."""
     from jaxrl.runtime.plots.style import GRID, INK, LINE, PALE, new_figure, save, set_title
 
