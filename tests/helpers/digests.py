@@ -2,7 +2,8 @@
 
 ``python -m tests.helpers.digests BEFORE.json`` writes them. After a change
 ``python -m tests.helpers.digests AFTER.json --against BEFORE.json`` writes them anew and prints each difference: for every
-algorithm and each of its switches the arrays after five iterations, the spec and the log keys; the help of every command; the public names.
+algorithm and each of its switches the arrays after five iterations, the spec and the log keys; the help of every command; the
+public names.
 """
 
 from __future__ import annotations
