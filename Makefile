@@ -26,7 +26,7 @@ quickstart: $(VENV)/.installed ## train PPO on CartPole over eight seeds in one 
 
 # Most of the tests' time is compiling. These flags make it several times shorter, and the programs hardly slower; test-all and
 # learning tests compile as users do.
-FAST_COMPILE = XLA_FLAGS="$$(JAX_PLATFORMS=cpu $(BIN)/python -m tests.fast_flags) $$XLA_FLAGS"
+FAST_COMPILE = XLA_FLAGS="$$(JAX_PLATFORMS=cpu $(BIN)/python -m tests.helpers.fast_flags) $$XLA_FLAGS"
 
 # $(1): the marker expression; $(2): what it leaves out, and how to run that; $(3): variables for pytest
 run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status

@@ -125,7 +125,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of PPO with the seeds 4 and 2, to be copied and spoilt."""
     import jaxrl
     from jaxrl.runtime.system.devices import CACHE_VARIABLE
-    from tests.agents import cartpole
+    from tests.helpers.agents import cartpole
 
     folder = tmp_path_factory.mktemp("trained") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -137,6 +137,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def agent() -> Agent:
     """A small PPO on CartPole, whose compiled programs all tests share."""
-    from tests.agents import cartpole
+    from tests.helpers.agents import cartpole
 
     return cartpole("ppo")

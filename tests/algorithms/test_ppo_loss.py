@@ -1,0 +1,225 @@
+"""PPO's loss against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from gymnasium import spaces
+
+from jaxrl.algorithms.ppo import (
+    Batch,
+    PPOConfig,
+    PPOHyperparams,
+    ppo_loss,
+)
+from jaxrl.distributions import Categorical, Normal
+from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.models import ActorCriticOutput
+from jaxrl.optimize.minibatches import shuffled
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.types import Model
+from tests.helpers.agents import assert_bit_equal
+
+jit = partial(jax.jit, compiler_options=COMPILE_FAST)
+"""Each program here runs for milliseconds, so compiling it is the cost."""
+N, FEATURES = 14, 3
+
+
+# ------------------------------------------------------------------------------------------------------------------------ loss
+
+
+def linear_model(discrete: bool) -> Model:
+    """Outputs that NumPy computes as easily: logits or means x·W, and values x·v."""
+
+    def apply(params: Any, carry: Any, inputs: Any) -> Any:
+        out = inputs.obs @ params["w"]
+        policy = Categorical(out) if discrete else Normal(out, jnp.broadcast_to(params["log_std"], out.shape))
+        return carry, ActorCriticOutput(policy, inputs.obs @ params["v"])
+
+    return Model(None, apply, apply, lambda batch: ())  # type: ignore[arg-type]
+
+
+def loss_case(discrete: bool, seed: int = 0) -> tuple[dict[str, np.ndarray], Batch]:
+    rng = np.random.default_rng(seed)
+    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    params = {"w": normal(FEATURES, 4 if discrete else 2), "v": normal(FEATURES), "log_std": 0.3 * normal(2)}
+    action = rng.integers(4, size=N).astype(np.int32) if discrete else normal(N, 2)
+    inputs = first_input(normal(N, FEATURES), spaces.Discrete(4), N)
+    log_prob = policy_of(discrete, params, inputs.obs).log_prob(action) + 0.3 * normal(N)
+    rest = {"log_prob": np.asarray(log_prob), "advantage": 2 + 3 * normal(N), "target": normal(N), "value": normal(N)}
+    return params, Batch(inputs, (), action, **rest, valid=rng.random(N) < 0.7)
+
+
+def policy_of(discrete: bool, params: Any, obs: Any) -> Any:
+    return linear_model(discrete).apply(params, (), first_input(obs, spaces.Discrete(4), N))[1].policy
+
+
+def numpy_loss(discrete: bool, params: Any, batch: Batch, hp: Any, config: PPOConfig) -> dict[str, float]:
+    """Schulman et al. 2017, eq. 7 and 9, over the valid rows only, in double precision."""
+    x, w, v = (np.asarray(a, np.float64) for a in (batch.inputs.obs, params["w"], params["v"]))
+    valid, out, value = batch.valid, x @ w, x @ v
+    if discrete:
+        log_p = out - np.log(np.exp(out).sum(-1, keepdims=True))
+        log_prob, entropy = log_p[np.arange(N), batch.action], -(np.exp(log_p) * log_p).sum(-1)
+    else:
+        frozen = scipy.stats.norm(out, np.exp(params["log_std"]))
+        log_prob, entropy = frozen.logpdf(batch.action).sum(-1), frozen.entropy().sum(-1)
+    advantage = np.asarray(batch.advantage, np.float64)[valid]
+    if config.normalize_advantages:
+        advantage = (advantage - advantage.mean()) / np.sqrt(advantage.var() + 1e-8)
+    log_ratio = (log_prob - batch.log_prob)[valid]
+    ratio = np.exp(log_ratio)
+    if config.surrogate == "kl":
+        surrogate = ratio * advantage - BETA * numpy_kl(discrete, batch.policy, out, params["log_std"])[valid]
+    else:
+        surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps) * advantage)
+    policy_loss = -surrogate.mean()
+    target, old, new = batch.target[valid], batch.value[valid], value[valid]
+    errors = (new - target) ** 2
+    if config.clip_value_loss:
+        errors = np.maximum(errors, (old + np.clip(new - old, -hp.clip_eps, hp.clip_eps) - target) ** 2)
+    value_loss = 0.5 * errors.mean()
+    clipfrac = {} if config.surrogate == "kl" else {"losses/clipfrac": (np.abs(ratio - 1) > hp.clip_eps).mean()}
+    return clipfrac | {
+        "total": policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy[valid].mean(),
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": entropy[valid].mean(),
+        "losses/approx_kl": (ratio - 1 - log_ratio).mean(),
+    }
+
+
+def numpy_kl(discrete: bool, old: Any, out: np.ndarray, log_std: np.ndarray) -> np.ndarray:
+    """KL(old ‖ new): Σ p log(p / q) by scipy, or of each Gaussian component in closed form."""
+    if discrete:
+        p, q = (scipy.special.softmax(np.asarray(x, np.float64), -1) for x in (old.logits, out))
+        return scipy.stats.entropy(p, q, axis=-1)
+    mean, std, new = np.asarray(old.mean, np.float64), np.exp(np.float64(old.log_std)), np.exp(np.float64(log_std))
+    return (np.log(new / std) + (std**2 + (mean - out) ** 2) / (2 * new**2) - 0.5).sum(-1)
+
+
+def floats(metrics: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
+
+
+BETA = 0.6
+HP = PPOHyperparams(clip_eps=0.15, ent_coef=0.3, vf_coef=0.7)
+
+
+@cache
+def loss_and_gradient(discrete: bool, config: PPOConfig) -> Callable[..., Any]:
+    def loss(params: Any, batch: Batch) -> Any:
+        learner = SimpleNamespace(kl_coef=BETA)
+        return ppo_loss(linear_model(discrete), config, HP, params, only_minibatch(config, batch), None, learner)
+
+    return jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def only_minibatch(config: PPOConfig, batch: Batch) -> Batch:
+    """All rows as the one minibatch of an epoch."""
+    return jax.tree.map(lambda x: x[0], shuffled(batch, np.arange(N)[None], config.normalize_advantages))
+
+
+CONFIGS = [PPOConfig(normalize_advantages=a, clip_value_loss=c) for a in (False, True) for c in (False, True)]
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("config", CONFIGS, ids=["plain", "clipped value", "normalised", "both"])
+def test_the_loss_is_the_papers(discrete: bool, config: PPOConfig) -> None:
+    for seed in range(3):
+        params, batch = loss_case(discrete, seed)
+        (total, metrics), _ = loss_and_gradient(discrete, config)(params, batch)
+        expected = numpy_loss(discrete, params, batch, HP, config)
+        assert {"total": float(total), **floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert 0 < expected["losses/clipfrac"] < 1  # both sides of the clip are there
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_the_loss_with_a_penalty_is_the_papers(discrete: bool) -> None:
+    """Schulman et al. 2017, eq. 8; rows that are not valid may hold an old policy that is not finite."""
+    config, (params, batch), (other, _) = PPOConfig(surrogate="kl"), loss_case(discrete), loss_case(discrete, 1)
+    batch = batch._replace(policy=jax.tree.map(np.asarray, policy_of(discrete, other, batch.inputs.obs)))
+    function = loss_and_gradient(discrete, config)
+    (total, metrics), gradient = function(params, batch)
+    expected = numpy_loss(discrete, params, batch, HP, config)
+    assert {"total": float(total), **floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert_bit_equal(function(params, with_other_invalid_rows(batch, np.nan)), ((total, metrics), gradient))
+
+
+def with_other_invalid_rows(batch: Batch, garbage: float) -> Batch:
+    """Everything but ``valid`` replaced where it is False."""
+
+    def change(x: np.ndarray) -> np.ndarray:
+        x = np.array(x)
+        x[~batch.valid] = garbage if x.dtype.kind == "f" else x.dtype.type(1)
+        return x
+
+    return jax.tree.map(change, batch)._replace(valid=batch.valid)
+
+
+def test_invalid_rows_have_no_influence() -> None:
+    params, batch = loss_case(discrete=True)
+    function = loss_and_gradient(True, CONFIGS[3])
+    assert_bit_equal(function(params, batch), function(params, with_other_invalid_rows(batch, 7.0)))
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_invalid_rows_have_no_influence_even_if_they_are_not_finite(discrete: bool) -> None:
+    """A simulation that blew up ends its episode with an observation that is not finite; it is the reset row's."""
+    params, batch = loss_case(discrete)
+    function = loss_and_gradient(discrete, CONFIGS[0])
+    assert_bit_equal(function(params, batch), function(params, with_other_invalid_rows(batch, np.nan)))
+
+
+def test_a_minibatch_without_valid_rows_changes_nothing() -> None:
+    params, batch = loss_case(discrete=True)
+    for config in CONFIGS:
+        (total, metrics), gradient = loss_and_gradient(True, config)(params, batch._replace(valid=np.zeros(N, bool)))
+        assert float(total) == 0 and not any(np.any(x) for x in jax.tree.leaves(gradient))
+        assert set(floats(metrics).values()) == {0.0}
+
+
+def test_where_the_surrogate_is_clipped_no_gradient_flows() -> None:
+    """Ratio far above 1 with a positive advantage, and far below with a negative one: nothing more to gain."""
+    params, batch = loss_case(discrete=True)
+    config, sign = PPOConfig(normalize_advantages=False), np.where(np.arange(N) % 2, 1, -1)
+    log_prob = np.asarray(policy_of(True, params, batch.inputs.obs).log_prob(batch.action)) - 2.0 * sign
+    flat = batch._replace(log_prob=log_prob.astype(np.float32), advantage=sign.astype(np.float32))
+    only_policy = PPOHyperparams(ent_coef=0.0, vf_coef=0.0)
+
+    @jit
+    def policy_gradient(batch: Batch) -> Any:
+        return jax.grad(lambda p: ppo_loss(linear_model(True), config, only_policy, p, batch, None)[0])(params)["w"]
+
+    assert not np.any(policy_gradient(flat))
+    assert np.any(policy_gradient(flat._replace(advantage=-flat.advantage)))  # the other way it flows
+
+
+def test_where_the_value_loss_is_clipped_no_gradient_flows() -> None:
+    """And in all rows within the clip it does, whatever rounding makes of the old value and the change."""
+    rng, rows = np.random.default_rng(0), 1000
+    old, target = (rng.normal(size=rows).astype(np.float32) for _ in range(2))
+    value = old + rng.uniform(-2 * HP.clip_eps, 2 * HP.clip_eps, rows).astype(np.float32)
+    zeros = np.zeros(rows, np.float32)
+    policy = Categorical(np.zeros((rows, 2), np.float32))
+    apply = lambda params, carry, inputs: (carry, ActorCriticOutput(policy, params))  # noqa: E731
+    model = Model(None, apply, apply, lambda batch: ())  # type: ignore[arg-type]
+    inputs = first_input(zeros[:, None], spaces.Discrete(2), rows)
+    batch = Batch(inputs, (), np.zeros(rows, np.int32), zeros, zeros, target, old, np.ones(rows, bool))
+    config, hp = PPOConfig(clip_value_loss=True), HP._replace(vf_coef=1.0, ent_coef=0.0)
+    gradient = rows * jit(jax.grad(lambda value: ppo_loss(model, config, hp, value, batch, None)[0]))(value)
+
+    change = value - old
+    near = old + np.clip(change, -HP.clip_eps, HP.clip_eps)
+    raised = (np.abs(change) > HP.clip_eps) & (np.abs(near - target) > np.abs(value - target))
+    assert 0.2 < raised.mean() < 0.3
+    np.testing.assert_allclose(gradient, np.where(raised, 0.0, value - target), rtol=1e-4, atol=1e-6)

@@ -1,0 +1,235 @@
+"""TD3: its target and losses against NumPy, its cadence by a loop, noise of both kinds, probes, bad input."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+from gymnasium import spaces
+
+from jaxrl import make_td3
+from jaxrl.algorithms import td3
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, CriticBatch, draw_updates
+from jaxrl.algorithms.common.deterministic_policy import actor_loss, critic_loss
+from jaxrl.algorithms.td3 import TD3Config, TD3Hyperparams
+from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.models import deterministic_policy, policy_network
+from jaxrl.rollout.autoreset import first_input
+from tests.helpers import probes
+from tests.helpers.agents import Tiny, assert_bit_equal, assert_close, small
+from tests.helpers.oracles.actor_critic import (
+    CRITICS,
+    SETTINGS,
+    N,
+    case,
+    check_q_probe,
+    double,
+    learn_q_probes,
+    q_by_hand,
+    rule,
+    values_of,
+)
+from tests.helpers.oracles.policy_gradient import slope
+from tests.helpers.probe_set import PROBES
+
+TINY = Tiny(
+    settings={**SETTINGS, "model": partial(deterministic_policy, hidden_sizes=(8,))},
+    value=values_of,
+    one_gradient=("tests.helpers.probes:constant_reward?num_actions=1", {"batch_size": 64, "policy_delay": 1}),
+    boxed=True,
+)
+
+KEY = partial(jax.random.key, 0)
+jit = partial(jax.jit, compiler_options=COMPILE_FAST)
+"""Each program here runs for milliseconds, so compiling it is the cost."""
+small_td3 = partial(small, "td3")
+HP = TD3Hyperparams(target_noise=0.6, target_noise_clip=0.5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- losses
+
+
+@cache
+def program() -> Any:
+    own = rule(TD3Config(num_critics=CRITICS), "deterministic")
+
+    def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:
+        y = td3.target(own, HP, ActorCriticPair(actor, target_critic), now)
+        of_critics = jax.value_and_grad(lambda p: critic_loss(own, p, y, now), has_aux=True)(critic)
+        of_policy = jax.value_and_grad(lambda p: actor_loss(own, p, critic, now), has_aux=True)(actor)
+        return y, of_critics, of_policy
+
+    return jit(run)
+
+
+def test_targets_are_smoothed_and_take_the_least_critic() -> None:
+    clipped = 0
+    for seed in range(3):
+        actor, critic, target_critic, now = case("deterministic", seed)
+        y, *_ = program()(actor, critic, target_critic, now)
+        for i in np.flatnonzero(now.batch.valid):
+            x, noise = double(now.batch.next_inputs.obs[i]), np.clip(0.6 * double(now.noise[0, i]), -0.5, 0.5)
+            before = np.tanh(x @ double(actor["mean"])) + noise
+            clipped += np.any(np.abs(before) > 1)
+            least = q_by_hand(target_critic, x, np.clip(before, -1, 1))[np.asarray(now.chosen)].min()
+            assert float(y[i]) == pytest.approx(now.batch.reward[i] + now.batch.discount[i] * least, rel=1e-4, abs=1e-4)
+    assert clipped
+
+
+def test_losses_and_gradients_are_the_papers() -> None:
+    for seed in range(2):
+        actor, critic, target_critic, now = case("deterministic", seed)
+        y, ((loss, metrics), of_critics), ((own_loss, _), of_policy) = program()(actor, critic, target_critic, now)
+        where, x = np.asarray(now.batch.valid), double(now.batch.inputs.obs)
+
+        def td(params: Any, now: CriticBatch = now, where: Any = where, x: Any = x, y: Any = y) -> float:
+            q = np.array([q_by_hand(params, x[i], double(now.batch.action[i])) for i in range(N)])
+            return (0.5 * double(now.batch.weight)[:, None] * (q - double(y)[:, None]) ** 2).sum(1)[where].mean()
+
+        def climb(params: Any, where: Any = where, x: Any = x, critic: Any = critic) -> float:
+            return -np.array([q_by_hand(critic, row, np.tanh(row @ params["mean"]))[0] for row in x])[where].mean()
+
+        assert float(loss) == pytest.approx(td(critic), rel=1e-4) == pytest.approx(float(metrics["losses/td_loss"]), rel=1e-4)
+        assert float(own_loss) == pytest.approx(climb({"mean": double(actor["mean"])}), rel=1e-4)
+        assert_close(of_critics, jax.tree.map(np.float32, slope(td, critic)), atol=1e-3)
+        assert_close(of_policy, jax.tree.map(np.float32, slope(climb, actor)), atol=1e-3)
+
+
+# --------------------------------------------------------------------------------------------------------------------- cadence
+
+
+def sgd(hyperparams: Any) -> optax.GradientTransformation:
+    return optax.sgd(hyperparams.learning_rate)
+
+
+def test_updates_are_those_of_a_loop() -> None:
+    """Four updates of both critics; the policy and all targets move after every second."""
+    agent = small_td3(
+        probes.action_by_observation(),
+        optimizer=sgd,
+        replay_ratio=16,
+        policy_delay=2,
+        learning_rate=0.05,
+        actor_learning_rate=0.02,
+    )
+    own = agent.algorithm.learn.args[1]  # type: ignore[union-attr]
+
+    def run(key: Any) -> Any:
+        start = agent.init(key).learner
+        return start, agent.algorithm.learn(start), draw_updates(own, start, 0.99)  # type: ignore[misc]
+
+    start, (learner, metrics), draws = jit(run)(KEY())
+
+    @jit
+    def critic_gradient(targets: Any, critic: Any, now: Any) -> Any:
+        y = td3.target(own, start.hyperparams, targets, now)
+        return jax.grad(partial(critic_loss, own), has_aux=True)(critic, y, now)[0]
+
+    actor_gradient = jit(jax.grad(partial(actor_loss, own), has_aux=True))
+    (actor, critic), targets = start.params, start.target_params
+    assert_bit_equal(start.params, targets)
+    for g in range(2):
+        for i in range(2):
+            now = jax.tree.map(lambda x, g=g, i=i: x[g, i], draws)
+            critic = jax.tree.map(lambda p, g: p - 0.05 * g, critic, critic_gradient(targets, critic, now))
+        actor = jax.tree.map(lambda p, g: p - 0.02 * g, actor, actor_gradient(actor, critic, now)[0])
+        targets = jax.tree.map(lambda p, t: t + 0.1 * (p - t), ActorCriticPair(actor, critic), targets)
+    assert_close(learner.params, ActorCriticPair(actor, critic), atol=1e-4)
+    assert_close(learner.target_params, targets, atol=1e-4)
+    assert int(metrics["losses/td_loss"].count) == 4 and int(metrics["losses/actor_loss"].count) == 2
+
+
+# ----------------------------------------------------------------------------------------------------------------------- noise
+
+
+@cache
+def acted(noise: str) -> Any:
+    """Actions of 2,000 untrained policies' environments in 6 rows of a Box from 0 to 4, after the first update; a new episode
+    begins with the row 4. And the greedy action."""
+    data = {"ou_theta": 0.3} if noise == "ou" else {}
+    agent = small_td3(probes.target_action(), noise=noise, exploration_noise=0.05, **data)
+    rule, env_id = agent.algorithm, jnp.arange(2000)
+
+    def run(key: Any) -> Any:
+        learner = rule.init(key, agent.hyperparams)._replace(version=jnp.int32(1))
+        learner = learner._replace(hyperparams=jax.tree.map(jnp.float32, learner.hyperparams))
+        policy, carry, actions = rule.policy(learner), rule.initial_carry(2000), []
+        for t in range(6):
+            inputs = first_input(jnp.zeros((2000, 1)), agent.env.action_space, 2000)
+            inputs = inputs._replace(is_first=jnp.full(2000, t in (0, 4)))
+            carry, action, _ = rule.act(policy, carry, inputs, env_id, jax.random.fold_in(key, t), explore=True)
+            actions.append(action[:, 0])
+        unmoved, greedy, _ = rule.act(policy, carry, inputs, env_id, key, explore=False)
+        return jnp.stack(actions), greedy, carry, unmoved
+
+    return jax.tree.map(np.asarray, jit(run)(KEY()))
+
+
+def test_gaussian_noise_is_independent() -> None:
+    actions, greedy, *_ = acted("gaussian")
+    noise = (actions - greedy[0, 0]) / 2
+    for row in noise:
+        assert scipy.stats.kstest(row, scipy.stats.norm(0, 0.05).cdf).pvalue > 1e-3
+    assert np.abs(np.corrcoef(noise) - np.eye(6)).max() < 0.09
+
+
+def test_ornstein_uhlenbeck_noise_has_its_moments_and_begins_anew_with_an_episode() -> None:
+    """Of x ← (1 − θ)·x + σ·ε from 0: variance σ²·Σ (1 − θ)²ᵏ; of rows t < u, (1 − θ)ᵘ⁻ᵗ times that at t."""
+    actions, greedy, carry, unmoved = acted("ou")
+    noise, expected = (actions - greedy[0, 0]) / 2, np.zeros((6, 6))
+    for rows in (range(4), range(4, 6)):
+        for t in rows:
+            variance = 0.05**2 * sum(0.7 ** (2 * k) for k in range(t - rows[0] + 1))
+            for u in range(t, rows[-1] + 1):
+                expected[t, u] = expected[u, t] = 0.7 ** (u - t) * variance
+    np.testing.assert_allclose(np.cov(noise), expected, atol=0.1 * expected.max())
+    np.testing.assert_array_equal(carry, unmoved)  # greedy acting leaves it
+    np.testing.assert_allclose(noise[-1], carry[:, 0], atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- probes
+
+
+@cache
+def learnt() -> dict[str, Any]:
+    rates = {"gamma": 0.9, "learning_rate": 0.02, "actor_learning_rate": 0.01, "learning_starts": 120}
+    return learn_q_probes(partial(small_td3, noise="ou", exploration_noise=0.3, **rates))
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe(probe: str) -> None:
+    check_q_probe(probe, *learnt()[probe])
+
+
+# ------------------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"policy_delay": 3}, "policy_delay=3 must divide the 2 updates of an iteration"),
+        ({"replay_ratio": 5}, "replay_ratio=5 gives 1.25 updates per iteration"),
+        ({"noise": "pink"}, "noise='pink' must be one of 'gaussian', 'ou'"),
+        ({"noise": "ou", "hold_noise": 2}, "hold_noise=2 is for noise='gaussian'"),
+        ({"ou_theta": 0.5}, "ou_theta=0.5 has no effect without noise='ou'"),
+        ({"target_noise": -0.1}, "target_noise=-0.1 is not allowed"),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_td3(probes.target_action(), **settings)
+
+
+def test_parts_of_the_wrong_kind() -> None:
+    with pytest.raises(TypeError, match=r"TD3 needs a Box action space; .* has Discrete"):
+        make_td3(probes.truncation())
+    with pytest.raises(ValueError, match=r"bounds on all sides"):
+        small_td3(probes.target_action()._replace(action_space=spaces.Box(0, np.inf, (1,), np.float32)))
+    with pytest.raises(TypeError, match=r"model=policy_network must give actions f32\[batch, 1\]"):
+        small_td3(probes.target_action(), model=policy_network)

@@ -1,0 +1,110 @@
+"""Names that run folders and checkpoints hold. One that moves, or is called otherwise, costs users the runs that they have."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from jaxrl.algorithms.presets import PRESETS
+from jaxrl.builder import trusted_imports
+from jaxrl.builder.spec import describe
+from jaxrl.builder.trusted_imports import import_object, import_part
+from jaxrl.intrinsic import rnd
+from tests.helpers.agents import every_rule, small
+from tests.helpers.paths import ROOT
+
+BUILDERS = [
+    f"jaxrl.algorithms.{name}:make_{name}"
+    for name in ("a2c", "ddpg", "dqn", "impala", "ppo", "pqn", "r2d2", "reinforce", "sac", "td3")
+]
+COMPONENTS = {
+    "intrinsic": ["jaxrl.intrinsic:rnd"],
+    "model": [
+        "jaxrl.models.cores:recurrent",
+        "jaxrl.models:action_value",
+        "jaxrl.models:actor_critic",
+        "jaxrl.models:deterministic_policy",
+        "jaxrl.models:from_linen",
+        "jaxrl.models:from_nnx",
+        "jaxrl.models:policy_network",
+        "jaxrl.models:q_network",
+        "jaxrl.models:value_network",
+    ],
+    "optimizer": ["jaxrl.optimize:clipped_adam", "jaxrl.optimize:clipped_rmsprop"],
+    "replay": ["jaxrl.replay.uniform:uniform_replay"],
+}
+"""Keyword of a builder -> what a folder may name there. An argument of these may be one of ``VALUES``."""
+VALUES = ["jaxrl.distributions:Categorical", "jaxrl.distributions:MultiCategorical", "jaxrl.distributions:Normal"]
+VALUES += ["jaxrl.distributions:TanhNormal"]
+
+STATES = Path(__file__).parent / "stored_names.json"
+"""Algorithm -> the names of a state's leaves, by which a checkpoint holds them. A new leaf is added to it by
+``python -m tests.builder.test_stored_names``."""
+
+
+@pytest.mark.parametrize("path", [*BUILDERS, *VALUES, *(path for paths in COMPONENTS.values() for path in paths)])
+def test_a_name_leads_to_what_it_names(path: str) -> None:
+    assert describe(import_object(path)) == {"import": path}
+
+
+@pytest.mark.parametrize(("keyword", "path"), [(keyword, path) for keyword, paths in COMPONENTS.items() for path in paths])
+def test_components_of_a_folder_are_trusted(keyword: str, path: str) -> None:
+    assert import_part(path, keyword, result=trusted_imports.RESULTS[keyword]) is import_object(path)
+
+
+def test_rooms_that_data_may_name() -> None:
+    assert trusted_imports.ROOMS == ("jaxrl.distributions", "jaxrl.intrinsic", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
+
+
+def test_results_name_builders_and_components_that_are_listed() -> None:
+    """Those of every measured run, and the arguments of every preset's network."""
+    folder, named = ROOT / "benchmarks" / "results", set()
+
+    def collect(data: Any) -> None:
+        if isinstance(data, dict):
+            named.update({data[key] for key in ("builder", "import") if isinstance(data.get(key), str)})
+        for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+            collect(value)
+
+    for path in folder.rglob("*.json"):
+        collect(json.loads(path.read_text()))
+    listed = {*BUILDERS, *(path for paths in COMPONENTS.values() for path in paths)}
+    ours = {name for name in named if name.startswith("jaxrl.")}
+    assert len(ours) > 5 and ours <= listed
+    assert {f"jaxrl.algorithms.{preset.algorithm}:make_{preset.algorithm}" for preset in PRESETS.values()} <= listed
+
+
+def names_of_leaves(agent: Any) -> list[str]:
+    state = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
+    return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(state)]
+
+
+AGENTS = {"ppo with RND": partial(small, "ppo", "CartPole-v1", intrinsic=partial(rnd, hidden_sizes=(8,), embedding_size=4))}
+
+
+def stored() -> dict[str, list[str]]:
+    return dict(json.loads(STATES.read_text()))
+
+
+@every_rule
+def test_leaves_of_a_state_keep_their_names(rule: str) -> None:
+    assert names_of_leaves(small(rule, "CartPole-v1")) == stored()[rule]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_leaves_of_components_keep_their_names(name: str) -> None:
+    assert names_of_leaves(AGENTS[name]()) == stored()[name]
+
+
+if __name__ == "__main__":
+    from jaxrl.registry import ALGORITHMS
+
+    found = {rule: names_of_leaves(small(rule, "CartPole-v1")) for rule in ALGORITHMS}
+    found |= {name: names_of_leaves(make()) for name, make in AGENTS.items()}
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(leaves)}" for name, leaves in found.items())
+    STATES.write_text(f"{{\n{lines}\n}}\n")

@@ -1,0 +1,353 @@
+"""What importing jaxrl does not do, and which way its arrows point."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxrl
+from jaxrl.algorithms import ALGORITHMS
+from jaxrl.runtime.system.devices import shard_count, usable_cores
+
+PACKAGE = Path(jaxrl.__file__).parent
+HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
+SHELL = ("jaxrl", "jaxrl.__main__")
+"""The face, whose table of names imports on first use, and the command line."""
+
+
+def module_name(path: Path) -> str:
+    parts = ("jaxrl", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+PURE = {name: path for name, path in MODULES.items() if not name.startswith("jaxrl.runtime") and name not in SHELL}
+
+
+def imported_by(name: str, path: Path) -> set[str]:
+    """All modules that a file imports: anywhere, inside functions, under TYPE_CHECKING, and by name (``import_module``)."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            names = {f"{source}.{alias.name}" for alias in node.names}
+            found |= names if names <= set(MODULES) else names | {source}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {text for part in node.args[:1] if isinstance(text := getattr(part, "value", None), str)}
+    return found
+
+
+def in_fresh_python(code: str) -> Any:
+    """What ``code`` leaves in ``result``, from an interpreter of its own in which nothing is imported."""
+    script = f"import json, sys\n{code}\nprint(json.dumps(result))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_list_of_modules_is_whole() -> None:
+    assert {"jaxrl.types", "jaxrl.algorithms.ppo", "jaxrl.replay", "jaxrl.replay.uniform", "jaxrl.envs.backends.envpool"} <= set(
+        PURE
+    )
+    assert "jaxrl.runtime.run" in MODULES and len(MODULES) > 30
+    assert imported_by("jaxrl.rollout.collect", PURE["jaxrl.rollout.collect"]) >= {
+        "jax",
+        "jaxrl.types",
+        "jaxrl.types.Env",
+        "jaxrl.metrics",
+    }
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_no_pure_module_imports_the_runtime(name: str) -> None:
+    assert not {target for target in imported_by(name, PURE[name]) if target.startswith("jaxrl.runtime")}
+
+
+FLOORS = (
+    ("doors", "interpreter", "types", "version"),
+    ("settings", "xla"),
+    ("registry", "spaces"),
+    ("distributions", "exploration", "metrics", "returns", "rollout"),
+    ("models", "optimize", "replay"),
+    ("agent", "envs", "intrinsic"),
+    ("builder",),
+    ("algorithms", "parallel", "training"),
+)
+"""Each imports its own floor and those above it in this list. The runtime is above them all, and the face above that."""
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_arrows_point_down_only(name: str) -> None:
+    rank = {room: i for i, floor in enumerate(FLOORS) for room in floor}
+    targets = imported_by(name, PURE[name])
+    assert "jaxrl" not in targets  # the face, which is above all
+    rooms = {target.split(".")[1] for target in targets if target.startswith("jaxrl.")}
+    above = {room for room in rooms if rank[room] > rank[name.split(".")[1]]}
+    assert not above
+    if name == "jaxrl.types":
+        assert not rooms
+
+
+ROOMS = (
+    "system",
+    "logs",
+    "distributed",
+    "checkpoint",
+    "plots",
+    "console",
+    "samplers",
+    "trainers",
+    "actors",
+    "evaluation",
+    "training_loop",
+    "run",
+    "doctor",
+    "sweep",
+    "launcher",
+    "cli",
+)
+"""Of the runtime; each imports itself and those before it in this list."""
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("jaxrl.runtime.")])
+def test_rooms_of_the_runtime_look_down_only(name: str) -> None:
+    rooms = {target.split(".")[2] for target in imported_by(name, MODULES[name]) if target.startswith("jaxrl.runtime.")}
+    above = {room for room in rooms if ROOMS.index(room) > ROOMS.index(name.split(".")[2])}
+    assert not above
+
+
+def test_a_folder_is_seen_at_a_glance() -> None:
+    counts = Counter(path.parent for path in MODULES.values())
+    assert not {folder.name: number for folder, number in counts.items() if number > 16}  # with its __init__.py
+    rooms = {name.split(".")[1] for name in MODULES if "." in name}
+    assert len(rooms) <= 26
+
+
+def test_no_circles() -> None:
+    """Whichever module is imported first, the runtime's too; an import inside a function hides none."""
+    graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
+    assert "jaxrl.runtime.training_loop.session" in graph["jaxrl.runtime.run"]
+    graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
+    benchmarks = {f"benchmarks.{path.stem}": path for path in (PACKAGE.parent / "benchmarks").glob("*.py")}
+    graphlib.TopologicalSorter({name: imported_by(name, path) & set(benchmarks) for name, path in benchmarks.items()}).prepare()
+
+
+IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
+HOST_ENVIRONMENTS = {name for name in PURE if name.startswith("jaxrl.envs.subprocess.")}
+HOST_ENVIRONMENTS |= {"jaxrl.envs.backends.envpool", "jaxrl.envs.backends.gymnasium_vector"}
+
+
+@pytest.mark.parametrize("name", sorted(set(PURE) - HOST_ENVIRONMENTS))
+def test_pure_modules_touch_no_file_clock_thread_or_screen(name: str) -> None:
+    assert not {target.split(".")[0] for target in imported_by(name, PURE[name])} & IMPURE
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(PURE[name].read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & {"print", "open", "input", "exec", "eval"}
+
+
+@pytest.mark.parametrize("folder", ["jaxrl", "benchmarks", "tests", "examples"])
+def test_what_jax_does_not_promise_stands_in_one_file(folder: str) -> None:
+    """So that a new JAX is met in one place: there each has another way, or an error that names it."""
+    private = "(_src|extend|interpreters|core)"
+    spelled = re.compile(
+        rf"^ *(import|from) jax\.{private}\b|^ *from jax import .*\b{private}\b|\bjax\.{private}\.\w", re.MULTILINE
+    )
+    found = {path.name for path in (PACKAGE.parent / folder).rglob("*.py") if spelled.search(path.read_text())}
+    here = {"jaxrl": "private_jax.py", "tests": "test_private_jax.py"}
+    assert found == ({here[folder]} if folder in here else set())
+
+
+def test_import_jaxrl_imports_nothing_heavy() -> None:
+    loaded = in_fresh_python("import jaxrl\nresult = sorted({name.split('.')[0] for name in sys.modules})")
+    assert "jaxrl" in loaded
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_pure_modules_leave_jax_and_the_runtime_alone() -> None:
+    """All of them imported: no backend is started, no setting or environment variable changed, nothing of the runtime loaded."""
+    result = in_fresh_python(
+        f"""
+import importlib, os, signal, threading, jax
+import chex, flax.linen, gymnasium.spaces, optax  # what these do among themselves is theirs
+def world():
+    settings = {{k: repr(v) for k, v in jax.config.values.items()}}
+    return settings, dict(os.environ), threading.active_count(), signal.getsignal(signal.SIGINT)
+before = world()
+import jaxrl
+for name in {sorted(PURE)!r}:
+    importlib.import_module(name)
+after = world()
+from jaxrl.xla.private_jax import backends_started
+result = {{
+    "settings": len(before[0]),
+    "changed": [k for k in after[0] if after[0][k] != before[0].get(k)],
+    "rest": before[1:] == after[1:],
+    "backends": backends_started(),
+    "loaded": sorted(sys.modules),
+}}
+"""
+    )
+    assert result["settings"] > 50 and result["changed"] == [] and result["rest"]
+    assert result["backends"] is False
+    assert not [name for name in result["loaded"] if name.startswith("jaxrl.runtime")]
+    assert not {"orbax", "envpool", "gymnax", "matplotlib"} & {name.split(".")[0] for name in result["loaded"]}
+    assert "jaxrl.algorithms.dqn" in result["loaded"]
+
+
+NEED_VALUES = {"gymnax:FourRooms-misc", "gymnax:MetaMaze-misc"}
+"""Their constructors look at values of JAX arrays, so a backend must run."""
+
+
+def test_building_an_agent_starts_no_backend() -> None:
+    """So that ``run`` can still ask for a device per core: on every gymnax environment, envpool's, and one of the user's."""
+    code = f"""
+import functools
+from jaxrl.xla.private_jax import backends_started
+import jax, jaxrl, jaxrl.models, optax
+ids = [env for env in jaxrl.list_envs("gymnax") if env not in {NEED_VALUES!r}]
+guilty = []
+for env in ids + ["CartPole-v1?gravity=5.0", "DeepSea-bsuite?size=5", "envpool:CartPole-v1", "tests.helpers.probes:truncation"]:
+    before = dict(jax.config.values)
+    agent = jaxrl.make_ppo(env, num_envs=2, rollout_length=4, num_minibatches=1)
+    if backends_started() or before != jax.config.values:
+        guilty.append(env)
+jaxrl.make_train(jaxrl.make_dqn("CartPole-v1"), total_steps=200_000)
+parts = dict(
+    model=functools.partial(jaxrl.models.actor_critic, core="gru"),
+    optimizer=lambda hp: optax.adamw(hp.learning_rate),
+    schedules={{"gamma": lambda iteration: 1.0}},
+    extra_losses=lambda params, batch: (batch.value.mean(), {{}}),
+)
+for axis_name in (None, "d"):
+    jaxrl.make_ppo("CartPole-v1", normalize_observations=True, normalize_rewards=True, axis_name=axis_name, **parts)
+guilty += ["parts"] * backends_started()
+from gymnax.environments.misc import frozen_lake
+result = [len(ids), guilty, frozen_lake._DIRECTIONS[jax.numpy.array(2)].tolist(), backends_started()]
+"""
+    number, guilty, direction, after = in_fresh_python(code)
+    assert number >= 20 and guilty == []
+    assert direction == [0, 1] and after  # gymnax itself works as before; and the attribute does tell
+
+
+def test_a_run_after_building_uses_all_cores() -> None:
+    cores = usable_cores()
+    code = """
+import contextlib, io, os, jaxrl
+os.environ["JAXRL_CACHE_DIR"] = ""
+from tests.helpers.agents import small_ppo
+agent = small_ppo("CartPole-v1", num_epochs=1)
+with contextlib.redirect_stdout(io.StringIO()) as shown:
+    jaxrl.run(agent, 32, seeds=4, eval_every=0)
+result = shown.getvalue()
+"""
+    shown = in_fresh_python(code)
+    assert ("4 seeds on " in shown) == (cores > 1) and f"on {shard_count(4, cores)} devices" in shown + "on 1 devices"
+    assert "in use before" not in shown
+
+
+def test_public_names() -> None:
+    homes = jaxrl._homes()
+    assert sorted(homes) == sorted(jaxrl.__all__) and set(homes) > set(jaxrl._HOMES)
+    for name in jaxrl.__all__:
+        public = getattr(jaxrl, name)
+        assert getattr(sys.modules[homes[name]], name) is public
+        assert name in dir(jaxrl)
+    with pytest.raises(AttributeError, match=r"no attribute 'make_sarsa'.*make_ppo"):
+        _ = jaxrl.make_sarsa
+
+
+def test_building_blocks_are_there_without_an_import_of_their_own() -> None:
+    found = in_fresh_python("import jaxrl\nresult = [getattr(jaxrl, name).__name__ for name in jaxrl._ROOMS]")
+    assert found == [f"jaxrl.{name}" for name in jaxrl._ROOMS]
+    assert callable(jaxrl.parallel.initialize)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """The imports under TYPE_CHECKING, which nothing runs, agree with the table."""
+    seen = {}
+    hidden = [node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If)]
+    for node in ast.walk(ast.Module(hidden, [])):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            seen |= dict.fromkeys((alias.name for alias in node.names), node.module)
+    assert seen == jaxrl._homes()
+
+
+# ------------------------------------------------------------------------------------------------------------------------ sizes
+
+
+def length(function: ast.FunctionDef) -> int:
+    """The lines of its body without the docstring: what is to be understood at once."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_a_function_fits_a_screen() -> None:
+    trees = [ast.parse(path.read_text()) for path in MODULES.values()]
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert not [function.name for function in functions if length(function) >= 60]
+
+
+def code_lines(rule: str) -> list[str]:
+    return (PACKAGE / f"algorithms/{rule}.py").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "rule, lines",
+    [
+        ("ppo", 240),
+        ("dqn", 240),
+        ("pqn", 210),
+        ("r2d2", 280),
+        ("a2c", 105),
+        ("impala", 115),
+        ("reinforce", 125),
+        ("sac", 290),
+        ("td3", 95),
+        ("ddpg", 85),
+    ],
+)
+def test_a_rule_reads_in_a_few_screens(rule: str, lines: int) -> None:
+    """Its imports aside."""
+    tree = ast.parse("\n".join(code_lines(rule)))
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert len(code_lines(rule)) - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports) <= lines
+
+
+def statements(rule: str) -> Counter[str]:
+    """The lines of a rule's file as Python would write them, a signature in one; without imports, docstrings and the mark of a
+    builder, whose home is elsewhere."""
+
+    class Bare(ast.NodeTransformer):
+        def visit_Import(self, node: Any) -> None: ...
+
+        visit_ImportFrom = visit_Import
+
+        def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+            return None if isinstance(node.value, ast.Constant) else node
+
+    bare = Bare().visit(ast.parse("\n".join(code_lines(rule))))
+    lines = [line.strip() for line in ast.unparse(bare).splitlines() if line.strip()]
+    return Counter(line for line in lines if line != "@suggest_arguments")
+
+
+@pytest.mark.parametrize("pair", [*itertools.combinations(ALGORITHMS, 2)], ids="-".join)
+def test_what_two_rules_share_has_one_home(pair: tuple[str, str]) -> None:
+    both = statements(pair[0]) & statements(pair[1])
+    assert both.total() < 12, both

@@ -1,0 +1,479 @@
+"""What the documentation shows is so: its Python runs, its commands parse, its links and snippets lead somewhere.
+
+``make docs`` builds the site, with warnings and broken links as errors; nothing here needs mkdocs.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import pytest
+
+import jaxrl
+from benchmarks import scaling_report
+from benchmarks.experiments import EXPERIMENTS
+from jaxrl import types
+from jaxrl.algorithms import ALGORITHMS, known_as, setting_names
+from jaxrl.algorithms.presets import PRESETS, interval_text
+from jaxrl.builder.trusted_imports import import_object
+from jaxrl.envs import make_env
+from jaxrl.envs.ids import format_id, parse_id
+from jaxrl.runtime.actors.stragglers import CUT_ROWS
+from jaxrl.runtime.cli import main as cli
+from jaxrl.runtime.cli.commands.launch import divided
+from jaxrl.runtime.cli.commands.train import parse
+from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
+from jaxrl.runtime.logs.trackers import RENAMED
+from jaxrl.runtime.samplers.diagnostics import LOGGED, OF_WORKERS
+from jaxrl.runtime.sweep import expand, read_sweep
+from jaxrl.settings.aliases import translate_alias
+from tests.helpers.agents import cartpole
+from tests.helpers.paths import ROOT
+
+DOCS = ROOT / "docs"
+SMALLER = {
+    **dict.fromkeys(("500_000", "100_000", "50_000", "20_000"), "2_048"),
+    "10_000": "1_024",  # the first half of a run of 20,000
+    "seeds=8": "seeds=2",
+    "jax.random.key(0), 8)": "jax.random.key(0), 2)",
+}
+SNIPPET = re.compile(r"^--8<--\n(.+)\n--8<--$", re.MULTILINE)
+
+
+def load_hooks() -> Any:
+    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks = load_hooks()
+PAGES = {str(path.relative_to(DOCS)): hooks.listed(path.read_text(encoding="utf-8")) for path in sorted(DOCS.rglob("*.md"))}
+PAGES |= {hooks.source_page(entry): hooks.source(entry) for entry in ALGORITHMS.values()}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+def code_free(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- Python
+
+
+def own_python(page: str) -> list[str]:
+    """The blocks of a page that are not snippets of a file."""
+    return [block for block in blocks(page, "python") if not SNIPPET.search(block)]
+
+
+# index.md: test_readme.py
+@pytest.mark.parametrize("page", [page for page in PAGES if own_python(page) and page != "index.md"])
+def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, as one program, with smaller numbers."""
+    monkeypatch.chdir(tmp_path)
+    program = ModuleType("docs")
+    monkeypatch.setitem(sys.modules, "docs", program)  # where dataclasses of its own, such as flax's modules, are looked up
+    names = vars(program)
+    for block in own_python(page):
+        for big, small in SMALLER.items():
+            block = block.replace(big, small)
+        exec(compile(block, page, "exec", dont_inherit=True), names)
+        if "jaxrl.save(" in block:  # works twice
+            exec(compile(block, page, "exec", dont_inherit=True), names)
+    assert "jaxrl" in names
+
+
+RUN_FOLDER = re.compile(
+    r"""out="(runs/[^"{]+)"|^jaxrl train (?!--resume).*--out (\S+)|[fF]older = Path\("(\S+)"\)|\.save\("(\S+)",""", re.M
+)
+
+
+def test_different_runs_have_different_folders() -> None:
+    """Who follows the README and then the pages never gives one run's folder to another, and finds those that commands read."""
+    texts = {**PAGES, "README.md": (ROOT / "README.md").read_text()}
+    texts |= {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    sweeps = PAGES["howto/sweeps.md"]
+    made: dict[str, set[tuple[str, str]]] = {
+        folder: {("sweep", folder)} for folder in re.findall(r"results in (runs/\w+):", sweeps)
+    }
+    for page, text in texts.items():
+        for line in text.splitlines():
+            for found in RUN_FOLDER.finditer(line):  # a run that is made longer is the same one
+                folder = next(filter(None, found.groups()))
+                made.setdefault(folder, set()).add((page, re.sub(r"total_steps=\w+", "", line)))
+    assert len(made) > 20 and not {folder: runs for folder, runs in made.items() if len(runs) > 1}
+    for page, text in texts.items():
+        lines = re.findall(r"jaxrl (?:plot|eval|record|train --resume) ([^\n`]*)", text)
+        read = [word for line in lines for word in line.partition(" --")[0].split() if word.startswith("runs/")]
+        read += re.findall(r"""(?:load_policy\(|init_from=|\.resume\()"(runs/[^"]+)""", text)
+        assert set(read) <= set(made), page
+
+
+def test_snippets_are_whole_files_that_tests_run() -> None:
+    tested = "".join((ROOT / "tests" / name).read_text() for name in ("docs/test_examples.py", "envs/test_check_env.py"))
+    snippets = [(page, path) for page, text in PAGES.items() for path in SNIPPET.findall(text)]
+    assert len(snippets) >= 10
+    for page, path in snippets:
+        assert (ROOT / path).is_file(), f"{page}: {path}"
+        where, _, name = path.partition("/")
+        assert where == "jaxrl" or (where == "examples" and name.removesuffix(".py") in tested), f"{page}: {path} is not tested"
+
+
+# -------------------------------------------------------------------------------------------------------------------- commands
+
+
+def commands() -> list[tuple[str, str]]:
+    """``(page, command line)``: of all shell blocks, and of code within the text that begins with jaxrl."""
+    found = []
+    for page, text in PAGES.items():
+        found += [(page, line) for block in blocks(page, "bash") for line in block.splitlines() if line.strip()]
+        found += [(page, line) for line in re.findall(r"`(jaxrl [^`]+)`", code_free(text))]
+    return found
+
+
+@cache
+def flags_of(command: str) -> set[str]:
+    return set(re.findall(r"--[a-z][a-z-]+", hooks.help_text(command)))
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_a_command_line_names_what_there_is(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, *args = shlex.split(line, comments=True)
+    if program == "jaxrl":
+        command = args[0]
+        if command == "COMMAND":
+            return
+        if command == "launch":  # what follows the dashes is a command of its own
+            own, args = divided(args)
+            assert {arg for arg in own if arg.startswith("--")} <= flags_of("launch") | {"--help"}, line
+            if not args or args[0].endswith(".py"):
+                return
+            command = args[0]
+        assert command in cli.COMMANDS, line
+        for own in [name for name in args[1:2] if command in ("train", "algos") and ":" in name]:
+            monkeypatch.setitem(ALGORITHMS, own, import_object(own))
+        if command == "train" and {*args[1:2]} & {*ALGORITHMS} and args[2:] != ["--help"]:
+            options, _ = parse(args[1], args[2:])  # exits where a flag or a value is wrong
+            assert options.env
+        else:
+            assert {arg for arg in args if arg.startswith("--")} <= flags_of(command) | {"--help"}, line
+            assert command != "algos" or set(args[1:]) <= set(ALGORITHMS), line
+    elif program == "make":
+        assert re.search(rf"^{args[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+    else:
+        assert program in ("pip", "tensorboard"), f"{page}: {line}: what is this?"
+
+
+def test_extras_and_experiments_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = "".join(PAGES.values())
+    named = re.findall(r'pip install "(?:jaxrl|\.)\[(\w+)\]"', text)
+    assert {"cuda", "wandb", "video"} <= set(named) <= set(extras)
+    shown = "".join(hooks.curves(title) for what, title in hooks.MEASURED.findall(text) if what == "curves")
+    scores = re.findall(r"benchmarks scores ([\w-]+)", text + shown)
+    assert scores and set(scores) <= set(EXPERIMENTS)
+
+
+def test_the_sweep_files_are_some(tmp_path: Path) -> None:
+    block, other_grid = blocks("howto/sweeps.md", "toml")
+    path = tmp_path / "rates.toml"
+    path.write_text(block)
+    assert [len(job.members) for job in expand(read_sweep(path))] == [3, 3]
+    path.write_text(block.partition("[grid]")[0] + other_grid)
+    assert [job.name for job in expand(read_sweep(path))] == ["model=default", "model=core=gru,core_size=32"]
+
+
+# ------------------------------------------------------------------------------------------------------------------- generated
+
+
+def test_the_page_of_the_command_line_is_what_help_says() -> None:
+    source = PAGES["command-line.md"]
+    every = ["", *cli.COMMANDS, *(f"train {name}" for name in ALGORITHMS)]
+    assert sorted(name.strip() for name in hooks.HELP.findall(source)) == sorted(every)
+    page = hooks.on_page_markdown(source)
+    for command in every:
+        shown = hooks.help_text(command)
+        assert f"```text\n{shown}```" in page, command
+        assert max(map(len, shown.splitlines())) <= int(hooks.WIDTH), command
+    assert all(flag in page for flag in ("--learning-rate", "--replay-ratio", "--resume", "--eval-seed"))
+
+
+def test_help_is_that_of_the_real_command() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "jaxrl", "plot", "--help"],
+        env={**os.environ, "COLUMNS": hooks.WIDTH},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    assert [line.rstrip() for line in shown.strip("\n").splitlines()] == hooks.help_text("plot").splitlines()
+
+
+def test_help_of_no_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="gives no help"):
+        hooks.help_text("trian")
+
+
+@pytest.mark.parametrize("path", sorted(hooks.SCORES.glob("*.json")), ids=lambda path: path.stem)
+def test_results_are_those_of_the_benchmarks(path: Path) -> None:
+    result = json.loads(path.read_text())
+    (entry,) = (entry for entry in ALGORITHMS.values() if entry.title == result["agent"])
+    table, curves = hooks.results(entry.title), hooks.curves(entry.title)
+    assert f"| `{result['name']}` |" in table and f"| {interval_text(result['mean'], *result['interval'])} |" in table
+    assert f"(curves/{entry.name}.png)" in curves and (hooks.PICTURES / f"{entry.name}.png").is_file()
+    assert all(f"<!-- {what}: {entry.title} -->" in PAGES[hooks.page(entry)] for what in ("results", "curves"))
+    assert f"python -m benchmarks scores {path.stem} " in curves
+    assert (f"\njaxrl train {entry.name} --preset {path.stem}\n" in curves) == (path.stem in PRESETS)
+
+
+def test_scores_come_in_the_order_of_the_presets() -> None:
+    shown = re.findall(r"^### (\S+)$", hooks.curves("PPO"), re.MULTILINE)
+    presets = [name for name in PRESETS if name in shown]
+    assert shown[: len(presets)] == presets and set(presets) == {
+        x.name for x in PRESETS.values() if x.algorithm == "ppo" and x.score
+    }
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_long_commands_are_whole(name: str) -> None:
+    command = PRESETS[name].command()
+    shown = hooks.in_lines(command)
+    assert shlex.split(shown.replace("\\\n", "")) == shlex.split(command)
+    assert ("\n" in shown) == (len(command) > 84)
+
+
+def test_the_speed_on_a_page_is_that_of_the_benchmark() -> None:
+    shown = hooks.on_page_markdown("<!-- speed: ppo -->")
+    measured = json.loads((hooks.SCORES.parent / "speed-ppo.json").read_text())
+    for case in measured["cases"]:
+        (row,) = (line for line in shown.splitlines() if line.startswith(f"| {case['title']} "))
+        ratios = [a["env_steps"] / a["seconds"] * b["seconds"] / b["env_steps"] for a, b in pairs(case["programs"])]
+        assert f" {statistics.median(ratios):.3g} |" in row
+    with pytest.raises(ValueError, match="no speed of td3"):
+        hooks.speed("td3")
+
+
+def test_the_page_of_scaling_has_every_table() -> None:
+    named = [name for what, name in hooks.MEASURED.findall(PAGES["scaling.md"]) if what == "scaling"]
+    assert named == [*scaling_report.PAGE, "stragglers"]
+    shown = hooks.on_page_markdown(PAGES["scaling.md"])
+    measured = (hooks.SCORES.parent / "scaling.json").exists()
+    assert ("Not measured yet" not in shown) == measured and scaling_report.stragglers_table() in shown
+
+
+def pairs(programs: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return list(zip(programs["jaxrl"]["sections"], programs["rejax"]["sections"], strict=True))
+
+
+def test_what_is_wide_scrolls_in_a_box_of_its_own() -> None:
+    """Or it makes the page wider than a phone, or runs into the column beside it."""
+    table, code = "<table>\n<tr><td>1</td></tr>\n</table>", '<table class="highlighttable"></table>'
+    block, inline = '<math xmlns="m" display="block"><mi>x</mi></math>', '<math xmlns="m" display="inline"><mi>x</mi></math>'
+    boxed = [f'<div class="scroll">{wide}</div>' for wide in (table, block)]
+    assert hooks.scrolling(f"{table}<p>{inline}</p>{code}{table}{block}") == f"{boxed[0]}<p>{inline}</p>{code}{''.join(boxed)}"
+    assert "overflow-x: auto" in (DOCS / "style.css").read_text().partition(".md-typeset .scroll {")[2].partition("}")[0]
+
+
+def test_equations_become_mathml() -> None:
+    pytest.importorskip("latex2mathml", reason="of the docs extra")
+    equations = [tex for text in PAGES.values() for tex in re.findall(r"^\$\$\n(.+?)\n\$\$$", text, re.DOTALL | re.MULTILINE)]
+    assert len(equations) >= 4
+    for tex in equations:
+        shown = hooks.on_page_content(f'<div class="arithmatex">\\[{html.escape(tex)}\\]</div>')
+        assert shown.startswith('<div class="scroll"><math ') and shown.count("<mtable") == tex.count(r"\begin{align*}"), tex
+    with pytest.raises(ValueError, match=r"use align\*"):
+        hooks.on_page_content(r'<div class="arithmatex">\[\begin{aligned} x &= y \end{aligned}\]</div>')
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_is_left_to_fill_in(page: str) -> None:
+    """Every mark for the build is understood, every line of code that is referred to exists once."""
+    text = hooks.on_page_markdown(PAGES[page]) if page != "command-line.md" else PAGES[page]
+    assert "[code:" not in text and not hooks.MEASURED.search(text)
+    assert page == "command-line.md" or "<!-- help" not in text
+
+
+def test_a_line_of_code_is_found_once() -> None:
+    assert re.fullmatch(
+        r'<a href="ppo-source.html#__codelineno-0-\d+"><code>ppo.py:\d+</code></a>', hooks.code_link("ppo", "def ppo_loss(")
+    )
+    for text in ("def no_such_loss(", "return"):
+        with pytest.raises(ValueError, match=r"lines of ppo\.py"):
+            hooks.code_link("ppo", text)
+
+
+# ------------------------------------------------------------------------------------------ for people from other libraries
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the table below a heading of names.md, as cells; each of ours comes first."""
+    section = PAGES["names.md"].partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
+    assert len(rows) > 5 and all(len(row) == len(rows[0]) for row in rows), heading
+    return rows[2:]
+
+
+@pytest.mark.parametrize("title", re.findall("^## Settings of (.+)$", PAGES["names.md"], re.MULTILINE))
+def test_settings_in_the_table_of_names_exist(title: str) -> None:
+    (rule,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
+    structure, data = setting_names(rule)
+    for ours, *theirs in table(f"Settings of {title}"):
+        (name,) = re.findall(r"`(\w+)`", ours)
+        assert name in {*structure, *data}, name
+        for cell in theirs:  # one name in place of another is what an error says too
+            if (other := re.fullmatch(r"`(\w+)`", cell)) and other[1] not in {*structure, *data}:
+                assert (found := translate_alias(other[1], {*structure, *data})) and found[0] == name, cell
+        assert all(re.search(r"`\w+|^–$|^always$|^a wrapper$", cell) for cell in theirs), theirs
+
+
+def test_functions_in_the_table_of_names_exist() -> None:
+    calls = [call for ours, *_ in table("Functions") for call in re.findall(r"`([^`]+)`", ours)]
+    assert {"make_ppo", "run", "evaluate", "save", "load_policy"} <= {call.partition("(")[0] for call in calls}
+    for call in calls:
+        parsed = ast.parse(call.replace("…", "..."), mode="eval").body
+        assert isinstance(parsed, ast.Call) and isinstance(parsed.func, ast.Name) and parsed.func.id in jaxrl.__all__, call
+        signature = inspect.signature(getattr(jaxrl, parsed.func.id))
+        signature.bind(*parsed.args, **{keyword.arg: keyword.value for keyword in parsed.keywords if keyword.arg})
+        assert {keyword.arg for keyword in parsed.keywords} <= set(signature.parameters), call
+
+
+def test_algorithms_in_the_table_of_names_are_settings_here() -> None:
+    """And what they are, the command line says too."""
+    for theirs, ours, _ in table("Algorithms"):
+        for name in theirs.split(", "):
+            found = known_as(name)
+            assert found and found[0] in re.findall(r"`(\w+)`", ours), name
+
+
+def test_environments_in_the_table_of_names_exist() -> None:
+    ids = [env_id for ours, _ in table("Environments") for env_id in re.findall(r"`([^`]+)`", ours)]
+    assert len(ids) > 10
+    for env_id in ids:
+        parsed = parse_id(env_id)
+        if parsed.backend in ("gymnax", "envpool"):  # others need packages that a test may lack
+            assert make_env(env_id).name == format_id(parsed)
+
+
+OF_A_RUN = {*OF_EVALUATIONS, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS, CUT_ROWS}
+"""The log keys that no algorithm writes; ``test_run`` and ``test_samplers`` hold that there are no more."""
+
+
+@cache
+def logged_by(rule: str) -> set[str]:
+    agent = cartpole(rule)
+    return set(jax.eval_shape(lambda key: agent.step(agent.init(key))[1], jax.random.key(0)))
+
+
+def keys_in(page: str) -> set[str]:
+    """The log keys in the first column of a page's tables."""
+    return set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize("rule", ALGORITHMS)
+def test_the_page_of_an_algorithm_has_what_it_logs(rule: str) -> None:
+    common, own = keys_in((DOCS / "log-keys.md").read_text()), keys_in(hooks.logged(ALGORITHMS[rule]))
+    assert not logged_by(rule) - common - own and not own & common
+    assert not own - logged_by(rule)
+
+
+def test_the_page_of_log_keys_has_all_and_no_other() -> None:
+    page = PAGES["log-keys.md"]
+    assert keys_in(page) == OF_A_RUN.union(*map(logged_by, ALGORITHMS))
+    assert all(f"`{tag}`" in page for tag in RENAMED.values())
+
+
+def test_log_keys_in_the_table_of_names_exist() -> None:
+    listed, keys = [ours.strip("`") for ours, *_ in table("Log keys")], OF_A_RUN.union(*map(logged_by, ALGORITHMS))
+    assert len(listed) > 10 and set(listed) <= keys, set(listed) - keys
+
+
+# ------------------------------------------------------------------------------------------------------------ links and names
+
+
+def slugs(text: str) -> set[str]:
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower())) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", code_free(PAGES[page])):
+        assert "://" not in target, f"{target}: pages fetch nothing, and name no address that could change"
+        file, _, anchor = target.partition("#")
+        path = (DOCS / page).parent / file if file else DOCS / page
+        if path.parent == DOCS / hooks.CURVES:  # the build takes them from where the benchmarks leave them
+            path = hooks.PICTURES / path.name
+        found = os.path.relpath(path, DOCS)
+        assert found in PAGES or path.is_file(), target
+        assert not anchor or anchor in slugs(code_free(PAGES[found])), target
+
+
+def test_every_page_is_in_the_navigation_or_linked_from_the_page_of_algorithms() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\nnot_in_nav:")[0]
+    listed = re.findall(r": (\S+\.md)(?: #.*)?$", navigation, re.MULTILINE)
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", PAGES["algorithms/index.md"])
+    of_algorithms = [page(entry) for entry in ALGORITHMS.values() for page in (hooks.page, hooks.source_page)]
+    assert sorted(linked) == sorted(Path(page).name for page in of_algorithms)
+    assert sorted([*listed, *of_algorithms]) == sorted(PAGES) and len(listed) <= 30
+
+
+def resolve(name: str) -> Any:
+    """The object of a dotted name."""
+    parts = name.split(".")
+    for size in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:size]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[size:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(name)
+
+
+def test_names_in_the_text_exist() -> None:
+    names = {
+        name
+        for text in PAGES.values()
+        for name in re.findall(r"\]\[(jaxrl[\w.]*)\]|^::: (\S+)", text, re.MULTILINE)
+        for name in name
+    }
+    assert len(names) > 30
+    for name in names - {""}:
+        assert resolve(name) is not None
+
+
+def test_the_reference_is_complete() -> None:
+    listed = set(re.findall(r"^(?:::: |      heading: )jaxrl\.(\w+)$", PAGES["api/index.md"], re.MULTILINE))
+    assert listed == {name for name in jaxrl.__all__ if not hasattr(types, name)}
+    assert "::: jaxrl.types" in PAGES["api/types.md"]
+
+
+def test_broken_links_of_a_built_site_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<h1 id="top"></h1><a href="b.html#here"></a><a href="https://example.org/x"></a><a href="#top"></a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="here"></p><img src="c.png"><a href="a.html#gone"></a>')
+    assert sorted(hooks.broken_links(tmp_path)) == ["b.html: a.html#gone", "b.html: c.png"]

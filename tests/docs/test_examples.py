@@ -1,0 +1,75 @@
+"""Each example runs, in short form, and says what it should."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl.runtime.system import devices
+from tests.helpers.paths import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+SHORT: dict[str, tuple[dict[str, Any], str]] = {
+    "quickstart": ({"total_steps": 2048, "seeds": 2}, r"evaluation return: \d+\.\d over 2 seeds.*\n.*pushes to the (left|right)"),
+    "vmap_seeds": ({"total_steps": 1024, "num_seeds": 3}, r"3 seeds after 1,024 steps each: median return \d+"),
+    "hyperparameter_grid": ({"total_steps": 1024, "num_seeds": 2}, r"3\.0e-04( +\d+\.\d){2}\n.*1\.0e-03( +\d+\.\d){2}\n"),
+    "custom_model": ({"total_steps": 2048}, r"return with Fourier features: \d+\.\d"),
+    "equinox_model": ({"total_steps": 2048}, r"return with a network of equinox: \d+\.\d"),
+    "custom_loss": (
+        {"total_steps": 2048},
+        r"plain: norm of the kernels [\d.]+\nwith weight decay: .*; logged at the end: ",
+    ),
+    "intrinsic_reward": (
+        {"size": 4, "total_steps": 8192, "num_seeds": 2},
+        r"PPO: the reward is found by \d of 2 seeds.*\nPPO with RND: the reward is found by \d of 2 seeds; mean return",
+    ),
+    "goal_environment": (
+        {"size": 4, "total_steps": 4096, "num_seeds": 2},
+        r"hindsight='none': \d+% of the goals .*\nhindsight='future': \d+% of the goals are reached, over 2 seeds",
+    ),
+    "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
+    "host_env": ({"total_steps": 1024}, r"PPO on masses to balance: return \d+\.\d of 100"),
+    "python_simulator": (
+        {"total_steps": 1024, "num_workers": 2},
+        r"in this process: \d+ steps per second\n2 workers: \d+ steps per second\nreturn of a day: -\d+ at first, -\d+ after",
+    ),
+    "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ rows of logs; every bit of both final states equal: True"),
+    "offline_dqn": (
+        {"file": "rows.npz", "total_steps": 4096, "iterations": 2},
+        r"\d+ rows of each of 8 environments to learn from\nreturn of what was learnt from the file: \d+\.\d",
+    ),
+    "export_policy": ({"total_steps": 1024}, r"actions: \[[01]( [01]){4}\]"),
+    "two_processes": ({"total_steps": 1024}, r"return \d+\.\d"),
+    "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
+    "population_based_training": (
+        {"members": 4, "total_steps": 4096, "chunk_iterations": 2},
+        r"learning_rate: from \[.*\] to \[.*\]\nent_coef: .*\ntraining return",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
+    settings, said = SHORT[name]
+    importlib.import_module(name).main(**settings)
+    assert re.search(said, capsys.readouterr().out)
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *SHORT,
+        "custom_env",  # tests/envs/test_envs.py runs it
+        "serve_policy",  # tests/runtime/evaluation/test_export.py
+    }
+
+
+def test_population_based_training_is_short() -> None:
+    assert len((EXAMPLES / "population_based_training.py").read_text().splitlines()) < 80

@@ -1,0 +1,115 @@
+"""The way from the source tree to a user's environment: sdist, wheel from that sdist, clean environment. Needs no network."""
+
+import configparser
+import email
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.helpers.paths import ROOT
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    result = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, f"{command} failed in {cwd}:\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+class Built(NamedTuple):
+    sdist: Path
+    wheel: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """`python -m build` makes the wheel from the unpacked sdist, never from the tree."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    (sdist,) = out.glob("*.tar.gz")
+    (wheel,) = out.glob("*.whl")
+    return Built(sdist, wheel)
+
+
+@pytest.fixture(scope="module")
+def sdist_names(built: Built) -> set[str]:
+    """The files of the sdist, without the folder `jaxrl-<version>/` that holds them."""
+    with tarfile.open(built.sdist) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+@pytest.fixture(scope="module")
+def wheel_names(built: Built) -> set[str]:
+    with zipfile.ZipFile(built.wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def clean_bin(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts folder of a fresh environment that holds the wheel, and borrows the dependencies of the running one."""
+    home = tmp_path_factory.mktemp("clean")
+    venv.create(home, symlinks=True)
+    paths = sysconfig.get_paths(scheme="venv", vars={"base": str(home), "platbase": str(home)})
+    scripts, packages = Path(paths["scripts"]), Path(paths["purelib"])
+    run(sys.executable, "-m", "pip", "--python", scripts / "python", "install", "--no-deps", "--no-index", built.wheel, cwd=home)
+    # A folder named in a .pth file is searched, but its own .pth files are not read: the checkout, which an editable
+    # install names in one, stays out of sight.
+    (packages / "dependencies.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    return scripts
+
+
+def source_files(folder: str) -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*.py")}
+
+
+def test_sdist_holds_every_source_file_and_neither_root_link(sdist_names: set[str]) -> None:
+    assert source_files("jaxrl") | source_files("tests") <= sdist_names
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "jaxrl/py.typed"} <= sdist_names
+    assert not {name for name in sdist_names if name.split("/")[0] in ("algorithms", "envs", "runs")}
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel_names: set[str]) -> None:
+    assert source_files("jaxrl") | {"jaxrl/py.typed"} <= wheel_names
+    top = {name.split("/")[0] for name in wheel_names}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"jaxrl"}
+
+
+def test_root_links_lead_into_the_package() -> None:
+    for room in ("algorithms", "envs"):
+        link = ROOT / room
+        if not link.is_symlink():  # an unpacked sdist has none
+            assert not link.exists()
+        else:
+            assert link.readlink() == Path("jaxrl", room)
+            assert link.resolve() == ROOT / "jaxrl" / room
+
+
+def test_wheel_metadata(built: Built, wheel_names: set[str]) -> None:
+    (info,) = {name.split("/")[0] for name in wheel_names if ".dist-info/" in name}
+    with zipfile.ZipFile(built.wheel) as archive:
+        metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
+        scripts = configparser.ConfigParser()
+        scripts.read_string(archive.read(f"{info}/entry_points.txt").decode())
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert f"{info}/licenses/LICENSE" in wheel_names
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert scripts["console_scripts"]["jaxrl"] == "jaxrl.runtime.cli.main:run_and_exit"
+
+
+def test_clean_environment_imports_the_wheel(clean_bin: Path, built: Built, tmp_path: Path) -> None:
+    program = "import jaxrl, jaxrl.algorithms.ppo as ppo; print(jaxrl.__version__); print(ppo.__file__)"
+    # -I: neither PYTHONPATH nor the working folder may lend the checkout.
+    version, file = run(clean_bin / "python", "-I", "-c", program, cwd=tmp_path).split("\n")[:2]
+    assert Path(file).is_relative_to(clean_bin.parent)
+    assert not Path(file).is_relative_to(ROOT)
+    assert built.wheel.name.startswith(f"jaxrl-{version}-")
+
+
+def test_clean_environment_runs_the_console_script(clean_bin: Path, tmp_path: Path) -> None:
+    assert "train" in run(clean_bin / "jaxrl", "--help", cwd=tmp_path)

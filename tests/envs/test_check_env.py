@@ -1,0 +1,599 @@
+"""One environment per mistake: each is found, named, and told how to be mended."""
+
+import re
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import jaxrl
+from jaxrl.envs import EnvError, check_env, make_env, validate_env
+from jaxrl.envs.checks.check_env import _render_problems
+from jaxrl.types import Env, HostEnv, HostStep, TimeStep
+from tests.helpers import probes
+from tests.helpers.hosted import hosted
+
+
+class State(NamedTuple):
+    position: Any
+    time: Any
+
+
+def reset(key, params):
+    position = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
+    return State(position, 0), position
+
+
+def step(key, state, action, params):
+    move = jnp.where(action == 1, params["speed"], -params["speed"])
+    state = State(jnp.clip(state.position + move, -1, 1), state.time + 1)
+    return state, TimeStep(state.position, state.position.sum(), state.position[0] >= 1, state.time >= 5, {"time": state.time})
+
+
+def make(**changes):
+    fields = {
+        "reset": reset,
+        "step": step,
+        "observation_space": spaces.Box(-1, 1, (2,)),
+        "action_space": spaces.Discrete(2),
+        "params": {"speed": 0.25},
+    }
+    return Env(**{**fields, **changes})
+
+
+def changed(**changes):
+    """An environment whose step returns a changed TimeStep; each change maps (TimeStep) -> value."""
+
+    def other_step(key, state, action, params):
+        state, time_step = step(key, state, action, params)
+        return state, time_step._replace(**{name: change(time_step) for name, change in changes.items()})
+
+    return make(step=other_step)
+
+
+def problems(env, check=check_env):
+    with pytest.raises(EnvError) as caught:
+        check(env)
+    assert all(problem in str(caught.value) for problem in caught.value.problems)
+    return caught.value.problems
+
+
+def test_a_good_environment_passes():
+    validate_env(make())
+    check_env(make(), key=jax.random.key(3), steps=20)  # weak types, Python numbers and info are all fine
+
+
+def test_an_environment_with_everything_passes():
+    """Dict observations, boxes as actions, keys inside the state, no parameters."""
+    inside = {"image": spaces.Box(0, 255, (2, 2), np.uint8), "place": spaces.Discrete(3), "mask": spaces.MultiBinary(2)}
+
+    def observe(key):
+        return {
+            "image": jax.random.randint(key, (2, 2), 0, 256).astype(jnp.uint8),
+            "place": jax.random.randint(key, (), 0, 3),
+            "mask": jnp.ones(2, jnp.int8),
+        }
+
+    def step(key, own_key, action, params):
+        own_key = jax.random.fold_in(own_key, 1)
+        return own_key, TimeStep(observe(own_key), action.sum(), jax.random.bernoulli(key, 0.3), False)
+
+    actions = spaces.Box(-2, np.inf, (3,))
+    check_env(Env(lambda key, params: (key, observe(key)), step, spaces.Dict(inside), actions))
+
+
+def test_a_picture_passes():
+    """Drawn from a state with values, whatever ``params`` are, and from the action that led there."""
+    drawn = []
+
+    def render(state, action, params):
+        drawn.append((float(state.position[0]), action, params["speed"]))
+        return np.zeros((4, 6, 3), np.uint8)
+
+    check_env(make(render=render), steps=5)
+    assert [action is None for _, action, _ in drawn] == [True, False]
+    (problem,) = problems(make(render=lambda state, action, params: state.position), partial(check_env, steps=5))
+    assert "render gave float32[2]" in problem
+
+
+@pytest.mark.parametrize(
+    ("render", "message"),
+    [
+        (lambda state, action, params: np.zeros((4, 6, 3)), r"render gave float64\[4, 6, 3\]; .* uint8\[height, width, 3\]"),
+        (lambda state, action, params: np.zeros((4, 6), np.uint8), r"render gave uint8\[4, 6\]"),
+        (lambda state, action, params: None, "render gave nothing"),
+        (lambda state, action, params: np.zeros((4 + (action is None), 6, 3), np.uint8), "pictures of several shapes"),
+        (lambda state: None, "render raised TypeError"),
+    ],
+)
+def test_other_pictures_are_found(render, message):
+    (problem,) = _render_problems(make(render=render), None)
+    assert re.search(message, problem)
+
+
+# -------------------------------------------------------------------------------------------------- found by shapes and types
+
+
+def gymnax_order(key, params):
+    return reset(key, params)[::-1]
+
+
+def only_obs(key, params):
+    return reset(key, params)[1]
+
+
+def no_time_step(key, state, action, params):
+    state, time_step = step(key, state, action, params)
+    return time_step.obs, state, time_step.reward, time_step.terminated, {}
+
+
+def growing_state(key, state, action, params):
+    state, time_step = step(key, state, action, params)
+    return {"position": state.position}, time_step
+
+
+def other_state_dtype(key, state, action, params):
+    state, time_step = step(key, state, action, params)
+    return state._replace(time=state.time / 2), time_step
+
+
+def python_if(key, state, action, params):
+    if action == 1:
+        state = state._replace(time=0)
+    return step(key, state, action, params)
+
+
+def numpy_inside(key, state, action, params):
+    return step(key, state._replace(position=np.sin(state.position)), action, params)
+
+
+def raises(key, params):
+    raise KeyError("speeed")
+
+
+def legacy_key(key, params):
+    return reset(jax.random.wrap_key_data(jnp.stack([key[0], key[1]])), params)
+
+
+def closes_over_a_value(kept=[]):  # noqa: B006
+    def other_step(key, state, action, params):
+        kept.append(state.position)
+        return step(key, state._replace(position=kept[0]), action, params)
+
+    return other_step
+
+
+SHAPES = {
+    "reward of shape (1,)": (changed(reward=lambda t: t.reward[None]), r"reward has shape \(1,\).*scalar.*squeeze"),
+    "integer reward": (changed(reward=lambda t: jnp.int32(1)), "reward has dtype int32.*float32.*jnp.asarray"),
+    "reward is a tree": (changed(reward=lambda t: {"a": t.reward}), "reward is {'a': float32"),
+    "float flag": (changed(terminated=lambda t: t.reward), "terminated has dtype float32; it must be bool"),
+    "flag per dimension": (changed(truncated=lambda t: t.obs > 0), r"truncated has shape \(2,\)"),
+    "info is no dict": (changed(info=lambda t: t.reward), "info is float32.*must be a dict"),
+    "info is nested": (
+        changed(info=lambda t: {"of": {"time": t.reward}}),
+        r"info\['of'\] is \{'time': float32\[\]\}; it must be one array of numbers",
+    ),
+    "obs shape after step": (
+        changed(obs=lambda t: t.obs[:1]),
+        r"obs that step returns is float32\[1\], but.*reset.*float32\[2\]",
+    ),
+    "obs dtype after step": (changed(obs=lambda t: t.obs.astype(jnp.int32)), r"obs that step returns is int32\[2\]"),
+    "obs structure after step": (changed(obs=lambda t: {"x": t.obs}), "obs that step returns: structure {'x': float32"),
+    "obs dtype": (
+        make(observation_space=spaces.Box(-1, 1, (2,), np.int32)),
+        "obs that reset returns is float32.*space has int32",
+    ),
+    "obs shape": (make(observation_space=spaces.Box(-1, 1, (3,))), r"float32\[2\], but observation_space has float32\[3\]"),
+    "swapped": (make(reset=gymnax_order), r"reset returned \(obs, env_state\)"),
+    "no pair": (make(reset=only_obs), r"reset returned float32\[2\]; it must return \(env_state, obs\)"),
+    "no TimeStep": (make(step=no_time_step), "step returned .*must return .*TimeStep"),
+    "state structure": (make(step=growing_state), "env_state that step returns: structure"),
+    "state dtype": (make(step=other_state_dtype), r"env_state that step returns.time is float32.*reset returns has int32"),
+    "Python if": (make(step=python_if), "step uses a traced value in Python control flow.*jnp.where, jax.lax.cond"),
+    "NumPy": (make(step=numpy_inside), "step uses a traced value .*in NumPy"),
+    "raises": (make(reset=raises), "reset raised KeyError: 'speeed'"),
+    "legacy key": (make(reset=legacy_key), "reset takes only a legacy uint32.2. key; jaxrl passes typed keys"),
+    "64-bit box": (
+        make(observation_space=spaces.Box(-1, 1, (2,), np.float64)),
+        "observation_space has dtype float64.*np.float32",
+    ),
+    "Text": (make(observation_space=spaces.Text(3)), "observation_space is Text.*use one of"),
+    "no space": (make(action_space=2), "action_space is 2: use one of"),
+    "Dict action": (
+        make(action_space=spaces.Dict({"a": spaces.Discrete(2)})),
+        "action_space is Dict.*Box, Discrete, MultiDiscrete",
+    ),
+    "nested": (make(observation_space=spaces.Dict({"a": spaces.Text(3)})), r"observation_space\['a'\] is Text"),
+    "start": (make(action_space=spaces.Discrete(2, start=1)), "action_space starts at 1; jaxrl counts actions from 0"),
+    "integer box": (make(action_space=spaces.Box(0, 3, (1,), np.int32)), "action_space is a Box of int32: use Discrete"),
+    "string param": (make(params={"speed": 0.25, "map": "big"}), r"params\['map'\] is 'big', a str: parameters are data"),
+    "function param": (make(params={"speed": jnp.sin}), r"params\['speed'\] is .*use numbers"),
+    "limit": (make(max_episode_steps=0), "max_episode_steps=0 must be an integer >= 1"),
+    "limit of a float": (make(max_episode_steps=10.0), "max_episode_steps=10.0 must be"),
+}
+
+
+@pytest.mark.parametrize("check", [validate_env, check_env])
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes_and_types(case, check):
+    env, message = SHAPES[case]
+    found = problems(env, check)
+    assert len(found) == 1, found
+    with pytest.raises(EnvError, match=message):
+        check(env)
+
+
+def test_all_problems_come_at_once():
+    env = changed(reward=lambda t: jnp.ones(1, jnp.int32), terminated=lambda t: 0.5, obs=lambda t: t.obs[:1])
+    found = problems(env._replace(name="mine", max_episode_steps=-1))
+    assert len(found) == 5  # the reward's shape and its type are two
+    with pytest.raises(EnvError, match=r"environment 'mine' .*\n  1. .*\n  2. .*\n  3. .*\n  4. .*\n  5. "):
+        check_env(env._replace(name="mine", max_episode_steps=-1))
+
+
+def test_only_environments_are_checked():
+    for check in (validate_env, check_env):
+        with pytest.raises(TypeError, match=r"not str; jaxrl\.make_env"):
+            check("CartPole-v1")
+
+
+# ------------------------------------------------------------------------------------------------------------ found by running
+
+
+def test_randomness_of_numpy():
+    def noisy(key, state, action, params):
+        state, time_step = step(key, state, action, params)
+        return state, time_step._replace(reward=time_step.reward + np.float32(np.random.rand()))
+
+    def noisy_constant(key, params):
+        return reset(key, params)[0], jnp.asarray(np.random.rand(2), jnp.float32)
+
+    for env, name in ((make(step=noisy), "step"), (make(step=jax.jit(noisy)), "step"), (make(reset=noisy_constant), "reset")):
+        (problem,) = problems(env)
+        assert problem.startswith(f"{name} becomes another program") and "jax.random" in problem
+
+
+def test_info_that_varies():
+    names = iter("abcdefghijklmnopqrstuvwxyz")
+    (problem,) = problems(changed(info=lambda t: {next(names): t.reward}))
+    assert "another program" in problem
+
+
+def test_values_kept_outside():
+    found = problems(make(step=closes_over_a_value()))
+    assert any("keeps values of one call for the next" in problem for problem in found)
+
+
+def test_hidden_state_behind_a_callback():
+    count = iter(range(10**6))
+
+    def counter(_):
+        return np.float32(next(count))
+
+    def counting(key, state, action, params):
+        state, time_step = step(key, state, action, params)
+        reward = jax.pure_callback(counter, jax.ShapeDtypeStruct((), jnp.float32), time_step.reward, vmap_method="sequential")
+        return state, time_step._replace(reward=reward)
+
+    (problem,) = problems(make(step=counting))
+    assert "the same key gave different results" in problem
+
+
+def test_not_vmappable():
+    def callback(key, state, action, params):
+        state, time_step = step(key, state, action, params)
+        reward = jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), time_step.reward)
+        return state, time_step._replace(reward=reward)
+
+    (problem,) = problems(make(step=callback))
+    assert "vmap over keys, states and actions fails" in problem
+
+
+def test_fails_only_when_run():
+    def broken(x):
+        raise OSError("the simulator is not there")
+
+    def callback(key, state, action, params):
+        state, time_step = step(key, state, action, params)
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        return state, time_step._replace(reward=jax.pure_callback(broken, shape, time_step.reward, vmap_method="sequential"))
+
+    (problem,) = problems(make(step=callback))
+    assert problem.startswith("a run of reset and step under jit and vmap raised") and "simulator" in problem
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (make(observation_space=spaces.Box(-0.01, 1, (2,))), "the obs after reset is -.*element .*outside.*widen the space"),
+        (changed(obs=lambda t: t.obs + 5), "the obs after a step is .*outside observation_space's .-1.0, 1.0."),
+        (changed(obs=lambda t: jnp.log(t.obs)), "the obs after a step is NaN"),
+        (changed(reward=lambda t: 1 / jnp.float32(0)), "reward is NaN or infinite"),
+    ],
+)
+def test_values(env, message):
+    with pytest.raises(EnvError, match=message):
+        check_env(env)
+
+
+def test_discrete_observations_out_of_range():
+    def observe(state):
+        return jnp.int32(state.time)
+
+    def counting(key, state, action, params):
+        state, time_step = step(key, state, action, params)
+        return state, time_step._replace(obs=observe(state))
+
+    env = make(reset=lambda key, params: (reset(key, params)[0], jnp.int32(0)), step=counting)
+    check_env(env._replace(observation_space=spaces.Discrete(6)))
+    (problem,) = problems(env._replace(observation_space=spaces.Discrete(5)))
+    assert "the obs after a step is 5, outside observation_space's [0, 4]" in problem
+
+
+def masked(change=lambda mask, reached: mask, truncated=False, **fields):
+    """The probe of two choices, with another mask at each observation: of the first, and of one that a step reached. A forbidden
+    action breaks it."""
+    env = probes.two_choices()
+
+    def with_mask(obs, reached):
+        return {**obs, "action_mask": change(jnp.ones_like(obs["action_mask"]).at[jnp.array([0, 3])].set(0), reached)}
+
+    def masked_reset(key, params):
+        state, obs = env.reset(key, params)
+        return state, with_mask(obs, False)
+
+    def masked_step(key, state, action, params):
+        state, reached = env.step(key, state, action, params)
+        wrong = (action[0] == 0) | (action[1] == 1)
+        reward, ended = jnp.where(wrong, jnp.nan, 0.0), reached.terminated
+        return state, TimeStep(with_mask(reached.obs, True), reward, ended & (not truncated), ended & truncated)
+
+    return env._replace(reset=masked_reset, step=masked_step, **fields)
+
+
+def nothing_once_reached(mask, reached):
+    return jnp.zeros_like(mask) if reached else mask
+
+
+def no_second(mask, reached):
+    return mask.at[2:].set(0)
+
+
+@pytest.mark.parametrize("where", [lambda env: env, hosted], ids=["pure", "host"])
+def test_a_mask_that_forbids_every_action(where):
+    """It may at the end; and a check plays actions that are allowed."""
+    check_env(where(masked()), steps=8)
+    check_env(where(masked(nothing_once_reached)), steps=8)
+    for env, when in ((masked(no_second), "after reset"), (masked(nothing_once_reached, truncated=True), "after a step")):
+        found = problems(where(env), lambda env: check_env(env, steps=8))
+        assert f"action_mask forbids every action {when}: allow one in each dimension, or terminate the episode there" in found
+
+
+def test_a_mask_that_does_not_fit_the_actions():
+    for actions in (spaces.MultiDiscrete([2, 2]), spaces.MultiDiscrete([3, 3]), spaces.Box(-1, 1, (5,))):
+        for env in (masked(action_space=actions), hosted(masked(action_space=actions))):
+            (problem,) = problems(env)
+            assert problem.startswith("observation_space['action_mask'] is MultiBinary(5), and action_space ")
+            assert "MultiBinary(n) for Discrete(n)" in problem
+
+
+def test_steps_must_be_positive():
+    with pytest.raises(ValueError, match="steps=0 must be an integer >= 1"):
+        check_env(make(), steps=0)
+
+
+# ------------------------------------------------------------------------------------------------------------ host environments
+
+
+class Walk:
+    """Host environments that keep the contract: episodes of three steps."""
+
+    def __init__(self, num_envs, seed):
+        self.random, self.time, self.closed = np.random.default_rng(seed), np.zeros(num_envs, int), False
+
+    def observe(self):
+        return self.random.uniform(-1, 1, (len(self.time), 2)).astype(np.float32)
+
+    def reset(self):
+        if self.closed:
+            raise RuntimeError("closed")
+        self.time[:] = 0
+        return self.observe()
+
+    def step(self, action):
+        after_end = self.time == 3
+        self.time = np.where(after_end, 0, self.time + 1)
+        reward = np.where(after_end, 0, 1).astype(np.float32)
+        return HostStep(self.observe(), reward, np.zeros(len(reward), bool), self.time == 3)
+
+    def close(self):
+        self.closed = True
+
+
+def host(base=Walk, space=None, actions=None, **methods):
+    return HostEnv(type("Changed", (base,), methods), space or spaces.Box(-1, 1, (2,)), actions or spaces.Discrete(2))
+
+
+def test_good_host_environments_pass():
+    validate_env(host())
+    check_env(host(), steps=10)
+    check_env(make_env("envpool:CartPole-v1"), steps=10)
+
+
+def replaced(**changes):
+    def step(self, action):
+        row = Walk.step(self, action)
+        return row._replace(**{name: change(row) for name, change in changes.items()})
+
+    return host(step=step)
+
+
+def late_reward(self, action):
+    row = Walk.step(self, action)
+    return row._replace(reward=np.ones_like(row.reward))
+
+
+def same_buffer(self):
+    if not hasattr(self, "buffer"):
+        self.buffer = np.zeros((len(self.time), 2), np.float32)
+    self.buffer[:] = self.random.uniform(-1, 1, self.buffer.shape)
+    return self.buffer
+
+
+def refuse(self, *args):
+    raise OSError("no display")
+
+
+def unseeded(self):
+    return np.random.uniform(-1, 1, (len(self.time), 2)).astype(np.float32)
+
+
+HOST = {
+    "obs type": (replaced(obs=lambda row: row.obs.tolist()), "the obs that step returns holds something else than NumPy arrays"),
+    "obs dtype": (replaced(obs=lambda row: row.obs.astype(float)), "obs that step returns is float64.*has float32"),
+    "obs range": (replaced(obs=lambda row: row.obs + 9), "obs that step returns is .*outside"),
+    "batch": (
+        host(reset=lambda self: np.zeros((1, 2), np.float32)),
+        r"obs that reset returns is float32\[1, 2\].*float32\[2, 2\]",
+    ),
+    "obs advice": (replaced(obs=lambda row: row.obs.astype(np.float16)), r"cast it with np\.asarray\(x, dtype\)"),
+    "obs and info": (host(reset=lambda self: (Walk.reset(self), {})), r"of gymnasium's \(obs, info\), return obs alone"),
+    "reward": (replaced(reward=lambda row: row.reward > 0), r"reward is bool\[2\].*must be a NumPy array float32"),
+    "five parts": (
+        host(step=lambda self, action: (*Walk.step(self, action)[:4], {})),
+        r"step returned tuple; it must return .*HostStep\(\*row\[:4\]\)",
+    ),
+    "flags": (replaced(truncated=lambda row: row.truncated[:, None]), r"truncated is bool\[2, 1\]"),
+    "info": (replaced(info=lambda row: [1, 2]), r"info is list\[2\]; it must be a dict of arrays"),
+    "info text": (replaced(info=lambda row: {"name": np.array(["a", "b"])}), r"info\['name'\] is <U1\[2\]; with 2.*of numbers"),
+    "info batch": (
+        replaced(info=lambda row: {"lives": np.ones(3)}),
+        r"info\['lives'\] is float64\[3\]; with 2 environments it must be a NumPy array of numbers \[2, \.\.\.\]",
+    ),
+    "info that comes and goes": (
+        replaced(info=lambda row: {"end": row.reward} if row.truncated.any() else {}),
+        r"info that step returns: structure \{'end': float32\[2\]\} is not an earlier step's, \{\}",
+    ),
+    "numbering": (host(__init__=lambda self, num_envs, seed, first_id=0: Walk.__init__(self, num_envs, seed)), r"first_id \+ i"),
+    "nan": (replaced(reward=lambda row: row.reward * np.float32(np.nan)), "reward is NaN"),
+    "no HostStep": (host(step=lambda self, action: tuple(Walk.step(self, action))), "step returned tuple"),
+    "reset row": (host(step=late_reward), "spent on the reset .*reward must be 0"),
+    "one buffer": (host(observe=same_buffer), "step changes arrays that it returned before: return copies"),
+    "open": (host(__init__=refuse), r"open\(2, 0\) raised OSError: no display"),
+    "step": (host(step=refuse), "the opened environments raised OSError: no display"),
+    "seed": (host(observe=unseeded), "the same seed gave different results"),
+    "space": (host(space=spaces.Box(-1, 1, (2,), np.float64)), "observation_space has dtype float64"),
+    "action": (host(actions=spaces.Discrete(2, start=1)), "action_space starts at 1"),
+}
+
+
+@pytest.mark.parametrize("case", HOST)
+def test_host_environments(case):
+    env, message = HOST[case]
+    with pytest.raises(EnvError, match=message) as caught:
+        check_env(env, steps=8)
+    assert len(caught.value.problems) == 1
+
+
+class Slope:
+    """The sum of the actions so far, in episodes of three steps. Rewards are 0, so that they tell nothing."""
+
+    def __init__(self, num_envs, seed, *, same_step):
+        self.same_step, self.height, self.time = same_step, np.zeros((num_envs, 1), np.float32), np.zeros(num_envs, int)
+
+    def reset(self):
+        return self.height.copy()
+
+    def step(self, action):
+        begins = self.time == 3
+        self.height = np.where(begins[:, None], 0, self.height + action[:, None]).astype(np.float32)
+        self.time = np.where(begins, 0, self.time + 1)
+        end, no = self.time == 3, np.zeros(len(action), bool)
+        if self.same_step:
+            self.height[end], self.time[end] = 0, 0
+        return HostStep(self.height.copy(), np.zeros(len(action), np.float32), no, end)
+
+    def close(self):
+        pass
+
+
+class Gymnasium:
+    """gymnasium's own vector environments in the plainest wrapper: rewards are float64, and close() closes little."""
+
+    def __init__(self, num_envs, seed, *, same_step):
+        mode = AutoresetMode.SAME_STEP if same_step else AutoresetMode.NEXT_STEP
+        self.envs, self.seed = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * num_envs, autoreset_mode=mode), seed
+
+    def reset(self):
+        return self.envs.reset(seed=self.seed)[0]
+
+    def step(self, action):
+        return HostStep(*self.envs.step(action)[:4])
+
+    def close(self):
+        self.envs.close()
+
+
+def slope(**settings):
+    return HostEnv(partial(Slope, **settings), spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, ()))
+
+
+def of_gymnasium(**settings):
+    one = gymnasium.make("CartPole-v1")
+    return HostEnv(partial(Gymnasium, **settings), one.observation_space, one.action_space)
+
+
+@pytest.mark.parametrize("make_host", [slope, of_gymnasium])
+def test_ended_environments_reset_at_the_next_step(make_host):
+    check_env(make_host(same_step=False), steps=60)
+    with pytest.raises(EnvError, match=r"\(SAME_STEP\).*autoreset_mode=AutoresetMode\.NEXT_STEP") as caught:
+        check_env(make_host(same_step=True), steps=60)
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("render", "message"),
+    [
+        (lambda self: np.zeros((2, 4, 6, 3), np.uint8), None),
+        (refuse, None),  # this machine has no display; others may
+        (lambda self: np.zeros((1, 4, 6, 3), np.uint8), "render gave 1 pictures; with 2 environments it must give 2"),
+        (lambda self: np.zeros((2, 4, 6), np.uint8), r"render gave uint8\[4, 6\]"),
+        (lambda self: self.nothing, r"render\(\) of what open_render opened raised AttributeError"),
+    ],
+)
+def test_pictures_of_host_environments(render, message):
+    env = host()._replace(open_render=host(render=render).open)
+    if message is None:
+        check_env(env, steps=2)
+    else:
+        (problem,) = problems(env, partial(check_env, steps=2))
+        assert re.search(message, problem)
+
+
+def test_a_check_says_what_it_is_at(monkeypatch, capsys):
+    said = []
+    check_env(host(), steps=2, say=said.append)
+    assert said == ["tracing reset and step", "step 1 of 2", "step 2 of 2", "step 1 of 2", "step 2 of 2"]
+    said.clear()
+    check_env(make(), steps=2, say=said.append)
+    assert said == ["tracing reset and step", "batching reset and step", "compiling and running 2 steps"]
+    jaxrl.check_env(host(), steps=2)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    jaxrl.check_env(host(), steps=2)
+    out, err = capsys.readouterr()
+    assert out == "" and "check_env" in err
+
+
+def test_checked_host_environments_are_closed():
+    closed = []
+    with pytest.raises(EnvError):
+        check_env(host(step=refuse, close=lambda self: closed.append(True)))
+    assert closed == [True]

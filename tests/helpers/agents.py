@@ -1,0 +1,156 @@
+"""Small agents that the tests share, and helpers to compare their states."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.algorithms import ALGORITHMS
+from jaxrl.builder.spec import algorithm_name
+from jaxrl.distributions import Normal
+from jaxrl.models import ActorCriticOutput, actor_critic, q_network
+from jaxrl.replay.records import Records
+from jaxrl.types import Agent, Env, HostEnv, Model, StepInput
+from tests.helpers.probes import as_box
+
+SMALL_ACTOR_CRITIC = partial(actor_critic, hidden_sizes=(8,))
+SMALL_Q_NETWORK = partial(q_network, hidden_sizes=(8,))
+RECURRENT = partial(actor_critic, hidden_sizes=(16,), core="gru", core_size=16)
+
+
+def only_noise(observation_space: Any, action_space: Any) -> Model:
+    """A policy whose actions of a Box, before they are scaled, are standard normal noise, whatever it sees: ``raw_action`` of a
+    rollout is what was drawn."""
+
+    def apply(params: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
+        nothing = params + jnp.zeros((*inputs.is_first.shape, *action_space.shape))
+        return carry, ActorCriticOutput(Normal(nothing, nothing), nothing[..., 0])
+
+    return Model(lambda key, inputs: jnp.zeros(()), apply, apply, lambda batch_size: ())
+
+
+def assert_new_noise(rollouts: Sequence[Any]) -> None:
+    """Of agents of ``only_noise``: no row of any environment has the noise of another, nor has it anything to do with it."""
+    noise = np.concatenate([np.asarray(rollout.extras["raw_action"]).ravel() for rollout in rollouts])
+    assert np.unique(np.abs(noise)).size == noise.size > len(rollouts)
+
+
+class Tiny(NamedTuple):
+    """What the tests of every rule have to know of one: ``TINY`` in the rule's own ``tests/algorithms/test_NAME.py``."""
+
+    settings: dict[str, Any]
+    """Of a small agent: four environments, a network of 8 units, nothing annealed."""
+    value: Callable[[Agent, Any, StepInput], Any]
+    """(agent, learner, inputs) -> V, or Q of each action, or of one."""
+    one_gradient: tuple[str, dict[str, Any]]
+    """Environment and settings with which an iteration is one gradient, which no draw or shuffle can change."""
+    boxed: bool = False
+    """Environments with Discrete actions become such with a Box of one number."""
+
+
+@cache
+def tiny(rule: str) -> Tiny:
+    return importlib.import_module(f"tests.algorithms.test_{rule}").TINY
+
+
+def outputs_of(agent: Agent, learner: Any, inputs: StepInput) -> Any:
+    """What the model of a rule with one model gives."""
+    model = tiny(algorithm_name(agent.spec).lower()).settings["model"](agent.env.observation_space, agent.env.action_space)
+    return model.apply(learner.params, (), inputs)[1]
+
+
+def suited(rule: str, env: str | Env | HostEnv) -> Any:
+    """An environment with Discrete actions as the small agent of a rule has it."""
+    if not tiny(rule).boxed:
+        return env
+    return f"tests.helpers.probes:boxed?id={quote(env, safe='')}" if isinstance(env, str) else as_box(env)
+
+
+def gymnax_id(rule: str) -> str:
+    """Of an environment whose actions the rule takes as they are."""
+    return "CartPole-v1" if "Discrete" in ALGORITHMS[rule].actions else "Pendulum-v1"
+
+
+def small(rule: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
+    return ALGORITHMS[rule].load().make(suited(rule, env), **{**tiny(rule).settings, **settings})
+
+
+small_ppo, small_dqn = partial(small, "ppo"), partial(small, "dqn")
+
+
+RULES = tuple(ALGORITHMS)
+REPRESENTATIVES = tuple({entry.family: name for name, entry in reversed(ALGORITHMS.items())}.values())
+"""The first rule of each family."""
+
+every_rule = pytest.mark.parametrize("rule", RULES)
+every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, rule), id=rule) for rule in RULES])
+each_family = pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=() if rule in REPRESENTATIVES else pytest.mark.slow) for rule in RULES]
+)
+"""For tests of what runs a rule, rather than of the rule; ``make test-all`` has all rules."""
+
+
+@cache
+def cartpole(rule: str) -> Agent:
+    return small(rule, "CartPole-v1")
+
+
+@cache
+def jitted(agent_step: Any) -> Any:
+    """One compiled step per agent, shared by the tests."""
+    return jax.jit(agent_step)
+
+
+def run_steps(agent: Agent, state: Any, num_steps: int) -> Any:
+    """``num_steps`` iterations, one call each, of a step that is traced once: ``(state, metrics of the last)``."""
+    step, metrics = jitted(agent.step), None
+    for _ in range(num_steps):
+        state, metrics = step(state)
+    # chex.assert_max_traces would count the steps of all agents together: it tells functions apart by their source.
+    assert step._cache_size() <= 1
+    return state, metrics
+
+
+def to_numpy(tree: Any) -> Any:
+    """Arrays on the host; typed keys as their data."""
+
+    def convert(x: Any) -> np.ndarray:
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(x) if is_key else x)
+
+    return jax.tree.map(convert, tree)
+
+
+def assert_bit_equal(a: Any, b: Any) -> None:
+    jax.tree.map_with_path(
+        lambda path, x, y: np.testing.assert_array_equal(x, y, err_msg=jax.tree_util.keystr(path), strict=True),
+        to_numpy(a),
+        to_numpy(b),
+    )
+
+
+def assert_close(a: Any, b: Any, atol: float = 1e-5) -> None:
+    """Integers equal, floats within ``atol`` (relative to 1 or to the value, whichever is larger)."""
+
+    def compare(path: Any, x: np.ndarray, y: np.ndarray) -> None:
+        name = jax.tree_util.keystr(path)
+        if np.issubdtype(x.dtype, np.floating):
+            np.testing.assert_allclose(x, y, atol=atol, rtol=atol, err_msg=name)
+        else:
+            np.testing.assert_array_equal(x, y, err_msg=name)
+
+    jax.tree.map_with_path(compare, to_numpy(unpacked(a)), to_numpy(unpacked(b)))
+
+
+def unpacked(tree: Any) -> Any:
+    """With the rows of replay buffers as the leaves that they were, whose floats may be compared."""
+    is_records = lambda x: isinstance(x, Records)  # noqa: E731
+    return jax.tree.map(lambda x: x.unpack() if is_records(x) else x, tree, is_leaf=is_records)

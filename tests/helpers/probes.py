@@ -1,0 +1,215 @@
+"""Probe environments (after Andy Jones): each isolates one thing that a learning rule can get wrong, with a known answer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.envs import make_env
+from jaxrl.types import Env, HostEnv, TimeStep
+
+
+def _box(size: int = 1) -> spaces.Box:
+    return spaces.Box(-1.0, 1.0, (size,), np.float32)
+
+
+def _step(obs: Any, reward: Any, terminated: Any, truncated: Any = False) -> TimeStep:
+    return TimeStep(
+        jnp.asarray(obs, jnp.float32),
+        jnp.asarray(reward, jnp.float32),
+        jnp.asarray(terminated, bool),
+        jnp.asarray(truncated, bool),
+    )
+
+
+def constant_reward(num_actions: int = 2) -> Env:
+    """One step, reward 1: V = 1."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(jnp.zeros(1), 1.0, True)
+
+    return Env(reset, step, _box(), spaces.Discrete(num_actions), (), "tests.helpers.probes:constant_reward")
+
+
+def discounting() -> Env:
+    """Two steps, reward 1 at the second: V(first) = gamma, V(second) = 1."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state + 1, _step(jnp.ones(1), state, state >= 1)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.helpers.probes:discounting")
+
+
+def observed_value() -> Env:
+    """One step, reward equal to a random observation of ±1: V(obs) = obs."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        obs = jax.random.rademacher(key, (1,), jnp.float32)
+        return obs, obs
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(state, state[0], True)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.helpers.probes:observed_value")
+
+
+def action_choice() -> Env:
+    """One step, reward +1 for action 1 and −1 for action 0."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(jnp.zeros(1), jnp.where(action == 1, 1.0, -1.0), True)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.helpers.probes:action_choice")
+
+
+def action_by_observation() -> Env:
+    """One step, reward +1 when the action matches the sign of a random observation, else −1."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        obs = jax.random.rademacher(key, (1,), jnp.float32)
+        return obs, obs
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(state, jnp.where((action == 1) == (state[0] > 0), 1.0, -1.0), True)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.helpers.probes:action_by_observation")
+
+
+def two_choices() -> Env:
+    """One step, MultiDiscrete [2, 3]: ½ for the higher action of the first, and ½ for the highest *allowed* one of the second.
+
+    The observation's sign says whether the last action of the second is allowed; a forbidden action costs 100. At the end nothing
+    is allowed.
+    """
+
+    def observe(sign: Any, mask: Any) -> Any:
+        return {"sign": sign, "action_mask": jnp.asarray(mask, jnp.int8)}
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        sign = jax.random.rademacher(key, (1,), jnp.float32)
+        return sign, observe(sign, jnp.array([1, 1, 1, 1, 0]).at[4].set(sign[0] > 0))
+
+    def step(key: jax.Array, sign: Any, action: Any, params: Any) -> Any:
+        last = jnp.where(sign[0] > 0, 2, 1)
+        reward = 0.5 * (action[0] == 1) + 0.5 * (action[1] == last) - 100.0 * (action[1] > last)
+        return sign, TimeStep(observe(sign, jnp.zeros(5)), reward, jnp.array(True), jnp.array(False))
+
+    seen = spaces.Dict({"sign": _box(), "action_mask": spaces.MultiBinary(5)})
+    return Env(reset, step, seen, spaces.MultiDiscrete([2, 3]), (), "tests.helpers.probes:two_choices")
+
+
+def target_action() -> Env:
+    """One step with a continuous action in [0, 4]: reward −(a − 3)²."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return state, _step(jnp.zeros(1), -((action[0] - 3.0) ** 2), True)
+
+    return Env(reset, step, _box(), spaces.Box(0.0, 4.0, (1,), np.float32), (), "tests.helpers.probes:target_action")
+
+
+class Cut(NamedTuple):
+    """Parameters of the truncation probe."""
+
+    every: Any = 5
+    """Rows after which an episode is cut."""
+
+
+def truncation(every: int = 5) -> Env:
+    """Reward 1 for ever, cut every ``every`` steps: V = 1 / (1 − gamma) everywhere, whatever the cut."""
+
+    def reset(key: jax.Array, params: Cut) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros(1)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Cut) -> Any:
+        state = state + 1
+        return state, _step(jnp.zeros(1), 1.0, False, state >= params.every)
+
+    return Env(reset, step, _box(), spaces.Discrete(2), Cut(every), "tests.helpers.probes:truncation")
+
+
+def endless() -> Env:
+    """One long episode without a reward. Observations are the random number that its reset drew, and the time in 1/1024."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        obs = jnp.array([1.0, 0.0]) * jax.random.uniform(key, minval=-1.0)
+        return obs, obs
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        state = state + jnp.array([0.0, 1 / 1024])
+        return state, _step(state, 0.0, False)
+
+    return Env(reset, step, _box(2), spaces.Discrete(2), (), "tests.helpers.probes:endless")
+
+
+def as_box(env: Env | HostEnv) -> Env | HostEnv:
+    """The same with the actions of a Discrete space as equal parts of the Box [−1, 1], for rules that take no others; a single
+    action is a Box without width."""
+    if not isinstance(env.action_space, spaces.Discrete):
+        return env
+    count = int(env.action_space.n)
+    end = 0.0 if count == 1 else 1.0
+    box = spaces.Box(-end, end, (1,), np.float32)
+
+    def number(action: Any) -> Any:
+        xp = action.__array_namespace__()
+        return xp.clip((action[..., 0] + 1.0) * (0.5 * count), 0, count - 1).astype(xp.int32)
+
+    if isinstance(env, Env):
+        step = lambda key, state, action, params: env.step(key, state, number(action), params)  # noqa: E731
+        return env._replace(step=step, action_space=box)
+
+    def open_boxed(*args: Any, **kwargs: Any) -> Any:
+        envs = env.open(*args, **kwargs)
+        for name in ("step", "send"):
+            if plain := getattr(envs, name, None):
+                setattr(envs, name, lambda action, plain=plain: plain(number(action)))
+        return envs
+
+    return env._replace(open=open_boxed, action_space=box)
+
+
+def boxed(id: str) -> Env | HostEnv:
+    """``as_box`` of an environment by its id."""
+    return as_box(make_env(id))
+
+
+CUE_DELAY = 3
+
+
+def memory() -> Env:
+    """A cue of ±1 at the first step; ``CUE_DELAY`` steps later the right action earns 1 and the wrong one −1.
+
+    At the question the observation says only that it is asked, so a memoryless policy stays at a mean return of 0.
+    """
+
+    def observe(cue: Any, time: Any) -> Any:
+        return jnp.stack([jnp.where(time == 0, cue, 0.0), (time == CUE_DELAY).astype(jnp.float32)])
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        cue = jax.random.rademacher(key, (), jnp.float32)
+        time = jnp.zeros((), jnp.int32)
+        return (cue, time), observe(cue, time)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        cue, time = state
+        asked = time == CUE_DELAY
+        reward = jnp.where(asked, jnp.where((action == 1) == (cue > 0), 1.0, -1.0), 0.0)
+        return (cue, time + 1), _step(observe(cue, time + 1), reward, asked)
+
+    return Env(reset, step, _box(2), spaces.Discrete(2), (), "tests.helpers.probes:memory")

@@ -1,0 +1,175 @@
+"""Train while workers are killed, stopped and made to raise at random, and look whether every rollout is learnt from once.
+
+``python -m tests.helpers.processes.actor_chaos --faults 100`` prints what it did and exits with 1 where something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.runtime.actors.pool import ActorPool
+from jaxrl.runtime.trainers.host import HostDriver
+from jaxrl.types import Rollout
+from tests.helpers.agents import small
+from tests.helpers.gymnasium_envs import Told
+from tests.helpers.processes.actor_pools import kept, segments, workers_of
+from tests.helpers.processes.children import runs, soon
+
+LAG = 1
+PAUSE = 0.02
+"""Seconds between two iterations, which are faster than a worker starts."""
+FAULTS = ("kill", "stop", "raise", "exit")
+
+
+class Watched(ActorPool):
+    """Looks at each rollout that is learnt from."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.wrong: list[str] = []
+        self.number, self.seams = 0, 0
+        self.seen: set[bytes] = set()
+        self.last: Any = None
+        super().__init__(*args, **options)
+
+    def begin(self, policy: Any, key: Any) -> Any:
+        wait = super().begin(policy, key)
+
+        def waited() -> Any:
+            collected = wait()
+            self.look_at(collected[0])
+            return collected
+
+        return waited
+
+    def look_at(self, rollout: Rollout) -> None:
+        """It is the next one, by the parameters that it should be of; it follows the one before it, and was never seen."""
+        n, self.number = self.number, self.number + 1
+        if (rollout.version != max(0, n - LAG)).any():
+            self.wrong.append(f"rollout {n} is of versions {rollout.version.tolist()}")
+        first, last = (kept(jax.tree.map(lambda x, t=t: x[:, t], rollout.inputs)) for t in (0, -1))
+        if self.last is not None and not all(map(np.array_equal, *map(jax.tree.leaves, (first, self.last[0])))):
+            self.wrong.append(f"rollout {n} does not follow the one before it")
+        begins = np.zeros_like(rollout.valid[:, 0]) if self.last is None else self.last[1]
+        self.seams += int((~rollout.valid[:, 0] & ~begins).any(0).sum())
+        self.last = last, kept((rollout.terminated | rollout.truncated)[:, -1])
+        for env in range(rollout.valid.shape[2]):
+            draws = np.ascontiguousarray(rollout.inputs.obs[:, 1:, env, 0]).tobytes()
+            if draws in self.seen:
+                self.wrong.append(f"rollout {n} shows what was learnt from before, in environment {env}")
+            self.seen.add(draws)
+
+
+class Report(NamedTuple):
+    """What happened."""
+
+    faults: int
+    restarts: list[int]
+    iterations: int
+    seams: int
+    """Rows that count for nothing where no episode had ended: one for each environment of a worker that was replaced."""
+    seconds: float
+    reward: float
+    """Of a row in the last iterations, of at most 1."""
+    wrong: list[str]
+
+
+class Disturber(threading.Thread):
+    """Makes one worker after the other fail, some of them two at once, each when those before were noticed."""
+
+    def __init__(self, pool: ActorPool, mark: Path, faults: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.pool, self.mark, self.left, self.rng = pool, mark, faults, random.Random(seed)
+        self.done: list[str] = []
+
+    def run(self) -> None:
+        workers = range(len(self.pool.members))
+        while self.left:
+            number = 1 if self.left == 1 or self.rng.random() < 0.8 else 2
+            chosen, before = self.rng.sample(workers, number), self.pool.restarts
+            time.sleep(self.rng.uniform(0.0, 0.3))
+            for worker in chosen:
+                self.disturb(worker, self.rng.choice(FAULTS))
+            expected = [each + (worker in chosen) for worker, each in enumerate(before)]
+            while self.pool.restarts != expected and self.pool.dispatcher.error is None:
+                time.sleep(0.01)
+            self.left -= number
+            if self.rng.random() < 0.8:  # the others come while a new one is still importing, or compiling
+                soon(lambda: all(member.warm for member in self.pool.members), 120)
+                time.sleep(self.rng.uniform(0.0, 0.3))
+
+    def disturb(self, worker: int, how: str) -> None:
+        member = self.pool.members[worker]
+        if not member.ready and how in ("raise", "exit"):
+            how = "kill"  # it would do so only later
+        pid = member.child.process.pid
+        self.done.append(how)
+        if how in ("kill", "stop"):
+            os.kill(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+        else:
+            Told.tell(self.mark, pid, how)
+
+
+def train(faults: int, seed: int = 0) -> Report:
+    """Through so many faults, and a while beyond."""
+    children, names, start, notes = set(workers_of(os.getpid())), segments(), time.monotonic(), list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        mark = Path(folder) / "order"
+        agent = small("impala", f"gymnasium:tests.helpers.gymnasium_envs:Told?mark={mark}", learning_rate=0.01)
+        options = {"num_workers": 2, "max_restarts": faults, "note": notes.append}
+        driver = HostDriver(agent, [seed], partial(Watched, **options), lag=LAG)
+        states = driver.init()
+        pool: Any = driver.learner.sampler  # type: ignore[union-attr]
+        disturber = Disturber(pool, mark, faults, seed)
+        disturber.start()
+        beyond, iterations = 0, 0
+        while beyond < 200 and driver.failure is None:
+            states, metrics, _ = driver.iterate(states, 1)
+            iterations += 1
+            beyond += not disturber.is_alive()
+            time.sleep(0 if beyond else PAUSE)
+        played, wrong, restarts = metrics["charts/episodic_return"], list(pool.wrong), pool.restarts
+        driver.close()
+        wrong += [] if driver.failure is None else [f"the pool gave up: {driver.failure}"]
+        wrong += [f"left behind: {path.name}" for path in Path(folder).iterdir()]
+    if iterations != pool.number or states.learner.version.tolist() != [iterations]:
+        wrong.append(f"{iterations} iterations learnt {states.learner.version.tolist()} times from {pool.number} rollouts")
+    told = [line for line in notes if "; replaced (restart " in line]
+    if not len(told) == sum(restarts) == faults == len(disturber.done):
+        wrong.append(f"{faults} faults, {len(disturber.done)} of them made, {sum(restarts)} restarts, {len(told)} told of")
+    if not soon(lambda: not [pid for pid in workers_of(os.getpid()) if runs(pid) and pid not in children]):
+        wrong.append("processes are left")
+    if more := segments() - names:
+        wrong.append(f"segments are left: {more}")
+    reward = float(played.sum.sum() / max(played.count.sum(), 1)) / 5
+    return Report(faults, restarts, iterations, pool.seams, time.monotonic() - start, reward, wrong)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--faults", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    report = train(args.faults, args.seed)
+    print(
+        f"{report.faults} faults in {report.seconds:.0f} s: restarts {report.restarts}, {report.iterations} iterations, "
+        f"{report.seams} rows that count for nothing, reward {report.reward:.2f} of 1"
+    )
+    print("\n".join(report.wrong) or "every rollout was learnt from once, in order; nothing is left")
+    return bool(report.wrong) or report.reward < 0.9
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Pools of actors as their tests open them, and what is looked at from outside: processes, what is said of them, and segments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.runtime.actors.pool import ActorPool
+from jaxrl.types import Agent, Policy
+from tests.helpers.processes.children import runs, soon
+
+SEGMENTS = Path("/dev/shm")
+
+
+def pids(pool: ActorPool) -> list[int]:
+    return [member.child.process.pid for member in pool.members]
+
+
+def workers_of(pid: int) -> list[int]:
+    """The processes that another process has started, by any of its threads."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def segments() -> set[str]:
+    """Shared memory with a name."""
+    return {path.name for path in SEGMENTS.iterdir()} if SEGMENTS.is_dir() else set()
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """No process, and no segment that was not there before."""
+    children, names = set(workers_of(os.getpid())), segments()
+    yield
+    assert soon(lambda: not [pid for pid in workers_of(os.getpid()) if runs(pid) and pid not in children])
+    assert soon(lambda: segments() <= names)  # others of this machine come and go
+
+
+@contextlib.contextmanager
+def opened(agent: Agent, seeds: Sequence[int], num_workers: int = 2, **options: Any) -> Iterator[tuple[ActorPool, list[str]]]:
+    """A pool, and what it says; nothing is left of it."""
+    notes: list[str] = []
+    with nothing_left():
+        pool = ActorPool(agent, seeds, num_workers=num_workers, **{"note": notes.append, **options})
+        try:
+            yield pool, notes
+        finally:
+            pool.close()
+
+
+def policies(agent: Agent, seeds: Sequence[int]) -> Callable[[int], Policy]:
+    """The n-th parameters of each seed, of version n; n may be one number for each seed."""
+    make = jax.jit(jax.vmap(lambda key: agent.algorithm.policy(agent.init(key).learner)))
+
+    def policy(n: Any) -> Policy:
+        version = np.broadcast_to(np.int32(n), len(seeds))
+        keys = jax.vmap(jax.random.key)(np.asarray(seeds) + 1000 * version)
+        return make(keys)._replace(version=version)
+
+    return policy
+
+
+def keys(seeds: Sequence[int], iteration: int) -> Any:
+    """Of a rollout, [num_seeds]."""
+    return jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), iteration))(np.asarray(seeds))
+
+
+def kept(tree: Any) -> Any:
+    """A copy, which holds nothing of the original's memory."""
+    is_key: Callable[[Any], bool] = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return jax.tree.map(lambda x: np.array(jax.random.key_data(x) if is_key(x) else x), tree)

@@ -1,0 +1,116 @@
+"""What one agent collects and learns on 1, 2 and 4 devices.
+
+``JAX_NUM_CPU_DEVICES=4 python -m tests.helpers.processes.several_devices RULE FILE``:
+``FILE`` (.npz) gets, under ``DEVICES/WHAT``, the rollouts of three iterations, then parameters and gradient norm.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.agent import bind
+from jaxrl.metrics import to_floats
+from jaxrl.parallel import data_parallel
+from jaxrl.replay import Draw, Replay
+from jaxrl.replay.uniform import uniform_replay
+from jaxrl.rollout.collect import example_rollout
+from jaxrl.types import Agent, Rollout
+from tests.helpers.agents import small, to_numpy
+
+DEVICES, ITERATIONS = (1, 2, 4), 3
+STARTS = ("carry", "env_id", "version")
+"""Fields of a rollout that are [B]; the others are [T, B]."""
+
+
+def whole_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: int, after: int) -> Replay:
+    """A replay whose draws are no matter of chance: each batch is all rows, of which those count that a draw could give."""
+    uniform = uniform_replay(capacity, num_envs, rows_per_add, before=before, after=after)
+
+    def draw(state: Any, key: Any, batch_size: int) -> Draw:
+        length, envs = state.valid.shape
+        row, env = jnp.divmod(jnp.arange(batch_size, dtype=jnp.int32) % (length * envs), envs)
+        age = (state.position - 1 - row) % length
+        drawable = (after <= age) & (age < state.size - before)
+        return Draw(row, env, jnp.ones(batch_size), state.valid[row, env] & drawable)
+
+    return uniform._replace(draw=draw)
+
+
+BUFFER = 240
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {"num_minibatches": 1},
+    "dqn": {"replay": whole_replay, "buffer_size": BUFFER, "batch_size": BUFFER, "replay_ratio": BUFFER / 4},
+}
+"""With these nothing is drawn to learn from: every gradient is of all that there is. DQN makes two updates an iteration."""
+
+
+class Kept(NamedTuple):
+    """The statistics of a rule, and the last rollout."""
+
+    own: Any
+    rows: dict[str, Any]
+    starts: dict[str, Any]
+
+    @property
+    def env_axes(self) -> dict[str, int]:
+        return {"rows": 1, "starts": 0}
+
+
+def keeping(agent: Agent) -> Agent:
+    """The agent with the last rollout in its state, each environment's part with the device that has it."""
+    rule = agent.algorithm
+
+    def keep(learner: Any, rollout: Rollout) -> Any:
+        rows = rollout._asdict()
+        starts = {name: rows.pop(name) for name in STARTS}
+        return learner._replace(statistics=Kept(learner.statistics, rows, starts))
+
+    def own(learner: Any) -> Any:
+        return learner._replace(statistics=learner.statistics.own)
+
+    def init(key: Any, hyperparams: Any) -> Any:
+        learner = rule.init(key, hyperparams)
+        return keep(learner, example_rollout(rule, agent.env, rule.policy(learner), agent.num_envs, agent.rollout_length))
+
+    def observe(learner: Any, rollout: Rollout) -> Any:
+        return keep(rule.observe(own(learner), rollout), rollout)
+
+    def update(learner: Any, rollout: Rollout) -> Any:
+        learner, metrics = rule.update(own(learner), rollout)
+        return keep(learner, rollout), metrics
+
+    functions = {"init": init, "policy": lambda learner: rule.policy(own(learner)), "observe": observe, "update": update}
+    sizes = {"num_envs": agent.num_envs, "rollout_length": agent.rollout_length}
+    return bind(rule._replace(**functions), agent.env, **sizes, hyperparams=agent.hyperparams, axis_name=agent.axis_name)
+
+
+def on_devices(rule: str, number: int) -> dict[str, np.ndarray]:
+    """Rollouts, parameters and gradient norm, by name; on one device of the agent as it is."""
+    make = partial(small, rule, "CartPole-v1", **SETTINGS[rule])
+    agent = keeping(make()) if number == 1 else data_parallel(keeping(make(axis_name="data")), number)
+    state, step, found = agent.init(jax.random.key(0)), jax.jit(agent.step), {}
+    for iteration in range(ITERATIONS):
+        state, metrics = step(state)
+        assert len(state.actor.done.sharding.device_set) == number
+        kept = state.learner.statistics
+        for path, leaf in jax.tree.leaves_with_path(to_numpy({**kept.rows, **kept.starts})):
+            found[f"rollout {iteration}{jax.tree_util.keystr(path)}"] = leaf
+    for path, leaf in jax.tree.leaves_with_path(to_numpy(state.learner.params)):
+        found[f"params{jax.tree_util.keystr(path)}"] = leaf
+    found["norm"] = np.float32(to_floats({"norm": metrics["losses/grad_norm"]})["norm"])
+    return found
+
+
+def main(rule: str, path: str) -> None:
+    found = {f"{number}/{name}": x for number in DEVICES for name, x in on_devices(rule, number).items()}
+    np.savez(path, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

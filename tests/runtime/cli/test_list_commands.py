@@ -1,0 +1,347 @@
+"""``jaxrl envs``, ``algos`` and ``presets``: what is listed is what the library has, and presets are what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import pytest
+
+import jaxrl
+from benchmarks.experiments import EXPERIMENTS
+from jaxrl.algorithms.presets import PRESETS, Score, interval_text
+from jaxrl.builder.components import own_network
+from jaxrl.envs.wrappers import WRAPPERS, usage
+from jaxrl.rollout.collect import example_rollout
+from jaxrl.runtime.cli.commands import envs as envs_command
+from jaxrl.runtime.cli.commands.train import ALGORITHMS, RunOptions, parse
+from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.console import tables
+from tests.helpers.agents import gymnax_id
+from tests.helpers.paths import ROOT
+
+
+def output(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(list(args)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+# -------------------------------------------------------------------------------------------------------------------------- envs
+
+
+def test_envs_of_few_are_described(capsys: pytest.CaptureFixture[str]) -> None:
+    heading, *rows, empty, total = output(capsys, "envs", "CARTPOLE-v", "--backend", "gymnax").splitlines()
+    assert heading.split("  ")[0] == "id" and empty == "" and total == "1 environment: 1 of gymnax"
+    assert [part.strip() for part in rows[0].split("  ") if part] == ["CartPole-v1", "Box(4) float32", "Discrete(2)", "500"]
+
+
+def test_envs_of_several_backends(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "envs", "pendulum-v1")
+    assert "Pendulum-v1 " in out and "envpool:Pendulum-v1" in out and "Box(1) float32 [-2, 2]" in out
+    assert out.splitlines()[-1] == "3 environments: 1 of gymnax, 1 of envpool, 1 of gymnasium"
+    assert "4 environments: 1 of gymnax, 2 of envpool, 1 of gymnasium" in output(capsys, "envs", "PENDULUM-v*")
+    assert "envpool:Pendulum-v1" in output(capsys, "envs", "*endulum-v1", "--backend", "envpool")
+
+
+def test_all_envs_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envs_command, "describe", lambda env_id: (env_id, "", "", ""))
+    lines = output(capsys, "envs", "--all").splitlines()
+    names = {line.strip() for line in lines}
+    every = {env_id.removeprefix("gymnax:") for env_id in jaxrl.list_envs()}
+    assert every <= names and f"{len(every):,} environments: " in lines[-1] and "jaxrl envs CartPole" in lines[-1]
+
+
+def test_without_a_filter_families_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    families, total, _ = output(capsys, "envs").split("\n\n", 2)
+    heading, *rows = families.splitlines()
+    assert heading.split("  ")[0] == "backend" and len(rows) < 40
+    cells = [[part for part in row.split("  ") if part] for row in rows]
+    every = [env_id.removeprefix("gymnax:") for env_id in jaxrl.list_envs()]
+    assert sum(int(number.replace(",", "")) for _, _, number, _ in cells) == len(every)
+    assert f"{len(every):,} environments: " in total and "--all" in total
+    assert all(set(such.strip().split(", ")) <= set(every) for *_, such in cells)
+    for backend, family, number, such in cells[:2] + [row for row in cells if row[1].strip() == "atari"]:
+        lines = output(capsys, "envs", family.strip().upper()).splitlines()
+        assert lines[-1].startswith(f"{number.strip()} environment") and f"of {backend.strip()}" in lines[-1]
+        assert any(line.startswith(such.split(",")[0].strip()) for line in lines)
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "envpool:Pong-v5"])
+def test_envs_are_described_as_they_are_built(env_id: str) -> None:
+    env = jaxrl.make_env(env_id)
+    named, observation, action, limit = envs_command.describe(env_id)
+    assert named == env_id
+    shape = ", ".join(map(str, env.observation_space.shape or ()))
+    assert observation.startswith(f"Box({shape}) {env.observation_space.dtype}")
+    assert limit == {"Pendulum-v1": "200", "envpool:Pong-v5": "27,000"}[env_id]
+    assert action == {"Pendulum-v1": "Box(1) float32 [-2, 2]", "envpool:Pong-v5": "Discrete(6)"}[env_id]
+    assert observation.endswith({"Pendulum-v1": " float32", "envpool:Pong-v5": " uint8 [0, 255]"}[env_id])
+
+
+def test_wrappers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    *_, table, how = output(capsys, "envs").split("\n\n")
+    rows = dict(re.split("  +", row, maxsplit=1) for row in table.splitlines()[1:])
+    assert set(rows) == {usage(name) for name in WRAPPERS} and all(text.endswith(".") for text in rows.values())
+    assert rows["time_limit(max_steps)"].startswith("Episodes are truncated after max_steps steps") and "|frame_stack(4)" in how
+
+
+def test_one_environment_is_shown_by_its_whole_id(capsys: pytest.CaptureFixture[str]) -> None:
+    heading, row = output(capsys, "envs", "CartPole-v1|select_observation(0,2)|action_repeat(2)").splitlines()
+    assert re.split("  +", row) == [
+        "CartPole-v1|select_observation(0,2)|action_repeat(2)",
+        "Box(2) float32",
+        "Discrete(2)",
+        "500 inside",
+    ]
+    assert heading.split()[0] == "id"
+    assert envs_command.describe("CartPole-v1|sticky_actions|time_limit(9)")[3] == "9"
+    assert envs_command.describe("CartPole-v1?max_steps_in_episode=70|sticky_actions")[3] == "70"
+
+
+def test_limits_that_terminate_are_said() -> None:
+    assert envs_command.describe("DiscountingChain-bsuite")[3] == "100, then it has ended"
+    assert envs_command.describe("MountainCar-v0")[3] == "200"
+
+
+def test_envs_that_cannot_be_built_say_why() -> None:
+    named, why, *_ = envs_command.describe("tests.helpers.probes:no_such_probe")
+    assert named == "tests.helpers.probes:no_such_probe" and why.startswith(
+        "cannot be built: module tests.helpers.probes has no function"
+    )
+
+
+def test_an_extra_that_is_not_installed_is_no_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "brax", None)
+    assert re.search(r'More still: pip install "jaxrl\[brax\]"', output(capsys, "envs"))
+    assert main(["envs", "--backend", "brax"]) == 2
+
+
+def test_a_broken_backend_does_not_hide_the_other(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    assert main(["envs", "CartPole"]) == 0
+    out, err = capsys.readouterr()
+    assert "1 of gymnax" in out and err.count("\n") == 1 and "envpool" in err and "jaxrl doctor" in err
+    assert main(["envs", "--backend", "envpool"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["envs", "--backend", "envpol"], "unknown backend 'envpol'. Did you mean 'envpool'?"),
+        (["envs", "CartPool-v1"], "no environment matches 'CartPool-v1'. Did you mean 'CartPole-v1'?"),
+        (["envs", "CartPole-v1|time_limt(9)"], "unknown wrapper 'time_limt'. Did you mean 'time_limit'?"),
+        (["algos", "pppo"], "unknown algorithm 'pppo'. Did you mean 'ppo'?"),
+        (["presets", "ppo-cartpol"], "unknown preset 'ppo-cartpol'. Did you mean 'ppo-cartpole'?"),
+        (["train", "ppo", "--preset", "ppo-cartpol"], "Did you mean 'ppo-cartpole'?"),
+        (["train", "dqn", "--preset", "ppo-cartpole"], "is one of ppo: jaxrl train ppo --preset ppo-cartpole"),
+    ],
+)
+def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and words in err
+
+
+# ------------------------------------------------------------------------------------------------------------------------- algos
+
+
+def test_algos_are_those_that_train(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "algos")
+    for name, entry in ALGORITHMS.items():
+        row = next(line for line in out.splitlines() if line.startswith(f"{name} "))
+        assert all(part in row for part in (entry.line, entry.takes, entry.family, str(entry.paper), entry.builder))
+        assert (ROOT / row.split()[-1]).is_file()
+    assert "Schulman et al. 2017" in out and "Mnih et al. 2015" in out
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "algos", name)
+    shown = {line.split()[0]: line for line in out.splitlines() if line}
+    own = getattr(jaxrl, f"make_{name}")(gymnax_id(name)).spec["settings"]
+    for setting, default in own.items():
+        assert shown[setting].split()[1] == str(default), setting
+    assert "a finite number >= 0" in shown["learning_rate"] and "Adam's step size;" in shown["learning_rate"]
+    network = own_network(ALGORITHMS[name])
+    assert all(len(shown[argument].split()) > 3 for argument in list(inspect.signature(network).parameters)[2:])
+    assert f"jaxrl train {name} --env ENV" in out and f"jaxrl.make_{name}(env, *, model=None" in out
+
+
+# ----------------------------------------------------------------------------------------------------------------------- presets
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        ((498.44, 495.06, 500.0), "498.4 [495.1, 500.0]"),
+        ((-164.57, -174.2, -9.0), "-164.6 [-174.2, -9.0]"),
+        ((0.968, 0.951, 1.0), "0.97 [0.95, 1.00]"),
+        ((9.874, 9.5, 10.25), "9.87 [9.50, 10.25]"),
+    ],
+)
+def test_small_returns_have_two_decimals(score: tuple[float, float, float], expected: str) -> None:
+    assert interval_text(*score) == str(Score(*score, 1, "")) == expected
+
+
+MEASURED = [name for name, preset in PRESETS.items() if preset.score]
+PUBLISHED = [name for name in PRESETS if name not in MEASURED]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_presets_are_what_was_measured(name: str) -> None:
+    preset = PRESETS[name]
+    assert preset.score and preset.threshold is not None
+    measured = json.loads((ROOT / preset.source).read_text())
+    expected = interval_text(measured["mean"], *measured["interval"])
+    assert (str(preset.score), preset.score.train_seconds) == (expected, round(measured["train_seconds"])), (
+        f"{preset.source} holds another measurement: copy it to jaxrl/algorithms/presets.py"
+    )
+    assert measured["experiment"]["episodes"] == 128 and len(measured["scores"]) == preset.num_seeds
+    assert measured["hardware"]["cpu"] in preset.score.hardware and str(measured["hardware"]["cores"]) in preset.score.hardware
+    assert EXPERIMENTS[name].settings is preset.settings and EXPERIMENTS[name].total_steps == preset.total_steps
+    assert measured["spec"]["env"] == preset.env == EXPERIMENTS[name].env
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their command is whole, and builds an agent that trains: on shapes alone."""
+    preset = PRESETS[name]
+    first, said, command = output(capsys, "presets", name).splitlines()
+    assert said == f"# not measured here; settings of {preset.published}" and preset.published and "1 seed of" in first
+    assert f"{name} (not measured)" in " ".join(output(capsys, "algos", preset.algorithm).split())
+    assert name not in EXPERIMENTS and not (ROOT / preset.source).exists()
+    options, settings = parse(preset.algorithm, shlex.split(command)[3:])
+    assert parse(preset.algorithm, ["--preset", name]) == (dataclasses.replace(options, preset=name), settings)
+    assert {setting: settings[setting] for setting in preset.settings} == preset.settings
+    agent = ALGORITHMS[preset.algorithm].load().make(preset.env, **settings)
+
+    def once(key: Any) -> Any:
+        learner, rule = agent.init(key).learner, agent.algorithm
+        rollout = example_rollout(rule, agent.env, rule.policy(learner), agent.num_envs, agent.rollout_length)
+        return rule.update(learner, rollout)[0].version
+
+    assert jax.eval_shape(once, jax.eval_shape(lambda: jax.random.key(0))).shape == ()
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flag by flag and by --preset: the same, and every setting of the measurement, so that no default has moved since."""
+    preset = PRESETS[name]
+    *comments, command = output(capsys, "presets", name).splitlines()
+    assert len(comments) == 3 and all(line.startswith("# ") for line in comments) and preset.result in comments[1]
+    jaxrl_, train, algorithm, *flags = shlex.split(command)
+    assert (jaxrl_, train, algorithm) == ("jaxrl", "train", preset.algorithm)
+    options, settings = parse(algorithm, flags)
+    measured = json.loads((ROOT / preset.source).read_text())["spec"]
+    spec = getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings).spec
+    length = {"total_steps": measured["settings"]["total_steps"]}  # of the run that measured, in older files
+    assert spec["settings"] | length == measured["settings"] and spec["parts"]["model"] == measured["parts"]["model"]
+    expected = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps)
+    assert options == expected
+    assert parse(algorithm, ["--preset", name]) == (dataclasses.replace(expected, preset=name), settings)
+
+
+def test_flags_win_over_a_preset() -> None:
+    args = ["--preset", "ppo-pendulum", "--gamma", "0.9", "--seeds", "2", "--no-normalize-rewards", "--env", "x"]
+    options, settings = parse("ppo", args)
+    assert (options.env, options.seeds, options.total_steps) == ("x", "2", 2_000_000)
+    assert (settings["gamma"], settings["normalize_rewards"], settings["num_envs"]) == (0.9, False, 32)
+    assert settings["anneal"] is True
+    assert parse("ppo", ["--preset=ppo-pendulum", "--total-steps", "64", "--no-anneal"])[1]["anneal"] is False
+
+
+def test_a_preset_may_name_its_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"core": "gru", "hidden_sizes": [32], "use_previous": False}
+    preset = PRESETS["ppo-cartpole"]._replace(name="x", env="CartPole-v1|select_observation(0,2)", settings={"model": model})
+    monkeypatch.setitem(PRESETS, "x", preset)
+    *_, command = output(capsys, "presets", "x").splitlines()
+    assert "--model core=gru hidden_sizes=32, use_previous=False" in command and f"--env '{preset.env}'" in command
+    options, settings = parse("ppo", shlex.split(command)[3:])
+    agents = [
+        jaxrl.make_ppo(options.env, **given)
+        for given in (settings, parse("ppo", ["--preset", "x"])[1], {"model": {**model, "core": "gru"}})
+    ]
+    assert agents[0].spec == agents[1].spec == agents[2].spec and options.env == preset.env
+    assert parse("ppo", ["--preset", "x", "--model", "core=lstm"])[1]["model"] == {"core": "lstm"}
+    assert "model" not in parse("ppo", ["--preset", "x", "--model"])[1]  # of no arguments: the default
+
+
+@pytest.mark.parametrize(
+    "flags, words", [(["gru"], "'gru' must be NAME=VALUE, as in core=gru"), (["a=1", "a=2"], "a is given twice")]
+)
+def test_arguments_of_a_network_are_names_and_values(flags: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse("ppo", ["--env", "CartPole-v1", "--model", *flags])
+
+
+def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "presets")
+    for name, preset in PRESETS.items():
+        row = next(line for line in out.splitlines() if line.startswith(f"{name} "))
+        assert preset.result in row and preset.env in row and f"{preset.total_steps / 1e6:g}M" in row
+
+
+# ------------------------------------------------------------------------------------------------------------------------ screen
+
+
+def test_lists_import_no_jax() -> None:
+    """What they list first is wanted at once."""
+    for args in (["algos"], ["presets"], ["presets", "ppo-cartpole"]):
+        code = f"import sys; from jaxrl.runtime.cli.main import main; sys.exit(main({args}) or 'jax' in sys.modules)"
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), args
+
+
+@pytest.mark.parametrize("command", ["envs", "algos", "presets"])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([command, "--help"])
+    assert exit_.value.code == 0 and f"usage: jaxrl {command}" in capsys.readouterr().out
+
+
+def test_tables_fold_on_a_terminal_and_never_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("the_first", "[0, 1] " * 20), ("the_second_name", "short")]
+    tables.show_table(("name", "what"), rows)
+    piped = capsys.readouterr().out
+    assert [line.split()[0] for line in piped.splitlines()] == ["name", "the_first", "the_second_name"]
+    assert piped == tables.plain_table(("name", "what"), rows) and piped.splitlines()[1].count("[0, 1]") == 20
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    tables.show_table(("name", "what"), rows)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert shown.count("[0, 1]") == 20 and max(map(len, shown.splitlines())) == 60 and "the_second_name" in shown
+
+
+def test_help_folds_paragraphs_and_last_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = (
+        "A paragraph that was written\nin lines of another width than those of this terminal.\n\ntry:\n"
+        "  jaxrl one    what it does, in more words than fit\n"
+        "  jaxrl two --flag with --many --words --that --are --copied\n"
+        "╭─ a frame, which has been folded already ─╮\n"
+    )
+    assert tables.folded(text) == (
+        "A paragraph that was written in lines of\nanother width than those of this\nterminal.\n\ntry:\n"
+        "  jaxrl one    what it does, in more\n               words than fit\n"
+        "  jaxrl two --flag with --many --words --that --are --copied\n"
+        "╭─ a frame, which has been folded already ─╮\n"
+    )
+    monkeypatch.setenv("COLUMNS", "300")
+    assert max(map(len, tables.folded("word " * 100).splitlines())) == tables.MAX_WIDTH - 1

@@ -1,0 +1,693 @@
+"""Runs that end before their end, and go on: bits, logs, checkpoints, locks, and what must not go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.algorithms.dqn import transitions
+from jaxrl.replay.uniform import uniform_replay
+from jaxrl.runtime.checkpoint import saver as saving
+from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
+from jaxrl.runtime.checkpoint.restore import read_info
+from jaxrl.runtime.checkpoint.store import PendingSave
+from jaxrl.runtime.logs.run_folder import RunFolder
+from jaxrl.runtime.run import RunDiverged, RunInterrupted, resume, run
+from jaxrl.runtime.system import devices
+from jaxrl.runtime.trainers.fused import FusedDriver
+from jaxrl.runtime.trainers.host import HostDriver
+from jaxrl.runtime.training_loop.session import Chunk
+from jaxrl.types import Agent
+from tests.helpers import probes
+from tests.helpers.agents import assert_bit_equal, cartpole, each_family, small_dqn, small_ppo
+from tests.helpers.hosted import hosted
+from tests.helpers.processes.chaos import TIMES, progress
+from tests.helpers.written_runs import make_older
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing catches it, nothing is finished."""
+
+
+def at(iteration: int, do: Callable[[], Any]) -> Callable[[Chunk], None]:
+    """``on_chunk`` that does something once the run has come to an iteration."""
+
+    def on_chunk(chunk: Chunk) -> None:
+        if chunk.iteration == iteration:
+            do()
+
+    return on_chunk
+
+
+def kill() -> None:
+    raise Killed
+
+
+def train(agent: Agent, out: Path | None, total_steps: int = 32 * 12, **settings: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """Chunks of two iterations, evaluated every four; a checkpoint after each chunk that the background has time for."""
+    given = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
+    return run(agent, total_steps, out=out, **{**given, "checkpoint_every": 1e-6, **settings})
+
+
+def assert_same_history(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for key in a:
+        if key not in TIMES:
+            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any, dict[str, np.ndarray]]]:
+    """A run of each rule that nothing disturbed, made once."""
+    made: dict[str, Any] = {}
+
+    def get(rule: str) -> Any:
+        if rule not in made:
+            folder = tmp_path_factory.mktemp(rule) / "whole"
+            made[rule] = (folder, *train(cartpole(rule), folder, rows(rule)))
+        return made[rule]
+
+    return get
+
+
+def rows(rule: str) -> int:
+    """Twelve iterations, the warm-up included."""
+    return cartpole(rule).steps_per_iteration * (12 + cartpole(rule).algorithm.warmup_iterations)
+
+
+# ------------------------------------------------------------------------------------------------------------------- bit by bit
+
+
+@each_family
+def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path, whole: Any) -> None:
+    folder, states, history = whole(rule)
+    agent, out = cartpole(rule), tmp_path / "run"
+    offset = agent.algorithm.warmup_iterations
+    for iteration in (4, 10):
+        with pytest.raises(Killed):
+            train(agent, out, rows(rule), on_chunk=at(offset + iteration, kill))
+    resumed_states, resumed_history = train(agent, out, rows(rule))
+    assert_bit_equal(resumed_states, states)
+    assert_same_history(resumed_history, history)
+    assert progress(out) == progress(folder)
+    np.testing.assert_array_equal(history["env_steps"][0], states.warmup_rows)
+    assert (np.diff(resumed_history["seconds"]) > 0).all()
+
+
+def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: Any) -> None:
+    folder, states, _ = whole("ppo")
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(4, kill), checkpoint_every=0)
+    assert len(progress(tmp_path)) == 4 and not (tmp_path / "checkpoints").exists()
+    again, _ = train(cartpole("ppo"), tmp_path)
+    assert_bit_equal(again, states)
+    assert progress(tmp_path) == progress(folder)
+
+
+def test_without_a_checkpoint_it_begins_from_the_same_run_again(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, learnt, _ = whole("ppo")
+    ask: dict[str, Any] = {"init_which": "last", "checkpoint_every": 0}
+    tuned, _ = train(cartpole("ppo"), tmp_path / "tuned", 32 * 6, init_from=folder, **ask)
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path / "run", 32 * 6, init_from=folder.name, on_chunk=at(4, kill), **ask)
+    monkeypatch.chdir(tmp_path)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["init_from"] == {"folder": str(folder), "which": "last"} and not (tmp_path / "run" / "checkpoints").exists()
+    again, _ = resume("run", quiet=True)
+    assert_bit_equal(again, tuned)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["init_from"] == config["init_from"]
+
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    for folder_of_it, error, message in (
+        (
+            str(tmp_path / "gone"),
+            FileNotFoundError,
+            "began with init_from='.*gone', which is gone: put it back, or call jaxrl.run",
+        ),
+        (None, ValueError, "began with states that only its script knows: call jaxrl.run as before, with init_from=…"),
+        (3, ValueError, r"config.json in 'run' is not what a run writes: its 'init_from' is \{'folder': 3"),
+    ):
+        config["init_from"]["folder"] = folder_of_it
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+        with pytest.raises(error, match=message):
+            resume("run", quiet=True)
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path / "run", 32 * 6, init_from=learnt, on_chunk=at(4, kill), **ask)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["init_from"]["folder"] is None
+
+
+def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, states, _ = whole("ppo")
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(8, kill))
+    resumed, _ = resume(tmp_path)
+    assert_bit_equal(resumed, states)
+    assert progress(tmp_path) == progress(folder)
+    out = capsys.readouterr().out
+    assert "resumed at step " in out and "done at step 384 of 384" in out
+
+
+def test_a_folder_of_an_older_version_goes_on(whole: Any, tmp_path: Path) -> None:
+    """Its config knows nothing of ``eval_explore``: evaluations were greedy."""
+    folder, states, _ = whole("ppo")
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(8, kill))
+    for step in (tmp_path / "checkpoints").glob("[0-9]*"):
+        make_older(step)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["run"]["eval_explore"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    resumed, _ = resume(tmp_path, quiet=True)
+    assert_bit_equal(resumed, states)
+    assert progress(tmp_path) == progress(folder)
+    assert json.loads((tmp_path / "config.json").read_text())["run"]["eval_explore"] is False
+
+
+def test_a_finished_run_is_only_read(whole: Any, tmp_path: Path) -> None:
+    folder, states, history = whole("ppo")
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    records = copy / "records.jsonl"
+    records.write_text(records.read_text().replace('"rows": ', '"total_steps": '))  # as version 0.1.0 called it
+    again, history_again = train(cartpole("ppo"), copy)
+    assert_bit_equal(again, states)
+    assert_same_history(history_again, history)
+    assert progress(copy) == progress(folder)
+
+
+def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
+    folder, states, _ = whole("ppo")
+    train(cartpole("ppo"), tmp_path, 32 * 8)
+    longer, _ = train(cartpole("ppo"), tmp_path, 32 * 12)
+    assert_bit_equal(longer, states)
+    assert progress(tmp_path) == progress(folder)
+    with pytest.raises(FileExistsError, match=r"holds another run: run.total_steps is 384 there and 256 here"):
+        train(cartpole("ppo"), tmp_path, 32 * 8)
+
+
+@pytest.mark.parametrize("kind", ["fused", "host"])
+def test_an_annealed_run_is_made_longer(kind: str, tmp_path: Path) -> None:
+    """Its rate follows the length of the run, not that of the agent; where it is killed on the way makes no difference."""
+    env = probes.truncation(5)
+    settings: dict[str, Any] = {"anneal": True, "num_epochs": 1, "num_minibatches": 1, "normalize_observations": True}
+    agent = small_ppo(hosted(env) if kind == "host" else env, **settings, total_steps=64)
+    one = {"chunk_iterations": 1, "eval_every": 0}
+    _, history = train(agent, tmp_path, 32 * 4, **one)
+    np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 * (1 - np.arange(1, 4) / 4), rtol=1e-5)
+    with pytest.raises(Killed):
+        train(agent, tmp_path, 32 * 8, on_chunk=at(5, kill), checkpoint_every=0, **one)
+    other = small_ppo(hosted(env) if kind == "host" else env, **settings, total_steps=1000)  # neither is the run's
+    states, history = train(other, tmp_path, 32 * 8, **one)
+    longer = 1e-3 * (1 - np.arange(1, 8) / np.array([4, 4, 4, 8, 8, 8, 8]))
+    np.testing.assert_allclose(history["charts/learning_rate"][:, 1], longer, rtol=1e-5)
+    assert np.all(np.asarray(states.learner.hyperparams.total_steps) == 32 * 8)
+    assert json.loads((tmp_path / "config.json").read_text())["run"]["total_steps"] == 32 * 8
+    _, history = train(agent, None, 32 * 4, hyperparams={"total_steps": 320}, **one)
+    np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 * (1 - np.arange(1, 4) / 10), rtol=1e-5)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, states, _ = whole("ppo")
+    monkeypatch.setattr(saving, "SHARE", 1e9)
+
+    def wait_for_the_background(chunk: Chunk) -> None:
+        time.sleep(0.3)
+        at(10, kill)(chunk)
+
+    with pytest.raises(Killed):
+        train(cartpole("ppo"), tmp_path, on_chunk=wait_for_the_background)
+    saved = steps(tmp_path / "checkpoints")
+    assert len(saved) >= 2
+    manifest = tmp_path / "checkpoints" / str(saved[-1]) / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    with pytest.warns(CheckpointWarning, match=f"step {saved[-1]} .* is not whole"):
+        resumed, _ = train(cartpole("ppo"), tmp_path)
+    assert_bit_equal(resumed, states)
+
+
+def test_saving_that_takes_too_long_is_done_less_often_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(saving, "SHARE", 1e-6)  # so that any save takes more than its share
+    train(cartpole("ppo"), tmp_path, checkpoint_every=0.01, quiet=False)
+    said = r"checkpoints every (\d+) s instead of 0 s: one takes [\d.]+ s, and saving may take 0%"
+    stretched = re.findall(said, capsys.readouterr().out)
+    assert len(stretched) == 1 and int(stretched[0]) > 1000
+    assert len(steps(tmp_path / "checkpoints")) == 2  # the one that took too long, and the last
+
+
+def test_the_last_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "SHARE", 1e9)
+    seen = set()
+
+    def wait_for_the_background(chunk: Chunk) -> None:
+        time.sleep(0.2)
+        seen.update(steps(tmp_path / "checkpoints"))
+
+    train(cartpole("ppo"), tmp_path, keep_checkpoints=2, on_chunk=wait_for_the_background)
+    kept = steps(tmp_path / "checkpoints")
+    assert len(seen | set(kept)) > 2 and kept == sorted(seen | set(kept))[-2:]
+
+
+def test_environments_on_the_host_begin_new_episodes(tmp_path: Path) -> None:
+    agent = small_ppo(hosted(probes.truncation(5)))
+    with pytest.raises(Killed):
+        train(agent, tmp_path, on_chunk=at(8, kill))
+    resumed, history = train(agent, tmp_path)
+    assert history["iteration"].tolist() == [0, 2, 4, 6, 8, 10, 12] and resumed.iteration.tolist() == [12, 12]
+    assert np.nanmax(history["charts/episodic_return"]) == 5
+
+
+def test_environments_that_are_opened_anew_have_other_seeds_and_the_learner_goes_on() -> None:
+    """An episode would be played twice with the same; what was learnt is as it was saved."""
+    env, opened = hosted(probes.truncation(5)), list[int]()
+
+    def open_envs(num_envs: int, seed: int) -> Any:
+        opened.append(seed)
+        return env.open(num_envs, seed)
+
+    driver = HostDriver(small_ppo(env._replace(open=open_envs)), [0, 1])
+    saved = jax.tree.map(jax.numpy.copy, driver.init())
+    states = [driver.adopt(jax.tree.map(jax.numpy.copy, saved), iteration) for iteration in (8, 8, 9)]
+    driver.close()
+    for one in states:
+        assert_bit_equal(one, saved)
+    start, eighth, again, ninth = (opened[i : i + 2] for i in range(0, 8, 2))
+    assert start == [0, 1] and eighth == again and len({*start, *eighth, *ninth}) == 6
+
+
+def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = cartpole("dqn")
+    settings: dict[str, Any] = {"save_replay": False, "quiet": False}
+    with pytest.raises(Killed):
+        train(agent, tmp_path, rows("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
+    resumed, _ = train(agent, tmp_path, rows("dqn"), **settings)
+    assert "the replay buffer was not saved" in capsys.readouterr().out
+    fresh = jax.eval_shape(agent.init, jax.random.key(0))
+    assert jax.tree.structure(resumed) == jax.tree.structure(fresh)
+    held = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert held
+
+
+def test_a_run_of_before_whose_states_are_a_list_goes_on(tmp_path: Path) -> None:
+    """Runs on the host once saved one state per seed."""
+    agent = small_dqn(hosted(probes.truncation(5)))
+    settings: dict[str, Any] = {"eval_every": 0, "checkpoint_every": 0}
+    states, _ = train(agent, tmp_path / "now", 80, **settings)
+    shutil.copytree(tmp_path / "now", tmp_path / "before")
+    folder = tmp_path / "before" / "checkpoints"
+    found = read_info(folder)
+    shutil.rmtree(folder)
+    one_by_one = [jax.tree.map(lambda x, i=i: x[i], states) for i in range(2)]
+    about = {"spec": found.spec, "run": found.run, "request": found.request}
+    PendingSave(folder, one_by_one, found.step, **about).finish()
+    assert read_info(folder).structure[0].path.startswith("[0]")
+    longer = [train(agent, tmp_path / name, 96, **settings)[0] for name in ("now", "before")]
+    assert_bit_equal(*longer)
+    assert longer[0].iteration.tolist() == [12, 12]
+
+
+def follow(obs: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Whether ``after`` is what ``probes.endless`` shows after ``obs``."""
+    return (after - obs == np.array([0, 1 / 1024], np.float32)).all(-1)
+
+
+def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(tmp_path: Path) -> None:
+    """Killed before its first checkpoint, so that nothing but its config.json tells."""
+    train(cartpole("ppo"), tmp_path, 32 * 2)
+    shutil.rmtree(tmp_path / "checkpoints")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["agent"]["settings"]["clip_eps"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="the run's agent lacks clip_eps: it is of another version of jaxrl"):
+        resume(tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize(("where", "save_replay"), [("host", True), ("host", False), ("pure", False)])
+def test_no_transition_leads_from_one_episode_into_another(where: str, save_replay: bool, tmp_path: Path) -> None:
+    """Where replay and environments do not go on together, the newest row stored has no successor."""
+    env = probes.endless()
+    agent = small_dqn(hosted(env) if where == "host" else env)
+    settings: dict[str, Any] = {"save_replay": save_replay, "eval_every": 0}
+    with pytest.raises(Killed):
+        train(agent, tmp_path, rows("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
+    states, _ = train(agent, tmp_path, rows("dqn"), **settings)
+    replay = uniform_replay(60, 4, 2, before=1)
+    first = jax.tree.map(lambda x: x[0], states)
+    stored, length = first.learner.replay, int(first.learner.replay.size)
+    assert length < 60
+    obs, valid = np.asarray(stored.records.unpack().obs[:length]), np.asarray(stored.valid[:length])
+    follows = follow(obs[:-1], obs[1:])
+    np.testing.assert_array_equal((~follows).sum(0), 1)  # one seam in each environment
+    np.testing.assert_array_equal(valid[:-1], follows)
+    drawn = jax.device_get(transitions(replay, stored, replay.draw(stored, jax.random.key(0), 2000), 0.99))
+    assert drawn.valid.mean() > 0.9
+    assert follow(drawn.inputs.obs, drawn.next_inputs.obs)[drawn.valid].all()
+
+
+def test_a_replay_that_cannot_be_told_of_the_seam_is_refused_before_the_run(tmp_path: Path) -> None:
+    agent = cartpole("dqn")
+    agent = agent._replace(algorithm=agent.algorithm._replace(mark_discontinuity=None))
+    with pytest.raises(TypeError, match="because save_replay is False: give the Algorithm a function mark_discontinuity"):
+        train(agent, tmp_path, rows("dqn"), save_replay=False)
+    agent = agent._replace(env=hosted(probes.endless()))
+    with pytest.raises(TypeError, match=r"because hosted:tests\.probes:endless runs on the host"):
+        train(agent, tmp_path, rows("dqn"))
+    assert not list(tmp_path.iterdir())
+
+
+# --------------------------------------------------------------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_names_the_command_that_resumes(number: int, tmp_path: Path, whole: Any) -> None:
+    _, states, _ = whole("ppo")
+    before = signal.getsignal(number)
+    with pytest.raises(RunInterrupted, match=r"stopped at step 128 of 384 .*resume with: jaxrl train --resume ") as caught:
+        train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), number)), checkpoint_every=0)
+    assert caught.value.signal == number and signal.getsignal(number) is before
+    assert steps(tmp_path / "checkpoints") == [4]
+    resumed, _ = train(cartpole("ppo"), tmp_path)
+    assert_bit_equal(resumed, states)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- logs
+
+
+def test_lines_beyond_the_checkpoint_and_half_lines_are_cut(tmp_path: Path, whole: Any) -> None:
+    folder, _, _ = whole("ppo")
+    with pytest.raises(RunInterrupted):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    records = tmp_path / "records.jsonl"
+    beyond = json.loads(records.read_text().splitlines()[-1]) | {"iteration": 6}
+    records.write_text(records.read_text() + json.dumps(beyond) + '\n{"iteration": 8, "tot')
+    train(cartpole("ppo"), tmp_path)
+    assert progress(tmp_path) == progress(folder)
+
+
+def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    with pytest.raises(RunInterrupted):
+        train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    records = tmp_path / "records.jsonl"
+    lines = records.read_text().splitlines()
+    records.write_text("\n".join(["\x00garbage", *lines[1:]]) + "\n")
+    before = records.read_bytes()
+    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is damaged. Put the file back from a copy, or move it away"):
+        train(cartpole("ppo"), tmp_path)
+    assert records.read_bytes() == before
+    records.rename(tmp_path / "records.old")
+    rows = (tmp_path / "progress.csv").read_bytes()
+    with pytest.warns(UserWarning) as told:
+        _, history = train(cartpole("ppo"), tmp_path)
+    assert history["iteration"].tolist() == [6, 8, 10, 12]
+    said = [str(warning.message) for warning in told]
+    assert {warning.filename for warning in told} == {__file__}  # whose line called run
+    assert "records.jsonl has no row up to the checkpoint: the rows from before stay in progress.before.csv" in said
+    assert (tmp_path / "progress.before.csv").read_bytes() == rows
+    train(cartpole("ppo"), tmp_path, 32 * 14)  # records that begin late are those of this run from here on
+    assert len([path for path in tmp_path.iterdir() if ".before" in path.name]) == len(said)
+
+
+CUTS: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
+    "end": (
+        lambda lines: lines[:2],
+        "was cut, or is an older copy: it ends at iteration 2, before the checkpoint of iteration 8",
+    ),
+    "middle": (lambda lines: [*lines[:1], *lines[2:]], "was altered: iteration 4 follows 0, in a run that writes a row every 2"),
+    "order": (lambda lines: [lines[1], lines[0], *lines[2:]], "was altered: iteration 0 follows 2"),
+    "seeds": (lambda lines: [line.replace("[", "[1,", 1) for line in lines], "its row of iteration 0 has other seeds"),
+    "steps": (lambda lines: [line.replace('"rows": ', '"rows": 9') for line in lines], "or other steps"),
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped at iteration 8 of 12, and saved there."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RunInterrupted):
+        patch.setenv(devices.CACHE_VARIABLE, "")
+        train(cartpole("ppo"), folder, on_chunk=at(8, lambda: os.kill(os.getpid(), signal.SIGTERM)), checkpoint_every=0)
+    return folder
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_records_that_are_not_all_there_are_refused_and_left_as_they_are(cut: str, tmp_path: Path, stopped: Path) -> None:
+    folder, (change, message) = shutil.copytree(stopped, tmp_path / "run"), CUTS[cut]
+    records = folder / "records.jsonl"
+    records.write_text("".join(change(records.read_text().splitlines(keepends=True))))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=rf"records.jsonl .*{message}.* Put the whole file back from a copy, or move it away"):
+        resume(folder, quiet=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_early_rows_and_the_best_policies_outlive_records_that_begin_late(tmp_path: Path, stopped: Path) -> None:
+    """Nobody knows how good those policies are, so what comes may be worse."""
+    folder = shutil.copytree(stopped, tmp_path / "run")
+    (old,) = steps(folder / "best")
+    records, rows = folder / "records.jsonl", progress(folder)
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text("".join(line for line in lines if json.loads(line)["iteration"] > old))
+    with pytest.warns(UserWarning) as told:
+        resume(folder, quiet=True)
+    said = " ".join(str(warning.message) for warning in told)
+    assert "the rows from before stay in progress.before.csv" in said
+    assert "lacks the evaluation of the policies in best/: they stay in best.before/" in said
+    (folder / "progress.csv").write_bytes((folder / "progress.before.csv").read_bytes())
+    assert progress(folder) == rows and steps(folder / "best.before") == [old] and steps(folder / "best") != [old]
+
+
+EDITS: dict[str, tuple[str, str, Any, str]] = {
+    "num_epochs": ("agent", "settings", {"num_epochs": 3}, "agent.settings.num_epochs is 2 there and 3 here"),
+    "seeds": ("run", "seeds", [3, 6], r"run.seeds is \[3, 5\] there and \[3, 6\] here"),
+    "hyperparams": ("run", "hyperparams", {"learning_rate": 0.5}, r"run.hyperparams is null there and .* here"),
+    "evaluations": ("run", "eval_episodes", 4, "run.eval_episodes is 3 there and 4 here"),
+}
+
+
+@pytest.mark.parametrize(("edit", "older"), [*((edit, False) for edit in EDITS), ("seeds", True)])
+def test_a_config_that_was_edited_is_refused(edit: str, older: bool, tmp_path: Path, stopped: Path) -> None:
+    """It says something else than the checkpoint, whose run goes on as it was."""
+    folder, (part, key, value, message) = shutil.copytree(stopped, tmp_path / "run"), EDITS[edit]
+    if older:
+        make_older(folder / "checkpoints" / "8")
+    config = json.loads((folder / "config.json").read_text())
+    config[part][key] = {**config[part][key], **value} if part == "agent" else value
+    (folder / "config.json").write_text(json.dumps(config))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=rf"checkpoint 8 was saved with other settings than config.json has now: {message}"):
+        resume(folder, quiet=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:
+    def add(chunk: Chunk) -> None:
+        if chunk.iteration >= 6:
+            chunk.record["charts/mine"] = np.array([1.5, np.nan])
+
+    _, history = train(cartpole("ppo"), tmp_path, on_chunk=add)
+    rows = progress(tmp_path)
+    assert {row["charts/mine"] for row in rows[:6]} == {""} and rows[6]["charts/mine"] == "1.5"
+    np.testing.assert_array_equal(history["charts/mine"][2:4], [[np.nan, np.nan], [1.5, np.nan]])
+
+
+# ------------------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_another_run_in_the_folder_is_left_alone(tmp_path: Path, whole: Any) -> None:
+    folder, _, _ = whole("ppo")
+    agent = cartpole("ppo")
+    other = small_ppo("CartPole-v1", learning_rate=0.5)
+    with pytest.raises(FileExistsError, match=r"holds another run: agent.settings.learning_rate is 0.001 there and 0.5 here"):
+        train(other, folder)
+    with pytest.raises(FileExistsError, match=r"run.seeds is \[3, 5\] there and \[0, 1\] here.*init_from"):
+        train(agent, folder, seeds=2)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"is not empty, and holds no run"):
+        train(agent, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path)
+    with pytest.raises(FileExistsError, match="another process is running there"):
+        train(cartpole("ppo"), tmp_path)
+    first.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"checkpoint_every": -1}, "checkpoint_every=-1 must be a number of seconds >= 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints=0 must be an integer >= 1"),
+        ({"on_nan": "ignore"}, r"on_nan='ignore' is unknown: choose one of \('drop', 'stop'\)"),
+        ({"stop_at": float("nan")}, "stop_at=nan is not allowed: it must be a finite number"),
+        ({"stop_at": 3.0, "eval_every": 0}, "stop_at=3.0 needs evaluations"),
+        ({"wandb": "project"}, r'pip install "jaxrl\[wandb\]"'),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, ImportError), match=message):
+        train(cartpole("ppo"), tmp_path, **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no config.json"):
+        resume(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: there is no such folder"):
+        jaxrl.load_policy(tmp_path / "none")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json cannot be read"):
+        resume(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------- stopping, and others
+
+
+def test_stop_at_ends_a_run_that_is_good_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, history = train(cartpole("ppo"), tmp_path, stop_at=1.0, quiet=False)
+    assert history["iteration"].tolist() == [0, 2, 4]  # that untrained policies reach it ends nothing
+    assert "stopped, since the evaluation return reached 1, at step 128 of 384" in capsys.readouterr().out
+    _, again = train(cartpole("ppo"), tmp_path, stop_at=1.0)
+    assert again["iteration"].tolist() == [0, 2, 4]
+
+
+def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = small_ppo(probes.action_choice())
+    rates = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
+    _, history = train(agent, None, hyperparams=rates, quiet=False)
+    lost = history["diverged"][:, 1]
+    assert lost[-1] and not history["diverged"][:, 0].any()
+    assert np.isnan(history["evaluation/episodic_return"][lost, 1]).all()
+    assert np.isnan(history["charts/episodic_return"][lost, 1]).all()
+    assert history["iteration"][-1] == 12
+    _, history = train(agent, None, hyperparams=rates, on_nan="stop", quiet=False)
+    assert history["iteration"][-1] < 12
+    with pytest.raises(RunDiverged) as caught:
+        train(agent, None, hyperparams={"learning_rate": 1e38}, quiet=False)
+    assert caught.value.history["iteration"][-1] < 12
+    out = capsys.readouterr().out
+    assert "stopped, since a seed diverged, at step" in out and "stopped, since all seeds diverged, at step" in out
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one episode, in one evaluation; the other seed, and the other figures of this one, are what they would have been."""
+    agent, original, played = cartpole("ppo"), FusedDriver.evaluate, []
+
+    def evaluate(driver: FusedDriver, states: Any, iteration: int, *args: Any, **settings: Any) -> Any:
+        returns, lengths = original(driver, states, iteration, *args, **settings)
+        played.append(np.asarray(returns).mean(1))
+        return returns.at[1, 0].set(value if iteration == 4 else returns[1, 0]), lengths
+
+    def watch(chunk: Chunk) -> None:
+        chunk.record["mine"] = np.array([1.0, np.inf])
+
+    monkeypatch.setattr(FusedDriver, "evaluate", evaluate)
+    settings: dict[str, Any] = {"quiet": False, "tensorboard": True, "stop_at": 1e6, "on_chunk": watch}
+    _, history = train(agent, tmp_path, **settings)
+    returns = history["evaluation/episodic_return"]
+    expected = np.full((7, 2), np.nan)
+    expected[[0, 2, 4, 6]] = played
+    expected[2, 1] = np.nan
+    np.testing.assert_allclose(returns, expected)
+    assert np.isfinite(history["evaluation/episodic_length"][2]).all() and not history["diverged"].any()
+    assert history["mine"][1:, 0].tolist() == [1.0] * 6 and np.isnan(history["mine"][:, 1]).all()
+    told = capsys.readouterr().out
+    assert told.count("no finite number") == 1 and "inf" not in told.replace("no finite", "") and "nan" not in told
+    assert "inf" not in (tmp_path / "progress.csv").read_text() and "Inf" not in (tmp_path / "records.jsonl").read_text()
+    means = [np.nanmean(returns[row]) for row in (0, 2, 4, 6)]
+    assert steps(tmp_path / "best") == [(0, 4, 8, 12)[int(np.argmax(means))]]
+    assert_same_history(train(agent, tmp_path, **settings)[1], history)
+
+
+def test_arrays_that_on_chunk_puts_into_states_on_the_host_are_saved(tmp_path: Path) -> None:
+    def slow(chunk: Chunk) -> Any:
+        learner = chunk.states.learner
+        new = learner.hyperparams._replace(learning_rate=np.full(2, 2.0**-12, np.float32))
+        return chunk.states._replace(learner=learner._replace(hyperparams=new))
+
+    agent = small_ppo(hosted(probes.truncation(5)))
+    train(agent, tmp_path, 32 * 2, on_chunk=slow, eval_every=0)
+    states, _ = train(agent, tmp_path, 32 * 4, eval_every=0)
+    assert states.learner.hyperparams.learning_rate.tolist() == [2.0**-12] * 2
+
+
+def test_a_seed_that_diverges_is_frozen(tmp_path: Path) -> None:
+    """And stays so over chunks and a kill; the other seed is what it is beside a sane one."""
+    agent = cartpole("dqn")
+    rates: Any = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
+    states, history = train(agent, None, rows("dqn"), hyperparams=rates)
+    assert not history["diverged"][:, 0].any() and history["diverged"][-1, 1]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((states.learner.params, states.learner.target_params)))
+    assert int(states.iteration[1]) < int(states.iteration[0]) == agent.algorithm.warmup_iterations + 12
+    other, _ = train(agent, None, rows("dqn"), hyperparams={"learning_rate": [1e-3, 2e-3]}, chunk_iterations=3)
+    first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
+    assert_bit_equal(first(states), first(other))
+    with pytest.raises(Killed):
+        train(agent, tmp_path, rows("dqn"), hyperparams=rates, on_chunk=at(agent.algorithm.warmup_iterations + 8, kill))
+    again, resumed = train(agent, tmp_path, rows("dqn"), hyperparams=rates)
+    assert_bit_equal(again, states)
+    assert_same_history(resumed, history)
+
+
+def test_a_frozen_seed_that_is_given_something_else_goes_on() -> None:
+    def calm(chunk: Chunk) -> Any:
+        if chunk.iteration != 6:
+            return None
+        learner = chunk.states.learner
+        rates = np.full(2, 1e-3, np.float32)
+        return chunk.states._replace(learner=learner._replace(hyperparams=learner.hyperparams._replace(learning_rate=rates)))
+
+    states, history = train(cartpole("ppo"), None, hyperparams={"learning_rate": [1e-3, 1e38]}, on_chunk=calm)
+    assert history["diverged"][:, 1].tolist() == [False, True, True, False, False, False, False]
+    assert np.isfinite(history["losses/value_loss"][4:, 1]).all() and int(states.iteration[1]) == 6
+
+
+def test_a_seed_on_the_host_is_frozen() -> None:
+    agent = small_ppo(hosted(probes.truncation(5)))
+    driver = HostDriver(agent, [3, 5])
+    start = driver.init({"learning_rate": np.array([1e-3, 1e38])})
+    second = lambda states: jax.tree.map(lambda x: x[1], states)  # noqa: E731
+    states, metrics, alive = driver.iterate(start, 2)
+    assert alive.tolist() == [True, False]
+    assert_bit_equal(second(states), second(start))
+    states, metrics, alive = driver.iterate(states, 2, alive)
+    assert alive.tolist() == [True, False] and metrics["charts/valid_rows"].count.tolist() == [64, 0]
+    assert_bit_equal(second(states), second(start))
+    assert states.iteration.tolist() == [4, 0]
+    driver.close()
+
+
+def test_on_chunk_may_change_the_states() -> None:
+    def halve(chunk: Chunk) -> Any:
+        learner = chunk.states.learner
+        rates = learner.hyperparams.learning_rate / 2
+        return chunk.states._replace(learner=learner._replace(hyperparams=learner.hyperparams._replace(learning_rate=rates)))
+
+    _, history = train(cartpole("ppo"), None, on_chunk=halve)
+    np.testing.assert_allclose(history["charts/learning_rate"][1:, 0], 1e-3 / 2.0 ** np.arange(6), rtol=1e-6)

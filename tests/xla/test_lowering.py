@@ -1,0 +1,69 @@
+"""Every rule's programs lower for CUDA and TPU, which JAX does on any machine; nothing is compiled, and nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from jaxrl.models import actor_critic
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.runtime.trainers.fused import FusedDriver
+from jaxrl.spaces.trees import zeros
+from tests.helpers.agents import REPRESENTATIVES, cartpole, every_rule
+
+ACCELERATORS = ("cuda", "tpu")
+
+
+def lowered(function: Callable[..., Any], *args: Any) -> str:
+    """The program for all accelerators: parts that are for CPUs only, which `platform_dependent` chooses, are not in it."""
+    return str(jax.jit(function).trace(*args).lower(lowering_platforms=ACCELERATORS).as_text())
+
+
+def key() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+@every_rule
+def test_init_and_step_lower_for_accelerators(rule: str) -> None:
+    agent = cartpole(rule)
+    assert "main" in lowered(agent.init, key())
+    lowered(agent.step, jax.eval_shape(agent.init, key()))
+
+
+@pytest.mark.parametrize("rule", REPRESENTATIVES)
+def test_steps_of_seeds_over_devices_lower_for_accelerators(rule: str) -> None:
+    """As ``jaxrl.run`` has them: seeds vmapped and sharded, and environments of one shared out, with its collectives."""
+    for seeds, devices_per_seed in ((range(4), 1), (range(2), 2)):
+        driver = FusedDriver(cartpole(rule), seeds, jax.devices()[:2], devices_per_seed)
+        states, alive = driver.shapes(), np.ones(len(seeds), bool)
+        step = driver._mapped(driver._iterate_one, (0, None, 0), states, np.int32(0), alive, gives=driver._iterated)
+        assert ("all_reduce" in lowered(step, states, np.int32(0), alive)) == (devices_per_seed > 1)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "shape", "core"),
+    [("minatar", (10, 10, 4), "gru"), ("nature", (84, 84, 4), "lstm"), ("impala", (64, 64, 3), None)],
+)
+def test_networks_for_images_lower_for_accelerators(encoder: str, shape: Sequence[int], core: str | None) -> None:
+    """With their gradients; on a CPU convolutions are other programs."""
+    seen, acts = spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(3)
+    model = actor_critic(seen, acts, encoder=encoder, core=core)
+    now = first_input(zeros(seen, (4,)), acts, 4)
+    rows = jax.tree.map(lambda x: jnp.stack([x, x]), now)
+
+    def loss(params: Any) -> Any:
+        return model.unroll(params, model.initial_carry(4), rows)[1].value.sum()
+
+    program = lowered(jax.grad(loss), jax.eval_shape(model.init, key(), now))
+    assert program.count("stablehlo.convolution") >= 2
+
+
+def test_what_does_not_lower_is_seen() -> None:
+    with pytest.raises(NotImplementedError, match="tpu"):
+        lowered(jnp.linalg.eigvals, jnp.eye(2))
