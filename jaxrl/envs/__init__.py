@@ -29,20 +29,20 @@ _CHECKS = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs jax is imported when it is asked for, so that a process which only steps host environments need not."""
+    """Import the checks, which need jax, on first access: a process that only steps host environments does not load it."""
     if name not in _CHECKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_CHECKS[name]), name)
 
 
 class Backend(NamedTuple):
-    """Where environments come from."""
+    """Source of environments: how to build, list and group them."""
 
     make: Callable[[str, dict[str, Any]], Env | HostEnv]
-    """(name, options) -> environment. It need not set ``name``: ``make_env`` does."""
+    """(name, options) -> environment. ``make_env`` sets the environment's ``name``."""
     list_names: Callable[[], list[str]]
     family: Callable[[str], str] = lambda name: "all"
-    """Which of the backend's kinds a name belongs to, for summaries."""
+    """Family of environments that a name belongs to, for summaries."""
 
 
 # Imported on first use: each has `make`, `list_names` and `family`.
@@ -57,30 +57,31 @@ _MODULES = {
     "jaxrl": "jaxrl.envs.backends.builtin",
 }
 EXTRAS = ("brax", "craftax", "jumanji", "xminigrid")
-"""Those whose package is an extra of jaxrl's, by the same name: without it nothing is wrong."""
+"""Backends whose package is an optional extra of jaxrl of the same name; it may be absent."""
 _ON_HOST = {"envpool", "gymnasium"}
-"""Those whose environments run on the host: said here, as an import might start JAX's backend."""
+"""Backends whose environments run on the host. Listed here because importing them might start JAX's backend."""
 _REGISTERED: dict[str, Backend] = {}
 
 
 def make_env(env_id: str | Callable[..., Any], /, **options: Any) -> Env | HostEnv:
-    """The environment that an id names; the same object for the same id and options.
+    """Return the environment for an id. The same id and options give the same object.
 
     Args:
-      env_id: ``name`` (gymnax), ``backend:name``, or ``module:function`` for an environment of your own: the function is
-        imported, called with the options, and must return an ``Env`` or a ``HostEnv``. Options may follow, as in
-        ``"CartPole-v1?gravity=5.0&max_steps_in_episode=100"``; values are Python literals. Then wrappers (see
-        ``jaxrl.envs.wrappers``), the innermost first: ``"CartPole-v1|frame_stack(4)|time_limit(200)"``. Or a class of Gymnasium
-        environments, or a function that makes one: what can be imported has an id, and the rest works in this process alone.
-      options: plain data; they win over those in the id. What an environment takes is its backend's matter.
+      env_id: ``name`` (gymnax), ``backend:name``, or ``module:function`` for a custom environment: the function is imported,
+        called with the options, and must return an ``Env`` or a ``HostEnv``. Options may follow, as in
+        ``"CartPole-v1?gravity=5.0&max_steps_in_episode=100"``; values are Python literals. Wrappers (see
+        ``jaxrl.envs.wrappers``) come last, the innermost first: ``"CartPole-v1|frame_stack(4)|time_limit(200)"``. Instead of an
+        id: a Gymnasium environment class, or a function that returns a Gymnasium environment. If it can be imported, it gets an
+        id; otherwise it works in this process only.
+      options: plain data. They override options in the id. The backend defines which options an environment takes.
 
     Returns:
-      An environment whose ``name`` is the whole id, options included: ``make_env(env.name)`` gives it back, in any process.
+      An environment whose ``name`` is the complete id, options included: ``make_env(env.name)`` rebuilds it in any process.
 
     Raises:
-      ValueError: unknown backend, environment or option, or a value that does not fit; names the nearest and what is allowed.
-      TypeError: what is given makes no environment; says what to give instead.
-      ModuleNotFoundError: the backend's package is not installed; names the ``pip install`` that brings it.
+      ValueError: unknown backend, environment or option, or an invalid value. Names the nearest match and what is allowed.
+      TypeError: ``env_id`` cannot make an environment. Says what to pass instead.
+      ModuleNotFoundError: the backend's package is not installed. Names the ``pip install`` command for it.
     """
     if not isinstance(env_id, str):
         from jaxrl.envs.backends.gymnasium_classes import from_gymnasium
@@ -99,27 +100,27 @@ def make_env(env_id: str | Callable[..., Any], /, **options: Any) -> Env | HostE
 
 
 _MADE: dict[str, Env | HostEnv] = {}
-"""By canonical id."""
+"""Environments made so far, by canonical id."""
 
 
 REACHING = re.compile(r"(.*_)?(path|file|dir|args)")
-"""Options that name files, and even programs: VizDoom starts the one at ``vzd_path``."""
+"""Options that name files or even programs: VizDoom starts the program at ``vzd_path``."""
 
 
 def factory_of(env_id: str) -> str | None:
-    """The ``module:function`` that an id names; None where a backend makes the environment."""
+    """Return the ``module:function`` that an id names; None if a backend makes the environment."""
     parsed = parse_id(env_id)
     return None if parsed.backend in _backends() else f"{parsed.backend}:{parsed.name}"
 
 
 def imported_by(env_id: str) -> str | None:
-    """``module:name`` of what an id brings from outside: a factory, or the environment in gymnasium:module:name."""
+    """Return the ``module:name`` that an id imports: a factory, or the environment in gymnasium:module:name. None without one."""
     parsed = parse_id(env_id)
     return factory_of(env_id) or (parsed.name if parsed.backend == "gymnasium" and ":" in parsed.name else None)
 
 
 def reach_of(env_id: str) -> str | None:
-    """What somebody has to vouch for before an id from data is used: ``module:name``, or an id whose options name files."""
+    """Return what the user must trust before an id from data is used: ``module:name``, or an id whose options name files."""
     parsed = parse_id(env_id)
     inside = format_id(parsed._replace(wrappers=()))
     return imported_by(env_id) or (inside if any(map(REACHING.fullmatch, parsed.options)) else None)
@@ -145,7 +146,7 @@ def _make(canonical_id: str) -> Env | HostEnv:
 
 
 def list_envs(backend: str | None = None) -> list[str]:
-    """Ids that ``make_env`` takes: of one backend, or of all whose package is installed."""
+    """List the ids that ``make_env`` takes: those of one backend, or of every backend whose package is installed."""
     if backend is not None:
         if not isinstance(backend, str) or backend not in _backends():
             kind = ValueError if isinstance(backend, str) else TypeError
@@ -158,18 +159,18 @@ def list_envs(backend: str | None = None) -> list[str]:
         try:
             ids += list_envs(each)
         except ModuleNotFoundError:
-            continue  # not installed, so it offers nothing here
+            continue  # not installed
     return ids
 
 
 def family_of(env_id: str) -> str:
-    """Which of its backend's kinds of environments this one is: "MinAtar", "atari", ..."""
+    """Return the family of an environment within its backend: "MinAtar", "atari", ..."""
     parsed = parse_id(env_id)
     return _backend(parsed.backend).family(parsed.name)
 
 
 def runs_on_host(env_id: str) -> bool:
-    """Whether an id, which need not be whole, is of a backend whose environments run on the host; nothing is imported."""
+    """Return whether an id, possibly incomplete, belongs to a backend whose environments run on the host. Imports nothing."""
     return env_id.partition(":")[0] in _ON_HOST
 
 
@@ -180,10 +181,10 @@ def register_backend(
     *,
     on_host: bool = False,
 ) -> None:
-    """Let ``make_env("name:...")`` call ``make(rest, options)``. Other processes know the backend once they ran this too.
+    """Let ``make_env("name:...")`` call ``make(rest, options)``. Each process has to register the backend itself.
 
     Args:
-      on_host: it makes ``HostEnv``s only, for which the command line asks JAX for no more than one device.
+      on_host: the backend makes ``HostEnv``s only. The command line then asks JAX for a single device.
     """
     if not name.isidentifier():
         raise ValueError(f"backend name {name!r} must be an identifier such as 'my_backend'")
@@ -194,49 +195,49 @@ def register_backend(
 
 
 def describe_env(env: Env | HostEnv) -> str | None:
-    """The id from which another process can rebuild ``env``: same functions, equal parameters. None when there is no such id.
+    """Return the id from which another process can rebuild ``env``: same functions, equal parameters. None if there is none.
 
-    A name is only a name: the ``module:function`` that it says is not imported, unless ``make_env`` did so before.
+    The name alone is not trusted: a ``module:function`` in it is not imported, unless ``make_env`` imported it before.
     """
     if env.name.startswith("__main__:"):
         return None  # another process has another __main__
     try:
         if env.name.partition("|")[0] not in _MADE and imported_by(env.name):
             return None
-        again = make_env(env.name)
-    except Exception:  # whatever keeps the id from being built, a user's own function included, means: not by this id
+        rebuilt = make_env(env.name)
+    except Exception:  # any failure, including one in a user's function, means that this id does not rebuild it
         return None
     from jaxrl.envs.checks.validate import same
     from jaxrl.spaces.trees import same_shapes
 
-    equal_but_for_data = type(again) is type(env) and _without_data(again) == _without_data(env)
-    params = [getattr(each, "params", ()) for each in (again, env)]
+    equal_but_for_data = type(rebuilt) is type(env) and _without_data(rebuilt) == _without_data(env)
+    params = [getattr(each, "params", ()) for each in (rebuilt, env)]
     return env.name if equal_but_for_data and same_shapes(*params) and same(*params) else None
 
 
 def _without_data(env: Env | HostEnv) -> Env | HostEnv:
-    """What an id must give again beside parameters; how it is drawn is not part of that."""
+    """Strip the parameters, the name and rendering: the rest must be equal in a rebuilt environment."""
     other = {"params": (), "render": None} if isinstance(env, Env) else {"open_render": None}
     return env._replace(name="", render_fps=0.0, **other)
 
 
 def _elsewhere(name: str, asked: str = DEFAULT_BACKEND, known: Iterable[str] = ()) -> str:
-    """For an error: which ids have this name, or another version of it; nothing where none has.
+    """Return advice for an error: ids with this name or with another version of it. Empty if there are none.
 
-    A namespace before it, as in ALE/Pong-v5, is another library's.
+    A namespace before the name, as in ALE/Pong-v5, comes from another library and is ignored.
 
     Args:
-      asked: the backend that it was looked for in, whose other versions come first.
-      known: the names that this one has, if others than it lists.
+      asked: the backend that was searched. Its other versions come first.
+      known: names of ``asked``, if they differ from those it lists.
     """
     wanted, names = version_of(name), {name, name.rpartition("/")[2]}
     exact: list[str] = []
     others: list[tuple[int, str]] = []
     for backend in dict.fromkeys((asked, *_backends())):
-        with contextlib.suppress(Exception):  # a package that is absent or broken offers nothing
-            there = [*known] if known and backend == asked else _backend(backend).list_names()
-            exact += [shortest(f"{backend}:{each}") for each in there if each in names]
-            versions = [(version_of(each), each) for each in there if each not in names]
+        with contextlib.suppress(Exception):  # skip a package that is absent or broken
+            names_there = [*known] if known and backend == asked else _backend(backend).list_names()
+            exact += [shortest(f"{backend}:{each}") for each in names_there if each in names]
+            versions = [(version_of(each), each) for each in names_there if each not in names]
             others += [(v.number, shortest(f"{backend}:{each}")) for v, each in versions if v.stem == wanted.stem]
     newest = max(others, key=lambda other: other[0], default=None)
     if not exact:
@@ -258,14 +259,14 @@ def _backend(name: str) -> Backend:
 
 
 def unknown_module(module: str, function: str, folder: str | None = None) -> ValueError:
-    """The error for ``module:function`` where there is neither such a backend nor such a module.
+    """Return the error for ``module:function`` if ``module`` is neither a backend nor a module.
 
     Args:
-      folder: where the module was looked for, besides the installed packages; None: its name can be none.
+      folder: where the module was searched for, in addition to the installed packages. None if the name is not a module name.
     """
-    what, plain = f"unknown backend {module!r}", module.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    problem, plain = f"unknown backend {module!r}", module.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
     if plain == module and (hint := similar(module, _backends(), 0.65)):
-        return ValueError(f"{what} in the environment id '{module}:{function}'.{hint}")
+        return ValueError(f"{problem} in the environment id '{module}:{function}'.{hint}")
     if plain != module:
         fix = f"or name a module as Python imports it, without a folder and without .py: '{plain}:{function}'"
     elif folder is None:
@@ -275,7 +276,7 @@ def unknown_module(module: str, function: str, folder: str | None = None) -> Val
             f"and no module {module!r} was found in {folder!r} or among the installed packages: work in the folder that holds "
             "it, or put that folder on PYTHONPATH"
         )
-    return ValueError(f"{what} in the environment id '{module}:{function}'. Backends: {', '.join(_backends())}; {fix}")
+    return ValueError(f"{problem} in the environment id '{module}:{function}'. Backends: {', '.join(_backends())}; {fix}")
 
 
 def _call_factory(env_id: EnvId) -> Any:
@@ -289,7 +290,7 @@ def _call_factory(env_id: EnvId) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and imports something that is not
+            raise  # the module exists, but one of its own imports is missing
         raise unknown_module(module_name, function_name, sys.path[0] or "the current folder") from None
     factory = getattr(module, function_name, None)
     if not callable(factory):

@@ -1,4 +1,4 @@
-"""What every backend needs: ids with options, typed option values, optional packages."""
+"""Helpers shared by all backends: ids with options, typed option values, optional packages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jaxrl.settings.aliases import nearest, shortened
 
 DEFAULT_BACKEND = "gymnax"
 MOST_CHARACTERS, MOST_IN_NAME, MOST_WRAPPERS = 10_000, 300, 100
-"""Of an id: more would take Python's parser and its stack to their limits, and name nothing."""
+"""Limits of an id. Longer ids could exhaust Python's parser and stack, and name no environment."""
 
 
 class Call(NamedTuple):
-    """A wrapper in an id, and its arguments."""
+    """Wrapper in an id, with its arguments."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -28,20 +28,20 @@ class Call(NamedTuple):
 
 
 class EnvId(NamedTuple):
-    """``backend:name?option=value&option=value|wrapper(argument)|wrapper``, taken apart."""
+    """Parts of ``backend:name?option=value&option=value|wrapper(argument)|wrapper``."""
 
     backend: str
     name: str
     options: dict[str, Any]
     wrappers: tuple[Call, ...] = ()
-    """The innermost first."""
+    """Innermost first."""
 
 
 # ----------------------------------------------------------------------------------------------------------------- reading ids
 
 
 def parse_id(text: str) -> EnvId:
-    """Take an id apart. A bare name is gymnax's; values are Python literals, and whatever is none is a string."""
+    """Parse an id. A bare name belongs to gymnax. Values are Python literals; any other text is a string."""
     if not isinstance(text, str):
         raise TypeError(f"an environment id must be a string, not {shortened(text)}")
     base, *wrappers = text.split("|")
@@ -92,14 +92,14 @@ def _value(node: ast.expr) -> Any:
 
 
 def format_id(env_id: EnvId) -> str:
-    """The canonical text of an id: options sorted, values as Python literals. ``parse_id`` gives back the same id."""
+    """Return the canonical text of an id: options sorted, values as Python literals. ``parse_id`` restores the same id."""
     options = [_escape(f"{name}={_literal(name, value)}") for name, value in sorted(env_id.options.items())]
     base = f"{env_id.backend}:{env_id.name}" + ("?" + "&".join(options) if options else "")
     return "|".join([base, *map(format_call, env_id.wrappers)])
 
 
 def format_call(call: Call) -> str:
-    """The text of a wrapper in an id."""
+    """Return the text of a wrapper in an id."""
     arguments = [_literal(call.name, value) for value in call.args]
     arguments += [f"{name}={_literal(name, value)}" for name, value in call.keywords.items()]
     return _escape(f"{call.name}({','.join(arguments)})" if arguments else call.name)
@@ -110,7 +110,7 @@ def _escape(text: str) -> str:
 
 
 def shortest(env_id: str) -> str:
-    """Without the backend that a bare name has."""
+    """Remove the prefix of the default backend."""
     return env_id.removeprefix(f"{DEFAULT_BACKEND}:")
 
 
@@ -119,13 +119,13 @@ def _parse_literal(text: str) -> Any:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
         return text
-    except (RecursionError, MemoryError):  # what Python says of one that is nested too deep
+    except (RecursionError, MemoryError):  # raised by Python's parser for deep nesting
         raise ValueError(f"the value {shortened(text)} in an environment id is nested too deep") from None
 
 
 def _literal(name: str, value: Any) -> str:
-    """``value`` as a literal that reads back as an equal value; NumPy and JAX numbers become Python's."""
-    if isinstance(getattr(value, "dtype", None), np.dtype):  # JAX's too, but for keys, whose type is none of NumPy's
+    """Return ``value`` as a literal that parses to an equal value. NumPy and JAX numbers become Python numbers."""
+    if isinstance(getattr(value, "dtype", None), np.dtype):  # includes JAX arrays, except typed keys
         value = np.asarray(value).tolist()
     if isinstance(value, float) and math.isinf(value):
         return "1e999" if value > 0 else "-1e999"
@@ -138,7 +138,7 @@ def _literal(name: str, value: Any) -> str:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return "{" + ",".join(f"{key!r}:{_literal(name, item)}" for key, item in value.items()) + "}"
     raise TypeError(
-        f"environment option {name}={' '.join(repr(value).split())} is not plain data, so no id can hold it: "
+        f"environment option {name}={' '.join(repr(value).split())} is not plain data, so an id cannot hold it: "
         "use numbers, strings, lists, tuples or dicts, or build the Env yourself and pass it instead of an id"
     )
 
@@ -147,7 +147,7 @@ def _literal(name: str, value: Any) -> str:
 
 
 def check_known(env: str, options: Iterable[str], allowed: Iterable[str]) -> None:
-    """Refuse options that ``env`` does not take, naming the nearest one that it does."""
+    """Raise ValueError for options that ``env`` does not take. The message suggests the nearest allowed one."""
     allowed = sorted(allowed)
     for name in options:
         if name not in allowed:
@@ -156,14 +156,14 @@ def check_known(env: str, options: Iterable[str], allowed: Iterable[str]) -> Non
 
 
 def check_option(env: str, name: str, value: Any, default: Any, *, at_least: int | None = None) -> None:
-    """Refuse a scalar option whose type is not its default's. Defaults of other types tell nothing, and any value passes."""
+    """Raise ValueError for a scalar option of another type than its default. A default that is not a scalar accepts any value."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(default, bool | np.bool_):
         fits, wanted = isinstance(value, bool), "True or False"
     elif isinstance(default, int | np.integer):
         lowest = -(2**31) if at_least is None else at_least
         fits = is_number and isinstance(value, int) and lowest <= value < 2**31
-        wanted = "an integer of 32 bits" if at_least is None else f"an integer >= {at_least}"
+        wanted = "a 32-bit integer" if at_least is None else f"an integer >= {at_least}"
     elif isinstance(default, float | np.floating):
         fits, wanted = is_number, "a number"
     elif isinstance(default, str):
@@ -175,12 +175,12 @@ def check_option(env: str, name: str, value: Any, default: Any, *, at_least: int
 
 
 def smallest(default: Any) -> int | None:
-    """The least value of an integer option that counts something; None when its default does not look like a count."""
+    """Return the smallest value of an integer option that is a count; None if its default does not look like a count."""
     return min(default, 1) if isinstance(default, int) and not isinstance(default, bool) and default >= 0 else None
 
 
 def import_package(package: str, env: str, *, extra: str | None = None) -> ModuleType:
-    """Import an optional package, or say which ``pip install`` brings it: by itself, or as an ``extra`` of jaxrl."""
+    """Import an optional package. An error names the ``pip install`` for it, or for an ``extra`` of jaxrl."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
@@ -192,27 +192,27 @@ def import_package(package: str, env: str, *, extra: str | None = None) -> Modul
 
 
 class Version(NamedTuple):
-    """A name as ``Pong-v5`` taken apart, however a library writes it."""
+    """Parts of a name such as ``Pong-v5``, in the spelling of any library."""
 
     stem: str
     number: int
-    """-1 where it says none."""
+    """-1 if the name has no version."""
     skips: bool
-    """Whether the name says how frames are skipped, as Gym's old names of Atari's games do."""
+    """Whether the name says how frames are skipped, as Gym's old names of Atari games do."""
 
 
 def version_of(name: str) -> Version:
-    """("pong", 4, True) of PongNoFrameskip-v4, ("pong", 5, False) of ALE/Pong-v5."""
+    """Parse a name: PongNoFrameskip-v4 gives ("pong", 4, True), ALE/Pong-v5 gives ("pong", 5, False)."""
     stem, _, number = name.rpartition("/")[2].rpartition("-v")
     if not (stem and number.isdecimal()):
         stem, number = name.rpartition("/")[2], "-1"
     plain = stem.removesuffix("NoFrameskip").removesuffix("Deterministic")
-    of_minatar = "-minatar" * name.startswith("MinAtar/")
-    return Version(plain.lower() + of_minatar, int(number), plain != stem)
+    suffix = "-minatar" * name.startswith("MinAtar/")
+    return Version(plain.lower() + suffix, int(number), plain != stem)
 
 
 class UnknownName(ValueError):
-    """A backend has no environment of a name, but the ``known`` ones."""
+    """Error: a backend has no environment of this name. ``known`` lists the names that it has."""
 
     def __init__(self, message: str, known: Iterable[str]) -> None:
         super().__init__(message)
@@ -220,7 +220,7 @@ class UnknownName(ValueError):
 
 
 def check_name(backend: str, name: str, known: Iterable[str]) -> None:
-    """Refuse a name that the backend does not have, suggesting the nearest."""
+    """Raise UnknownName for a name that the backend does not have. The message suggests the nearest name."""
     known = list(known)
     if name not in known:
         raise UnknownName(

@@ -1,4 +1,4 @@
-"""Environments as builders take them: an id, a class, a function or an environment."""
+"""Resolution of environment arguments: an id, a class, a function or an environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jaxrl.types import Env, EnvLike, HostEnv
 
 
 def resolve_env(env: EnvLike) -> Env | HostEnv:
-    """The environment behind an id, or the one given, after a look at its shapes."""
+    """Return the environment for an id, or ``env`` itself, after validation of its shapes."""
     from jaxrl.envs import make_env, validate_env
 
     if not isinstance(env, Env | HostEnv):

@@ -169,7 +169,7 @@ def test_host_environments_say_the_same() -> None:
 def test_environments_of_other_libraries_are_recognised() -> None:
     """What works, and the rest of what is told: tests/envs/test_envs_given.py."""
     for wrong, words in (
-        (gymnasium.make("CartPole-v1"), "a single CartPoleEnv: num_envs of them are stepped, .*"),
+        (gymnasium.make("CartPole-v1"), "a single CartPoleEnv: give an id, class or function to make num_envs of them, .*"),
         (gymnax.make("CartPole-v1"), "gymnax's CartPole: give its id"),
         (gymnax.make("CartPole-v1")[0], "gymnax's CartPole: give its id"),
         (probes.constant_reward, ".* call it, or give its id 'module:constant_reward'"),

@@ -108,7 +108,7 @@ def test_a_picture_passes():
         (lambda state, action, params: np.zeros((4, 6, 3)), r"render gave float64\[4, 6, 3\]; .* uint8\[height, width, 3\]"),
         (lambda state, action, params: np.zeros((4, 6), np.uint8), r"render gave uint8\[4, 6\]"),
         (lambda state, action, params: None, "render gave nothing"),
-        (lambda state, action, params: np.zeros((4 + (action is None), 6, 3), np.uint8), "pictures of several shapes"),
+        (lambda state, action, params: np.zeros((4 + (action is None), 6, 3), np.uint8), "pictures of different shapes"),
         (lambda state: None, "render raised TypeError"),
     ],
 )
@@ -257,18 +257,18 @@ def test_randomness_of_numpy():
 
     for env, name in ((make(step=noisy), "step"), (make(step=jax.jit(noisy)), "step"), (make(reset=noisy_constant), "reset")):
         (problem,) = problems(env)
-        assert problem.startswith(f"{name} becomes another program") and "jax.random" in problem
+        assert problem.startswith(f"{name} gives a different program") and "jax.random" in problem
 
 
 def test_info_that_varies():
     names = iter("abcdefghijklmnopqrstuvwxyz")
     (problem,) = problems(changed(info=lambda t: {next(names): t.reward}))
-    assert "another program" in problem
+    assert "a different program" in problem
 
 
 def test_values_kept_outside():
     found = problems(make(step=closes_over_a_value()))
-    assert any("keeps values of one call for the next" in problem for problem in found)
+    assert any("keeps values from one call to the next" in problem for problem in found)
 
 
 def test_hidden_state_behind_a_callback():
@@ -456,7 +456,7 @@ def unseeded(self):
 
 
 HOST = {
-    "obs type": (replaced(obs=lambda row: row.obs.tolist()), "the obs that step returns holds something else than NumPy arrays"),
+    "obs type": (replaced(obs=lambda row: row.obs.tolist()), "the obs that step returns has parts that are not NumPy arrays"),
     "obs dtype": (replaced(obs=lambda row: row.obs.astype(float)), "obs that step returns is float64.*has float32"),
     "obs range": (replaced(obs=lambda row: row.obs + 9), "obs that step returns is .*outside"),
     "batch": (
@@ -464,7 +464,7 @@ HOST = {
         r"obs that reset returns is float32\[1, 2\].*float32\[2, 2\]",
     ),
     "obs advice": (replaced(obs=lambda row: row.obs.astype(np.float16)), r"cast it with np\.asarray\(x, dtype\)"),
-    "obs and info": (host(reset=lambda self: (Walk.reset(self), {})), r"of gymnasium's \(obs, info\), return obs alone"),
+    "obs and info": (host(reset=lambda self: (Walk.reset(self), {})), r"such as Gymnasium's \(obs, info\): return only obs"),
     "reward": (replaced(reward=lambda row: row.reward > 0), r"reward is bool\[2\].*must be a NumPy array float32"),
     "five parts": (
         host(step=lambda self, action: (*Walk.step(self, action)[:4], {})),
@@ -479,7 +479,7 @@ HOST = {
     ),
     "info that comes and goes": (
         replaced(info=lambda row: {"end": row.reward} if row.truncated.any() else {}),
-        r"info that step returns: structure \{'end': float32\[2\]\} is not an earlier step's, \{\}",
+        r"info that step returns: structure \{'end': float32\[2\]\} differs from an earlier step's, \{\}",
     ),
     "numbering": (host(__init__=lambda self, num_envs, seed, first_id=0: Walk.__init__(self, num_envs, seed)), r"first_id \+ i"),
     "nan": (replaced(reward=lambda row: row.reward * np.float32(np.nan)), "reward is NaN"),

@@ -139,7 +139,7 @@ def test_options_must_be_plain_data():
     for value in (object(), float("nan"), jax.random.key(0), lambda: 0):
         with pytest.raises(TypeError, match=r"option gravity=.* is not plain data"):
             make_env("CartPole-v1", gravity=value)
-    with pytest.raises(TypeError, match=r"not a jaxrl\.Env, which make_env has made already"):
+    with pytest.raises(TypeError, match=r"not a jaxrl\.Env, which is already an environment"):
         make_env(make_env("CartPole-v1"))
 
 

@@ -137,9 +137,9 @@ def test_seeds_do_not_overlap():
 @pytest.mark.parametrize(
     ("name", "action", "error", "message"),
     [
-        ("CartPole-v1", np.zeros(2, int), ValueError, r"shape \(2,\), and must have \(3,\)"),
+        ("CartPole-v1", np.zeros(2, int), ValueError, r"shape \(2,\); it must be \(3,\)"),
         ("CartPole-v1", np.zeros((3, 1), int), ValueError, r"shape \(3, 1\)"),
-        ("CartPole-v1", np.zeros(3), TypeError, "dtype float64, and must be of integers"),
+        ("CartPole-v1", np.zeros(3), TypeError, "dtype float64; it must hold integers"),
         ("CartPole-v1", np.array([0, 2, 1]), ValueError, r"outside \[0, 1\] in environments 1$"),
         ("CartPole-v1", np.array([-1, 0, -1]), ValueError, r"outside \[0, 1\] in environments 0, 2$"),
         ("Pendulum-v1", np.array([[0.0], [np.nan], [0.0]]), ValueError, "NaN or infinity in environments 1$"),
@@ -177,8 +177,8 @@ def test_open_and_close_are_guarded():
         ("Pong-v5", {"stack_num": -1}, "must be an integer >= 1"),
         ("Pong-v5", {"stack_num": "two"}, "option stack_num='two' must be an integer"),
         ("Pong-v5", {"reward_clip": 1}, "must be True or False"),
-        ("Pong-v5", {"num_envs": 2}, "num_envs is no option"),
-        ("Pong-v5", {"seed": 2}, "seed is no option"),
+        ("Pong-v5", {"num_envs": 2}, "num_envs is not an option"),
+        ("Pong-v5", {"seed": 2}, "seed is not an option"),
         ("Go9x9-v1", {}, "has 2 players"),
         ("Pong-v5", {"render_mode": "nope"}, "envpool refuses .*render_mode"),
     ],

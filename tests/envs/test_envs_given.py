@@ -106,12 +106,12 @@ def test_a_local_class_trains_and_its_run_goes_on_where_it_is_given_again(tmp_pa
     [
         (
             gymnasium.make("CartPole-v1"),
-            "a single CartPoleEnv: num_envs of them are stepped, so give what makes one, env='gymnasium:CartPole-v1' or "
-            "env=lambda: gymnasium.make('CartPole-v1')",
+            "a single CartPoleEnv: give an id, class or function to make num_envs of them, "
+            "env='gymnasium:CartPole-v1' or env=lambda: gymnasium.make('CartPole-v1')",
         ),
         (
             gymnasium_envs.Truncation(),
-            "num_envs of them are stepped, so give what makes one, env=Truncation or env=lambda: Truncation(…)",
+            "give an id, class or function to make num_envs of them, env=Truncation or env=lambda: Truncation(…)",
         ),
         (
             gymnasium.make_vec("CartPole-v1", 2),
@@ -138,7 +138,7 @@ def test_functions_that_do_not_make_one() -> None:
         small_ppo(needs_a_rank)
     with pytest.raises(ValueError, match=r"gymnasium cannot build gymnasium:.*:fails: RuntimeError: no licence$"):
         small_ppo(fails)
-    with pytest.raises(TypeError, match=r"not a jaxrl\.Env, which make_env has made already"):
+    with pytest.raises(TypeError, match=r"not a jaxrl\.Env, which is already an environment"):
         make_env(probes.constant_reward())  # type: ignore[arg-type]
 
 

@@ -143,12 +143,12 @@ BITS = spaces.MultiBinary(4)
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"observation_space": BITS}, "is a Dict that holds 'observation', 'achieved_goal', 'desired_goal', too: use spaces"),
-        ({"observation_space": seen(observation=BITS, achieved_goal=BITS)}, "is a Dict that holds 'desired_goal', too"),
+        ({"observation_space": BITS}, "needs a Dict that also has 'observation', 'achieved_goal', 'desired_goal': use spaces"),
+        ({"observation_space": seen(observation=BITS, achieved_goal=BITS)}, "needs a Dict that also has 'desired_goal': use"),
         (
             {"observation_space": seen(observation=BITS, achieved_goal=BITS, desired_goal=spaces.MultiBinary(3))},
             r"observation_space\['achieved_goal'\] is int8\[4\], but observation_space\['desired_goal'\] has int8\[3\]: they "
-            "must agree, since what was achieved may become what is desired",
+            "must agree, since hindsight replay uses achieved goals as desired ones",
         ),
         ({"compute_reward": lambda achieved, desired: jnp.float32(0)}, r"compute_reward returned float32\[\]; it must return"),
         (
@@ -175,7 +175,9 @@ def test_rewards_that_do_not_follow_from_the_goals_are_found() -> None:
         state, reached = env.step(key, state, action, params)
         return state, reached._replace(reward=reached.reward - 0.01 * action)
 
-    with pytest.raises(EnvError, match=r"step gave the reward -0.0\d, and compute_reward 0 of the goals .* they must agree"):
+    with pytest.raises(
+        EnvError, match=r"step gave the reward -0.0\d, but compute_reward gave 0 for the goals .* they must agree"
+    ):
         check_env(env._replace(step=step))
 
 

@@ -240,10 +240,10 @@ def test_actions_count_from_zero(taken: str, space: Any, actions: Any, sums: Any
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seen": "text"}, r"observation_space is Text\(.*jaxrl takes Box, Discrete, .*gymnasium:module:function"),
+        ({"seen": "text"}, r"observation_space is Text\(.*jaxrl supports Box, Discrete, .*gymnasium:module:function"),
         ({"seen": "sequence"}, r"observation_space\['a'\] is Sequence\("),
         ({"seen": "huge"}, r"observation_space is Box\(-1099511627776.*32 bits: narrow its bounds, or use floats"),
-        ({"taken": "dict"}, r"action_space is Dict\(.*jaxrl acts in a Box of floats, Discrete, MultiDiscrete or MultiBinary"),
+        ({"taken": "dict"}, r"action_space is Dict\(.*jaxrl supports a Box of floats, Discrete, MultiDiscrete or MultiBinary"),
         ({"taken": "tuple"}, r"action_space is Tuple\("),
         ({"taken": "wide"}, r"action_space is Box\(0, 1073741824"),
     ],
@@ -256,8 +256,8 @@ def test_spaces_that_nothing_takes_are_named(options: dict[str, str], message: s
 @pytest.mark.parametrize(
     ("name", "action", "error", "message"),
     [
-        ("CartPole-v1", np.zeros(2, int), ValueError, r"shape \(2,\), and must have \(3,\)"),
-        ("CartPole-v1", np.zeros(3), TypeError, "dtype float64, and must be of integers"),
+        ("CartPole-v1", np.zeros(2, int), ValueError, r"shape \(2,\); it must be \(3,\)"),
+        ("CartPole-v1", np.zeros(3), TypeError, "dtype float64; it must hold integers"),
         ("CartPole-v1", np.array([0, 2, 1]), ValueError, r"outside \[0, 1\] in environments 1$"),
         ("Pendulum-v1", np.array([[0.0], [np.nan], [0.0]]), ValueError, "NaN or infinity in environments 1$"),
         ("Pendulum-v1", np.array([[2.0], [-2.1], [0.0]]), ValueError, r"outside \[-2.0, 2.0\] in environments 1$"),
@@ -317,7 +317,7 @@ def test_what_is_told_besides() -> None:
     assert {name: (x.dtype, x.shape) for name, x in told.items()} == {"success": (np.dtype(bool), (NUM_ENVS,))}
     assert opened("gymnasium:CartPole-v1").step(np.zeros(NUM_ENVS, int)).info == {}
     assert host("gymnasium:CartPole-v1").open_eval is None
-    with pytest.raises(EnvironmentFailed, match=r"environment 0: info has no 'lives', so episodic_life=True has no meaning"):
+    with pytest.raises(EnvironmentFailed, match=r"environment 0: info has no 'lives', which episodic_life=True needs"):
         opened("gymnasium:CartPole-v1", episodic_life=True)
 
 
@@ -330,9 +330,9 @@ def test_what_is_told_besides() -> None:
         ("CartPole", "gymnasium has no environment 'CartPole': write 'gymnasium:CartPole-v1'$"),
         ("Corridor", "gymnasium has no environment 'Corridor'.*list_envs.*'gymnasium:module:Corridor'"),
         ("no_such_module:X-v0", "no module 'no_such_module' was found in .* put that folder on PYTHONPATH$"),
-        ("tests.helpers.gymnasium_envs:Livs", "neither registers nor holds an environment 'Livs'. Did you mean 'Lives'?"),
-        ("tests.helpers.gymnasium_envs:Path", "neither registers nor holds an environment 'Path'"),
-        ("tests.helpers.gymnasium_envs:subprocess", "neither registers nor holds"),
+        ("tests.helpers.gymnasium_envs:Livs", "neither registers nor defines an environment 'Livs'. Did you mean 'Lives'?"),
+        ("tests.helpers.gymnasium_envs:Path", "neither registers nor defines an environment 'Path'"),
+        ("tests.helpers.gymnasium_envs:subprocess", "neither registers nor defines"),
         (
             "CartPole-v1?gravity=3",
             "no option 'gravity'.*It takes: episodic_life, max_episode_steps, num_workers, .*worker_timeout",
@@ -345,7 +345,7 @@ def test_what_is_told_besides() -> None:
         ("CartPole-v1?max_episode_steps=0", "option max_episode_steps=0 must be an integer >= 1"),
         ("CartPole-v1?max_episode_steps=2.5", "option max_episode_steps=2.5 must be an integer >= 1"),
         ("CartPole-v1?episodic_life=1", "option episodic_life=1 must be True or False"),
-        ("CartPole-v1?render_mode=human", "render_mode is no option but set by jaxrl"),
+        ("CartPole-v1?render_mode=human", "render_mode is not an option: jaxrl sets it"),
         ("FrozenLake-v1?map_name=9x9", r"cannot build gymnasium:FrozenLake-v1 with the options .*KeyError: '9x9'$"),
         ("tests.helpers.gymnasium_envs:Failing?how=build", "OSError: no world to build$"),
     ],
@@ -421,7 +421,7 @@ def test_environments_draw_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
     envs = host("gymnasium:CartPole-v1").open_render(1, 0)  # type: ignore[misc]
     envs.reset()
-    with pytest.raises(OSError, match=r"gymnasium cannot draw gymnasium:CartPole-v1 here: pygame is not installed"):
+    with pytest.raises(OSError, match=r"gymnasium cannot render gymnasium:CartPole-v1 here: pygame is not installed"):
         envs.render()
 
 

@@ -507,10 +507,10 @@ CARTPOLE, PENDULUM = "CartPole-v1|", "Pendulum-v1|"
         (CARTPOLE + "time_limit(200)?gravity=5", "is not a wrapper; …: options come before the first '|'"),
         ("CartPole-v1?gravity='a|b'", "a '|' that is part of a value is written %7C"),
         (CARTPOLE + "frame_stac(4)", "unknown wrapper 'frame_stac'. Did you mean 'frame_stack'? Wrappers: …sticky_actions("),
-        (CARTPOLE + "frame_stack", "wrapper frame_stack: missing … 'num_frames'; it is written frame_stack(num_frames)"),
-        (CARTPOLE + "frame_stack(n=4)", "wrapper frame_stack has no argument 'n'; it is written frame_stack(num_frames)"),
+        (CARTPOLE + "frame_stack", "wrapper frame_stack: missing … 'num_frames'; write frame_stack(num_frames)"),
+        (CARTPOLE + "frame_stack(n=4)", "wrapper frame_stack has no argument 'n'; write frame_stack(num_frames)"),
         (CARTPOLE + "frame_stack(env=4)", "wrapper frame_stack has no argument 'env'"),
-        (CARTPOLE + "frame_stack(4, 5)", "wrapper frame_stack: too many …; it is written frame_stack(num_frames)"),
+        (CARTPOLE + "frame_stack(4, 5)", "wrapper frame_stack: too many …; write frame_stack(num_frames)"),
         (CARTPOLE + "frame_stack(4, num_frames=5)", "wrapper frame_stack: multiple values for argument 'num_frames'"),
         (CARTPOLE + "frame_stack(n)", "frame_stack('n') cannot wrap gymnax:CartPole-v1: num_frames='n' must be an integer >= 1"),
         (CARTPOLE + "frame_stack(0)", "num_frames=0 must be an integer >= 1"),
@@ -518,27 +518,27 @@ CARTPOLE, PENDULUM = "CartPole-v1|", "Pendulum-v1|"
         (CARTPOLE + "time_limit(-1)", "max_steps=-1 must be an integer >= 1"),
         (CARTPOLE + "sticky_actions(1.5)", "probability=1.5 is not allowed: it must be a number in [0, 1]"),
         (CARTPOLE + "sticky_actions('often')", "probability='often' must be a number in [0, 1]"),
-        (CARTPOLE + "time_aware", "the limit of an episode: … 'gymnax:CartPole-v1|time_limit(500)|time_aware'"),
-        ("Catch-bsuite|time_limit(9)|time_aware", "its observations are Box…: put flatten_observation before it"),
-        (CARTPOLE + "scale_action", "it needs actions of a Box with finite bounds, and they are Discrete(2)"),
-        (PENDULUM + "clip_action|scale_action", "it needs actions of a Box with finite bounds, and they are Box(-inf, inf"),
+        (CARTPOLE + "time_aware", "it needs an episode limit: … 'gymnax:CartPole-v1|time_limit(500)|time_aware'"),
+        ("Catch-bsuite|time_limit(9)|time_aware", "the observation space is Box…: put flatten_observation before it"),
+        (CARTPOLE + "scale_action", "it needs a Box action space with finite bounds, not Discrete(2)"),
+        (PENDULUM + "clip_action|scale_action", "it needs a Box action space with finite bounds, not Box(-inf, inf"),
         (PENDULUM + "scale_action(1, -1)", "low=1 must be below high=-1"),
         (PENDULUM + "scale_action(high=1e999)", "high=inf is not allowed: it must be a finite number"),
         (PENDULUM + "scale_action(None)", "low=None must be a finite number"),
-        (CARTPOLE + "clip_action", "it needs actions of a Box, and they are Discrete(2)"),
-        (CARTPOLE + "select_observation", "it must name what to keep, each once, out of 0 to 3"),
-        (CARTPOLE + "select_observation(0, 4)", "each once, out of 0 to 3, and not 4"),
-        (CARTPOLE + "select_observation(0, -1)", "out of 0 to 3, and not -1"),
+        (CARTPOLE + "clip_action", "it needs a Box action space, not Discrete(2)"),
+        (CARTPOLE + "select_observation", "it must name the parts to keep, each once, from 0 to 3"),
+        (CARTPOLE + "select_observation(0, 4)", "each once, from 0 to 3, not 4"),
+        (CARTPOLE + "select_observation(0, -1)", "from 0 to 3, not -1"),
         (CARTPOLE + "select_observation(0, 0)", "each once, … not 0"),
         (CARTPOLE + "select_observation(True)", "not True"),
         (CARTPOLE + "select_observation((0, 2))", "not (0, 2)"),
-        ("Catch-bsuite|select_observation(0)", "it keeps parts of a vector or of a Dict, and its observations are Box"),
+        ("Catch-bsuite|select_observation(0)", "it keeps parts of a vector or of a Dict, but the observation space is Box"),
         ("CartPol-v1|time_limit(9)", "no environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
         ("envpool:Pong-v5|frame_stack(4)", "envpool:Pong-v5 runs on the host…for frame_stack: stack_num=4 (Atari"),
         ("envpool:CartPole-v1|time_limit(9)", "runs on the host…for time_limit: max_episode_steps=200 (all)"),
         (
             "gymnasium:CartPole-v1|frame_stack(4)",
-            "…is a function of yours that returns the whole, as in gymnasium:module",
+            "…write a function that returns it wrapped, and name the function: gymnasium:module",
         ),
     ],
 )
@@ -548,7 +548,7 @@ def test_bad_input_is_refused(env_id: str, message: str) -> None:
 
 
 def test_only_environments_are_wrapped() -> None:
-    with pytest.raises(TypeError, match=r"frame_stack wraps a jaxrl.Env, such as make_env\('CartPole-v1'\) gives, not str"):
+    with pytest.raises(TypeError, match=r"frame_stack wraps a jaxrl.Env, such as make_env\('CartPole-v1'\), not str"):
         frame_stack("CartPole-v1", 4)  # type: ignore[arg-type]
 
 

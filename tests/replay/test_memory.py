@@ -88,10 +88,11 @@ def test_a_run_whose_replay_does_not_fit_is_refused(tmp_path: Path, monkeypatch:
     agent = small_dqn(probes.truncation(), buffer_size=400_000)
     each = replay_bytes(agent)
     linux(tmp_path, monkeypatch, available=2 * each // 1024 - 1)
-    row = f"{each / 400_000:.0f} bytes a row"
+    row = f"{each / 400_000:.0f} bytes per row"
     message = (
         rf"^buffer_size=400000: the replay of 2 seeds takes {each * 2 / 2**20:.1f} MiB, "
-        rf"{each / 2**20:.1f} MiB each \({row}\), and .* MiB of memory are available: use a smaller buffer_size, or fewer seeds$"
+        rf"{each / 2**20:.1f} MiB each \({row}\), but only .* MiB of memory is "
+        "available: use a smaller buffer_size, or fewer seeds$"
     )
     with pytest.raises(ValueError, match=message):
         jaxrl.run(agent, total_steps=80, seeds=2, quiet=True)

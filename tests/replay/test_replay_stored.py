@@ -307,7 +307,7 @@ def test_names_of_a_stranger_do_not_reach_the_terminal(tmp_path: Path) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rows.npz")
     for path in (tmp_path / "rows.npz", Path("/dev/zero")):
-        with pytest.raises(OSError, match="it is no regular file"):
+        with pytest.raises(OSError, match="it is not a regular file"):
             load(path)
 
 

@@ -1,1 +1,1 @@
-"""Backends: libraries of environments, one file each. ``jaxrl.envs`` imports one when it is asked for."""
+"""Backends: one module per library of environments. ``jaxrl.envs`` imports each on first use."""

@@ -1,4 +1,4 @@
-"""brax environments as pure ``Env``s: true last observations, the limit of an episode apart from its end, stable types."""
+"""Environments of brax as pure ``Env``s: true last observations, truncation apart from termination, stable types."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ NAMES = (
     "swimmer",
     "walker2d",
 )
-"""Those of brax itself, said here because importing it takes seconds; ``fast`` is for its own tests."""
+"""brax's own environments, listed here because importing brax takes seconds. ``fast``, for brax's tests, is left out."""
 
 PHYSICS = ("generalized", "mjx", "positional", "spring")
 
 EPISODE_LENGTH = 1000
-"""That of ``brax.envs.create``."""
+"""Default of ``brax.envs.create``."""
 
 
 def list_names() -> list[str]:
     if sys.modules.get("brax") is None and ("brax" in sys.modules or importlib.util.find_spec("brax") is None):
-        _import_brax("the backend brax")  # says how to get it
+        _import_brax("the backend brax")  # raises, and names the pip install
     registered = getattr(sys.modules.get("brax.envs"), "_envs", {})
     return [*NAMES, *sorted({*registered} - {*NAMES, "fast"})]
 
@@ -54,16 +54,16 @@ def family(name: str) -> str:
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
-    """A brax environment, without its wrappers: jaxrl resets, and cuts episodes, by itself.
+    """Make a brax environment without brax's wrappers: jaxrl resets and truncates episodes itself.
 
     Args:
-      options: ``backend``, the physics ("generalized", "spring", "positional" or "mjx"; brax chooses where it is not given),
-        ``max_episode_steps`` (brax's ``episode_length``, 1,000), and the arguments of the environment's class
-        (``ctrl_cost_weight`` of ant). All are structure.
+      options: ``backend``, the physics ("generalized", "spring", "positional" or "mjx"; brax chooses by default),
+        ``max_episode_steps`` (brax's ``episode_length``, 1,000 by default), and the arguments of the environment's class (such
+        as ``ctrl_cost_weight`` of ant). All are static.
 
     Returns:
-      An Env with actions in [−1, 1]. What brax calls ``done`` is a termination; the limit is a truncation, as with brax's
-      ``EpisodeWrapper``. brax's ``metrics`` are ``TimeStep.info``.
+      An Env with actions in [−1, 1]. brax's ``done`` is a termination; the limit is a truncation, as in brax's
+      ``EpisodeWrapper``. ``TimeStep.info`` holds brax's ``metrics``.
     """
     label = f"brax:{name}"
     _import_brax(label)
@@ -81,27 +81,27 @@ def make(name: str, options: dict[str, Any]) -> Env:
 
 
 def _arguments(name: str) -> dict[str, Any]:
-    """Of the environment's class, with their defaults."""
+    """Return the arguments of the environment's class, with their defaults."""
     parameters = inspect.signature(sys.modules["brax.envs"]._envs[name].__init__).parameters.values()
     return {each.name: each.default for each in parameters if each.name != "self" and "VAR" not in each.kind.name}
 
 
 @functools.cache
 def _task(canonical_id: str) -> Env:
-    """Construct, and close over, one environment; cached so that equal ids share functions and compiled programs."""
+    """Construct an environment and close over it. Cached, so that equal ids share functions and compiled programs."""
     _, name, arguments, _ = parse_id(canonical_id)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that brax is maintained no more
+        warnings.simplefilter("ignore")  # brax warns that it is no longer maintained
         task = sys.modules["brax.envs"].get_environment(name, **arguments)
     like = jax.eval_shape(task.reset, jax.eval_shape(lambda: jax.random.key(0)))
 
-    # brax mixes weak and strong types, and Python's floats; types are settled here, once.
+    # brax mixes weak types, strong types and Python floats: fix all types here.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         state = _cast(task.reset(key), like)
         return state, state.obs
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
-        env_state = jax.tree.map(lambda x: x, env_state)  # with dicts of its own: brax writes into them
+        env_state = jax.tree.map(lambda x: x, env_state)  # copies the dicts: brax writes into them
         state = _cast(task.step(env_state, action), like)
         terminated, reward = state.done > 0, state.reward.astype(jnp.float32)
         return state, TimeStep(state.obs, reward, terminated, jnp.zeros_like(terminated), dict(state.metrics))
@@ -124,7 +124,7 @@ def _cast(tree: PyTree, like: PyTree) -> PyTree:
 
 
 def _import_brax(needed_by: str) -> ModuleType:
-    """The package, which prints and warns of what it does without while it is imported."""
+    """Import brax, which prints and warns about missing optional packages on import. That output is suppressed."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         import_package("brax", needed_by, extra="brax")

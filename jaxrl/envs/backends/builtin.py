@@ -1,4 +1,4 @@
-"""The backend ``jaxrl``: small pure environments of our own."""
+"""Backend ``jaxrl``: small pure environments of this library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrl.envs.ids import check_known, check_name, check_option, smallest
 from jaxrl.types import Env
 
 MAKERS: dict[str, Callable[..., Env]] = {"BitFlip": bit_flip, "Reach": reach}
-"""By name; an environment's options are the function's arguments."""
+"""Functions that make the environments, by name. The options of an environment are the function's arguments."""
 
 
 def list_names() -> list[str]:
@@ -24,7 +24,7 @@ def family(name: str) -> str:
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
-    """An environment of our own, which its own function describes."""
+    """Make an environment of this library. Its function in ``MAKERS`` documents it."""
     label = f"jaxrl:{name}"
     check_name("jaxrl", name, MAKERS)
     defaults = {option: parameter.default for option, parameter in inspect.signature(MAKERS[name]).parameters.items()}

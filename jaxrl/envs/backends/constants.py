@@ -1,7 +1,7 @@
-"""Constants of other people's environments, found without a backend: building an agent starts none.
+"""Constants of third-party environments, evaluated without a JAX backend, so that building an agent does not start one.
 
-gymnax makes arrays with ``jnp`` where it is imported and constructed. Here such code is traced, and the few operations on
-constants that the trace holds are done by NumPy.
+gymnax creates arrays with ``jnp`` on import and on construction. This module traces such code and evaluates the few operations on
+constants in the trace with NumPy.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from jaxrl.xla.private_jax import ClosedJaxpr, Literal, NotInThisJax, is_traced
 
 
 class Table(np.ndarray):
-    """A NumPy array that a traced index may index, as it may a JAX array."""
+    """NumPy array that accepts traced indices, as a JAX array does."""
 
     def __getitem__(self, index: Any) -> Any:
         return jnp.asarray(np.asarray(self))[index]
 
 
 def constants(function: Callable[[], Any]) -> Any:
-    """The pytree that ``function()`` returns, whatever its leaves, with NumPy arrays for JAX's.
+    """Return the pytree that ``function()`` returns, with JAX arrays converted to NumPy. Other leaves may be of any type.
 
     Raises:
-      ConcretizationTypeError or the like: the function looks at values of arrays, as in ``if array[0]:``.
+      ConcretizationTypeError or a similar error: the function reads values of arrays, as in ``if array[0]:``.
     """
     leaves: list[Any] = []
     structure: Any = None
@@ -40,13 +40,13 @@ def constants(function: Callable[[], Any]) -> Any:
     closed = jax.make_jaxpr(traced)()
     try:
         values = iter(_evaluate(closed))
-    except (NotImplementedError, NotInThisJax):  # by a backend after all: right in any case
+    except (NotImplementedError, NotInThisJax):  # fall back to a backend, which is always correct
         values = map(np.asarray, jax.jit(traced)())
     return structure.unflatten([next(values) if is_traced(leaf) else leaf for leaf in leaves])
 
 
 def _evaluate(closed: ClosedJaxpr) -> list[np.ndarray]:
-    """The outputs of a jaxpr without arguments; what no output needs is not computed."""
+    """Evaluate a jaxpr without arguments. Only equations that an output needs are computed."""
     known = {variable: np.asarray(value) for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
     equations = {variable: equation for equation in closed.jaxpr.eqns for variable in equation.outvars}
 

@@ -1,4 +1,4 @@
-"""Craftax and Craftax-Classic as pure ``Env``s, with the limit of an episode apart from its end."""
+"""Craftax and Craftax-Classic as pure ``Env``s, with truncation apart from termination."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jaxrl.envs.ids import check_known, check_name, check_option, import_package
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
-"""Said here because importing it takes seconds, and builds textures."""
+"""Listed here because importing craftax takes seconds and builds textures."""
 
 FAR = 2**30
-"""A limit that no episode comes to."""
+"""Limit that no episode reaches."""
 
 
 def list_names() -> list[str]:
@@ -32,13 +32,13 @@ def family(name: str) -> str:
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
-    """Craftax (Matthews et al. 2024).
+    """Make a Craftax environment (Matthews et al. 2024).
 
     Args:
       options: fields of its ``EnvParams`` (``max_timesteps``, ``day_length``, ``god_mode``, ...). All are data.
 
     Returns:
-      An Env whose ``max_timesteps`` truncates; death, lava and a defeated boss terminate. Its achievements are ``TimeStep.info``.
+      An Env. ``max_timesteps`` truncates; death, lava and a defeated boss terminate. ``TimeStep.info`` holds the achievements.
     """
     label = f"craftax:{name}"
     import_package("craftax", label, extra="craftax")
@@ -58,7 +58,7 @@ def _task(name: str) -> Env:
     like = jax.eval_shape(task.reset_env, jax.eval_shape(lambda: jax.random.key(0)), task.default_params)[1]
 
     def settled(state: PyTree) -> PyTree:
-        """Weak and strong types are mixed there."""
+        """Cast to fixed dtypes: craftax mixes weak and strong types."""
         return jax.tree.map(lambda x, leaf: jnp.asarray(x, leaf.dtype), state, like)
 
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
@@ -69,9 +69,9 @@ def _task(name: str) -> Env:
         obs, state, reward, _, info = task.step_env(key, env_state, action, params)
         terminated = task.is_terminal(state, params.replace(max_timesteps=FAR))
         truncated = state.timestep >= params.max_timesteps
-        told = {key: jnp.asarray(value, jnp.float32) for key, value in info.items() if key != "discount"}
-        return settled(state), TimeStep(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, told)
+        achievements = {key: jnp.asarray(value, jnp.float32) for key, value in info.items() if key != "discount"}
+        return settled(state), TimeStep(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, achievements)
 
     params = task.default_params
-    seen = spaces.Box(0.0, 1.0, task.observation_space(params).shape, np.float32)
-    return Env(reset, step, seen, spaces.Discrete(task.num_actions), params, name=f"craftax:{name}")
+    observation_space = spaces.Box(0.0, 1.0, task.observation_space(params).shape, np.float32)
+    return Env(reset, step, observation_space, spaces.Discrete(task.num_actions), params, name=f"craftax:{name}")

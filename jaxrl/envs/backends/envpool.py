@@ -1,4 +1,4 @@
-"""envpool's C++ environments as ``HostEnv``s: validated actions, 32-bit types, clean reset rows, independent seeds."""
+"""C++ environments of envpool as ``HostEnv``s: validated actions, 32-bit types, clean reset rows, independent seeds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from jaxrl.settings.validation import check_count
 from jaxrl.types import CompiledEnvs, HostEnv, HostEnvs, HostStep, PyTree
 
 OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}
-"""Settings of envpool that ``open`` and this module decide."""
+"""Settings of envpool that ``open`` and this module determine."""
 
 RENDERING = {"from_pixels", "render_mode", "render_width", "render_height", "render_camera_id"}
-"""Options that envpool takes on top of an environment's own."""
+"""Options of envpool that its list of an environment's options lacks."""
 
 DRAWN = {"atari": 15, "box2d": 50, "classic_control": 20, "highway": 15, "jumanji": 10, "minigrid": 10, "mujoco": 25, "pgx": 2}
-"""Families that draw themselves, and their pictures per second: in real time, or at a pleasant speed."""
+"""Families that can render, and their frames per second: real time, or a comfortable speed."""
 
 
 def list_names() -> list[str]:
@@ -41,7 +41,10 @@ def _import_envpool(what: str) -> Any:
 
 @functools.cache
 def _load_egl() -> bool:
-    """Whether MuJoCo can draw: envpool looks for EGL while it is imported, and would end the process at the first picture."""
+    """Load EGL for MuJoCo. Return whether it can render.
+
+    Must run before envpool is imported: envpool looks for EGL only then, and without EGL the first picture kills the process.
+    """
     if "envpool" in sys.modules:
         return False
     try:
@@ -52,38 +55,38 @@ def _load_egl() -> bool:
 
 
 def family(name: str) -> str:
-    """The module of envpool that has it: atari, mujoco.gym, ..."""
+    """Return the envpool module of an environment: atari, mujoco.gym, ..."""
     from envpool.registration import registry
 
     return str(registry.specs[name][0]).removeprefix("envpool.")
 
 
 def make(name: str, options: dict[str, Any]) -> HostEnv:
-    """An envpool environment; nothing starts before ``open(num_envs, seed, first_id=0, batch_size=num_envs)``.
+    """Make an envpool environment. Nothing starts before ``open(num_envs, seed, first_id=0, batch_size=num_envs)``.
 
     Args:
-      options: envpool's own (``max_episode_steps``, ``frame_skip``, ``num_threads``, ``from_pixels``, ...). Atari's
-        ``reward_clip`` and ``episodic_life`` hold for training alone: ``open_eval`` gives raw rewards and whole games.
+      options: options of envpool (``max_episode_steps``, ``frame_skip``, ``num_threads``, ``from_pixels``, ...). Atari's
+        ``reward_clip`` and ``episodic_life`` apply to training only: ``open_eval`` gives raw rewards and whole games.
 
     Returns:
-      A HostEnv whose spaces, observations and info (``TOLD``) have 32-bit types; ``max_episode_steps`` is envpool's own limit.
+      A HostEnv whose spaces, observations and info (``TOLD``) have 32-bit types. ``max_episode_steps`` is envpool's own limit.
       The i-th environment opened is seeded by a hash of (seed, first_id + i), so streams do not depend on ``num_envs`` and do not
-      overlap between seeds (envpool's ``seed=`` gives environment i the stream seed + i). With a ``batch_size`` that is smaller,
-      and divides ``num_envs``, ``recv`` gives so many rows, of the environments that are done first; ``step`` is not for them.
+      overlap between seeds (envpool's ``seed=`` gives environment i the stream seed + i). With a smaller ``batch_size``, which
+      must divide ``num_envs``, ``recv`` returns the ``batch_size`` rows that finish first; ``step`` cannot be used then.
     """
     label = f"envpool:{name}"
     envpool = _import_envpool(label)
     check_name("envpool", name, envpool.list_all_envs())
     spec = _make_spec(envpool, name, options)
     if spec.config.max_num_players > 1:
-        raise ValueError(f"{label} has {spec.config.max_num_players} players; jaxrl's environments have one")
+        raise ValueError(f"{label} has {spec.config.max_num_players} players; jaxrl supports one")
     actions = {key: array for key, array in spec.action_array_spec.items() if key not in ("env_id", "players.env_id")}
     if len(actions) != 1:
         raise ValueError(f"{label} takes several actions at once ({', '.join(actions)}), which jaxrl does not support")
     (action_spec,) = actions.values()
     observation_space, action_space = _observation_space(spec.state_array_spec), _space(action_spec, action=True)
     limit, kind = int(spec.config.max_episode_steps), family(name).partition(".")[0]
-    told = {name: narrow(array.dtype) for name in TOLD if (array := spec.state_array_spec.get(f"info:{name}"))}
+    info_dtypes = {name: narrow(array.dtype) for name in TOLD if (array := spec.state_array_spec.get(f"info:{name}"))}
 
     def open(
         num_envs: int,
@@ -104,10 +107,10 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
             except RuntimeError as error:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
         dtypes = _dtypes(observation_space)
-        return _Running(label, pool, num_envs, dtypes, told, action_space, action_spec.dtype, batch_size)
+        return _Running(label, pool, num_envs, dtypes, info_dtypes, action_space, action_spec.dtype, batch_size)
 
-    drawn = kind in DRAWN and (kind != "mujoco" or _load_egl())
-    scored = {option: value for option, value in options.items() if option not in LEARNING}
+    can_render = kind in DRAWN and (kind != "mujoco" or _load_egl())
+    eval_options = {option: value for option, value in options.items() if option not in LEARNING}
     return HostEnv(
         open,
         observation_space,
@@ -115,14 +118,14 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
         dict(options),
         label,
         max_episode_steps=limit if 0 < limit < 2**31 - 1 else None,
-        open_eval=partial(open, options=scored) if scored != options else None,
-        open_render=partial(open, options={**scored, "render_mode": "rgb_array"}) if drawn else None,
+        open_eval=partial(open, options=eval_options) if eval_options != options else None,
+        open_render=partial(open, options={**eval_options, "render_mode": "rgb_array"}) if can_render else None,
         render_fps=REAL_TIME.get(name, DRAWN.get(kind, 30)),
     )
 
 
 class _Running:
-    """Environments that run: see ``jaxrl.types.HostEnvs``."""
+    """Open environments: see ``jaxrl.types.HostEnvs``."""
 
     def __init__(
         self,
@@ -137,13 +140,13 @@ class _Running:
     ) -> None:
         self._label, self._pool, self._num_envs, self._batch_size = label, pool, num_envs, batch_size
         self._sent = 0
-        """Rows that are under way."""
+        """Number of rows sent but not yet received."""
         self._dtypes, self._told, self._action_space, self._action_dtype = dtypes, told, action_space, action_dtype
         self._done: np.ndarray | None = None
 
     def reset(self) -> PyTree:
         pool, parts = self._running(), []
-        with quiet():  # envpool builds its own spaces when it is first asked for an observation
+        with quiet():  # envpool builds its own spaces at the first observation
             pool.async_reset()
             for _ in range(self._num_envs // self._batch_size):
                 obs, info = pool.recv(reset=True)
@@ -157,60 +160,64 @@ class _Running:
         return self.recv()[1]
 
     def send(self, action: Any, env_id: np.ndarray | None = None) -> None:
-        """Begin a row of all environments, or of these."""
+        """Start a step of all environments, or of those in ``env_id``."""
         pool = self._running()
         if self._done is None:
             raise RuntimeError(f"{self._label}: call reset() before the first step()")
         num_envs = self._num_envs if env_id is None else len(env_id)
-        checked = check_actions(self._label, self._action_space, action, num_envs)  # envpool would take anything
+        checked = check_actions(self._label, self._action_space, action, num_envs)  # envpool does not check actions
         pool.send(np.ascontiguousarray(checked, dtype=self._action_dtype), env_id)
         self._sent += num_envs
 
     def recv(self) -> tuple[np.ndarray, HostStep]:
-        """The rows of all environments in their order; of those that are done first, where ``open`` was given a ``batch_size``.
-        They are in arrays that envpool does not touch again."""
-        if self._sent < self._batch_size:  # envpool would wait for ever
-            raise RuntimeError(f"{self._label}: recv() gives {self._batch_size} rows, and {self._sent} were sent: send() more")
+        """Return the rows of all environments in order, or the first ``batch_size`` rows to finish if ``open`` was given one.
+
+        The arrays are not reused by envpool.
+        """
+        if self._sent < self._batch_size:  # envpool would wait forever
+            raise RuntimeError(
+                f"{self._label}: recv() returns {self._batch_size} rows, but only {self._sent} were sent: call send() first"
+            )
         obs, reward, terminated, truncated, info = self._running().recv()
         self._sent -= self._batch_size
         env_id = np.asarray(info["env_id"], np.int32)
         assert self._done is not None
-        # dm_control and MetaWorld put the reward of the new state on reset rows, where nothing was earned.
+        # On reset rows, dm_control and MetaWorld give the reward of the new state, which no action earned.
         reward = np.where(self._done[env_id], np.float32(0), reward.astype(np.float32, copy=False))
         self._done[env_id] = terminated | truncated
-        told = {name: np.asarray(info[name], dtype) for name, dtype in self._told.items()}
-        return env_id, HostStep(cast(obs, self._dtypes), reward, terminated, truncated, told)
+        kept_info = {name: np.asarray(info[name], dtype) for name, dtype in self._told.items()}
+        return env_id, HostStep(cast(obs, self._dtypes), reward, terminated, truncated, kept_info)
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
-        """New episodes in some environments: highway, gfootball and toy_text do not keep the limit that they declare."""
+        """Begin new episodes in some environments: highway, gfootball and toy_text do not enforce the limit they declare."""
         assert self._done is not None
-        which = np.flatnonzero(mask)
-        fresh, _ = self._running().reset(which)
+        env_id = np.flatnonzero(mask)
+        first_obs, _ = self._running().reset(env_id)
         self._done = self._done & ~mask
 
         def spread(x: np.ndarray) -> np.ndarray:
             rows = np.zeros((self._num_envs, *x.shape[1:]), x.dtype)
-            rows[which] = x
+            rows[env_id] = x
             return rows
 
-        return tree.map_structure(spread, cast(fresh, self._dtypes))
+        return tree.map_structure(spread, cast(first_obs, self._dtypes))
 
     def compiled(self) -> CompiledEnvs:
-        """The same environments for a compiled program; see ``jaxrl.types.CompiledEnvs``."""
+        """Return the same environments for use in a compiled program; see ``jaxrl.types.CompiledEnvs``."""
         from jaxrl.envs.backends.envpool_xla import compiled_envs
 
         return compiled_envs(self._running(), self._dtypes, self._told, self._action_dtype)
 
     def render(self) -> np.ndarray:
-        """Pictures of all environments, where ``open_render`` opened them.
+        """Return pictures of all environments, which must have been opened by ``open_render``.
 
         Raises:
-          OSError: this machine cannot draw them.
+          OSError: this machine cannot render them.
         """
         try:
             return np.asarray(self._running().render(np.arange(self._num_envs)))
         except (OSError, RuntimeError) as error:
-            raise OSError(f"envpool cannot draw {self._label} here: {error}") from error
+            raise OSError(f"envpool cannot render {self._label} here: {error}") from error
 
     def close(self) -> None:
         self._pool = None
@@ -222,15 +229,13 @@ class _Running:
 
 
 def _make_spec(envpool: Any, name: str, options: Mapping[str, Any]) -> Any:
-    """envpool's spec under ``options``; each option known and of its default's type."""
+    """Return envpool's spec under ``options``, after a check of their names and types."""
     label, defaults = f"envpool:{name}", {}
-    with suppress(RuntimeError):  # some cannot do without options (VizdoomCustom needs its scenario)
+    with suppress(RuntimeError):  # some environments require options (VizdoomCustom needs its scenario)
         defaults = envpool.make_spec(name).config._asdict()
     for option in options:
         if option in OURS:
-            raise ValueError(
-                f"{label}: {option} is no option but set by jaxrl; num_envs and seed are given to open(num_envs, seed)"
-            )
+            raise ValueError(f"{label}: {option} is not an option: jaxrl sets it. Pass num_envs and seed to open(num_envs, seed)")
     if defaults:
         check_known(label, options, (defaults.keys() - OURS) | RENDERING)
     for option, value in options.items():
@@ -246,17 +251,17 @@ def _make_spec(envpool: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _observation_space(arrays: Mapping[str, Any]) -> spaces.Space:
-    """The space of one observation: ``obs`` alone, or a Dict of ``obs:a``, ``obs:b.c``, ... nested at the dots."""
+    """Return the space of one observation: ``obs`` alone, or a Dict of ``obs:a``, ``obs:b.c``, ... nested at the dots."""
     parts = {key.removeprefix("obs").removeprefix(":"): array for key, array in arrays.items() if key.startswith("obs")}
     if len(parts) == 1:
         return _space(next(iter(parts.values())))
     nested: dict[str, Any] = {}
     for path, array in parts.items():
         *folders, last = path.replace(":", ".").split(".")
-        place = nested
+        node = nested
         for folder in folders:
-            place = place.setdefault(folder, {})
-        place[last] = _space(array)
+            node = node.setdefault(folder, {})
+        node[last] = _space(array)
     return _dict_space(nested)
 
 
@@ -265,7 +270,7 @@ def _dict_space(nested: dict[str, Any]) -> spaces.Dict:
 
 
 def _space(spec: Any, *, action: bool = False) -> spaces.Space:
-    """The gymnasium space of one of envpool's arrays, in 32-bit types."""
+    """Convert the spec of an envpool array to a Gymnasium space with 32-bit types."""
     shape, dtype = tuple(size for size in spec.shape if size != -1), np.dtype(spec.dtype)
     if dtype.kind == "b":
         return spaces.MultiBinary(shape)
@@ -285,7 +290,7 @@ def _space(spec: Any, *, action: bool = False) -> spaces.Space:
 
 
 def _dtypes(space: spaces.Space) -> PyTree:
-    """The dtype of each part of an observation."""
+    """Return the dtype of each part of an observation."""
     if isinstance(space, spaces.Dict):
         return {name: _dtypes(part) for name, part in space.items()}
     return narrow(space.dtype)

@@ -1,4 +1,4 @@
-"""envpool's environments as operations of a compiled program."""
+"""Environments of envpool as operations of a compiled program."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from jaxrl.types import Array, CompiledEnvs, HostStep, PyTree
 
 
 def compiled_envs(pool: Any, dtypes: PyTree, told: Mapping[str, np.dtype], action_dtype: Any) -> CompiledEnvs:
-    """``pool`` for a program on a CPU; what it gives has the types ``dtypes``, as on the host.
+    """Return ``pool`` as operations of a compiled CPU program. Outputs have the types ``dtypes``, as on the host.
 
-    envpool reads and writes 64-bit numbers where its C++ does, and says so to JAX by JAX's own types, which have 32 bits as a
-    rule: it would write beyond the ends of arrays. So all that is told of its types is told with 64 bits allowed.
+    envpool's C++ code reads and writes some 64-bit numbers. JAX would truncate the declared types to 32 bits by default, and
+    envpool would write past the ends of arrays. So types are declared with 64 bits enabled.
     """
     with jax.enable_x64(True):
         handle, recv_, send_, _ = pool.xla()
 
     def send(handle: Array, action: Array) -> Array:
         with jax.enable_x64(True):
-            sent: Array = send_(handle, action.astype(action_dtype))
-        return sent
+            new_handle: Array = send_(handle, action.astype(action_dtype))
+        return new_handle
 
     def recv(handle: Array) -> tuple[Array, HostStep]:
         with jax.enable_x64(True):
             handle, (obs, reward, terminated, truncated, info) = recv_(handle)
             obs, reward = cast(obs, dtypes), reward.astype(jnp.float32)
-            told_ = {name: info[name].astype(dtype) for name, dtype in told.items()}
-        return handle, HostStep(obs, reward, terminated, truncated, told_)
+            kept_info = {name: info[name].astype(dtype) for name, dtype in told.items()}
+        return handle, HostStep(obs, reward, terminated, truncated, kept_info)
 
     return CompiledEnvs(jnp.asarray(handle), send, recv)

@@ -1,4 +1,4 @@
-"""Gymnasium's environments, in Python, as ``HostEnv``s: registered ones, and those that a module registers or holds."""
+"""Gymnasium environments as ``HostEnv``s: registered ones, and those that a module registers or defines."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ OURS: dict[str, Any] = {
     "reward_clip": False,
     "episodic_life": False,
 }
-"""Options that every environment takes here, with their defaults; that of ``max_episode_steps`` is the registered limit."""
+"""Options that jaxrl adds to every environment, with defaults. ``max_episode_steps`` defaults to the registered limit."""
 
 PACKAGES = {"box2d": ("Box2D", "pygame"), "mujoco": ("mujoco", "imageio")}
-"""What gymnasium's own families need besides."""
+"""Packages that Gymnasium's own families need in addition."""
 
 EXTRAS = {"box2d": "jaxrl[box2d]", "mujoco": "gymnasium[mujoco]"}
-"""Which bring those."""
+"""Extras that install those packages."""
 
 SUPPORTED = "Box, Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of them"
-WRAP = "put a wrapper around it that gives one of these, and name a function that returns the whole (gymnasium:module:function)"
+WRAP = "convert it with a Gymnasium wrapper in a function that returns the environment, and name it: gymnasium:module:function"
 
 
 def list_names() -> list[str]:
-    """Those registered now that can be built here; the others say what they lack."""
+    """List the currently registered environments whose packages are installed."""
     return [name for name, spec in gymnasium.registry.items() if _is_there(spec, family(name))]
 
 
 def family(name: str) -> str:
-    """Of gymnasium's own the part of it, such as classic_control; of others the package that has them."""
+    """Return the family of an environment: Gymnasium's subpackage, such as classic_control, or the package that defines it."""
     spec = gymnasium.registry.get(name.rpartition(":")[2])
     entry = getattr(spec, "entry_point", None) or name
     module = entry if isinstance(entry, str) else str(getattr(entry, "__module__", "all"))
@@ -61,7 +61,7 @@ def family(name: str) -> str:
 
 def _is_there(spec: EnvSpec, family: str) -> bool:
     if getattr(spec.entry_point, "__module__", None) == "gymnasium.envs":
-        return False  # a function that only says what to use instead
+        return False  # a stub that only names a replacement
     return not _missing(family)
 
 
@@ -74,44 +74,45 @@ def _is_installed(package: str) -> bool:
 
 
 def make(name: str, options: dict[str, Any]) -> HostEnv:
-    """An environment of gymnasium's. One is built here for its spaces, and closed; others start with ``open``.
+    """Make a Gymnasium environment. One instance is built to read its spaces, then closed; ``open`` starts the others.
 
     Args:
-      name: of a registered environment; or ``module:name`` of one that is registered when the module is imported, or that is a
-        class or function in there.
-      options: the arguments of the environment, and those of ``OURS``. ``num_workers``: processes to step them in; 0 is this one.
-        ``worker_timeout``: seconds that a worker may take for one row. ``worker_restarts``: how often each worker that crashes or
-        hangs is replaced; 0: it ends the others (see ``Processes``). ``max_episode_steps``: instead of the registered limit.
-        ``reward_clip`` (the sign of the reward) and ``episodic_life`` (a lost life ends an episode; for environments whose info
-        has ``lives``) hold for training alone: ``open_eval`` gives raw rewards and whole games.
+      name: name of a registered environment; or ``module:name`` of one that the module registers on import, or defines as a class
+        or function.
+      options: arguments of the environment, and those of ``OURS``. ``num_workers``: worker processes that step the environments;
+        0 steps them in this process. ``worker_timeout``: seconds that a worker may take for one row. ``worker_restarts``: how
+        often each crashed or hung worker is replaced; with 0, its failure ends all workers (see ``Processes``).
+        ``max_episode_steps``: replaces the registered limit. ``reward_clip`` (the sign of the reward) and ``episodic_life`` (a
+        lost life ends an episode; for environments whose info has ``lives``) apply to training only: ``open_eval`` gives raw
+        rewards and whole games.
 
     Returns:
-      A HostEnv with observations in 32 bits, and choices that count from 0 (MultiBinary actions are MultiDiscrete ones). The i-th
-      environment opened is seeded by a hash of (seed, first_id + i). ``HostStep.info`` has what ``TOLD`` lists and the info of
-      ``reset`` has; and the raw ``reward``, where ``reward_clip`` is on.
+      A HostEnv with 32-bit observations and discrete actions that count from 0 (MultiBinary becomes MultiDiscrete). The i-th
+      environment opened is seeded by a hash of (seed, first_id + i). ``HostStep.info`` has the entries of ``TOLD`` that the info
+      of ``reset`` has, and the raw ``reward`` if ``reward_clip`` is on.
 
     Raises:
-      ValueError: there is no such environment or option, or its spaces are none that jaxrl takes.
-      ModuleNotFoundError: a package that it needs is not installed.
+      ValueError: the environment or an option does not exist, or jaxrl does not support its spaces.
+      ModuleNotFoundError: a required package is not installed.
     """
     label = f"gymnasium:{name}"
     return make_of(label, *_find(label, name), options)
 
 
 def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str, Any]) -> HostEnv:
-    """What ``make`` gives, of a spec: ``module`` is imported first wherever an environment is made."""
+    """Make a HostEnv from a spec, as ``make`` does. Each process imports ``module`` before it makes an environment."""
     spec, may_draw = _with_options(label, spec, {option: value for option, value in options.items() if option not in OURS})
     ours = _ours(label, {**OURS, "max_episode_steps": spec.max_episode_steps}, options)
     spec.max_episode_steps = ours["max_episode_steps"]
 
     task = Task(label, spec, module, spaces.Discrete(1), spaces.Discrete(1))
-    one = _build(task, options)
+    env = _build(task, options)
     try:
-        seen = narrow_space(label, "observation_space", one.observation_space)
-        task = task._replace(observation_space=seen, action_space=_action_space(label, one.action_space))
-        drawn, fps = may_draw and "rgb_array" in (one.metadata.get("render_modes") or ()), one.metadata.get("render_fps")
+        observation_space = narrow_space(label, "observation_space", env.observation_space)
+        task = task._replace(observation_space=observation_space, action_space=_action_space(label, env.action_space))
+        can_render, fps = may_draw and "rgb_array" in (env.metadata.get("render_modes") or ()), env.metadata.get("render_fps")
     finally:
-        one.close()
+        env.close()
     learning = {name: True for name in sorted(LEARNING) if ours[name]}
     workers = {"timeout": float(ours["worker_timeout"]), "max_restarts": ours["worker_restarts"]}
     start = partial(_open, num_workers=ours["num_workers"], **workers)
@@ -123,7 +124,7 @@ def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str,
         label,
         max_episode_steps=spec.max_episode_steps,
         open_eval=partial(start, task) if learning else None,
-        open_render=partial(task.open, render_mode="rgb_array") if drawn else None,
+        open_render=partial(task.open, render_mode="rgb_array") if can_render else None,
         render_fps=float(fps or 30),
     )
 
@@ -149,14 +150,14 @@ def _open(task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_worker
 
 
 def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
-    """The module that a name says, imported, and the environment."""
+    """Import the module that a name contains. Return the module's name and the environment's spec."""
     module, _, rest = name.rpartition(":")
     if module:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module is there, and imports something that is not
+                raise  # the module exists, but one of its own imports is missing
             raise ValueError(
                 f"{label}: no module {module!r} was found in {sys.path[0] or 'the current folder'!r} or among the installed "
                 "packages: work in the folder that holds it, or put that folder on PYTHONPATH"
@@ -166,31 +167,33 @@ def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
     if not module:
         raise UnknownName(
             f"gymnasium has no environment {rest!r}.{nearest(rest, gymnasium.registry)} jaxrl.list_envs('gymnasium') lists those "
-            f"that it has; one that a module of its own registers, or holds, is 'gymnasium:module:{rest}'",
+            f"that it has. If another module registers or defines it, write 'gymnasium:module:{rest}'",
             gymnasium.registry,
         )
-    held = {each: value for each, value in vars(sys.modules[module]).items() if _is_environment(module, value)}
-    if rest in held:
+    candidates = {each: value for each, value in vars(sys.modules[module]).items() if _is_environment(module, value)}
+    if rest in candidates:
         return module, EnvSpec(rest, f"{module}:{rest}")
     top = module.partition(".")[0]
-    held |= {each: spec for each, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(top)}
-    raise UnknownName(f"{label}: {module} neither registers nor holds an environment {rest!r}.{nearest(rest, held)}", held)
+    candidates |= {each: spec for each, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(top)}
+    raise UnknownName(
+        f"{label}: {module} neither registers nor defines an environment {rest!r}.{nearest(rest, candidates)}", candidates
+    )
 
 
 def _is_environment(module: str, value: Any) -> bool:
-    """An environment's class, or a function of the module's own package: what that has from elsewhere may be anything."""
+    """Return whether ``value`` is an environment class, or a function defined in the module's package, not an imported one."""
     if isinstance(value, type):
         return issubclass(value, gymnasium.Env)
     return inspect.isfunction(value) and value.__module__.partition(".")[0] == module.partition(".")[0]
 
 
 def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tuple[EnvSpec, bool]:
-    """A copy of the spec with these arguments, and whether the environment takes a ``render_mode``.
+    """Return a copy of the spec with these arguments, and whether the environment takes a ``render_mode``.
 
-    Arguments are known and of their default's type, as far as the environment tells.
+    Names and types of arguments are checked against the environment's signature and defaults, as far as these exist.
     """
     if "render_mode" in options:
-        raise ValueError(f"{label}: render_mode is no option but set by jaxrl, where it draws (jaxrl record)")
+        raise ValueError(f"{label}: render_mode is not an option: jaxrl sets it when it renders (jaxrl record)")
     try:
         creator: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
         parameters = inspect.signature(creator).parameters.values()
@@ -211,15 +214,15 @@ def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tupl
 
 
 def _ours(label: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``OURS``."""
-    given = {name: value for name, value in options.items() if name in OURS}
-    for name, value in given.items():
+    """Return the options of ``OURS``, checked, with defaults."""
+    chosen = {name: value for name, value in options.items() if name in OURS}
+    for name, value in chosen.items():
         check_option(label, name, value, OURS[name], at_least=0)
-    for name, low, what in (("worker_timeout", 1e-3, "a number of seconds > 0"), ("max_episode_steps", 1, "an integer >= 1")):
-        value = given.get(name, low)
+    for name, low, allowed in (("worker_timeout", 1e-3, "a number of seconds > 0"), ("max_episode_steps", 1, "an integer >= 1")):
+        value = chosen.get(name, low)
         if isinstance(value, bool) or not isinstance(value, type(low) | int) or value < low:
-            raise ValueError(f"{label}: option {name}={value!r} must be {what}")
-    return {**defaults, **given}
+            raise ValueError(f"{label}: option {name}={value!r} must be {allowed}")
+    return {**defaults, **chosen}
 
 
 def _build(task: Task, options: Mapping[str, Any]) -> gymnasium.Env:
@@ -228,14 +231,14 @@ def _build(task: Task, options: Mapping[str, Any]) -> gymnasium.Env:
     except (DependencyNotInstalled, ImportError) as error:
         raise _lacking(task.label, error) from error
     except Exception as error:
-        given = f" with the options {dict(options)}" if options else ""
+        with_options = f" with the options {dict(options)}" if options else ""
         raise ValueError(
-            f"gymnasium cannot build {task.label}{given}: {type(error).__name__}: {' '.join(str(error).split())}"
+            f"gymnasium cannot build {task.label}{with_options}: {type(error).__name__}: {' '.join(str(error).split())}"
         ) from error
 
 
 def _lacking(label: str, error: Exception) -> ModuleNotFoundError:
-    """The error for an environment whose packages are not there."""
+    """Return the error for an environment whose packages are missing."""
     kind = family(label.removeprefix("gymnasium:"))
     if missing := _missing(kind):
         packages = f"package {missing[0]}, which is" if len(missing) == 1 else f"packages {' and '.join(missing)}, which are"
@@ -247,10 +250,10 @@ def _lacking(label: str, error: Exception) -> ModuleNotFoundError:
 
 
 def narrow_space(label: str, what: str, space: spaces.Space) -> spaces.Space:
-    """The space in 32-bit types.
+    """Convert a space to 32-bit types.
 
     Raises:
-      ValueError: some part of it has no arrays of one shape, or integers that need more bits.
+      ValueError: a part of the space has no fixed array shape, or its integers need more than 32 bits.
     """
     if isinstance(space, spaces.Dict):
         return spaces.Dict({name: narrow_space(label, f"{what}[{name!r}]", part) for name, part in space.items()})
@@ -259,16 +262,16 @@ def narrow_space(label: str, what: str, space: spaces.Space) -> spaces.Space:
     if isinstance(space, spaces.Box):
         dtype = narrow(space.dtype)
         if dtype.kind in "iu" and (space.low < np.iinfo(dtype).min).any() | (space.high > np.iinfo(dtype).max).any():
-            raise ValueError(f"{label}: {what} is {space}, and jaxrl's integers have 32 bits: narrow its bounds, or use floats")
-        with np.errstate(over="ignore"):  # bounds beyond all float32 are infinite
+            raise ValueError(f"{label}: {what} is {space}, but jaxrl's integers have 32 bits: narrow its bounds, or use floats")
+        with np.errstate(over="ignore"):  # bounds beyond float32 become infinite
             return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype.type)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return space
-    raise ValueError(f"{label}: {what} is {space}, and jaxrl takes {SUPPORTED}: {WRAP}")
+    raise ValueError(f"{label}: {what} is {space}, but jaxrl supports {SUPPORTED}: {WRAP}")
 
 
 def _action_space(label: str, space: spaces.Space) -> spaces.Space:
-    """The space that rules act in: choices count from 0, and several of them at once are MultiDiscrete."""
+    """Return the space that algorithms act in: discrete values count from 0; several of them form a MultiDiscrete."""
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
@@ -282,5 +285,5 @@ def _action_space(label: str, space: spaces.Space) -> spaces.Space:
         if space.is_bounded() and (choices < MOST_ACTIONS).all():
             return spaces.MultiDiscrete(choices.astype(np.int64))
     raise ValueError(
-        f"{label}: action_space is {space}, and jaxrl acts in a Box of floats, Discrete, MultiDiscrete or MultiBinary: {WRAP}"
+        f"{label}: action_space is {space}, but jaxrl supports a Box of floats, Discrete, MultiDiscrete or MultiBinary: {WRAP}"
     )

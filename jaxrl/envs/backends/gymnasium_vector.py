@@ -1,4 +1,4 @@
-"""Gymnasium's environments in one process, one after the other, as NEXT_STEP rows. Imports no jax."""
+"""Gymnasium environments stepped one after the other in one process, with NEXT_STEP autoreset. Does not import jax."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from jaxrl.settings.validation import check_count
 from jaxrl.types import HostEnvs, HostStep, PyTree
 
 WITHOUT_A_SCREEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1", "MUJOCO_GL": "egl"}
-"""With which pygame and MuJoCo draw in silence where there is no display; read by them when they first draw."""
+"""Settings for headless drawing by pygame and MuJoCo, which read them when they first draw."""
 
 
 class Task(NamedTuple):
-    """What a process needs to make one environment, and to understand what it gives."""
+    """Description from which any process can make one environment and interpret its output."""
 
     label: str
     spec: EnvSpec
-    """With all options."""
+    """Includes all options."""
     module: str | None
-    """To import before: it may register other environments, too."""
+    """Imported before the environment is made, as it may register environments."""
     observation_space: spaces.Space
     """In 32-bit types."""
     action_space: spaces.Space
-    """As jaxrl takes it: choices count from 0."""
+    """In jaxrl's form: discrete values count from 0."""
     learning: Mapping[str, Any] = {}
-    """``reward_clip`` and ``episodic_life``, where they are on."""
+    """``reward_clip`` and ``episodic_life``, if they are on."""
 
     def make(self, **options: Any) -> gymnasium.Env:
         if self.module is not None:
@@ -46,7 +46,7 @@ class Task(NamedTuple):
             return gymnasium.make(self.spec, disable_env_checker=True, **options)
 
     def open(self, num_envs: int, seed: int, first_id: int = 0, **options: Any) -> HostEnvs:
-        """``options`` come on top of the spec's: ``render_mode``."""
+        """Open environments. ``options`` are added to those of the spec: ``render_mode``."""
         if options and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
             for name, value in WITHOUT_A_SCREEN.items():
                 os.environ.setdefault(name, value)
@@ -54,7 +54,7 @@ class Task(NamedTuple):
 
 
 class Running:
-    """Environments that run: see ``jaxrl.types.HostEnvs``."""
+    """Open environments: see ``jaxrl.types.HostEnvs``."""
 
     def __init__(self, task: Task, num_envs: int, seed: int, first_id: int, options: Mapping[str, Any]) -> None:
         self._task, self._first_id, self._envs = task, first_id, list[gymnasium.Env]()
@@ -65,7 +65,7 @@ class Running:
         self._told: dict[str, np.dtype] = {}
         self._lives = np.zeros(num_envs, int)
         self._kept: dict[int, tuple[PyTree, dict[str, Any]]] = {}
-        """Where a life was lost and the game goes on: what was seen last, with which the next episode begins."""
+        """After a lost life, while the game continues: the last observation and info, with which the next episode begins."""
         try:
             for _ in range(num_envs):
                 self._envs.append(task.make(**options))
@@ -79,7 +79,7 @@ class Running:
         return obs
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
-        """New episodes in some environments, for a limit that ``HostEnv`` has and they have not."""
+        """Begin new episodes in some environments. Serves a time limit of ``HostEnv`` that the environments do not enforce."""
         assert self._done is not None
         self._running()
         self._done = self._done & ~mask
@@ -90,9 +90,9 @@ class Running:
         if self._done is None:
             raise RuntimeError(f"{task.label}: call reset() before the first step()")
         actions = self._actions(action)
-        told = {name: np.zeros(num_envs, dtype) for name, dtype in self._told.items()}
+        info_arrays = {name: np.zeros(num_envs, dtype) for name, dtype in self._told.items()}
         terminated, truncated = np.zeros((2, num_envs), bool)
-        row = HostStep(self._empty(), np.zeros(num_envs, np.float32), terminated, truncated, told)
+        row = HostStep(self._empty(), np.zeros(num_envs, np.float32), terminated, truncated, info_arrays)
         i = 0
         try:
             for i in range(num_envs):
@@ -105,10 +105,10 @@ class Running:
         return row
 
     def render(self) -> np.ndarray:
-        """Pictures of all environments, where ``open_render`` opened them.
+        """Return pictures of all environments, which must have been opened by ``open_render``.
 
         Raises:
-          OSError: this machine cannot draw them.
+          OSError: this machine cannot render them.
         """
         self._running()
         pictures: list[np.ndarray] = []
@@ -120,7 +120,7 @@ class Running:
         return np.stack(pictures)
 
     def close(self) -> None:
-        """All of them, whatever one of them says to that."""
+        """Close all environments, even if closing one of them fails."""
         envs, self._envs, failed = self._envs, [], None
         for i, env in enumerate(envs):
             try:
@@ -148,27 +148,27 @@ class Running:
         return obs
 
     def _begin(self, i: int, obs: PyTree) -> dict[str, Any]:
-        """Put the first observation of an episode into ``obs``."""
+        """Write the first observation of an episode to row ``i`` of ``obs``."""
         if i in self._kept:
-            seen, info = self._kept.pop(i)
+            first_obs, info = self._kept.pop(i)
         else:
-            answer = self._envs[i].reset(seed=self._seeds[i])
-            if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
-                raise _Wrong("reset gave no pair (obs, info), as gymnasium's has to")
-            self._seeds[i] = None  # a further reset goes on with the stream, instead of repeating its first episode
-            seen, info = answer
-        _write(obs, i, seen)
+            result = self._envs[i].reset(seed=self._seeds[i])
+            if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+                raise _Wrong("reset must return a pair (obs, info)")
+            self._seeds[i] = None  # later resets continue the random stream; the seed would repeat the first episode
+            first_obs, info = result
+        _write(obs, i, first_obs)
         self._lives[i] = int(info.get("lives", 0))
         return info
 
     def _advance(self, i: int, action: Any, row: HostStep) -> dict[str, Any]:
-        """Put one step of one environment into ``row``."""
-        answer = self._envs[i].step(action)
-        if not (isinstance(answer, tuple) and len(answer) == 5 and isinstance(answer[4], dict)):
-            raise _Wrong("step did not give (obs, reward, terminated, truncated, info), as gymnasium's has to")
-        seen, reward, terminated, truncated, info = answer
+        """Step environment ``i`` and write the result to ``row``."""
+        result = self._envs[i].step(action)
+        if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
+            raise _Wrong("step must return (obs, reward, terminated, truncated, info)")
+        obs, reward, terminated, truncated, info = result
         row.terminated[i], row.truncated[i] = _flag("terminated", terminated), _flag("truncated", truncated)
-        _write(row.obs, i, seen)
+        _write(row.obs, i, obs)
         row.reward[i] = _number("reward", reward)
         lives, before = int(info.get("lives", 0)), self._lives[i]
         self._lives[i] = lives
@@ -181,19 +181,19 @@ class Running:
         return info
 
     def _what_is_told(self, info: Mapping[str, Any]) -> dict[str, np.dtype]:
-        """By the first info of all: later ones may lack an entry, which is 0 then."""
+        """Return the dtypes of the info entries to keep, based on the first info. An entry that later infos lack is 0."""
         if self._task.learning.get("episodic_life") and "lives" not in info:
-            raise _Wrong("info has no 'lives', so episodic_life=True has no meaning: leave it out")
-        given = {name: np.asarray(info[name]) for name in TOLD if name != "reward" and name in info}
-        told = {name: narrow(x.dtype) for name, x in given.items() if x.ndim == 0 and x.dtype.kind in "biuf"}
-        return told | ({"reward": np.dtype(np.float32)} if self._task.learning.get("reward_clip") else {})
+            raise _Wrong("info has no 'lives', which episodic_life=True needs: leave that option out")
+        entries = {name: np.asarray(info[name]) for name in TOLD if name != "reward" and name in info}
+        dtypes = {name: narrow(x.dtype) for name, x in entries.items() if x.ndim == 0 and x.dtype.kind in "biuf"}
+        return dtypes | ({"reward": np.dtype(np.float32)} if self._task.learning.get("reward_clip") else {})
 
     def _actions(self, action: Any) -> np.ndarray:
-        """In the environments' own type, counted from where they begin; arrays of their own, which they may keep."""
+        """Convert actions to the environments' dtype and first value. The result is a new array, which they may keep."""
         array = check_actions(self._task.label, self._task.action_space, action, self._num_envs)
         space = self._space
         if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-            return np.clip(array.astype(space.dtype), space.low, space.high)  # exactly: some assert it
+            return np.clip(array.astype(space.dtype), space.low, space.high)  # exact bounds: some environments assert them
         start = space.low.astype(np.int64) if isinstance(space, spaces.Box) else getattr(space, "start", 0)
         return (array + start).astype(space.dtype)
 
@@ -201,20 +201,20 @@ class Running:
         return _empty(self._task.observation_space, self._num_envs)
 
     def _failure(self, i: int, error: Exception) -> Exception:
-        """What to raise for an error of one environment; none of them is left running."""
+        """Close all environments, and return the exception to raise for an error of environment ``i``."""
         with suppress(Exception):
             self.close()
         where, name = f"{self._task.label}: environment {self._first_id + i}", type(error).__name__
         if isinstance(error, _Wrong):
             return EnvironmentFailed(f"{where}: {error}")
         if self._drawn and isinstance(error, DependencyNotInstalled | ImportError | OSError):
-            return OSError(f"gymnasium cannot draw {self._task.label} here: {_one_line(error)}")
+            return OSError(f"gymnasium cannot render {self._task.label} here: {_one_line(error)}")
         *_, last = traceback.extract_tb(error.__traceback__)
         return EnvironmentFailed(f"{where} raised {name}: {_one_line(error)} ({last.filename}, line {last.lineno})")
 
 
 class _Wrong(ValueError):
-    """An environment gave what it may not."""
+    """Error: an environment returned something invalid."""
 
 
 def _one_line(error: Exception) -> str:
@@ -222,7 +222,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _empty(space: spaces.Space, num_envs: int) -> PyTree:
-    """Arrays for a batch of observations."""
+    """Return zero arrays for a batch of observations."""
     if isinstance(space, spaces.Dict):
         return {name: _empty(part, num_envs) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -231,27 +231,27 @@ def _empty(space: spaces.Space, num_envs: int) -> PyTree:
 
 
 def _write(batch: PyTree, i: int, value: Any, what: str = "obs") -> None:
-    """Put one observation into row ``i``, refusing what NumPy would spread over it or cut off."""
+    """Write one observation to row ``i``. Raises where NumPy would broadcast or truncate it."""
     if isinstance(batch, dict | tuple):
         parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
         if not isinstance(value, Mapping if isinstance(batch, dict) else list | tuple) or len(value) != len(batch):
-            raise _Wrong(f"{what} is {type(value).__name__}, and observation_space has {len(batch)} parts there")
+            raise _Wrong(f"{what} is {type(value).__name__}, but observation_space has {len(batch)} parts there")
         for name, part in parts:
             if isinstance(batch, dict) and name not in value:
-                raise _Wrong(f"{what} has no {name!r}, and observation_space has")
+                raise _Wrong(f"{what} has no {name!r}, but observation_space does")
             _write(part, i, value[name], f"{what}[{name!r}]")
         return
-    array, into = np.asarray(value), batch.dtype
-    fits = array.dtype == into or array.dtype.kind in ("biuf" if into.kind == "f" else "biu")
+    array, to = np.asarray(value), batch.dtype
+    fits = array.dtype == to or array.dtype.kind in ("biuf" if to.kind == "f" else "biu")
     if array.shape != batch.shape[1:] or not fits:
         raise _Wrong(
-            f"{what} is {array.dtype}{list(array.shape)}, and observation_space is {into}{list(batch.shape[1:])}: they must agree"
+            f"{what} is {array.dtype}{list(array.shape)}, but observation_space is {to}{list(batch.shape[1:])}: they must agree"
         )
     batch[i] = array
 
 
 def _flag(what: str, value: Any) -> bool:
-    """A boolean: the truth of anything else, of None or "no", is not what was meant."""
+    """Return a boolean flag. Raises for other values, such as None or "no", whose truth value would mislead."""
     if not isinstance(value, bool | np.bool_):
         array = np.asarray(value)
         if array.ndim or array.dtype.kind not in "biu" or array not in (0, 1):
@@ -260,7 +260,7 @@ def _flag(what: str, value: Any) -> bool:
 
 
 def _number(what: str, value: Any) -> Any:
-    """A scalar, or an array without axes."""
+    """Return a scalar or an array without axes. Raises for anything else."""
     if isinstance(value, float | int | np.number | np.bool_):
         return value
     if np.ndim(value) or np.asarray(value).dtype.kind not in "biuf":

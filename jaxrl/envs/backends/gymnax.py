@@ -1,4 +1,4 @@
-"""gymnax environments as pure ``Env``s: true last observations, time limits apart from termination, stable types."""
+"""Environments of gymnax as pure ``Env``s: true last observations, truncation apart from termination, stable types."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ from jaxrl.envs.rendering.gymnax import FIGURES, REAL_TIME
 from jaxrl.types import Array, Env, Key, PyTree, RenderFn, ResetFn, StepFn, TimeStep
 
 DOWNLOADS = "MNISTBandit-bsuite"
-"""Fetches its data when constructed, so it is left out."""
+"""Environment that downloads data when constructed, so it is left out."""
 
 LOOSE_BOUNDS = {"MemoryChain-bsuite", "UmbrellaChain-bsuite", "MetaMaze-misc", "GaussianBandit-misc"}
-"""Their observations leave the bounds that gymnax declares; here their boxes are unbounded."""
+"""Environments whose observations exceed the bounds that gymnax declares. Their boxes are unbounded here."""
 
 HORIZONS = {"DiscountingChain-bsuite", "BernoulliBandit-misc", "GaussianBandit-misc"}
-"""Their number of steps belongs to the task, and they show the time: as in bsuite, it terminates them, and cuts nothing."""
+"""Environments whose number of steps is part of the task, and whose observations include the time. As in bsuite, the limit
+terminates episodes and does not truncate them."""
 
 NOT_PLAIN = {"action_mapping_key"}
-"""Constructor arguments that no id can hold (DeepSea: a key)."""
+"""Constructor arguments that an id cannot hold (DeepSea: a key)."""
 
 
 ARRAY_AT_IMPORT = "gymnax.environments.misc.frozen_lake"
-"""The one module of gymnax that makes an array when it is imported."""
+"""The only module of gymnax that creates an array on import."""
 
 
 class Game(NamedTuple):
-    """One gymnax environment with its constructor arguments, whatever its parameters."""
+    """gymnax environment with its constructor arguments, independent of its parameters."""
 
     kind: type
     construct: Callable[[], Any]
-    """Gives the environment. Arrays that it holds belong to the trace in which it was constructed."""
+    """Constructs the environment. Its arrays belong to the trace in which it was constructed."""
     params: PyTree
     reset: ResetFn
     step: StepFn
     obs: jax.ShapeDtypeStruct
-    """Of one observation."""
+    """Shape and dtype of one observation."""
     render: RenderFn | None
 
 
@@ -65,17 +66,17 @@ def family(name: str) -> str:
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
-    """A gymnax environment.
+    """Make a gymnax environment.
 
     Args:
-      options: constructor arguments (``size`` of DeepSea: they set shapes, so they are fixed) and fields of gymnax's EnvParams
-        (``gravity`` of CartPole: they become ``env.params``, which is data).
+      options: constructor arguments (such as ``size`` of DeepSea; they determine shapes, so they are static) and fields of
+        gymnax's EnvParams (such as ``gravity`` of CartPole; they become ``env.params``, which are data).
 
     Returns:
-      An Env with f32[] rewards. Its time limit is ``params.max_steps_in_episode``, data like the rest, so ``max_episode_steps``
-      is None; it truncates, and terminates in ``HORIZONS``. Parameters are NumPy arrays of 32 bits. Environments that differ in
-      parameters only share ``reset`` and ``step``.
-      No backend is started, but for FourRooms and MetaMaze, whose constructors look at values of JAX arrays.
+      An Env with f32[] rewards. Its time limit is ``params.max_steps_in_episode``, which is data like all parameters, so
+      ``max_episode_steps`` is None. The limit truncates; in ``HORIZONS`` it terminates. Parameters are 32-bit NumPy arrays.
+      Environments that differ only in parameters share ``reset`` and ``step``.
+      No JAX backend is started, except for FourRooms and MetaMaze, whose constructors read values of JAX arrays.
     """
     label = f"gymnax:{name}"
     if name == DOWNLOADS:
@@ -92,7 +93,7 @@ def make(name: str, options: dict[str, Any]) -> Env:
 
 
 def _import_gymnax(needed_by: str) -> ModuleType:
-    """The package. Its array at import becomes NumPy's, since JAX's would start a backend."""
+    """Import gymnax. The array that it creates on import becomes a NumPy array, as a JAX array would start a backend."""
     if imported := sys.modules.get("gymnax"):
         return imported
     sys.meta_path.insert(0, finder := _Finder())
@@ -121,7 +122,7 @@ def _execute_traced(module: ModuleType, execute: Callable[[ModuleType], None]) -
 
 @functools.cache
 def _game(canonical_id: str) -> Game:
-    """Construct, and close over, one gymnax environment; cached so that equal ids share functions and compiled programs."""
+    """Construct a gymnax environment and close over it. Cached, so that equal ids share functions and compiled programs."""
     _, name, constructor, _ = parse_id(canonical_id)
     gymnax = _import_gymnax(canonical_id)
 
@@ -131,7 +132,7 @@ def _game(canonical_id: str) -> Game:
     try:
         try:
             kind, params = constants(lambda: (type(construct()), construct().default_params))
-        except CONTROL_FLOW:  # its constructor needs values, so a backend
+        except CONTROL_FLOW:  # the constructor needs array values, so a backend
             constructed = construct()
             kind, params, construct = type(constructed), constructed.default_params, lambda: constructed
         params = jax.tree.map(_fixed, params)
@@ -142,18 +143,18 @@ def _game(canonical_id: str) -> Game:
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"gymnax cannot construct {canonical_id}: {reason}") from error
-    # What the space of a Box declares and what is emitted, joined without loss (Catch and FourRooms differ).
+    # A Box may declare another dtype than is emitted (Catch, FourRooms): use one that holds both without loss.
     declared = _declared(construct, "observation", params)
     obs = jax.ShapeDtypeStruct(obs.shape, jnp.promote_types(obs.dtype, declared.dtype) if declared.kind == "Box" else obs.dtype)
 
-    # gymnax mixes weak and strong types, and its spaces do not always say what it emits; types are settled here, once.
+    # gymnax mixes weak and strong types, and its spaces may declare other dtypes than it emits: fix all types here.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         first_obs, env_state = construct().reset_env(key, _arrays(params))
         return _cast(env_state, state), _cast(first_obs, obs)
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         env, params = construct(), _arrays(params)
-        # Not env.step, which resets by itself. Time limits are in is_truncated only: terminated holds natural ends.
+        # env.step would autoreset. Time limits are in is_truncated only, so terminated holds natural ends.
         reached, env_state, reward, terminated, _ = env.step_env(key, env_state, action, params)
         terminated, at_limit = jnp.asarray(terminated, bool), jnp.asarray(env.is_truncated(env_state, params), bool)
         if name in HORIZONS:
@@ -161,13 +162,13 @@ def _game(canonical_id: str) -> Game:
         return _cast(env_state, state), TimeStep(_cast(reached, obs), jnp.asarray(reward, jnp.float32), terminated, at_limit, {})
 
     render: RenderFn | None = FIGURES.get(name)
-    if hasattr(kind, "render") and len(obs.shape) == 1:  # boards are clearer in jaxrl's own colours
+    if hasattr(kind, "render") and len(obs.shape) == 1:  # boards are clearer in jaxrl's colours
         render = _plot(construct)
     return Game(kind, construct, params, reset, step, obs, render)
 
 
 def _plot(construct: Callable[[], Any]) -> RenderFn:
-    """gymnax's own drawing, a figure of matplotlib's, as pixels."""
+    """Return a render function that converts gymnax's matplotlib figure to pixels."""
 
     def render(env_state: PyTree, action: Any, params: PyTree) -> np.ndarray:
         import matplotlib.pyplot as plt
@@ -184,7 +185,7 @@ def _plot(construct: Callable[[], Any]) -> RenderFn:
 
 
 def _arrays(params: PyTree) -> PyTree:
-    """Parameters as JAX's arrays: Acrobot and others index their tables by what is traced, and NumPy's cannot be."""
+    """Convert parameters to JAX arrays: Acrobot and others index tables by traced values, which NumPy arrays do not allow."""
     return jax.tree.map(jnp.asarray, params)
 
 
@@ -196,7 +197,7 @@ def _cast(tree: PyTree, like: PyTree) -> PyTree:
 
 
 def _split_options(label: str, game: Game, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options as constructor arguments and fields of the parameters, each of its default's type."""
+    """Split options into constructor arguments and parameter fields. Constructor arguments must match their default's type."""
     arguments = {
         name: parameter.default
         for name, parameter in inspect.signature(game.kind).parameters.items()
@@ -211,7 +212,7 @@ def _split_options(label: str, game: Game, options: dict[str, Any]) -> tuple[dic
 
 
 def _fixed(value: Any) -> np.ndarray:
-    """A read-only array of 32 bits: strongly typed, and shared safely by everybody who asks for the same id."""
+    """Return a read-only, strongly typed 32-bit array. All users of the same id can share it safely."""
     array = np.array(value)
     array = array.astype({"i": np.int32, "u": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
     array.setflags(write=False)
@@ -219,37 +220,40 @@ def _fixed(value: Any) -> np.ndarray:
 
 
 def _override(label: str, params: Any, options: dict[str, Any]) -> Any:
-    """``params`` with some fields replaced, each in the type and shape of the default."""
-    new = {}
+    """Replace some fields of ``params``, each with the dtype and shape of its default."""
+    fields = {}
     for name, value in options.items():
         default = getattr(params, name)
         if default.ndim == 0:
             check_option(label, name, value, default[()], at_least=1 if name == "max_steps_in_episode" else None)
         elif np.shape(value) != default.shape or np.asarray(value).dtype.kind not in "if":
             raise ValueError(f"{label}: option {name}={value!r} must be {default.shape[0]} numbers, as in {default.tolist()}")
-        new[name] = _fixed(np.asarray(value, default.dtype))
-    return params.replace(**new)
+        fields[name] = _fixed(np.asarray(value, default.dtype))
+    return params.replace(**fields)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- spaces
 
 
-def _declared(construct: Callable[[], Any], what: str, params: PyTree) -> SimpleNamespace:
-    """gymnax's own space: its ``kind`` and attributes, with NumPy's arrays for JAX's."""
+def _declared(construct: Callable[[], Any], of: str, params: PyTree) -> SimpleNamespace:
+    """Return the space that gymnax declares: its ``kind`` and attributes, with JAX arrays converted to NumPy."""
 
     def declared() -> dict[str, Any]:
-        space = getattr(construct(), f"{what}_space")(params)
+        space = getattr(construct(), f"{of}_space")(params)
         return {"kind": type(space).__name__, **vars(space)}
 
     return SimpleNamespace(**constants(declared))
 
 
 def _convert(space: SimpleNamespace, dtype: Any = None, unbounded: bool = False) -> spaces.Space:
-    """A gymnax space as gymnasium's. A Box has the type ``dtype`` where given; bounds at the end of a type are infinite."""
+    """Convert a gymnax space to a Gymnasium space.
+
+    A Box gets the dtype ``dtype``, if given. Bounds at the limits of a float type become infinite.
+    """
     if space.kind == "Discrete":
         return spaces.Discrete(int(space.n))
     if space.kind != "Box":
-        raise TypeError(f"gymnax's space {space} is not supported: jaxrl converts Discrete and Box, which is all that it has")
+        raise TypeError(f"gymnax's space {space} is not supported: jaxrl converts Discrete and Box only")
     dtype = np.dtype(space.dtype if dtype is None else dtype)
     low, high = (np.broadcast_to(np.asarray(bound), space.shape) for bound in (space.low, space.high))
     if dtype.kind == "f":

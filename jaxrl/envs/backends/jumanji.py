@@ -1,4 +1,4 @@
-"""jumanji's environments of one agent as pure ``Env``s: observations as Dicts, masks as jaxrl has them."""
+"""Single-agent environments of jumanji as pure ``Env``s, with Dict observations and jaxrl's action masks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 MOST_JOINT = 2**16
-"""More joint actions than these are no list to choose from."""
+"""Most joint actions that are flattened into one Discrete action."""
 
 MOST_KINDS = 256
-"""What is observed and has more values than these, as a count of steps has, is a number and no category."""
+"""Most values of an observed category. An observation with more values, such as a step count, is a number."""
 
 
 def list_names() -> list[str]:
@@ -32,18 +32,18 @@ def family(name: str) -> str:
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
-    """An environment of jumanji (Bonnet et al. 2024), without its wrappers.
+    """Make an environment of jumanji (Bonnet et al. 2024), without jumanji's wrappers.
 
     Args:
-      options: the arguments of the environment's class that are plain data (``time_limit`` of most). All are structure.
+      options: arguments of the environment's class that are plain data (``time_limit`` in most). All are static.
 
     Returns:
-      An Env whose observation is a Dict where jumanji's is a record. Several choices at once (MultiDiscrete) that have one mask
-      over all their combinations become one choice of a combination. A discount of 0 terminates, which most have at their own
-      ``time_limit``, too; any other end truncates.
+      An Env whose observation is a Dict if jumanji's is a record. A MultiDiscrete action with one mask over all combinations
+      becomes a single Discrete choice of a combination. A discount of 0 terminates; most environments also have it at their
+      ``time_limit``. Any other end truncates.
 
     Raises:
-      ValueError: it has several agents, each with a reward of its own.
+      ValueError: the environment has several agents with separate rewards.
     """
     label = f"jumanji:{name}"
     check_name("jumanji", name, list_names())
@@ -54,31 +54,33 @@ def make(name: str, options: dict[str, Any]) -> Env:
     defaults = {each.name: each.default for each in plain}
     check_known(label, options, defaults)
     for option, value in options.items():
-        counts = option == "time_limit"  # whose default may be None, for one that follows from the size
+        counts = option == "time_limit"  # its default may be None: a limit that follows from the size
         check_option(label, option, value, defaults[option] or 1 if counts else defaults[option], at_least=1 if counts else None)
     return _task(format_id(EnvId("jumanji", name, options)))
 
 
 @functools.cache
 def _task(canonical_id: str) -> Env:
-    """Construct, and close over, one environment; cached so that equal ids share functions and compiled programs."""
+    """Construct an environment and close over it. Cached, so that equal ids share functions and compiled programs."""
     _, name, options, _ = parse_id(canonical_id)
     task: Any = importlib.import_module("jumanji").make(name, **options)
     if task.reward_spec.shape:
-        raise ValueError(f"jumanji:{name} has a reward of shape {task.reward_spec.shape}, for several agents; jaxrl's have one")
-    seen, action_space, choices = _space(task.observation_spec, MOST_KINDS), _space(task.action_spec), None
-    mask = seen.spaces.get(MASK_KEY) if isinstance(seen, spaces.Dict) else None
+        raise ValueError(
+            f"jumanji:{name} has a reward of shape {task.reward_spec.shape}, for several agents; jaxrl supports one agent"
+        )
+    observation_space, action_space, choices = _space(task.observation_spec, MOST_KINDS), _space(task.action_spec), None
+    mask = observation_space.spaces.get(MASK_KEY) if isinstance(observation_space, spaces.Dict) else None
     if mask is not None and isinstance(action_space, spaces.MultiDiscrete):
         choices = tuple(action_space.nvec.tolist())
         if mask.shape == choices and np.prod(choices) <= MOST_JOINT:
             action_space = spaces.Discrete(int(np.prod(choices)))
         else:
             choices = None
-    if mask is not None and isinstance(seen, spaces.Dict):
-        seen = spaces.Dict({**seen.spaces, MASK_KEY: spaces.MultiBinary(int(np.prod(mask.shape)))})  # type: ignore[arg-type]
+    if mask is not None and isinstance(observation_space, spaces.Dict):
+        observation_space = spaces.Dict({**observation_space.spaces, MASK_KEY: spaces.MultiBinary(int(np.prod(mask.shape)))})  # type: ignore[arg-type]
 
     def observe(observation: Any) -> PyTree:
-        obs = _values(observation, seen)
+        obs = _values(observation, observation_space)
         return {**obs, MASK_KEY: obs[MASK_KEY].ravel()} if mask is not None else obs
 
     like = jax.eval_shape(task.reset, jax.eval_shape(lambda: jax.random.key(0)))[0]
@@ -99,11 +101,11 @@ def _task(canonical_id: str) -> Env:
         reward = jnp.asarray(reached.reward, jnp.float32)
         return settled(state), TimeStep(observe(reached.observation), reward, terminated, truncated)
 
-    return Env(reset, step, seen, action_space, name=canonical_id)
+    return Env(reset, step, observation_space, action_space, name=canonical_id)
 
 
 def _space(spec: Any, most_kinds: float = np.inf) -> spaces.Space:
-    """The gymnasium space of one of jumanji's specs."""
+    """Convert a jumanji spec to a Gymnasium space."""
     kind = {each.__name__ for each in type(spec).__mro__}
     if "DiscreteArray" in kind and spec.num_values <= most_kinds:
         return spaces.Discrete(int(spec.num_values))
@@ -123,7 +125,7 @@ def _space(spec: Any, most_kinds: float = np.inf) -> spaces.Space:
 
 
 def _values(value: Any, space: spaces.Space) -> PyTree:
-    """A record as a dict, in the types of ``space``."""
+    """Convert a record to a dict with the dtypes of ``space``."""
     if isinstance(space, spaces.Dict):
         return {name: _values(getattr(value, name), part) for name, part in space.items()}
     return jnp.asarray(value, jax.dtypes.canonicalize_dtype(space.dtype))

@@ -1,4 +1,4 @@
-"""The MiniGrid tasks of xminigrid as pure ``Env``s."""
+"""MiniGrid tasks of xminigrid as pure ``Env``s."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_OURS = {"render_mode", "ruleset"}
 
 
 def list_names() -> list[str]:
-    """Those whose task is their own: XLand's come with rulesets, which are arrays, and no id holds those."""
+    """List the MiniGrid environments. XLand's need rulesets, which are arrays, so ids cannot hold them."""
     xminigrid = import_package("xminigrid", "the backend xminigrid", extra="xminigrid")
     return [name for name in xminigrid.registered_environments() if name.startswith("MiniGrid")]
 
@@ -29,14 +29,14 @@ def family(name: str) -> str:
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
-    """A task of xminigrid (Nikulin et al. 2024), without its wrappers.
+    """Make a task of xminigrid (Nikulin et al. 2024), without xminigrid's wrappers.
 
     Args:
-      options: fields of its ``EnvParams``: ``height``, ``width``, ``view_size``, ``max_steps``. All are structure.
+      options: fields of its ``EnvParams``: ``height``, ``width``, ``view_size``, ``max_steps``. All are static.
 
     Returns:
-      An Env that sees MultiDiscrete[view_size, view_size, 2], the kind and the colour of each tile, which networks encode as
-      categories. Reaching the goal terminates; ``max_steps`` truncates.
+      An Env with observations MultiDiscrete[view_size, view_size, 2]: the kind and the colour of each tile, which networks encode
+      as categories. Reaching the goal terminates; ``max_steps`` truncates.
     """
     label = f"xminigrid:{name}"
     check_name("xminigrid", name, list_names())
@@ -50,7 +50,7 @@ def make(name: str, options: dict[str, Any]) -> Env:
 
 @functools.cache
 def _task(canonical_id: str) -> Env:
-    """Construct, and close over, one environment; cached so that equal ids share functions and compiled programs."""
+    """Construct an environment and close over it. Cached, so that equal ids share functions and compiled programs."""
     _, name, options, _ = parse_id(canonical_id)
     task, structure = importlib.import_module("xminigrid").make(name, **options)
     constants = importlib.import_module("xminigrid.core.constants")
@@ -71,7 +71,7 @@ def _task(canonical_id: str) -> Env:
         return np.asarray(task.render(structure, env_state), np.uint8)
 
     kinds = np.array([constants.NUM_TILES, constants.NUM_COLORS])
-    seen = spaces.MultiDiscrete(np.broadcast_to(kinds, task.observation_shape(structure)).copy())
+    observation_space = spaces.MultiDiscrete(np.broadcast_to(kinds, task.observation_shape(structure)).copy())
     actions: spaces.Space = spaces.Discrete(task.num_actions(structure))
     limit = structure.max_steps
-    return Env(reset, step, seen, actions, name=canonical_id, max_episode_steps=limit, render=render, render_fps=10)
+    return Env(reset, step, observation_space, actions, name=canonical_id, max_episode_steps=limit, render=render, render_fps=10)

@@ -1,1 +1,1 @@
-"""Built-in environments: small tasks with goals."""
+"""Built-in environments: small goal-conditioned tasks."""

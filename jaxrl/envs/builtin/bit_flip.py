@@ -1,4 +1,4 @@
-"""Bit flipping (Andrychowicz et al. 2017, section 3.1): a goal environment that random actions never solve."""
+"""Bit flipping (Andrychowicz et al. 2017, section 3.1): a goal environment that random actions practically never solve."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class BitFlipState(NamedTuple):
 
 
 def bit_flip(n: int = 15) -> Env:
-    """``jaxrl:BitFlip?n=15``: n bits, of which an action flips one; they should become those of the goal, within n steps.
+    """``jaxrl:BitFlip?n=15``: match n bits to the goal within n steps; each action flips one bit.
 
-    Bits and goal are drawn uniformly, and differ. The reward is 1 where the goal is reached, which ends the episode, and 0
-    elsewhere, so the return is 1 for a success and 0 for none. The paper's, 0 and −1, orders policies in the same way.
+    Bits and goal are drawn uniformly and differ. The reward is 1 when the goal is reached, which ends the episode, and 0
+    otherwise, so the return is 1 for a success and 0 for a failure. The paper's rewards, 0 and −1, rank policies in the same way.
 
     Observations are a Dict: ``observation`` and ``achieved_goal`` hold the bits, ``desired_goal`` the goal, i8[n] each.
     """
@@ -63,7 +63,7 @@ def compute_reward(achieved: Array, desired: Array) -> tuple[Array, Array]:
 
 
 def render(state: BitFlipState, action: Any, params: PyTree) -> np.ndarray:
-    """The bits above those of the goal, filled where they are 1; the one that was flipped is marked."""
+    """Draw the bits above those of the goal, filled where they are 1. The flipped bit is marked."""
     n = len(state.bits)
     canvas = Canvas(0, n, 0, 2.6)
     for bits, bottom in ((state.bits, 1.5), (state.goal, 0.1)):

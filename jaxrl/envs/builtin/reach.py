@@ -1,4 +1,4 @@
-"""Reaching a point of the plane: a goal environment with continuous actions."""
+"""Reaching a point in the plane: a goal environment with continuous actions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jaxrl.spaces.goals import ACHIEVED, DESIRED, OBSERVATION
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 STEPS = 50
-"""Of an episode. From corner to corner it takes about 35."""
+"""Steps per episode. Moving from corner to corner takes about 35."""
 
 
 class ReachParams(NamedTuple):
     push: Any
-    """What an action of 1 adds to the velocity."""
+    """Velocity that an action of 1 adds."""
     drag: Any
-    """Which share of the velocity is lost in a step."""
+    """Share of the velocity lost per step."""
 
 
 class ReachState(NamedTuple):
@@ -34,14 +34,14 @@ class ReachState(NamedTuple):
 
 
 def reach(radius: float = 0.05, push: float = 0.01, drag: float = 0.1) -> Env:
-    """``jaxrl:Reach``: a point with inertia is pushed, by f32[2] in [−1, 1]², until it is within ``radius`` of the goal.
+    """``jaxrl:Reach``: push a point with inertia, by actions f32[2] in [−1, 1]², to within ``radius`` of the goal.
 
-    Walls stop it. It starts at rest; start and goal are drawn uniformly. The reward is 1 where the goal is reached, which ends
-    the episode, and 0 elsewhere, so the return is 1 for a success and 0 for none.
+    Walls stop the point. It starts at rest; start and goal are drawn uniformly. The reward is 1 when the goal is reached, which
+    ends the episode, and 0 otherwise, so the return is 1 for a success and 0 for a failure.
 
     Observations are a Dict: ``observation`` holds position and velocity, f32[4], ``achieved_goal`` the position and
-    ``desired_goal`` the goal, f32[2]. ``radius`` is structure, as the reward of any goal depends on it; the rest is
-    ``ReachParams``.
+    ``desired_goal`` the goal, f32[2]. ``radius`` is static, as ``compute_reward`` depends on it; the other arguments are data
+    (``ReachParams``).
     """
 
     def observe(state: ReachState) -> PyTree:
@@ -63,7 +63,7 @@ def reach(radius: float = 0.05, push: float = 0.01, drag: float = 0.1) -> Env:
     def step(key: Key, state: ReachState, action: Array, params: ReachParams) -> tuple[ReachState, TimeStep]:
         velocity = (1.0 - params.drag) * state.velocity + params.push * jnp.clip(action, -1.0, 1.0)
         position = jnp.clip(state.position + velocity, -1.0, 1.0)
-        velocity = jnp.where(jnp.abs(position) < 1.0, velocity, 0.0)  # a wall stops it
+        velocity = jnp.where(jnp.abs(position) < 1.0, velocity, 0.0)  # walls stop the point
         state = ReachState(position, velocity, state.goal)
         reward, terminated = compute_reward(position, state.goal)
         return state, TimeStep(observe(state), reward, terminated, jnp.zeros((), bool))
@@ -81,11 +81,11 @@ def reach(radius: float = 0.05, push: float = 0.01, drag: float = 0.1) -> Env:
         return canvas.picture()
 
     square = spaces.Box(-1.0, 1.0, (2,), np.float32)
-    seen = spaces.Box(np.array([-1, -1, -np.inf, -np.inf], np.float32), np.array([1, 1, np.inf, np.inf], np.float32))
+    motion = spaces.Box(np.array([-1, -1, -np.inf, -np.inf], np.float32), np.array([1, 1, np.inf, np.inf], np.float32))
     return Env(
         reset,
         step,
-        spaces.Dict({OBSERVATION: seen, ACHIEVED: square, DESIRED: square}),
+        spaces.Dict({OBSERVATION: motion, ACHIEVED: square, DESIRED: square}),
         spaces.Box(-1.0, 1.0, (2,), np.float32),
         ReachParams(np.float32(push), np.float32(drag)),
         max_episode_steps=STEPS,

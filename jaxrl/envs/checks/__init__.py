@@ -1,1 +1,1 @@
-"""Checks of environments: ``check_env``, and what builders validate."""
+"""Checks of environments: ``check_env``, and the validation that builders run."""

@@ -1,4 +1,4 @@
-"""``check_env``: validate an environment, then run it, and report all problems at once, each with its fix."""
+"""``check_env``: validate an environment, run it, and report all problems at once, each with a fix."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from jaxrl.types import Array, Env, HostEnv, Key, PyTree, TimeStep
 from jaxrl.xla.private_jax import known_options
 
 COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""For XLA on the CPU. The program runs twice, so compiling it is the cost: a third less this way."""
+"""XLA options for the CPU. The program runs only twice, so compilation dominates the time; these options save a third of it."""
 
 
 def check_env(env: Env | HostEnv, *, key: Key | None = None, steps: int = 50, say: Say = lambda text: None) -> None:
-    """What ``jaxrl.check_env`` does, without a word on the screen: ``say`` is called with what it is at."""
+    """Check an environment as ``jaxrl.check_env`` does, without output: ``say`` is called with a description of each stage."""
     steps = check_count("steps", steps)
     say("tracing reset and step")
     problems = find_problems(env) or mask_problems(env)
@@ -58,24 +58,24 @@ def check_env(env: Env | HostEnv, *, key: Key | None = None, steps: int = 50, sa
 
 
 def _hidden_state_problems(env: Env) -> list[str]:
-    """Trace ``reset`` and ``step`` twice. A pure function gives the same program."""
+    """Trace ``reset`` and ``step`` twice. A pure function gives the same program both times."""
     try:
         env_state, _ = jax.eval_shape(lambda *a: env.reset(*a), abstract_key(), env.params)
         action = abstract(env.action_space)
         calls = {"reset": (env.reset, env.params), "step": (env.step, env_state, action, env.params)}
-        same = {name: _program(function, *args) == _program(function, *args) for name, (function, *args) in calls.items()}
+        is_pure = {name: _program(function, *args) == _program(function, *args) for name, (function, *args) in calls.items()}
     except Exception:
-        return []  # cannot be traced: find_problems says why
+        return []  # find_problems reports functions that cannot be traced
     return [
-        f"{name} becomes another program each time it is traced: it reads something that changes (np.random, random, time, self, "
-        "a global). Draw from the key with jax.random, and keep what lasts in env_state"
-        for name, pure in same.items()
+        f"{name} gives a different program each time it is traced: it reads something that changes (np.random, random, time, "
+        "self, a global). Draw from the key with jax.random, and keep all other state in env_state"
+        for name, pure in is_pure.items()
         if not pure
     ]
 
 
 def _program(function: Any, *args: Any) -> tuple[Any, ...]:
-    """A traced function as text and constants. Without its own jit, which would remember the first trace."""
+    """Return a traced function as text and constants. Its own jit is unwrapped, as jit caches the first trace."""
     plain = inspect.unwrap(function)
     jaxpr, out = jax.make_jaxpr(lambda *a: plain(*a), return_shape=True)(abstract_key(), *args)
     constants = [np.asarray(bits(constant)).tobytes() for constant in jaxpr.consts]
@@ -83,16 +83,16 @@ def _program(function: Any, *args: Any) -> tuple[Any, ...]:
 
 
 def _batching_problems(env: Env) -> list[str]:
-    """vmap over keys, states and actions, and over parameters."""
+    """Check vmap over keys, states and actions, and over parameters."""
     batch = jax.ShapeDtypeStruct((NUM_ENVS,), abstract_key().dtype)
-    for params_axis, what in ((None, "keys, states and actions"), (0, "parameters")):
+    for params_axis, axes in ((None, "keys, states and actions"), (0, "parameters")):
         params = env.params if params_axis is None else _batched(env.params)
         try:
             env_state, _ = jax.eval_shape(jax.vmap(env.reset, in_axes=(0, params_axis)), batch, params)
             action = jax.eval_shape(lambda: _batched(random_action(env.action_space, jax.random.key(0))))
             jax.eval_shape(jax.vmap(env.step, in_axes=(0, 0, 0, params_axis)), batch, env_state, action, params)
         except Exception as error:
-            return [f"vmap over {what} fails: {explain('the batched function', error)}"]
+            return [f"vmap over {axes} fails: {explain('the batched function', error)}"]
     return []
 
 
@@ -104,60 +104,60 @@ def _batched(tree: PyTree) -> PyTree:
 
 
 def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
-    """Step with random actions, of those that the mask allows, twice with the same key."""
-    seen, acts = env.observation_space, env.action_space
+    """Run episodes with random allowed actions, twice with the same key."""
+    obs_space, action_space = env.observation_space, env.action_space
 
     def masks(obs: PyTree) -> PyTree:
         return {name: x for name, x in obs.items() if name == MASK_KEY} if isinstance(obs, dict) else {}
 
     def row(params: PyTree, carry: tuple[PyTree, PyTree, Array], key: Key) -> tuple[Any, tuple[PyTree, TimeStep]]:
-        # Resets at the start of a row, so that the program holds `reset` once: half of the time goes into compiling it.
+        # Reset at the start of a row, so that the program contains `reset` once: its compilation is half of the total time.
         env_state, mask, done = carry
         reset_key, action_key, step_key = jax.random.split(key, 3)
-        fresh, obs = env.reset(reset_key, params)
-        env_state, mask = jax.tree.map(lambda new, old: jnp.where(done, new, old), (fresh, masks(obs)), (env_state, mask))
-        action = allowed(random_action(acts, action_key), mask, acts)
+        first_state, obs = env.reset(reset_key, params)
+        env_state, mask = jax.tree.map(lambda new, old: jnp.where(done, new, old), (first_state, masks(obs)), (env_state, mask))
+        action = allowed(random_action(action_space, action_key), mask, action_space)
         env_state, time_step = env.step(step_key, env_state, action, params)
         return (env_state, masks(time_step.obs), time_step.terminated | time_step.truncated), (obs, time_step)
 
     def episodes(key: Key, params: PyTree) -> tuple[PyTree, tuple[PyTree, TimeStep]]:
-        blank = jax.tree.map(lambda x: _blank(x, key), jax.eval_shape(env.reset, key, params)[0])
-        start = (blank, masks(zeros(seen)), jnp.asarray(True))
+        empty = jax.tree.map(lambda x: _blank(x, key), jax.eval_shape(env.reset, key, params)[0])
+        start = (empty, masks(zeros(obs_space)), jnp.asarray(True))
         (env_state, _, _), rows = jax.lax.scan(functools.partial(row, params), start, jax.random.split(key, steps))
         return env_state, rows
 
     run = jax.jit(jax.vmap(episodes), compiler_options=known_options(COMPILE_FAST) if jax.default_backend() == "cpu" else None)
     try:
         keys, params = jax.random.split(key, NUM_ENVS), _batched(env.params)
-        first, again = (jax.block_until_ready(run(keys, params)) for _ in range(2))
+        first, second = (jax.block_until_ready(run(keys, params)) for _ in range(2))
     except Exception as error:
         return [explain("a run of reset and step under jit and vmap", error)]
     env_states, (obs, time_step) = first
-    problems = outside("the obs after reset", seen, obs)
-    problems += outside("the obs after a step", seen, time_step.obs)
-    problems += choice_problems("after reset", obs, acts)
-    problems += choice_problems("after a step", time_step.obs, acts, time_step.terminated)
+    problems = outside("the obs after reset", obs_space, obs)
+    problems += outside("the obs after a step", obs_space, time_step.obs)
+    problems += choice_problems("after reset", obs, action_space)
+    problems += choice_problems("after a step", time_step.obs, action_space, time_step.terminated)
     if not np.isfinite(time_step.reward).all():
         problems.append("reward is NaN or infinite after some step: guard divisions, logarithms and roots")
-    if not same(first, again):
+    if not same(first, second):
         problems.append("the same key gave different results: all randomness must come from the key, through jax.random")
     problems += _goal_problems(env, time_step)
     return problems or _render_problems(env, jax.tree.map(lambda x: x[0], env_states))
 
 
 def _goal_problems(env: Env, reached: TimeStep) -> list[str]:
-    """Of a goal environment, [...]: replay in hindsight takes what ``compute_reward`` gives for what ``step`` would have."""
+    """Check that ``compute_reward`` agrees with ``step``, as hindsight replay assumes, on time steps [num_envs, steps]."""
     if env.compute_reward is None:
         return []
     goals = (reached.obs[ACHIEVED], reached.obs[DESIRED])
     computed = jax.vmap(jax.vmap(env.compute_reward))(*goals)
-    for name, ours, steps in zip(("reward", "terminated"), computed, (reached.reward, reached.terminated), strict=True):
-        wrong = np.argwhere(~np.isclose(ours, steps, rtol=1e-4, atol=1e-5))
+    for name, from_goals, from_step in zip(("reward", "terminated"), computed, (reached.reward, reached.terminated), strict=True):
+        wrong = np.argwhere(~np.isclose(from_goals, from_step, rtol=1e-4, atol=1e-5))
         if wrong.size:
-            both = [np.asarray(x)[tuple(wrong[0])] for x in (steps, ours)]
+            both = [np.asarray(x)[tuple(wrong[0])] for x in (from_step, from_goals)]
             return [
-                f"step gave the {name} {both[0]:g}, and compute_reward {both[1]:g} of the goals in the observation that was "
-                "reached: they must agree, so leave out of rewards and ends what does not follow from the goals"
+                f"step gave the {name} {both[0]:g}, but compute_reward gave {both[1]:g} for the goals in the observation of that "
+                "step: they must agree, so rewards and terminations must depend on the goals alone"
             ]
     return []
 
@@ -167,12 +167,14 @@ def _render_problems(env: Env, env_state: PyTree) -> list[str]:
         return []
     action = np.asarray(random_action(env.action_space, jax.random.key(0)))
     try:
-        pictures = [env.render(env_state, led_there, env.params) for led_there in (None, action)]
+        pictures = [env.render(env_state, last_action, env.params) for last_action in (None, action)]
     except Exception as error:
         return [explain("render", error)]
     sizes = {np.shape(picture) for picture in pictures}
-    several = [f"render gave pictures of several shapes, {sorted(sizes)}: a film has one"] if len(sizes) > 1 else []
-    return [problem for problem in map(picture_problem, pictures) if problem][:1] or several
+    size_problems = (
+        [f"render gave pictures of different shapes, {sorted(sizes)}: all must have the same shape"] if len(sizes) > 1 else []
+    )
+    return [problem for problem in map(picture_problem, pictures) if problem][:1] or size_problems
 
 
 def _blank(like: Any, key: Key) -> Array:
@@ -181,7 +183,7 @@ def _blank(like: Any, key: Key) -> Array:
 
 
 def random_action(space: spaces.Space, key: Key) -> Array:
-    """An action drawn uniformly, or from a normal distribution where a Box has no bounds."""
+    """Draw an action uniformly, or from a clipped normal distribution if a Box is unbounded."""
     if isinstance(space, spaces.Discrete):
         return jax.random.randint(key, (), 0, int(space.n))
     if isinstance(space, spaces.MultiDiscrete):

@@ -1,4 +1,4 @@
-"""The part of ``check_env`` that plays host environments: arrays, NEXT_STEP rows, seeds."""
+"""Part of ``check_env`` that runs host environments: arrays, NEXT_STEP rows, seeds."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ NUM_ENVS = 2
 Say = Callable[[str], None]
 
 SAME_STEP = (
-    "the action on the row after an end changes what follows: these environments reset inside the step that ends an episode "
+    "the action on the row after an episode's end has an effect: these environments reset inside the step that ends an episode "
     "(SAME_STEP), so its last observation and the first step of the next episode are lost. An ended environment must spend the "
     "next step on the reset and ignore its action (NEXT_STEP: in gymnasium.vector, autoreset_mode=AutoresetMode.NEXT_STEP)"
 )
 LATE_REWARD = "the row after an end is spent on the reset (NEXT_STEP), so its reward must be 0"
-UNSEEDED = "open() with the same seed gave different results: every stream must be fixed by the seed and the environment"
+UNSEEDED = (
+    "open() with the same seed gave different results: the seed and the number of an environment must determine its random stream"
+)
 UNNUMBERED = (
-    "environment 1 of open(2, 0) is another one than that of open(1, 0, first_id=1): draw the i-th environment's stream from "
-    "(seed, first_id + i), whatever num_envs, so that a worker can open a part of them"
+    "environment 1 of open(2, 0) differs from that of open(1, 0, first_id=1): draw the i-th environment's stream from "
+    "(seed, first_id + i), for any num_envs, so that a worker can open a part of them"
 )
 
 
 class Played(NamedTuple):
-    """What a few steps gave."""
+    """Results of a few steps."""
 
     seen: list[Any]
-    """Copies of all that was returned."""
+    """Copies of everything returned."""
     late_reward: bool
-    """Whether a reset row had a reward."""
+    """Whether a reset row had a nonzero reward."""
 
 
 def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
-    """Open two environments, twice or more often with the same seed, and step them; and the second of them alone."""
+    """Open and step two environments several times with the same seed, and the second of them alone."""
     try:
         first = _play(env, steps, say)
-        # NEXT_STEP environments ignore the actions of reset rows, so other ones there must give the same.
+        # NEXT_STEP environments ignore actions on reset rows, so other actions there must not change the results.
         if not same(first.seen, _play(env, steps, say, other_after_end=True).seen):
             return [SAME_STEP if same(first.seen, _play(env, steps, say).seen) else UNSEEDED]
-        # An open that takes no first_id serves in a process of its own.
+        # An open without first_id is allowed; it cannot be split over workers.
         if "first_id" in inspect.signature(env.open).parameters:
             second = _play(env, steps, say, first_id=1).seen
             if not same(second, jax.tree.map(lambda x: x[1:], first.seen)):
@@ -67,7 +69,7 @@ def _render_problems(env: HostEnv) -> list[str]:
             envs: Any = opened
             envs.reset()
             pictures = envs.render()
-    except OSError:  # this machine lacks what draws them
+    except OSError:  # this machine cannot render them
         return []
     except Exception as error:
         return [explain("render() of what open_render opened", error)]
@@ -77,21 +79,21 @@ def _render_problems(env: HostEnv) -> list[str]:
 
 
 def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, first_id: int = 0) -> Played:
-    """Reset and step, checking each row.
+    """Reset and step, and check each row.
 
     Args:
-      other_after_end: take other actions where an episode has just ended.
-      first_id: play the environments from this one on, as a process that holds no others.
+      other_after_end: take other actions on rows after the end of an episode.
+      first_id: first environment to open, as in a worker that holds only the last ones.
 
     Raises:
-      EnvError: something is wrong already.
+      EnvError: a call failed or a row is invalid.
     """
-    args, names = (NUM_ENVS - first_id, 0), {"first_id": first_id} if first_id else {}
+    args, keywords = (NUM_ENVS - first_id, 0), {"first_id": first_id} if first_id else {}
     try:
-        envs = env.open(*args, **names)
+        envs = env.open(*args, **keywords)
     except Exception as error:
-        shown = ", ".join([*map(str, args), *(f"{name}={value}" for name, value in names.items())])
-        raise EnvError(env.name, [explain(f"open({shown})", error)]) from error
+        call = ", ".join([*map(str, args), *(f"{name}={value}" for name, value in keywords.items())])
+        raise EnvError(env.name, [explain(f"open({call})", error)]) from error
     try:
         return _rows(env, envs, steps, say, other_after_end, first_id)
     except EnvError:
@@ -113,18 +115,18 @@ def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: b
     for step in range(steps):
         say(f"step {step + 1} of {steps}")
         action, other = (np.stack([action_space.sample() for _ in range(NUM_ENVS)])[first_id:] for _ in range(2))
-        if not isinstance(action_space, spaces.Box):  # two samples of a few actions may be the same
+        if not isinstance(action_space, spaces.Box):  # two samples of few actions may be equal
             other = (action + 1) % np.asarray(getattr(action_space, "n", getattr(action_space, "nvec", None)))
         action = allowed(action, obs, action_space)
         if other_after_end:
             action[done] = other[done]
-        before, row = obs, envs.step(action)
+        previous_obs, row = obs, envs.step(action)
         _raise_if(env, _row_problems(env, row, num_envs))
         _raise_if(env, choice_problems("after a step", row.obs, action_space, row.terminated))
         if step:
-            told, tells = ({name: np.zeros_like(x) for name, x in info.items()} for info in (seen[-1].info, row.info))
-            _raise_if(env, mismatches("the info that step returns", tells, told, "an earlier step", numpy="np"))
-        if not same(before, seen[-1].obs if step else seen[-1]):
+            earlier_info, new_info = ({name: np.zeros_like(x) for name, x in info.items()} for info in (seen[-1].info, row.info))
+            _raise_if(env, mismatches("the info that step returns", new_info, earlier_info, "an earlier step", numpy="np"))
+        if not same(previous_obs, seen[-1].obs if step else seen[-1]):
             _raise_if(env, ["step changes arrays that it returned before: return copies"])
         late_reward |= bool(np.any(row.reward[done] != 0))
         obs, done = row.obs, row.terminated | row.truncated
@@ -139,8 +141,8 @@ def _raise_if(env: HostEnv, problems: list[str]) -> None:
 
 def _row_problems(env: HostEnv, row: Any, num_envs: int) -> list[str]:
     if not isinstance(row, HostStep):
-        theirs = isinstance(row, tuple) and len(row) == 5
-        hint = ": of gymnasium's (obs, reward, terminated, truncated, info), HostStep(*row[:4])" if theirs else ""
+        is_gymnasium = isinstance(row, tuple) and len(row) == 5
+        hint = ": make HostStep(*row[:4]) from Gymnasium's (obs, reward, terminated, truncated, info)" if is_gymnasium else ""
         return [f"step returned {type(row).__name__}; it must return a jaxrl.types.HostStep{hint}"]
     problems = _obs_problems("the obs that step returns", env.observation_space, row.obs, num_envs)
     for name, kinds, wanted in (("reward", "fiu", "float32"), ("terminated", "b", "bool"), ("truncated", "b", "bool")):
@@ -149,7 +151,7 @@ def _row_problems(env: HostEnv, row: Any, num_envs: int) -> list[str]:
             wanted = f"a NumPy array {wanted}[{num_envs}]"
             problems.append(f"{name} is {_shown(value)}; with {num_envs} environments it must be {wanted}")
     if not isinstance(row.info, dict):
-        return [*problems, f"info is {_shown(row.info)}; it must be a dict of arrays, {{}} when there is nothing to tell"]
+        return [*problems, f"info is {_shown(row.info)}; it must be a dict of arrays, {{}} if there is no information"]
     for name, value in row.info.items():
         if not _is_batch(value, "biuf", num_envs):
             wanted = f"a NumPy array of numbers [{num_envs}, ...]"
@@ -169,9 +171,9 @@ def _shown(value: Any) -> str:
 
 def _obs_problems(what: str, space: spaces.Space, obs: PyTree, num_envs: int) -> list[str]:
     if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not isinstance(space, spaces.Tuple):
-        return [f"{what} is a pair whose second part is a dict: of gymnasium's (obs, info), return obs alone"]
+        return [f"{what} is a pair with a dict, such as Gymnasium's (obs, info): return only obs"]
     if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(obs)):
-        return [f"{what} holds something else than NumPy arrays: take np.asarray of each part"]
+        return [f"{what} has parts that are not NumPy arrays: convert each part with np.asarray"]
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), abstract(space))
     got = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
     return mismatches(what, got, batch, f"a batch of {num_envs} of observation_space", numpy="np") or outside(what, space, obs)

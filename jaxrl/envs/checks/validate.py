@@ -1,4 +1,4 @@
-"""Does an environment keep the contract of ``jaxrl.types``, as far as shapes and types can tell? Nothing is compiled or run."""
+"""Validation of environments against the contract of ``jaxrl.types`` by shapes and types. Nothing is compiled or run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiB
 ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)
 
 TOLERANCE = 1e-5
-"""Relative: rounding may carry an observation past its bound."""
+"""Relative tolerance: rounding may carry an observation past its bound."""
 
 CONTROL_FLOW = (
     jax.errors.ConcretizationTypeError,
@@ -30,7 +30,7 @@ CONTROL_FLOW = (
 
 
 class EnvError(ValueError):
-    """An environment that breaks the contract; ``problems`` names each way in which it does, and the fix."""
+    """Error: an environment breaks the contract. ``problems`` lists each violation with a fix."""
 
     def __init__(self, name: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -39,10 +39,12 @@ class EnvError(ValueError):
 
 
 def validate_env(env: Env | HostEnv) -> None:
-    """Check spaces, parameters, and what ``reset`` and ``step`` return, by abstract evaluation: milliseconds, no backend.
+    """Check spaces, parameters, and the outputs of ``reset`` and ``step`` by abstract evaluation.
+
+    Takes milliseconds and needs no backend.
 
     Raises:
-      EnvError: all problems found, each with its fix.
+      EnvError: lists all problems found, each with a fix.
     """
     problems = find_problems(env)
     if problems:
@@ -50,7 +52,7 @@ def validate_env(env: Env | HostEnv) -> None:
 
 
 def find_problems(env: Env | HostEnv) -> list[str]:
-    """What ``validate_env`` raises."""
+    """Return the problems that ``validate_env`` raises."""
     if not isinstance(env, Env | HostEnv):
         raise TypeError(
             f"expected a jaxrl.types.Env or HostEnv, not {type(env).__name__}; jaxrl.make_env(id) makes one from an id"
@@ -90,33 +92,33 @@ def _space_problems(what: str, space: Any, supported: tuple[type, ...]) -> list[
 
 
 def mask_problems(env: Env | HostEnv) -> list[str]:
-    """Of a mask that does not fit the actions: a model of the user's own may know what to do with it, those built in do not."""
-    seen = env.observation_space
-    if not isinstance(seen, spaces.Dict) or MASK_KEY not in seen.spaces:
+    """Return the problem of a mask that does not fit the action space. Only a custom model may use it."""
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict) or MASK_KEY not in space.spaces:
         return []
-    mask = abstract(seen[MASK_KEY])
+    mask = abstract(space[MASK_KEY])
     if mask is None or choices({MASK_KEY: jax.tree.map(lambda x: np.zeros(x.shape), mask)}, env.action_space):
         return []
     return [
-        f"observation_space[{MASK_KEY!r}] is {seen[MASK_KEY]}, and action_space {env.action_space}: a mask has one entry for "
+        f"observation_space[{MASK_KEY!r}] is {space[MASK_KEY]}, and action_space {env.action_space}: a mask has one entry for "
         "each action, MultiBinary(n) for Discrete(n); for MultiDiscrete MultiBinary(sum(nvec)), or a Tuple of one per dimension"
     ]
 
 
 def _goal_problems(env: Env | HostEnv) -> list[str]:
-    """Of a goal environment: see ``jaxrl.spaces.goals``."""
-    seen = env.observation_space
-    entries = seen.spaces if isinstance(seen, spaces.Dict) else {}
-    if lacking := [name for name in GOAL_KEYS if name not in entries]:
+    """Check a goal environment; see ``jaxrl.spaces.goals``."""
+    space = env.observation_space
+    entries = space.spaces if isinstance(space, spaces.Dict) else {}
+    if missing := [name for name in GOAL_KEYS if name not in entries]:
         return [
-            f"observation_space is {seen}, and a goal environment's (one with compute_reward) is a Dict that holds "
-            f"{', '.join(map(repr, lacking))}, too: use spaces.Dict with the entries {', '.join(GOAL_KEYS)}"
+            f"observation_space is {space}, but a goal environment (one with compute_reward) needs a Dict that also has "
+            f"{', '.join(map(repr, missing))}: use spaces.Dict with the entries {', '.join(GOAL_KEYS)}"
         ]
     achieved, desired = (abstract(entries[name]) for name in (ACHIEVED, DESIRED))
     if achieved is None or desired is None:
-        return []  # said of the space
+        return []  # reported by _space_problems
     if wrong := mismatches(f"observation_space[{ACHIEVED!r}]", achieved, desired, f"observation_space[{DESIRED!r}]"):
-        return [f"{wrong[0]}, since what was achieved may become what is desired"]
+        return [f"{wrong[0]}, since hindsight replay uses achieved goals as desired ones"]
     try:
         out = jax.eval_shape(env.compute_reward, achieved, desired)  # type: ignore[arg-type]
     except Exception as error:
@@ -124,8 +126,8 @@ def _goal_problems(env: Env | HostEnv) -> list[str]:
     if not isinstance(out, tuple) or len(out) != 2:
         return [f"compute_reward returned {show_shapes(out)}; it must return (reward f32[], terminated bool[])"]
     return [
-        f"compute_reward returned {show_shapes(value)} as {name}; it must be one {written}, as step's is"
-        for (name, dtype, written), value in zip(
+        f"compute_reward returned {show_shapes(value)} as {name}; it must be one {type_name}, as in step"
+        for (name, dtype, type_name), value in zip(
             (("reward", np.float32, "float32"), ("terminated", np.bool_, "bool")), out, strict=True
         )
         if (getattr(value, "shape", None), getattr(value, "dtype", None)) != ((), dtype)
@@ -133,9 +135,9 @@ def _goal_problems(env: Env | HostEnv) -> list[str]:
 
 
 def choice_problems(when: str, obs: PyTree, action_space: spaces.Space, ended: Any = False) -> list[str]:
-    """Of observations [...] whose mask forbids every action, though the episode has not ended."""
-    nothing = nothing_allowed(obs, action_space)
-    if nothing is None or not np.any(np.asarray(nothing) & ~np.asarray(ended)):
+    """Return the problem of observations [...] whose mask forbids every action although the episode has not ended."""
+    none_allowed = nothing_allowed(obs, action_space)
+    if none_allowed is None or not np.any(np.asarray(none_allowed) & ~np.asarray(ended)):
         return []
     return [f"{MASK_KEY} forbids every action {when}: allow one in each dimension, or terminate the episode there"]
 
@@ -146,11 +148,11 @@ def _params_problems(params: PyTree) -> list[str]:
         is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         if not is_key and (
             not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
-            or np.result_type(leaf).kind not in "biufV"  # V: JAX's own small types, such as bfloat16
+            or np.result_type(leaf).kind not in "biufV"  # V: JAX's small types, such as bfloat16
         ):
             problems.append(
                 f"params{jax.tree_util.keystr(path)} is {leaf!r}, a {type(leaf).__name__}: parameters are data, so use numbers "
-                "and arrays in a NamedTuple, a dict or a flax.struct.dataclass; what sets shapes goes into a closure"
+                "and arrays in a NamedTuple, a dict or a flax.struct.dataclass; put values that set shapes into a closure"
             )
     return problems
 
@@ -192,8 +194,8 @@ def _function_problems(env: Env) -> list[str]:
 
 def _time_step_problems(time_step: TimeStep) -> list[str]:
     problems = []
-    wanted = {"reward": (jnp.float32, "jnp.float32"), "terminated": (jnp.bool_, "bool"), "truncated": (jnp.bool_, "bool")}
-    for name, (dtype, written) in wanted.items():
+    dtypes = {"reward": (jnp.float32, "jnp.float32"), "terminated": (jnp.bool_, "bool"), "truncated": (jnp.bool_, "bool")}
+    for name, (dtype, type_name) in dtypes.items():
         value = getattr(time_step, name)
         if not hasattr(value, "shape"):
             problems.append(f"{name} is {show_shapes(value)}; it must be one number")
@@ -201,15 +203,13 @@ def _time_step_problems(time_step: TimeStep) -> list[str]:
         if value.shape != ():
             problems.append(f"{name} has shape {value.shape}; it must be a scalar: take {name}.squeeze(), or reduce it")
         if value.dtype != dtype:
-            problems.append(f"{name} has dtype {value.dtype}; it must be {np.dtype(dtype)}: jnp.asarray({name}, {written})")
+            problems.append(f"{name} has dtype {value.dtype}; it must be {np.dtype(dtype)}: jnp.asarray({name}, {type_name})")
     info = time_step.info
     if not isinstance(info, dict) or not all(isinstance(name, str) for name in info):
-        problems.append(
-            f"info is {show_shapes(info)}; it must be a dict from names to arrays, {{}} when there is nothing to tell"
-        )
+        problems.append(f"info is {show_shapes(info)}; it must be a dict from names to arrays, {{}} if there is no information")
         return problems
     return problems + [
-        f"info[{name!r}] is {show_shapes(value)}; it must be one array of numbers: give each a name of its own, without nesting"
+        f"info[{name!r}] is {show_shapes(value)}; it must be one array of numbers: give each array its own name, without nesting"
         for name, value in info.items()
         if not (hasattr(value, "dtype") and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == bool))
     ]
@@ -220,7 +220,7 @@ def abstract_key() -> jax.ShapeDtypeStruct:
 
 
 def abstract(space: spaces.Space) -> PyTree | None:
-    """Shapes and dtypes of a value of ``space`` in JAX; None when the space is not supported."""
+    """Return shapes and dtypes of a value of ``space`` in JAX; None if the space is not supported."""
     try:
         return jax.eval_shape(lambda: zeros(space))
     except (AttributeError, TypeError):
@@ -228,7 +228,7 @@ def abstract(space: spaces.Space) -> PyTree | None:
 
 
 def _trace(name: str, function: Callable[..., Any], problems: list[str], *args: Any) -> Any:
-    """What ``function(key, *args)`` returns, abstractly; None, and one more problem, when it cannot be traced."""
+    """Evaluate ``function(key, *args)`` abstractly. Append a problem on failure; None unless a legacy key helps."""
     try:
         return jax.eval_shape(lambda *a: function(*a), abstract_key(), *args)
     except Exception as error:
@@ -238,16 +238,16 @@ def _trace(name: str, function: Callable[..., Any], problems: list[str], *args: 
     except Exception:
         return None
     problems[-1] = (
-        f"{name} takes only a legacy uint32[2] key; jaxrl passes typed keys (jax.random.key): draw with jax.random.* alone, "
-        "without indexing into the key or asking for its shape"
+        f"{name} takes only a legacy uint32[2] key; jaxrl passes typed keys (jax.random.key): use the key in jax.random.* "
+        "only, without indexing it or reading its shape"
     )
     return out
 
 
 def explain(name: str, error: Exception) -> str:
-    """What an exception inside ``reset`` or ``step`` means, and the fix."""
+    """Explain an exception inside ``reset`` or ``step``, with a fix."""
     lines = str(error).strip().splitlines() or [""]
-    reason = lines[-1 if "Traceback" in lines[0] else 0]  # a callback's own error is at the end
+    reason = lines[-1 if "Traceback" in lines[0] else 0]  # the error of a callback is on the last line
     if isinstance(error, CONTROL_FLOW):
         return (
             f"{name} uses a traced value in Python control flow, as a Python number or in NumPy; under jit it has no value "
@@ -255,8 +255,8 @@ def explain(name: str, error: Exception) -> str:
         )
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return (
-            f"{name} keeps values of one call for the next (self.x = ..., a global, a list outside); it must be a pure function: "
-            "what lasts belongs into env_state"
+            f"{name} keeps values from one call to the next (self.x = ..., a global, a list outside); it must be a pure "
+            "function: keep all state in env_state"
         )
     return f"{name} raised {type(error).__name__}: {reason}"
 
@@ -265,13 +265,13 @@ def explain(name: str, error: Exception) -> str:
 
 
 def mismatches(what: str, got: PyTree, want: PyTree, source: str, *, numpy: str = "jnp") -> list[str]:
-    """Differences in structure, shape and dtype, a sentence each. Weak types are the same as strong ones.
+    """Return differences in structure, shape and dtype, one sentence each. Weak types count as strong ones.
 
     Args:
-      numpy: the library that the environment is written in, for advice.
+      numpy: array library of the environment, for advice in messages.
     """
     if jax.tree.structure(got) != jax.tree.structure(want):
-        return [f"{what}: structure {show_shapes(got)} is not {source}'s, {show_shapes(want)}"]
+        return [f"{what}: structure {show_shapes(got)} differs from {source}'s, {show_shapes(want)}"]
     problems = []
     for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True):
         if (x.shape, x.dtype) != (y.shape, y.dtype):
@@ -281,16 +281,16 @@ def mismatches(what: str, got: PyTree, want: PyTree, source: str, *, numpy: str 
 
 
 def picture_problem(picture: Any) -> str | None:
-    """What is wrong with a picture that ``render`` gave."""
-    good = getattr(picture, "dtype", None) == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size
-    return None if good else f"render gave {show_shapes(picture)}; a picture is an array uint8[height, width, 3]"
+    """Return the problem of a picture from ``render``, or None."""
+    is_valid = getattr(picture, "dtype", None) == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size
+    return None if is_valid else f"render gave {show_shapes(picture)}; a picture is an array uint8[height, width, 3]"
 
 
 # ---------------------------------------------------------------------------------------------------------------------- values
 
 
 def outside(what: str, space: spaces.Space, value: PyTree) -> list[str]:
-    """Problems of values [..., *space.shape] that are not in ``space``."""
+    """Return the problems of values [..., *space.shape] that are outside ``space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
         return [problem for name, part in parts for problem in outside(f"{what}[{name!r}]", part, value[name])]
@@ -310,7 +310,7 @@ def outside(what: str, space: spaces.Space, value: PyTree) -> list[str]:
 
 
 def bounds(space: spaces.Space) -> tuple[Any, Any]:
-    """Lowest and highest values of a space with a shape, inclusive."""
+    """Return the lowest and highest values of a space with a shape, inclusive."""
     if isinstance(space, spaces.Box):
         return space.low.astype(np.float64), space.high.astype(np.float64)
     if isinstance(space, spaces.MultiBinary):
@@ -320,11 +320,11 @@ def bounds(space: spaces.Space) -> tuple[Any, Any]:
 
 
 def same(a: PyTree, b: PyTree) -> bool:
-    """Whether two trees of one structure hold the same values, NaN like NaN."""
+    """Return whether two trees of the same structure hold equal values. NaN equals NaN."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.array_equal(bits(x), bits(y), equal_nan=True) for x, y in pairs)
 
 
 def bits(x: Any) -> Any:
-    """A key as the numbers in it; anything else as it is."""
+    """Return the data of a typed key, or any other value unchanged."""
     return jax.random.key_data(x) if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x

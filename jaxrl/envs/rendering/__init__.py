@@ -1,1 +1,1 @@
-"""Rendering of environments that cannot draw themselves."""
+"""Rendering of environments that have no renderer of their own, or one that is unsuitable."""

@@ -1,4 +1,4 @@
-"""How brax's systems look, drawn by MuJoCo: by a display's OpenGL, or by EGL where there is none."""
+"""Rendering of brax systems by MuJoCo, with the OpenGL of a display, or with EGL if there is no display."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 HEIGHT, WIDTH = 360, 480
 
 ADVICE = (
-    "MuJoCo needs OpenGL: a display, or EGL (on Debian and Ubuntu, apt-get install libegl1). MUJOCO_GL=osmesa in the environment "
-    "before Python starts is a third way"
+    "MuJoCo needs OpenGL: a display, or EGL (on Debian and Ubuntu, apt-get install libegl1). Alternatively, set MUJOCO_GL=osmesa "
+    "in the environment before Python starts"
 )
 
 
 def figure(label: str, system: Any) -> Callable[[Any], np.ndarray]:
-    """A function of a pipeline state, u8[height, width, 3]. The first picture opens a renderer, which the others share."""
+    """Return a function that draws a pipeline state, u8[height, width, 3]. The first call opens a renderer for all others."""
     opened: list[tuple[Any, Any]] = []
 
     def draw(state: Any) -> np.ndarray:
@@ -39,7 +39,7 @@ def figure(label: str, system: Any) -> Callable[[Any], np.ndarray]:
 
 
 def _renderer(mujoco: Any, model: Any) -> Any:
-    # MuJoCo chose how to draw when it was imported: by GLFW, unless it was told. A failed attempt would break the next one.
+    # MuJoCo chose its OpenGL on import: GLFW by default. A failed attempt would break later ones, so check for a display first.
     context: Any = importlib.import_module("mujoco.rendering.classic.gl_context")
     if getattr(context.GLContext, "__module__", None) == "mujoco.glfw" and not _has_display():
         context.GLContext = importlib.import_module("mujoco.egl").GLContext
@@ -48,10 +48,10 @@ def _renderer(mujoco: Any, model: Any) -> Any:
 
 def _has_display() -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # GLFW's, that there is none
+        warnings.simplefilter("ignore")  # GLFW warns if there is no display
         return bool(importlib.import_module("glfw").init())
 
 
 def _camera(model: Any) -> Any:
-    """The one that follows what walks, where there is one."""
+    """Return the camera that tracks the walker, or the default (-1) if there is none."""
     return next((i for i in range(model.ncam) if model.camera(i).name == "track"), -1)

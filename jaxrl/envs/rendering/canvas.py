@@ -1,4 +1,4 @@
-"""A canvas for the figures of environments, drawn with Pillow."""
+"""Canvas for pictures of environments, drawn with Pillow."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 
 WIDTH, SMOOTH = 480, 3
-"""Pixels of a picture; each is the mean of SMOOTH² that are drawn."""
+"""Width of a picture in pixels, and the antialiasing factor: each pixel is the mean of SMOOTH² drawn pixels."""
 
 PAPER, GROUND, FAINT = "#ffffff", "#57606a", "#d8dee4"
 BODY, LIMB, JOINT, FORCE, GOAL = "#1f6feb", "#bf8040", "#24292f", "#cf222e", "#1a7f37"
 
 
 class Canvas:
-    """A picture in the environment's own units, y upwards."""
+    """Canvas in the environment's units, with y pointing up."""
 
     def __init__(self, left: float, right: float, bottom: float, top: float) -> None:
         from PIL import Image, ImageDraw
@@ -28,7 +28,7 @@ class Canvas:
         return np.asarray(self._image.reduce(SMOOTH))
 
     def line(self, points: Iterable[tuple[float, float]], thickness: float, colour: str) -> None:
-        """Through the points, with round ends and corners."""
+        """Draw a line through the points, with round ends and corners."""
         points = list(points)
         width = max(1, round(thickness * self._scale))
         self._pen.line([self._at(*point) for point in points], fill=colour, width=width, joint="curve")
@@ -43,7 +43,7 @@ class Canvas:
         self._pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
 
     def arrow(self, points: Iterable[tuple[float, float]], thickness: float, colour: str) -> None:
-        """A line that ends in a head; nothing if it is shorter than that head."""
+        """Draw a line that ends in an arrowhead, or nothing if the line is shorter than ``thickness``."""
         path = np.array(list(points), float)
         length = np.linalg.norm(np.diff(path, axis=0), axis=1).sum()
         along = path[-1] - path[-2]
@@ -55,7 +55,7 @@ class Canvas:
         self.polygon([tuple(path[-1] + part) for part in (1.5 * along, across, -across)], colour)
 
     def turn(self, x: float, y: float, radius: float, angle: float, colour: str) -> None:
-        """An arrow around (x, y), by an angle from the right side upwards: counterclockwise if positive."""
+        """Draw a curved arrow around (x, y) that starts on the right and spans ``angle``: counterclockwise if positive."""
         steps = np.linspace(0, angle, 12)
         self.arrow(zip(x + radius * np.cos(steps), y + radius * np.sin(steps), strict=True), radius / 9, colour)
 

@@ -1,4 +1,4 @@
-"""How gymnax's classic control looks, drawn with Pillow: gymnax's own pictures of it need pygame, and show no action."""
+"""Rendering of gymnax's classic control with Pillow. gymnax's own pictures need pygame and do not show actions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jaxrl.envs.rendering.canvas import BODY, FAINT, FORCE, GOAL, GROUND, JOINT,
 from jaxrl.types import PyTree
 
 WIDEST = 12.0
-"""Metres of track to either side that are shown at most."""
+"""Largest part of the track shown on either side, in metres."""
 
 
 def cart_pole(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
-    """The angle is 0 upright, and positive to the right."""
+    """Draw CartPole. The angle is 0 upright, and positive to the right."""
     x, theta = float(state.x), float(state.theta)
-    limit, pole = min(float(params.x_threshold), WIDEST), 2 * float(params.length)  # gymnax's length is half the pole's
+    limit, pole = min(float(params.x_threshold), WIDEST), 2 * float(params.length)  # gymnax's length is half of the pole
     canvas = Canvas(-limit - 0.6, limit + 0.6, -0.75, pole + 0.65)
     canvas.line([(-limit - 0.6, 0), (limit + 0.6, 0)], 0.02, GROUND)
     for end in (-limit, limit):
@@ -31,7 +31,7 @@ def cart_pole(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
 
 
 def pendulum(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
-    """The angle is 0 upright, and positive counterclockwise."""
+    """Draw Pendulum. The angle is 0 upright, and positive counterclockwise."""
     theta, length = float(state.theta), float(params.l)
     side = 1.3 * length
     canvas = Canvas(-1.6 * side, 1.6 * side, -side, side)
@@ -45,7 +45,7 @@ def pendulum(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
 
 
 def acrobot(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
-    """The first angle is 0 hanging down, the second 0 straight on."""
+    """Draw Acrobot. The first angle is 0 when hanging down, the second is 0 when straight."""
     upper, lower = float(params.link_length_1), float(params.link_length_2)
     first = float(state.joint_angle1)
     both = first + float(state.joint_angle2)
@@ -64,7 +64,7 @@ def acrobot(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
 
 
 def mountain_car(state: PyTree, action: Any, params: PyTree) -> np.ndarray:
-    """A Discrete action pushes by itself − 1, a continuous one by itself."""
+    """Draw MountainCar. The push is the action − 1 if it is Discrete, otherwise the action itself."""
 
     def height(x: Any) -> Any:
         return 0.45 * np.sin(3 * x) + 0.55
@@ -101,7 +101,7 @@ FIGURES = {
     "MountainCar-v0": mountain_car,
     "MountainCarContinuous-v0": mountain_car,
 }
-"""Each is a ``jaxrl.types.RenderFn`` for gymnax's states."""
+"""Render functions (``jaxrl.types.RenderFn``) for gymnax's states, by environment."""
 
 REAL_TIME = {"CartPole-v1": 50, "Pendulum-v1": 20, "Acrobot-v1": 15, "MountainCar-v0": 30, "MountainCarContinuous-v0": 30}
-"""Pictures per second, by the names that gymnax and envpool share."""
+"""Frames per second in real time, by the names that gymnax and envpool share."""

@@ -1,1 +1,1 @@
-"""Environments and workers in processes of their own."""
+"""Environments and workers in separate processes."""

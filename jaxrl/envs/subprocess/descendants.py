@@ -1,4 +1,4 @@
-"""Processes that a worker has started, wherever they are: a variable of their environment marks them. Imports no jax."""
+"""Descendants of a worker process, found by a mark in their environment variables. Does not import jax."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 VARIABLE = "JAXRL_WORKER"
-"""Holds the mark of a worker. Its descendants inherit it, also those that leave its process group, or that init has adopted."""
+"""Variable with the mark of a worker. All descendants inherit it, even those that leave its process group or outlive their
+parent."""
 
 PROCESSES = Path("/proc")
 
 PATIENCE = 2.0
-"""Seconds in which a process ends that was killed."""
+"""Seconds to wait for killed processes to end."""
 
 
 def new_mark() -> str:
-    """A mark for one worker, which begins with that of the worker that this process belongs to, if there is one."""
+    """Return a mark for a worker. It starts with the mark of the worker that this process belongs to, if any."""
     mark = f"{os.getpid()}-{os.urandom(8).hex()}"
     return f"{os.environ[VARIABLE]}/{mark}" if os.environ.get(VARIABLE) else mark
 
 
 def end_marked(marks: Sequence[str]) -> None:
-    """End every process with one of these marks but this one; none where the system does not show their environments.
+    """Kill all processes with these marks, except this one. Does nothing if the system does not show their environments.
 
-    One may start another while it is looked for, so this looks until there are none.
+    A marked process may start another during the search, so the search repeats until none is found.
     """
-    texts, late = [f"{VARIABLE}={mark}".encode() for mark in marks], time.monotonic() + PATIENCE
-    while (found := _marked(texts)) and time.monotonic() < late:
+    texts, deadline = [f"{VARIABLE}={mark}".encode() for mark in marks], time.monotonic() + PATIENCE
+    while (found := _marked(texts)) and time.monotonic() < deadline:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -46,7 +47,7 @@ def _marked(texts: Sequence[bytes]) -> list[int]:
 
 
 def _environment(pid: int) -> bytes:
-    """As the process began with; nothing for one that has ended, or is another user's."""
+    """Return the initial environment of a process; empty if the process has ended or belongs to another user."""
     try:
         return (PROCESSES / str(pid) / "environ").read_bytes()
     except OSError:

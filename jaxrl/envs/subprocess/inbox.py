@@ -1,4 +1,4 @@
-"""Messages of another process, taken in without waiting for what has not come yet. Imports no jax."""
+"""Messages from another process, received without waiting for incomplete ones. Does not import jax."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 CHUNK = 2**16
-"""Bytes that are read at once."""
+"""Bytes per read."""
 
 SIZE, LONG_SIZE = struct.Struct("!i"), struct.Struct("!Q")
-"""How ``Connection.send`` begins a message: with its size, or with -1 and the size where that is 2 GiB or more."""
+"""Header of a message from ``Connection.send``: its size, or -1 and the size if that is 2 GiB or more."""
 
 PICKLE = 0x80
-"""The byte with which every pickle begins that it sends."""
+"""First byte of each pickle that ``Connection.send`` sends."""
 
 
 class Garbled(Exception):
-    """Bytes came that are not a message: whatever wrote them, what follows cannot be told apart any more."""
+    """Error: received bytes that are not a message. Later messages can no longer be separated from them."""
 
     def __init__(self) -> None:
         super().__init__("wrote something that is not a message into the pipe to this process")
 
 
 class Inbox:
-    """What comes over a connection whose other end calls ``send``; this end does not call ``recv``."""
+    """Reader of a connection whose other end calls ``send``. This end must not call ``recv``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._begun = connection, bytearray()
 
     def read(self) -> list[Any]:
-        """The messages that are whole with what has come; waits only where nothing has.
+        """Return the messages that are now complete. Blocks only if no bytes have arrived.
 
         Raises:
           EOFError, OSError: the connection has ended.
-          Garbled: this is not a message.
+          Garbled: the bytes are not a message.
         """
         data = os.read(self._connection.fileno(), CHUNK)
         if not data:
@@ -46,25 +46,25 @@ class Inbox:
         while (message := self._next()) is not None:
             try:
                 messages.append(pickle.loads(message))
-            except Exception as error:  # of any kind, by what the bytes happen to mean
+            except Exception as error:  # garbled bytes may raise any exception
                 raise Garbled from error
         return messages
 
     def _next(self) -> bytes | None:
-        """The first message, once it is whole."""
-        begun, start = self._begun, SIZE.size
-        if len(begun) < start:
+        """Remove and return the first message; None while it is incomplete."""
+        buffer, start = self._begun, SIZE.size
+        if len(buffer) < start:
             return None
-        (size,) = SIZE.unpack_from(begun)
+        (size,) = SIZE.unpack_from(buffer)
         if size == -1:
             start += LONG_SIZE.size
-            if len(begun) < start:
+            if len(buffer) < start:
                 return None
-            (size,) = LONG_SIZE.unpack_from(begun, SIZE.size)
-        if size < 2 or (len(begun) > start and begun[start] != PICKLE):
+            (size,) = LONG_SIZE.unpack_from(buffer, SIZE.size)
+        if size < 2 or (len(buffer) > start and buffer[start] != PICKLE):
             raise Garbled
-        if len(begun) < start + size:
+        if len(buffer) < start + size:
             return None
-        message = bytes(begun[start : start + size])
-        del begun[: start + size]
+        message = bytes(buffer[start : start + size])
+        del buffer[: start + size]
         return message

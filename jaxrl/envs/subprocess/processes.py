@@ -1,4 +1,4 @@
-"""Host environments in several processes, each of which opens and steps a part of them. Imports no jax, nor do the processes."""
+"""Host environments in several processes, each of which opens and steps a part of them. No process here imports jax."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from jaxrl.settings.validation import check_count
 from jaxrl.types import HostStep, OpenFn, PyTree
 
 LOOK = 1.0
-"""Seconds between two looks at processes that say nothing. One that stands still in two of them is lost."""
+"""Seconds between checks of silent processes. A process that is stopped in two checks in a row is lost."""
 
 
 class WorkerRestarted(RuntimeWarning):
-    """A process with environments was lost, and another one has taken its place."""
+    """Warning: a process with environments was lost and replaced."""
 
 
 class Processes:
-    """Environments in worker processes: see ``jaxrl.types.HostEnvs``. One that is not closed ends with the object that holds it.
+    """Environments in worker processes: see ``jaxrl.types.HostEnvs``. The processes end with this object if it is not closed.
 
-    They are started afresh and run no script of the user's again, so none needs ``if __name__ == "__main__"``; what a script
-    defines is sent to them. Observations, rewards, flags and info come back through memory that both sides share, and actions
-    get there so, as long as they are arrays of the same shapes and types as in the first row; what is not is pickled.
+    Workers are new interpreters that do not run the user's script, so a script needs no ``if __name__ == "__main__"``; what it
+    defines is pickled and sent. Actions, observations, rewards, flags and info are exchanged through shared memory, as long as
+    they are arrays of the same shapes and dtypes as in the first row. Other values are pickled.
 
-    Whatever goes wrong in one of them ends them all, unless ``max_restarts`` says otherwise. Then a process that raises, ends, is
-    killed, hangs or is stopped is replaced, and a ``WorkerRestarted`` warning says so; the others go on. The row in which that
-    happened is, for its environments, the first of new episodes, as after an end that the row before does not have
-    (``begun_anew``). What fails before the first ``reset`` has answered is not tried again.
+    By default, a failure of one worker ends all. With ``max_restarts``, a process that raises, ends, is killed, hangs or is
+    stopped is replaced with a ``WorkerRestarted`` warning, and the others continue. For its environments, that row starts new
+    episodes, as after an end that the previous row does not report (``begun_anew``). Failures before the first ``reset`` has
+    returned are not retried.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class Processes:
         log_folder: Path | None = None,
     ) -> None:
         """Args:
-        label: of the environment, for errors.
-        open: opens a part; picklable, or defined in the script that runs.
-        num_workers: processes; no more than there are environments.
-        timeout: seconds in which a step, or a start, must end.
-        check: (action, num_envs) -> array [num_envs, ...]; refuses actions that the environments do not take.
-        max_restarts: how often each of the processes may be replaced. The streams of the environments are then fixed by (seed,
-          number of its first environment, restart).
-        log_folder: where what they print goes, each to a file of its own, with the traceback of one that crashes; None: to
-          where this process's goes.
+        label: label of the environment, for errors.
+        open: opens a part of the environments; picklable, or defined in the main script.
+        num_workers: number of processes, at most the number of environments.
+        timeout: seconds that a step, or a start, may take.
+        check: (action, num_envs) -> array [num_envs, ...]; raises for invalid actions.
+        max_restarts: how often each process may be replaced. After a restart, (seed, index of its first environment, number of
+          the restart) determine the random streams.
+        log_folder: folder with one output file per process, which also gets the traceback of a crash. None: the processes print
+          to the output of this process.
         """
         self._label, self._timeout, self._check = label, timeout, check
         self._max_restarts = check_count("max_restarts", max_restarts, at_least=0)
         self._parts: list[Part] = []
         self._sent: list[Part] = []
-        """Those that step in the background, in the order of sending."""
+        """Parts that step in the background, in the order of sending."""
         self._begun, self._looked, self._stopped = False, 0.0, set[Part]()
-        """Whether ``reset`` has answered; when processes that say nothing were looked at, and which of them stood still then."""
+        """Whether ``reset`` has returned; time of the last check of silent processes; parts that were stopped then."""
         self._release = weakref.finalize(self, _end, self._parts)
         if log_folder is not None:
             log_folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Processes:
 
     @property
     def restarts(self) -> list[int]:
-        """How often each of the processes was replaced."""
+        """Number of times each process was replaced."""
         return [part.restarts for part in self._parts]
 
     def begun_anew(self) -> np.ndarray:
@@ -103,7 +103,7 @@ class Processes:
         return self.recv_all()
 
     def send(self, action: Any, env_id: np.ndarray | None = None) -> None:
-        """Begin a row of all environments, or of one process's, which are those that ``recv`` gives together."""
+        """Start a step of all environments, or of those of one process, as ``recv`` returns them."""
         num_envs = self._num_envs()
         parts = self._parts if env_id is None else [each for each in self._parts if self._rows(each).start == env_id[0]]
         action = self._check(action, num_envs if env_id is None else len(env_id))
@@ -115,7 +115,7 @@ class Processes:
                 self._sent.append(part)
 
     def recv(self) -> tuple[np.ndarray, HostStep]:
-        """The rows of one process: of those that are done the one to which was sent first."""
+        """Return the rows of one process: among the finished ones, the one that was sent to first."""
         self._num_envs()
         if not self._sent:
             raise RuntimeError(f"{self._label}: send() actions before recv()")
@@ -127,7 +127,7 @@ class Processes:
         return np.arange(rows.start, rows.stop, dtype=np.int32), done[0].own_answer()
 
     def recv_all(self) -> HostStep:
-        """The row of all environments, to which was sent."""
+        """Return the row of all environments, all of which must have been sent actions."""
         self._num_envs()
         with self._killing():
             self._hear_all()
@@ -142,7 +142,7 @@ class Processes:
         self._release()
 
     def _call(self, method: str, *batches: np.ndarray) -> Any:
-        """What the environments answer, put together."""
+        """Call a method of all environments, and return the concatenated results."""
         self._num_envs()
         with self._killing():
             for part in self._parts:
@@ -151,7 +151,7 @@ class Processes:
         return self._joined()
 
     def _joined(self) -> Any:
-        """What came of what was asked of all, in arrays of its own."""
+        """Concatenate the results of all parts in new arrays."""
         if not self._parts[1:]:
             return self._parts[0].own_answer()
         return tree.map_structure(lambda *x: np.concatenate(x), *[part.answer for part in self._parts])
@@ -162,13 +162,13 @@ class Processes:
         return self._parts[-1].last + 1 - self._parts[0].first
 
     def _rows(self, part: Part) -> slice:
-        """Of a batch, those of its environments."""
+        """Return the rows of a batch that belong to a part."""
         first = self._parts[0].first
         return slice(part.first - first, part.last + 1 - first)
 
     @contextlib.contextmanager
     def _killing(self) -> Iterator[None]:
-        """Whatever goes wrong ends all processes; Ctrl-C too: rows that were asked for must not be taken for the next."""
+        """Kill all processes on any exception, even Ctrl-C: pending rows must not be mistaken for the results of later calls."""
         try:
             yield
         except BaseException:
@@ -177,19 +177,19 @@ class Processes:
             raise
 
     def _hear_all(self) -> None:
-        """Until all that was asked is done."""
+        """Receive until all requests are done."""
         while any(part.asked for part in self._parts):
             self._hear()
 
     def _hear(self) -> None:
-        """Wait until some process says something, but not for long, and see to those in trouble."""
+        """Wait for messages, at most ``LOOK`` seconds, and handle processes that failed or timed out."""
         asked: dict[Any, Part] = {part.child.connection: part for part in self._parts if part.asked}
-        began = time.monotonic()
-        ready = wait([*asked], max(0.0, min(LOOK, min(part.since for part in asked.values()) + self._timeout - began)))
-        if (stood_still := time.monotonic() - began - LOOK) > LOOK:  # this process did, and perhaps the others with it
+        start = time.monotonic()
+        readable = wait([*asked], max(0.0, min(LOOK, min(part.since for part in asked.values()) + self._timeout - start)))
+        if (suspended := time.monotonic() - start - LOOK) > LOOK:  # this process was suspended, and perhaps the others as well
             for part in asked.values():
-                part.since += stood_still
-        for connection in ready:
+                part.since += suspended
+        for connection in readable:
             part = asked[connection]
             try:
                 part.hear()
@@ -203,13 +203,12 @@ class Processes:
             self._look(now)
 
     def _look(self, now: float) -> None:
-        """See to processes that have ended, and left their connection to others; and to those that stand still, now as at the
-        last look."""
+        """Handle processes that ended but whose connection others hold open, and processes stopped in two checks in a row."""
         for part in self._parts:
             if part.asked and part.child.has_ended and not part.child.has_said:
                 self._replace(part, part.failure(part.child.how_it_ended()))
-        still = {part for part in self._parts if part.asked and part.child.is_stopped} if self._max_restarts else set()
-        lost, self._stopped, self._looked = still & self._stopped, still - self._stopped, now
+        stopped = {part for part in self._parts if part.asked and part.child.is_stopped} if self._max_restarts else set()
+        lost, self._stopped, self._looked = stopped & self._stopped, stopped - self._stopped, now
         for part in sorted(lost, key=lambda part: part.first):
             self._replace(part, part.failure("was stopped (SIGSTOP)"))
 
@@ -217,25 +216,25 @@ class Processes:
         return self._begun and part.restarts < self._max_restarts
 
     def _replace(self, part: Part, error: Exception) -> None:
-        """Another process in the place of one that is lost, unless it has been replaced too often."""
+        """Replace a lost process, unless it has been replaced too often."""
         if not self._may_replace(part):
             raise error
         part.restart()
-        said, begin = str(error), "begins" if part.first == part.last else "begin"
-        said = said if said.startswith(self._label) else f"{self._label}: {said}"
+        reason, verb = str(error), "begins" if part.first == part.last else "begin"
+        reason = reason if reason.startswith(self._label) else f"{self._label}: {reason}"
         times = f"restart {part.restarts} of {self._max_restarts}"
         cause = "" if error.__cause__ is None else str(error.__cause__)
-        warnings.warn(f"{said}; {part} {begin} anew in another process ({times}){cause}", WorkerRestarted, stacklevel=2)
+        warnings.warn(f"{reason}; {part} {verb} new episodes in a new process ({times}){cause}", WorkerRestarted, stacklevel=2)
 
     def _late(self, parts: Sequence[Part]) -> TimeoutError:
         stuck = ", ".join(map(str, parts))
         return TimeoutError(
-            f"{self._label}: {parts[0].doing} of {stuck} did not end in {self._timeout:g} s, and was ended with its process: it "
+            f"{self._label}: {parts[0].doing} of {stuck} did not finish in {self._timeout:g} s, and its process was killed: it "
             "hangs, or needs a larger worker_timeout"
         )
 
 
 def _end(parts: list[Part]) -> None:
-    """Let the environments close, and see to it that no process is left."""
+    """Close the environments and make sure that no process is left."""
     end_all([part.child for part in parts], (CLOSE, ()))
     parts.clear()

@@ -1,4 +1,4 @@
-"""A part of a batch of environments, and the worker process that holds it now. Imports no jax."""
+"""Part of a batch of environments, and the worker process that currently holds it. Does not import jax."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from jaxrl.types import HostStep, OpenFn, PyTree
 
 
 class Part:
-    """Some environments of a batch. One thing at a time is asked of them: it is done where ``asked`` is empty again."""
+    """Some environments of a batch. They serve one request at a time; it is done when ``asked`` is empty again."""
 
     def __init__(self, label: str, open: OpenFn, num_envs: int, seed: int, first: int, log_folder: Path | None) -> None:
-        """Starts a process, which opens the environments: ``seed`` and their numbers, from ``first`` on, fix their streams.
+        """Start a process that opens the environments. ``seed`` and their indices, from ``first``, determine their streams.
 
         Raises:
-          ValueError: they cannot be sent.
-          OSError: too many open files, or processes.
+          ValueError: ``open`` cannot be pickled.
+          OSError: too many open files or processes.
         """
         self._label, self._open, self._num_envs, self._seed = label, open, num_envs, seed
         self.first, self.last = first, first + num_envs - 1
-        """Which environments: both of them included."""
+        """Indices of the first and the last environment, inclusive."""
         self._log = None if log_folder is None else log_folder / f"environments-{self.first}-{self.last}.log"
         self.restarts, self.begun_anew = 0, False
-        """How often its process was replaced; and whether it was while it did what was asked for last, which is then the start of
+        """Number of times the process was replaced; and whether that happened during the last request, whose result then starts
         new episodes."""
         self.asked, self.answer = "start", None
-        """What is asked for, and what came of what was; in memory that the next row goes to, unless ``_is_own``."""
+        """Method of the current request, and result of the last one. Unless ``_is_own``, the next row overwrites the result."""
         self._is_own = True
         self._blank: HostStep | None = None
         self._example: PyTree | None = None
-        """Of a row, once one is known: its zeros, but for observations; and what ``example_of`` says."""
+        """Known from the first row on: a row of zeros without observations; and the result of ``example_of``."""
         self._action: Any = None
-        """Until then, that of the row which is asked for."""
+        """Action of the requested row, kept until the first row is known."""
         self._to_do: list[tuple[str, tuple[Any, ...]]]
         self.since: float
-        """What the process is at and is told after that, until there is what was asked for; and since when it is at it."""
+        """Calls that remain for the current request, the one in progress first; and the time at which that one was sent."""
         self._start()
 
     def __str__(self) -> str:
@@ -54,11 +54,11 @@ class Part:
 
     @property
     def doing(self) -> str:
-        """What its process is at."""
+        """Method that the process currently executes."""
         return self._to_do[0][0]
 
     def ask(self, method: str, *arguments: np.ndarray) -> None:
-        """Have the environments do something; what came of it, ``hear`` takes in."""
+        """Request a method of the environments. ``hear`` receives the result."""
         self.asked, self._to_do = method, [(method, arguments)]
         self.begun_anew = False
         if method == "step" and self._blank is None:
@@ -66,27 +66,27 @@ class Part:
         self._tell()
 
     def hear(self) -> None:
-        """Take in what has come of what the process says, which may be a part of it.
+        """Receive what has arrived from the process, possibly a part of a message.
 
         Raises:
-          EnvironmentFailed: it raised.
-          ChildProcessError: it has ended, or said something that is not an answer.
+          EnvironmentFailed: an environment raised.
+          ChildProcessError: the process ended, or sent something that is not an answer.
         """
         try:
-            said = self.child.receive()
+            answers = self.child.receive()
         except (EOFError, OSError):
             raise self.failure(self.child.how_it_ended()) from None
         except Garbled as error:
             raise self.failure(str(error)) from None
-        for answer in said:
+        for answer in answers:
             if not self._to_do:
-                return  # more than was asked for
+                return  # ignore unrequested answers
             if not (isinstance(answer, tuple) and len(answer) == 2 and answer[0] in (GIVEN, SHARED, FAILED)):
                 raise self.failure(str(Garbled()))
             self._take(*answer)
 
     def _take(self, kind: str, value: Any) -> None:
-        """An answer to the first of what is to do."""
+        """Handle an answer to the call in progress."""
         (method, _), *self._to_do = self._to_do
         if kind == FAILED:
             message, trace = value
@@ -101,30 +101,30 @@ class Part:
             self._blank = tree.map_structure(np.zeros_like, value._replace(obs=()))
         if self._to_do:
             return self._tell()
-        if (self.asked, method) == ("step", "reset"):  # the row in which the process before was lost
+        if (self.asked, method) == ("step", "reset"):  # the previous process was lost during this row
             assert self._blank is not None
             value = tree.map_structure(np.array, self._blank)._replace(obs=value)
         self.asked, self.answer = "", value
 
     def own_answer(self) -> Any:
-        """``answer``, in arrays that nothing writes into any more."""
+        """Return ``answer`` in arrays that no later row overwrites."""
         return self.answer if self._is_own else tree.map_structure(np.array, self.answer)
 
     def failure(self, how: str) -> ChildProcessError:
-        """The error for a process that is lost."""
+        """Return the error for a lost process."""
         return ChildProcessError(f"{self._label}: the process of {self} {how} during {self.doing}{self._where}")
 
     @property
     def _where(self) -> str:
-        """The place of its output, at the end of a message."""
+        """Location of the process's output, for the end of a message."""
         return "" if self._log is None else f": its output is in {self._log}"
 
     def restart(self) -> None:
-        """Another process in the place of this one, which has other streams and new episodes, as what is asked for comes to."""
+        """Replace the process. Its environments get new random streams, and the current request results in new episodes."""
         self.child.release()
         self.restarts, self.begun_anew = self.restarts + 1, True
         self._start()
-        if self.asked == "step" and self._blank is None:  # a row must be seen, before one can be made up
+        if self.asked == "step" and self._blank is None:  # take a real step first: a made-up row needs its shapes
             self._to_do += [("reset", ()), ("step", (self._action,))]
         self._to_do.append(("reset", ()))
 
@@ -133,7 +133,7 @@ class Part:
         if self.restarts:
             seed = int(np.random.SeedSequence([self._seed, self.first, self.restarts]).generate_state(1)[0] >> 1)
         job: Any = partial(self._open, self._num_envs, seed, self.first)
-        # An environment in JAX must not take the learner's accelerator.
+        # Environments written in JAX must not claim the learner's accelerator.
         variables = {"JAX_PLATFORMS": "cpu"} | ({} if self._log is None else {"PYTHONFAULTHANDLER": "1"})
         self.child = Child("jaxrl.envs.subprocess.worker", variables=variables, log=self._log)
         self._shared: SharedRows | None = None

@@ -1,7 +1,7 @@
-"""Memory that processes share, and arrays in it. Imports no jax.
+"""Shared memory between processes, and arrays in it. Does not import jax.
 
-It has no name in any file system: nothing is left of it when the last process that holds it has ended, however that comes, and no
-mount's size limits it.
+The memory has no name in a file system. It is freed when the last process that holds it ends, even by a kill. The size of a
+mount such as /dev/shm does not limit it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 from jaxrl.envs.subprocess.child import limit_of_files
 
 ALIGNMENT = 64
-"""Bytes: XLA takes an array that begins at a multiple of this as it is."""
+"""Bytes. XLA uses an array that starts at a multiple of this without a copy."""
 
 
 class ArrayPlace(NamedTuple):
-    """Where an array lies in a block of memory."""
+    """Place of an array in a block of memory."""
 
     offset: int
     shape: tuple[int, ...]
@@ -35,14 +35,14 @@ class ArrayPlace(NamedTuple):
 
 
 class SharedMemoryLayout(NamedTuple):
-    """Where the leaves of a tree lie in a block."""
+    """Places of the leaves of a tree in a block of memory."""
 
     places: tuple[ArrayPlace, ...]
     num_bytes: int
 
 
 def layout_of(leaves: Sequence[Any]) -> SharedMemoryLayout:
-    """One after the other; leaves are arrays, or anything with ``shape`` and ``dtype``."""
+    """Lay out leaves one after the other. Leaves are arrays, or anything with ``shape`` and ``dtype``."""
     places, offset = [], 0
     for leaf in leaves:
         place = ArrayPlace(offset, tuple(leaf.shape), np.dtype(leaf.dtype))
@@ -53,13 +53,13 @@ def layout_of(leaves: Sequence[Any]) -> SharedMemoryLayout:
 
 
 class SharedMemory:
-    """A block of memory that other processes can be given."""
+    """Block of memory that can be sent to other processes."""
 
     def __init__(self, num_bytes: int, handle: int | None = None) -> None:
-        """``handle``: of a block of another process's; it is this one's then to close.
+        """Allocate memory, or map the block of another process from its ``handle``, which this object then closes.
 
         Raises:
-          OSError: there is not so much memory, or there are too many open files.
+          OSError: not enough memory, or too many open files.
         """
         self.handle = handle if handle is not None else _allocate(num_bytes)
         try:
@@ -70,27 +70,29 @@ class SharedMemory:
             raise
 
     def arrays(self, layout: SharedMemoryLayout, when_done: Callable[[], object] | None = None) -> list[np.ndarray]:
-        """The arrays in it; ``when_done`` is called when nobody holds any of them, or a part of one, any more."""
+        """Return the arrays in it. ``when_done`` is called once no reference to any of them, or to a part of one, is left."""
         lease = (ctypes.c_char * len(self.map)).from_buffer(self.map)
         if when_done is not None:
             weakref.finalize(lease, when_done).atexit = False
         return [_view(lease, place) for place in layout.places]
 
     def give(self, connection: Connection, pid: int) -> None:
-        """To the process at the other end of a connection, which takes it by ``received``. Whether that is there still, what it
-        says next tells."""
+        """Send it to the process at the other end of a connection, which calls ``received``.
+
+        Errors of a lost connection are ignored here, as the next receive reports them.
+        """
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             send_handle(connection, self.handle, pid)
 
     def close(self) -> None:
-        """Arrays in it stay what they are; another process can no longer be given it."""
+        """Close the handle. Arrays stay valid, but the memory can no longer be sent to other processes."""
         if self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
 
 
 def received(connection: Connection, num_bytes: int) -> SharedMemory:
-    """What ``SharedMemory.give`` has sent."""
+    """Receive the memory that ``SharedMemory.give`` has sent."""
     memory = SharedMemory(num_bytes, recv_handle(connection))
     memory.close()  # the map is enough
     return memory
@@ -113,7 +115,7 @@ def _allocate(num_bytes: int) -> int:
         try:
             os.ftruncate(handle, num_bytes)
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(handle, 0, num_bytes)  # or the first write beyond what there is would end the process
+                os.posix_fallocate(handle, 0, num_bytes)  # otherwise a write without free memory would kill the process (SIGBUS)
         except BaseException:
             os.close(handle)
             raise
@@ -127,5 +129,5 @@ def _explaining(num_bytes: int) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise OSError(error.errno, f"too many open files to share memory with workers: {limit_of_files()}") from error
-        what = f"{num_bytes / 2**20:.1f} MiB of memory to share with workers cannot be had ({error.strerror})"
-        raise OSError(error.errno, f"{what}: use fewer environments, or shorter rollouts") from error
+        problem = f"{num_bytes / 2**20:.1f} MiB of memory to share with workers could not be allocated ({error.strerror})"
+        raise OSError(error.errno, f"{problem}: use fewer environments, or shorter rollouts") from error

@@ -1,4 +1,4 @@
-"""Rows of environments that another process steps, in memory that it shares with this one. Imports no jax."""
+"""Rows of environments in memory shared with the worker process that steps them. Does not import jax."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from jaxrl.types import HostStep, PyTree
 
 
 def example_of(action: np.ndarray, row: HostStep) -> PyTree | None:
-    """``(action, row)`` of no environments: it says what those of any number look like.
+    """Return ``(action, row)`` of zero environments, which describes the structure, shapes and dtypes for any number.
 
-    None where they are not, throughout, arrays of plain values [num_envs, ...].
+    None unless all leaves are arrays [num_envs, ...] without Python objects.
     """
-    both = (action, row)
+    pair = (action, row)
     if not all(
-        isinstance(x, np.ndarray) and x.shape[:1] == action.shape[:1] and not x.dtype.hasobject for x in tree.flatten(both)
+        isinstance(x, np.ndarray) and x.shape[:1] == action.shape[:1] and not x.dtype.hasobject for x in tree.flatten(pair)
     ):
         return None
-    return tree.map_structure(lambda x: x[:0].copy(), both)
+    return tree.map_structure(lambda x: x[:0].copy(), pair)
 
 
 class SharedRows:
-    """Memory for one row of ``num_envs`` environments: their ``action``, and what comes of it, ``row``."""
+    """Shared memory for one row of ``num_envs`` environments: their ``action`` and the resulting ``row``."""
 
     def __init__(self, example: PyTree, num_envs: int, connection: Connection | None = None) -> None:
         """
         Args:
-          example: what ``example_of`` gives.
-          connection: over which the memory comes from the process that has allocated it (``give``); None: it is allocated here.
+          example: result of ``example_of``.
+          connection: receives the memory from the process that allocated it (``give``). None allocates it here.
 
         Raises:
-          OSError: there is not so much memory, or there are too many open files.
+          OSError: not enough memory, or too many open files.
         """
         self._told = example, num_envs
         places = tree.map_structure(lambda x: np.broadcast_to(np.zeros((), x.dtype), (num_envs, *x.shape[1:])), example)
@@ -45,15 +45,14 @@ class SharedRows:
         self.action, self.row = tree.unflatten_as(places, self._memory.arrays(layout))
 
     def give(self, child: Child, method: str) -> None:
-        """To the process that steps the environments: it is told ``method`` and what to call ``SharedRows`` with, and then given
-        the memory."""
+        """Share the memory with the worker: send ``method`` and the arguments for its ``SharedRows``, then the memory itself."""
         child.send((method, self._told))
         self._memory.give(child.connection, child.process.pid)
         self._memory.close()
 
 
 def put(places: PyTree, values: Any) -> bool:
-    """Copy arrays to their places, if they have the structure, shapes and types of these; whether they have."""
+    """Copy arrays to ``places`` if structure, shapes and dtypes match. Return whether they do."""
     try:
         tree.assert_same_structure(places, values)
     except (TypeError, ValueError):

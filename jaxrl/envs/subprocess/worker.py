@@ -1,4 +1,4 @@
-"""What a worker process of ``Processes`` runs: it opens a part of the environments and does what it is told."""
+"""Main program of a worker process of ``Processes``: it opens a part of the environments and serves calls to them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from jaxrl.envs.subprocess.child import attend
 from jaxrl.envs.subprocess.shared_rows import SharedRows, put
 
 SHARE, CLOSE = "share", "close"
-"""What a worker is told besides the methods of environments: where rows go from now on; and to end."""
+"""Calls to a worker in addition to methods of environments: place further rows in shared memory; end."""
 
 GIVEN, SHARED, FAILED = "given", "shared", "failed"
-"""What an answer is: a result; that the result lies in the memory for rows; (message, traceback), the last one of all."""
+"""Kinds of answers: a result; a result in shared memory; (message, traceback) of an error, which is the last answer."""
 
 
 def serve(connection: Connection) -> None:
-    """Open what is received; then answer each (method, arguments) by (kind, value), until ``CLOSE``.
+    """Call the received function to open environments; then answer each (method, arguments) by (kind, value), until ``CLOSE``.
 
-    Rows are pickled until there is memory for them (``SHARE``), and wherever they do not fit that. An action that is not among
-    the arguments is there as well.
+    Rows are pickled until there is shared memory for them (``SHARE``), and later if they do not fit it. A ``step`` without
+    arguments takes its action from that memory.
     """
     envs: Any = None
     rows: SharedRows | None = None
@@ -44,7 +44,7 @@ def serve(connection: Connection) -> None:
             connection.send((SHARED, None) if fits else (GIVEN, result))
         envs.close()
     except EOFError:
-        pass  # whoever asked is gone
+        pass  # the parent process has ended
     except Exception as error:
         text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
         connection.send((FAILED, (" ".join(text.split()), traceback.format_exc())))

@@ -1,7 +1,7 @@
 """Wrappers: functions ``(env, ...) -> env`` over pure environments, in ids too: ``"CartPole-v1|frame_stack(4)|time_limit(200)"``.
 
-Each gives an ``Env`` that keeps the contract of ``jaxrl.types``: it never resets itself, rewards stay raw, and what a wrapper
-remembers is in its own state, around the state of what it wraps. ``render`` draws what is inside.
+Each returns an ``Env`` that keeps the contract of ``jaxrl.types``: it never resets itself, and rewards stay raw. A wrapper keeps
+its memory in its own state, which contains the state of the wrapped environment. ``render`` draws the wrapped environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wrappers of what is done, and for how long."""
+"""Wrappers of actions and of episode length."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 @wrapper
 def scale_action(env: Env, low: float = -1.0, high: float = 1.0) -> Env:
-    """Actions in [low, high] in every dimension, mapped linearly onto the bounds of the environment's Box; clipped outside."""
+    """Map actions in [low, high], clipped, linearly onto the bounds of the environment's Box, in every dimension."""
     space = env.action_space
     if not isinstance(space, spaces.Box) or not space.is_bounded():
-        raise ValueError(f"it needs actions of a Box with finite bounds, and they are {space}")
+        raise ValueError(f"it needs a Box action space with finite bounds, not {space}")
     for name, value in (("low", low), ("high", high)):
         check_number(name, value)
     if not low < high:
@@ -31,60 +31,62 @@ def scale_action(env: Env, low: float = -1.0, high: float = 1.0) -> Env:
 
     def onto(action: Array) -> Array:
         share = (jnp.clip(action, low, high) - low) / (high - low)
-        return jnp.clip(inner_low * (1.0 - share) + inner_high * share, inner_low, inner_high)  # the mapping rounds
+        return jnp.clip(
+            inner_low * (1.0 - share) + inner_high * share, inner_low, inner_high
+        )  # clip: rounding may exceed the bounds
 
     return map_action(env, spaces.Box(low, high, space.shape, np.float32), onto)
 
 
 @wrapper
 def clip_action(env: Env) -> Env:
-    """Any action, clipped to the bounds of the environment's Box.
+    """Clip actions to the bounds of the environment's Box.
 
-    The new Box has no bounds, so rules of jaxrl act in the environment's units, and do not map [−1, 1] onto them.
+    The new Box is unbounded, so jaxrl's algorithms act in the environment's units and do not map [−1, 1] onto its bounds.
     """
     space = env.action_space
     if not isinstance(space, spaces.Box):
-        raise ValueError(f"it needs actions of a Box, and they are {space}")
+        raise ValueError(f"it needs a Box action space, not {space}")
     low, high = bounds(space)
     return map_action(env, spaces.Box(-np.inf, np.inf, space.shape, np.float32), lambda action: jnp.clip(action, low, high))
 
 
 class StickyParams(NamedTuple):
-    """The parameters of ``sticky_actions``."""
+    """Parameters of ``sticky_actions``."""
 
     env: PyTree
-    """Of the environment inside."""
+    """Parameters of the wrapped environment."""
     probability: Any
 
 
 class StickyState(NamedTuple):
-    """The state of ``sticky_actions``."""
+    """State of ``sticky_actions``."""
 
     env_state: PyTree
     action: Array
-    """The one that was executed last."""
+    """The last executed action."""
     begun: Array
-    """bool[]: there was one in this episode."""
+    """bool[]: whether this episode has had an action."""
 
 
 @wrapper
 def sticky_actions(env: Env, probability: float = 0.25) -> Env:
-    """With a probability, the environment executes the action of the step before again (Machado et al. 2018, section 5).
+    """Repeat the previous action with this probability (Machado et al. 2018, section 5).
 
-    The first action of an episode is always executed. A mask of actions says nothing of one that sticks. ``params`` are
+    The first action of an episode is always executed. A repeated action may violate the current action mask. ``params`` are
     ``StickyParams``: the probability is data.
     """
     check_number("probability", probability, Range(0, 1))
-    still = zero_actions(env.action_space, 1)[0]
+    no_action = zero_actions(env.action_space, 1)[0]
 
     def reset(key: Key, params: StickyParams) -> tuple[PyTree, PyTree]:
         env_state, obs = env.reset(key, params.env)
-        return StickyState(env_state, jnp.asarray(still), jnp.asarray(False)), obs
+        return StickyState(env_state, jnp.asarray(no_action), jnp.asarray(False)), obs
 
     def step(key: Key, state: StickyState, action: Array, params: StickyParams) -> tuple[PyTree, TimeStep]:
         stick_key, key = jax.random.split(key)
         sticks = state.begun & (jax.random.uniform(stick_key) < params.probability)
-        executed = jnp.where(sticks, state.action, action).astype(still.dtype)
+        executed = jnp.where(sticks, state.action, action).astype(no_action.dtype)
         env_state, reached = env.step(key, state.env_state, executed.astype(action.dtype), params.env)
         return StickyState(env_state, executed, jnp.asarray(True)), reached
 
@@ -101,25 +103,25 @@ def sticky_actions(env: Env, probability: float = 0.25) -> Env:
 
 @wrapper
 def time_limit(env: Env, max_steps: int) -> Env:
-    """Episodes are truncated after ``max_steps`` steps, if they last so long. A limit that is shorter already stays."""
+    """Truncate episodes after ``max_steps`` steps. A shorter limit of the environment stays in force."""
     max_steps = check_count("max_steps", max_steps)
     return env._replace(max_episode_steps=min(max_steps, env.max_episode_steps or max_steps))
 
 
 class RepeatState(NamedTuple):
-    """The state of ``action_repeat``."""
+    """State of ``action_repeat``."""
 
     env_state: PyTree
     elapsed: Array
-    """i32[]: steps of the environment inside, in this episode."""
+    """i32[]: steps of the wrapped environment in this episode."""
 
 
 @wrapper
 def action_repeat(env: Env, repeats: int) -> Env:
-    """One step is so many steps with the same action, whose rewards are summed; fewer where the episode ends.
+    """Repeat each action for ``repeats`` steps, or until the episode ends, and sum the rewards.
 
-    The observation, the flags and ``info`` are those of the last one. A limit of episodes still counts the steps inside. A sum of
-    rewards does not follow from the goal that was reached, so it is no goal environment any more.
+    The observation, the flags and ``info`` are those of the last step. The episode limit still counts steps of the wrapped
+    environment. The result is not a goal environment: a sum of rewards cannot be computed from the achieved goal.
     """
     repeats, limit = check_count("repeats", repeats), env.max_episode_steps
 
@@ -128,21 +130,21 @@ def action_repeat(env: Env, repeats: int) -> Env:
         return RepeatState(env_state, jnp.zeros((), jnp.int32)), obs
 
     def step(key: Key, state: RepeatState, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
-        def once(so_far: tuple[RepeatState, TimeStep], key: Key) -> tuple[tuple[RepeatState, TimeStep], None]:
-            state, before = so_far
+        def once(carry: tuple[RepeatState, TimeStep], key: Key) -> tuple[tuple[RepeatState, TimeStep], None]:
+            state, before = carry
             env_state, reached = env.step(key, state.env_state, action, params)
             elapsed = state.elapsed + 1
-            # Nobody else can see this limit: jaxrl counts the steps outside.
+            # Enforce the limit here: jaxrl counts only the outer steps.
             truncated = reached.truncated if limit is None else reached.truncated | (elapsed >= limit)
             reached = reached._replace(reward=before.reward + reached.reward, truncated=truncated)
-            over = before.terminated | before.truncated
+            done = before.terminated | before.truncated
             return jax.tree.map(
-                lambda old, new: jnp.where(over, old, new), so_far, (RepeatState(env_state, elapsed), reached)
+                lambda old, new: jnp.where(done, old, new), carry, (RepeatState(env_state, elapsed), reached)
             ), None
 
         _, shapes = jax.eval_shape(env.step, key, state.env_state, action, params)
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        (state, reached), _ = jax.lax.scan(once, (state, nothing), jax.random.split(key, repeats))
+        empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        (state, reached), _ = jax.lax.scan(once, (state, empty), jax.random.split(key, repeats))
         return state, reached
 
     steps = None if limit is None else math.ceil(limit / repeats)

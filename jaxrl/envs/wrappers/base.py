@@ -1,4 +1,4 @@
-"""What all wrappers share: their names and calls in ids, and maps of what is seen and of what is done."""
+"""Base of all wrappers: their names and calls in ids, and maps over observations and actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl.spaces.goals import has_goals
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, RenderFn, TimeStep
 
 WRAPPERS: dict[str, Callable[..., Env]] = {}
-"""Those that ids may name."""
+"""Wrappers that ids may name."""
 
 ON_HOST = {
     "frame_stack": "stack_num=4 (Atari, VizDoom) or frame_stack=4 (MuJoCo)",
@@ -24,16 +24,16 @@ ON_HOST = {
     "sticky_actions": "repeat_action_probability=0.25 (Atari)",
     "time_limit": "max_episode_steps=200 (all)",
 }
-"""Options of envpool's that do what a wrapper does."""
+"""Options of envpool that replace a wrapper."""
 
 _MADE: dict[str, tuple[Env, Env]] = {}
-"""By name: what was wrapped last, and what came of it."""
+"""By the name of the result: the last wrapped environment, and the result."""
 
 
 def wrapper(function: Callable[..., Env]) -> Callable[..., Env]:
-    """Of a function ``(env, ...) -> env``: it can stand in ids, which name what it returns, and refuses host environments.
+    """Register a function ``(env, ...) -> env`` for use in ids. The result is named by its id; host environments are refused.
 
-    As with ``make_env``, the same environment and arguments give the same object, and so the same compiled programs.
+    As with ``make_env``, the same environment and arguments give the same object, and so share compiled programs.
     """
 
     @functools.wraps(function)
@@ -42,31 +42,31 @@ def wrapper(function: Callable[..., Env]) -> Callable[..., Env]:
         if isinstance(env, HostEnv):
             instead = "; ".join(f"for {name}: {option}" for name, option in ON_HOST.items())
             raise ValueError(
-                f"{call.name} wraps pure environments, and {env.name} runs on the host. Those have options of their own instead, "
-                f"after a '?', where they take them: of envpool, {instead}. There are none for other wrappers. What wraps one of "
-                "gymnasium's is a function of yours that returns the whole, as in gymnasium:module:function"
+                f"{call.name} wraps pure environments, but {env.name} runs on the host. Some of envpool's environments take an "
+                f"option after a '?' instead: {instead}. Other wrappers have no such option. For a Gymnasium environment, "
+                "write a function that returns it wrapped, and name the function: gymnasium:module:function"
             )
         if not isinstance(env, Env):
-            raise TypeError(f"{call.name} wraps a jaxrl.Env, such as make_env('CartPole-v1') gives, not {type(env).__name__}")
+            raise TypeError(f"{call.name} wraps a jaxrl.Env, such as make_env('CartPole-v1'), not {type(env).__name__}")
         name = f"{env.name}|{format_call(call)}"
-        before, made = _MADE.get(name, (None, env))
-        if before is not env:
+        last_env, wrapped_env = _MADE.get(name, (None, env))
+        if last_env is not env:
             try:
-                made = function(env, *call.args)._replace(name=name)
+                wrapped_env = function(env, *call.args)._replace(name=name)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{format_call(call)} cannot wrap {env.name}: {error}") from error
-            _MADE[name] = env, made
-        return made
+            _MADE[name] = env, wrapped_env
+        return wrapped_env
 
     WRAPPERS[function.__name__] = wrapped
     return wrapped
 
 
 def bind_call(call: Call) -> Call:
-    """A wrapper's call with all of its arguments in their order, defaults too.
+    """Return a wrapper's call with all arguments in positional order, defaults included.
 
     Raises:
-      ValueError: there is no such wrapper, or it takes other arguments.
+      ValueError: the wrapper does not exist, or it takes other arguments.
     """
     if call.name not in WRAPPERS:
         raise ValueError(
@@ -75,33 +75,33 @@ def bind_call(call: Call) -> Call:
     signature = inspect.signature(WRAPPERS[call.name])
     for name in call.keywords:
         if name not in list(signature.parameters)[1:]:
-            raise ValueError(f"wrapper {call.name} has no argument {name!r}; it is written {usage(call.name)}")
+            raise ValueError(f"wrapper {call.name} has no argument {name!r}; write {usage(call.name)}")
     try:
         bound = signature.bind(None, *call.args, **call.keywords)
     except TypeError as error:
-        raise ValueError(f"wrapper {call.name}: {error}; it is written {usage(call.name)}") from None
+        raise ValueError(f"wrapper {call.name}: {error}; write {usage(call.name)}") from None
     bound.apply_defaults()
     return Call(call.name, bound.args[1:])
 
 
 def wrap(env: Env | HostEnv, call: Call) -> Env:
-    """What a wrapper in an id makes of ``env``."""
+    """Apply a wrapper from an id to ``env``."""
     return WRAPPERS[call.name](env, *call.args, **call.keywords)
 
 
 def usage(name: str) -> str:
-    """How a wrapper is written in an id: ``sticky_actions(probability=0.25)``."""
+    """Return a wrapper as written in an id: ``sticky_actions(probability=0.25)``."""
     _, *parameters = inspect.signature(WRAPPERS[name]).parameters.values()
     return name + (
         f"({', '.join(str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)})" if parameters else ""
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ parts of wrappers
+# ------------------------------------------------------------------------------------------------------------ building blocks
 
 
 def map_observation(env: Env, space: spaces.Space, function: Callable[[PyTree], PyTree]) -> Env:
-    """What is seen changes, and nothing else. Without an entry of ``GOAL_KEYS`` it is no goal environment any more."""
+    """Map observations only. If ``space`` lacks an entry of ``GOAL_KEYS``, the result is not a goal environment."""
 
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         env_state, obs = env.reset(key, params)
@@ -116,7 +116,7 @@ def map_observation(env: Env, space: spaces.Space, function: Callable[[PyTree], 
 
 
 def map_action(env: Env, space: spaces.Space, function: Callable[[Array], Array]) -> Env:
-    """What is executed changes, and nothing else."""
+    """Map actions only."""
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         return env.step(key, env_state, function(action), params)
@@ -129,6 +129,6 @@ def map_action(env: Env, space: spaces.Space, function: Callable[[Array], Array]
 
 
 def inside(env: Env) -> RenderFn | None:
-    """Draws what a wrapper's state holds as ``env_state``."""
+    """Return a render function for the environment whose state the wrapper keeps as ``env_state``."""
     render = env.render
     return None if render is None else lambda state, action, params: render(state.env_state, action, params)

@@ -1,4 +1,4 @@
-"""Wrappers of what is seen."""
+"""Wrappers of observations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 @wrapper
 def flatten_observation(env: Env) -> Env:
-    """Every observation as one vector f32[n]: Discrete one-hot, uint8 scaled to [0, 1], entries of a Dict or Tuple side by side.
+    """Flatten observations to a vector f32[n]: Discrete one-hot, uint8 scaled to [0, 1], Dict and Tuple concatenated.
 
-    A Dict's ``action_mask`` stays what it is: the observation is then ``{"obs": f32[n], "action_mask": ...}``.
+    A Dict's ``action_mask`` is left unchanged: the observation is then ``{"obs": f32[n], "action_mask": ...}``.
     """
     from jaxrl.models.encoders import encode_space  # brings flax
 
@@ -30,7 +30,7 @@ def flatten_observation(env: Env) -> Env:
         return int(jax.eval_shape(lambda: encode_space(space, zeros(space))).shape[0])
 
     space, masked = env.observation_space, _has_mask(env.observation_space)
-    size_of(space)  # refuses one that a mask is all of
+    size_of(space)  # raises if the mask is the only entry
     flat: spaces.Space = _box(*_flat_bounds(space, size_of))
     if masked:
         flat = spaces.Dict({"obs": flat, MASK_KEY: space[MASK_KEY]})  # type: ignore[index]
@@ -43,7 +43,7 @@ def flatten_observation(env: Env) -> Env:
 
 
 def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) -> tuple[np.ndarray, np.ndarray]:
-    """Of a value of ``space`` as ``encode_space`` flattens it."""
+    """Return the low and high bounds of a value of ``space`` as flattened by ``encode_space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         entries = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
         parts = [_flat_bounds(part, size_of) for name, part in entries if name != MASK_KEY]
@@ -58,12 +58,12 @@ def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) ->
 
 @wrapper
 def select_observation(env: Env, *keep: int | str) -> Env:
-    """Hide all of an observation but some elements of a vector, or some entries of a Dict: a task that needs memory.
+    """Keep only some elements of a vector, or some entries of a Dict, which can make a task need memory.
 
     ``"CartPole-v1|select_observation(0, 2)"`` is CartPole without its velocities.
 
     Args:
-      keep: indices of a vector, from 0 on, in the order in which they are to come; or names of a Dict. ``action_mask`` stays.
+      keep: indices of the vector, from 0, in output order; or names of Dict entries. ``action_mask`` is always kept.
     """
     space = env.observation_space
     if isinstance(space, spaces.Dict):
@@ -72,10 +72,10 @@ def select_observation(env: Env, *keep: int | str) -> Env:
     elif isinstance(space, spaces.Box) and len(space.shape) == 1:
         known, allowed = list(range(space.shape[0])), f"0 to {space.shape[0] - 1}"
     else:
-        raise ValueError(f"it keeps parts of a vector or of a Dict, and its observations are {space}")
+        raise ValueError(f"it keeps parts of a vector or of a Dict, but the observation space is {space}")
     wrong = [each for each in keep if isinstance(each, bool | float) or each not in known or keep.count(each) > 1]
     if wrong or not keep:
-        raise ValueError(f"it must name what to keep, each once, out of {allowed}{f', and not {wrong[0]!r}' if wrong else ''}")
+        raise ValueError(f"it must name the parts to keep, each once, from {allowed}{f', not {wrong[0]!r}' if wrong else ''}")
     if isinstance(space, spaces.Dict):
         entries = {name: part for name, part in space.items() if name in (*keep, MASK_KEY)}
         return map_observation(env, spaces.Dict(entries), lambda obs: {name: obs[name] for name in entries})
@@ -84,29 +84,29 @@ def select_observation(env: Env, *keep: int | str) -> Env:
 
 
 def _box(low: Any, high: Any) -> spaces.Box:
-    """Of the type that the bounds have."""
+    """Make a Box with the dtype of its bounds."""
     return spaces.Box(low, high, dtype=low.dtype.type)
 
 
 class FrameStackState(NamedTuple):
-    """The state of ``frame_stack``."""
+    """State of ``frame_stack``."""
 
     env_state: PyTree
     frames: PyTree
-    """The last observations, side by side."""
+    """The last observations, concatenated."""
 
 
 @wrapper
 def frame_stack(env: Env, num_frames: int) -> Env:
-    """The last observations side by side, the newest last (Mnih et al. 2015); before there were so many, the first one again.
+    """Stack the last observations, the newest last (Mnih et al. 2015). An episode starts with copies of the first one.
 
-    They are joined along the last axis, the channels of a board or an image: [10, 10, 4] becomes [10, 10, 4·num_frames]. A board
-    without channels gets them, [10, 5] becomes [10, 5, num_frames], and a vector stays one: [3] becomes [3·num_frames]. Of a Dict
-    each entry is stacked, but for ``action_mask`` and the goals of a goal environment. A replay buffer keeps what it sees, so
-    every frame ``num_frames`` times.
+    They are concatenated along the last axis, the channels of a board or an image: [10, 10, 4] becomes [10, 10, 4·num_frames].
+    A board without channels gets them: [10, 5] becomes [10, 5, num_frames]. A vector stays a vector: [3] becomes
+    [3·num_frames]. In a Dict each entry is stacked, except ``action_mask`` and the goals of a goal environment. A replay buffer
+    stores stacked observations, so each frame ``num_frames`` times.
     """
-    num_frames, seen = check_count("num_frames", num_frames), env.observation_space
-    entries = {*seen.spaces} if isinstance(seen, spaces.Dict) else set()
+    num_frames, space = check_count("num_frames", num_frames), env.observation_space
+    entries = {*space.spaces} if isinstance(space, spaces.Dict) else set()
     single = entries & {MASK_KEY, *((ACHIEVED, DESIRED) if env.compute_reward is not None else ())}
 
     def changing(obs: PyTree) -> PyTree:
@@ -129,9 +129,9 @@ def frame_stack(env: Env, num_frames: int) -> Env:
         frames = jax.tree.map(push, state.frames, changing(reached.obs))
         return FrameStackState(env_state, frames), reached._replace(obs=shown(frames, reached.obs))
 
-    stacked = _stacked(seen, num_frames)
+    stacked = _stacked(space, num_frames)
     if single:
-        stacked = spaces.Dict({**stacked, **{name: seen[name] for name in single}})  # type: ignore[dict-item, index]
+        stacked = spaces.Dict({**stacked, **{name: space[name] for name in single}})  # type: ignore[dict-item, index]
     return env._replace(reset=reset, step=step, observation_space=stacked, render=inside(env))
 
 
@@ -157,26 +157,24 @@ def _stacked(space: spaces.Space, times: int) -> spaces.Space:
 
 
 class TimeState(NamedTuple):
-    """The state of ``time_aware``."""
+    """State of ``time_aware``."""
 
     env_state: PyTree
     elapsed: Array
-    """i32[]: steps of this episode."""
+    """i32[]: steps in this episode."""
 
 
 @wrapper
 def time_aware(env: Env) -> Env:
-    """Observations that tell the time, as the share of ``max_episode_steps`` that has passed: 0 at first, 1 at the limit.
+    """Add the elapsed share of ``max_episode_steps`` to observations: 0 at the start of an episode, 1 at the limit.
 
-    Where a limit is part of the task, no value is right that does not know the time (Pardo et al. 2018, section 3). A vector gets
+    If the limit is part of the task, a value function needs the time to be correct (Pardo et al. 2018, section 3). A vector gets
     one more element, f32[n + 1]; a Dict gets the entry ``time``, f32[1].
     """
     space, limit = env.observation_space, env.max_episode_steps
     if limit is None:
-        own = getattr(env.params, "max_steps_in_episode", 200)
-        raise ValueError(
-            f"it needs to know the limit of an episode: put a time limit before it, '{env.name}|time_limit({own})|time_aware'"
-        )
+        steps = getattr(env.params, "max_steps_in_episode", 200)
+        raise ValueError(f"it needs an episode limit: put a time limit before it, '{env.name}|time_limit({steps})|time_aware'")
     timed: spaces.Space
     if isinstance(space, spaces.Dict) and "time" not in space.spaces:
         timed = spaces.Dict({**space, "time": spaces.Box(0.0, 1.0, (1,))})
@@ -184,7 +182,7 @@ def time_aware(env: Env) -> Env:
         timed = _box(*(np.array([*side, end], np.float32) for side, end in ((space.low, 0), (space.high, 1))))
     else:
         raise ValueError(
-            f"the time goes into a vector, or into a Dict without an entry 'time', and its observations are {space}: put "
+            f"it adds the time to a vector, or to a Dict without an entry 'time', but the observation space is {space}: put "
             "flatten_observation before it"
         )
 
@@ -199,7 +197,7 @@ def time_aware(env: Env) -> Env:
 
     def step(key: Key, state: TimeState, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         env_state, reached = env.step(key, state.env_state, action, params)
-        # The limit is jaxrl's to enforce: who steps by hand may go on.
+        # jaxrl enforces the limit; a caller that steps the environment directly may exceed it.
         elapsed = jnp.minimum(state.elapsed + 1, limit)
         return TimeState(env_state, elapsed), reached._replace(obs=tell(reached.obs, elapsed))
 

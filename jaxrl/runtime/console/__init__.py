@@ -1,1 +1,1 @@
-"""The terminal: progress, tables and streams."""
+"""Terminal output: progress, tables and streams."""

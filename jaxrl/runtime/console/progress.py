@@ -1,4 +1,4 @@
-"""What a run shows while it works: a live panel in a terminal, a line per chunk elsewhere, or nothing."""
+"""Progress of a run: a live panel in a terminal, one line per chunk elsewhere, or no output."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from jaxrl.runtime.console.tables import terminal
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, Record
 
 SHOWN_LOSSES, SHOWN_WORKERS = 8, 16
-"""In the live panel."""
+"""Most losses and workers in the live panel."""
 
 
 def make_progress(title: str, total_steps: int, *, quiet: bool) -> Progress:
-    """The display that fits where the output goes. ``total_steps`` are per seed, as run."""
+    """Make the display that suits the output stream. ``total_steps`` counts the steps of each seed that will actually run."""
     out = Screen(None) if quiet else screen()
     console = None if out.is_gone else terminal(file=cast(TextIO, out))
     return Lines(title, total_steps, out) if console is None else Live(title, total_steps, console)
 
 
 class Returns:
-    """Training returns, of each seed the last one that is known: no episode need have ended in a chunk."""
+    """Last known training return of each seed, as a chunk may end without a finished episode."""
 
     def __init__(self) -> None:
         self._last: Any = np.nan
 
     def update(self, record: Record) -> str | None:
-        """Mean ± standard deviation over seeds, after this chunk; None before the first episode has ended."""
+        """Update with a chunk. Return mean ± standard deviation over seeds, or None before the first episode has ended."""
         returns = np.atleast_1d(record.get(TRAINING_RETURN, np.nan))
         returns = np.where(np.isnan(returns), self._last, returns)
         self._last = np.where(record["diverged"], np.nan, returns)
@@ -39,7 +39,7 @@ class Returns:
 
 
 class Lines:
-    """A line per chunk, for logs and pipes. What is not known yet is left out."""
+    """Progress as one line per chunk, for logs and pipes. Unknown values are left out."""
 
     def __init__(self, title: str, total_steps: int, out: Screen) -> None:
         self._total, self._out = total_steps, out
@@ -48,16 +48,16 @@ class Lines:
         self.note(title)
 
     def note(self, text: str) -> None:
-        """One line that stays; after ``close``, too."""
+        """Print a permanent line. Works after ``close`` as well."""
         print(text, file=self._out, flush=True)
 
     def update(
         self, record: Record, eta: float, compile_seconds: float, workers: Sequence[tuple[float, float, int]] = ()
     ) -> None:
-        """A chunk is done; ``eta`` is NaN before the first one.
+        """Show the record of a finished chunk. ``eta`` is NaN before the first one.
 
         Args:
-          workers: steps per second, lag and restarts of each worker process, if there are some.
+          workers: steps per second, lag and restarts of each worker process; empty without workers.
         """
         parts = [f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}"]
         if (returns := self._returns.update(record)) is not None:
@@ -78,7 +78,7 @@ class Lines:
 
 
 class Live:
-    """A panel that redraws itself."""
+    """Progress as a live panel."""
 
     def __init__(self, title: str, total_steps: int, console: Any) -> None:
         from rich.live import Live as RichLive
@@ -125,7 +125,7 @@ class Live:
         return bar
 
     def _numbers(self, record: Record, compile_seconds: float) -> Any:
-        """Names and values, two pairs in a row."""
+        """Make a table of names and values, two pairs per row."""
         from rich.table import Table
         from rich.text import Text
 
@@ -144,7 +144,7 @@ class Live:
         return table
 
     def _workers(self, workers: Sequence[tuple[float, float, int]]) -> Any:
-        """A row for each of them, the first ``SHOWN_WORKERS``."""
+        """Make a table with one row for each of the first ``SHOWN_WORKERS`` workers."""
         from rich.table import Table
         from rich.text import Text
 
@@ -162,7 +162,7 @@ Progress = Lines | Live
 
 @contextlib.contextmanager
 def spinner(what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr, if that is a terminal; takes a few words on how far ``what`` is."""
+    """Show a spinner on stderr, if that is a terminal. Yields a function that takes a short status of ``what``."""
     if (console := terminal(stderr=True)) is None:
         yield lambda text: None
         return
@@ -176,13 +176,13 @@ def spinner(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def known(record: Record, key: str) -> np.ndarray:
-    """The values of the seeds that have one; empty if none has."""
+    """Return the values that are not NaN, one per seed."""
     values = np.atleast_1d(record.get(key, np.nan))
     return values[~np.isnan(values)]
 
 
 def spread(record: Record, key: str) -> str:
-    """Mean ± standard deviation over seeds."""
+    """Format mean ± standard deviation over seeds."""
     values = known(record, key)
     if not len(values):
         return "–"
@@ -194,7 +194,7 @@ def spread(record: Record, key: str) -> str:
 
 
 def number(x: float, size: float) -> str:
-    """``x`` with as many digits as suit quantities of this size: 1 decimal from 100, else 3 figures; exponents far from 1."""
+    """Format ``x`` with digits that suit ``size``: one decimal from 100 on, else three figures; exponents far from 1."""
     size = abs(size)
     if size and not 1e-3 <= size < 1e6:
         return f"{x:.2e}"
@@ -203,7 +203,7 @@ def number(x: float, size: float) -> str:
 
 
 def short(x: float) -> str:
-    """A rate: 652k, 1.3M."""
+    """Format a rate: 652k, 1.3M."""
     if not np.isfinite(x):
         return "–"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -213,7 +213,7 @@ def short(x: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0.4 s, 12 s, 3:07 min, 2:15 h."""
+    """Format a duration: 0.4 s, 12 s, 3:07 min, 2:15 h."""
     if not np.isfinite(seconds):
         return "–"
     if seconds < 10:

@@ -1,4 +1,4 @@
-"""Tables on the screen: folded to the width of a terminal; elsewhere a plain line per row, for grep and awk. And text to read."""
+"""Tables and help text: folded to the width of a terminal; elsewhere tables have one plain line per row, for grep and awk."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_WIDTH = 100
-"""Of text that is read; the documentation shows help this wide."""
+"""Maximum width of help text; the documentation shows help at this width."""
 
 
 def terminal(**where: Any) -> Any:
-    """rich's console, on stdout unless its arguments say another; None where that is no terminal, or rich cannot be imported."""
+    """Return a rich console, by default on stdout; None if the stream is not a terminal or rich cannot be imported."""
     try:
         from rich.console import Console
-    except Exception:  # whatever is wrong with rich: a table without colours is still a table
+    except Exception:  # a broken rich must not prevent plain output
         return None
     console = Console(highlight=False, **where)
     return console if console.is_terminal and not console.is_dumb_terminal else None
@@ -32,10 +32,10 @@ def show_table(
     """Print a table.
 
     Args:
-      columns: headings; None: there are none.
+      columns: headings, or None.
       rows: one text per column.
-      styles: rich's styles of cells that read so.
-      fixed: the columns that are never folded: what the reader will copy.
+      styles: rich styles of cells, by their text.
+      fixed: columns that are never folded, such as text to copy.
     """
     console = terminal()
     if console is None:
@@ -54,7 +54,7 @@ def show_table(
 
 
 def plain_table(columns: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> str:
-    """The rows as aligned lines of any length, columns two spaces apart."""
+    """Format rows as aligned lines of any length, with columns two spaces apart."""
     lines = [*([columns] if columns else []), *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
@@ -65,8 +65,8 @@ def plain_table(columns: Sequence[str] | None, rows: Sequence[Sequence[str]]) ->
 def folded(text: str) -> str:
     """Fold help to the width of the terminal, ``MAX_WIDTH`` at most.
 
-    Lines that begin with a letter make paragraphs. An indented line, as in a list, is folded under its last column, or kept whole
-    where it has only one: a command to copy. Frames stay as they are.
+    Consecutive lines that begin with a letter form a paragraph. An indented line with columns, as in a list, is folded under its
+    last column. An indented line with one column, such as a command to copy, is kept whole, and so are frames.
     """
     width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
     lines: list[str] = []

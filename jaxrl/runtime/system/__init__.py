@@ -1,1 +1,1 @@
-"""What the machine and its operating system give: files, devices, interpreters."""
+"""The machine and its operating system: files, devices, memory, processes."""

@@ -1,27 +1,29 @@
-"""The time that a process has run for, as one counts it that waits for others."""
+"""Clock of the time that this process has run, for timeouts of other processes."""
 
 from __future__ import annotations
 
 import time
 
 LOOK = 0.25
-"""Seconds between two looks at processes that tell nothing."""
+"""Seconds between checks of silent processes."""
 
 
 class Ran:
-    """Seconds in which this process ran. Where it was suspended, those that it started were, too, as a batch system or a
-    container does it, and have not hung meanwhile."""
+    """Seconds that this process has run, without time in which it was suspended.
+
+    A batch system or a container suspends child processes together with it, so they have not hung in that time.
+    """
 
     def __init__(self) -> None:
         self.seconds, self.last = 0.0, time.monotonic()
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a look: messages come more often, and each costs a file of the system's per process."""
+        """Whether the next check is due. Checks read one system file per process, so they are rarer than messages."""
         return time.monotonic() - self.last >= LOOK
 
     def look(self) -> float:
-        """To be asked when it ``is_due``."""
+        """Return the seconds. Call this when ``is_due``; longer gaps count as suspensions."""
         now = time.monotonic()
         self.seconds, self.last = self.seconds + min(now - self.last, 2 * LOOK), now
         return self.seconds

@@ -1,4 +1,4 @@
-"""Compiling in a thread of its own, so that a signal is answered meanwhile: XLA takes minutes, and Python hears nothing in it."""
+"""Compilation in a separate thread. XLA may take minutes, during which the main thread could not handle signals."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 THREAD = "jaxrl-compile"
 GLANCE = 0.05
-"""Seconds between two looks at whether to wait on."""
+"""Seconds between checks of whether to continue waiting."""
 
 _leave: ContextVar[Callable[[], object] | None] = ContextVar("leave", default=None)
 
 
 class Abandoned(BaseException):
-    """A program is not waited for any more. The compiler may still be at work on it, and cannot be stopped."""
+    """Waiting for a compilation was abandoned. The compiler cannot be stopped and may still be running."""
 
 
 @contextlib.contextmanager
 def waiting_unless(leave: Callable[[], object]) -> Iterator[None]:
-    """Within it, waiting for a compiler raises ``Abandoned`` once ``leave`` says so. Tracing is Python's, and runs to its end."""
+    """Raise ``Abandoned`` from waits for the compiler in this context once ``leave()`` is true. Tracing is not interrupted."""
     token = _leave.set(leave)
     try:
         yield
@@ -32,11 +32,11 @@ def waiting_unless(leave: Callable[[], object]) -> Iterator[None]:
 
 
 class Compiling(Generic[T]):
-    """A call of the compiler under way."""
+    """Call of the compiler in progress."""
 
     def __init__(self, compile_: Callable[[], T]) -> None:
         self._future: Future[T] = Future()
-        # Not a daemon: Python must not end under a compiler at work, which would crash. Who cannot wait ends by os._exit.
+        # Not a daemon: if Python ended during a compilation, it would crash. Callers that cannot wait use os._exit.
         threading.Thread(target=self._run, args=(compile_,), name=THREAD).start()
 
     def _run(self, compile_: Callable[[], T]) -> None:
@@ -46,7 +46,7 @@ class Compiling(Generic[T]):
             self._future.set_exception(error)
 
     def result(self) -> T:
-        """What it gives, or raises.
+        """Wait for the result, and return it or raise its exception.
 
         Raises:
           Abandoned: see ``waiting_unless``.
@@ -61,12 +61,12 @@ class Compiling(Generic[T]):
 
 
 def compiled(compile_: Callable[[], T]) -> T:
-    """The value of a call of the compiler, waited for as ``waiting_unless`` says."""
+    """Return the result of a call of the compiler. The wait can be abandoned, see ``waiting_unless``."""
     return compile_() if _leave.get() is None else Compiling(compile_).result()
 
 
 class CompiledCall:
-    """A jitted function whose first program is compiled as ``waiting_unless`` says; others are within their call."""
+    """Jitted function. Its first compilation can be abandoned, see ``waiting_unless``; later ones happen within the call."""
 
     def __init__(self, jitted: Any) -> None:
         self.jitted = jitted
@@ -74,7 +74,7 @@ class CompiledCall:
 
     def __call__(self, *args: Any) -> Any:
         if not self._is_ready and _leave.get() is not None:
-            compiled(self.jitted.lower(*args).compile)  # the call finds it
+            compiled(self.jitted.lower(*args).compile)  # the call below reuses it
         self._is_ready = True
         return self.jitted(*args)
 
@@ -83,5 +83,5 @@ class CompiledCall:
 
 
 def under_way() -> bool:
-    """Whether a compiler is at work that nothing waits for, or may wait for at the end of Python."""
+    """Return whether a compilation is running, which Python would wait for at exit."""
     return any(thread.name == THREAD for thread in threading.enumerate())

@@ -1,4 +1,4 @@
-"""Which devices a run uses, and where compiled programs are kept."""
+"""Devices of a run, and the cache of compiled programs."""
 
 from __future__ import annotations
 
@@ -21,64 +21,67 @@ CACHE_VARIABLE = "JAXRL_CACHE_DIR"
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_per_worker(num_workers: int) -> int:
-    """With how many threads a worker's environments step, where they have threads: all together as many as cores but the
-    learner's. What acts in a worker waits for them, and they for it."""
+    """Return the number of threads for the environments of each worker, if they use threads.
+
+    All workers together get one thread per core, except one core for the learner. A worker's policy needs no extra core, as it
+    and the environments wait for each other.
+    """
     return max(1, (usable_cores() - 1) // num_workers)
 
 
 def shard_count(num_seeds: int, num_devices: int) -> int:
-    """Over how many of the devices the seeds are sharded evenly: the largest divisor of ``num_seeds`` up to ``num_devices``."""
+    """Return how many devices the seeds are sharded over: the largest divisor of ``num_seeds`` up to ``num_devices``."""
     return next(n for n in range(min(num_seeds, num_devices), 0, -1) if num_seeds % n == 0)
 
 
 def request_cpu_devices() -> None:
-    """Ask JAX for one CPU device per core, which it grants only before its backend starts.
+    """Ask JAX for one CPU device per core, which is possible only before its backend starts.
 
-    A device is one core's worth of work, and without this there is a single one. Your own setting is kept.
+    A device does the work of about one core, and JAX's default is a single device. A setting of the user is kept.
     """
     if setting("jax_num_cpu_devices") < 0 and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        with contextlib.suppress(RuntimeError):  # a backend is live, and keeps the devices it has
+        with contextlib.suppress(RuntimeError):  # the backend has started and keeps its devices
             jax.config.update("jax_num_cpu_devices", usable_cores())
 
 
 def request_devices_for(env_ids: Iterable[str]) -> None:
-    """``request_cpu_devices`` before environments are built: one of the user's that makes arrays then starts the backend.
+    """Call ``request_cpu_devices`` before environments are built, as a custom environment that makes arrays starts the backend.
 
-    Environments on the host keep one device, so nothing is asked for where all are.
+    Environments on the host need only one device, so nothing is requested if all run there.
     """
     if not all(map(runs_on_host, env_ids)):
         request_cpu_devices()
 
 
 class DeviceLayout(NamedTuple):
-    """How the seeds of a run are laid out over devices."""
+    """Layout of a run's seeds over devices."""
 
     devices: list[jax.Device]
     advice: str | None
-    """One line, if other settings would serve better."""
+    """One line of advice if other settings would be better."""
     devices_per_seed: int = 1
-    """Over how many of them the environments of each seed are shared out."""
+    """Number of devices that share the environments of each seed."""
 
 
 def seed_devices(
     num_seeds: int, share: Callable[[int], int] = lambda spare: 1, each: int | None = None, *, of_all_processes: bool = False
 ) -> DeviceLayout:
-    """The devices to shard the seeds over.
+    """Choose the devices to shard the seeds over.
 
     Args:
-      share: how many devices to the environments of one seed, of so many that there are for each shard of the seeds.
-      each: so many, in its place.
-      of_all_processes: those of a group's other processes too, each of which must then have one that serves.
+      share: maps the number of devices available to each shard of the seeds to the number that one seed's environments use.
+      each: fixed number of devices per seed, instead of ``share``.
+      of_all_processes: include the devices of all processes of the group. Each process must then own at least one used device.
     """
     request_cpu_devices()
     devices, cores = jax.devices() if of_all_processes else jax.local_devices(), usable_cores()
     if each is not None and each > len(devices):
-        raise ValueError(f"devices_per_seed={each} is more than there are devices, {len(devices)}")
+        raise ValueError(f"devices_per_seed={each} exceeds the number of devices, {len(devices)}")
 
     def laid_out(num_devices: int) -> tuple[int, int]:
         if each is not None:
@@ -87,43 +90,51 @@ def seed_devices(
         return shards, share(num_devices // shards)
 
     (shards, per_seed), advice = laid_out(len(devices)), None
-    used, able = shards * per_seed, min(num_seeds, len(devices))
+    used, usable = shards * per_seed, min(num_seeds, len(devices))
     if of_all_processes and jax.process_count() > 1:
         _check_all_serve(devices[:used], num_seeds)
     elif each is None and devices[0].platform == "cpu" and len(devices) < cores and math.prod(laid_out(cores)) > used:
-        now = f"{used} CPU device{'s' if used > 1 else ''}"
-        whose = f"{num_seeds} seeds share" if num_seeds > 1 else "1 seed has"
+        current = f"{used} CPU device{'s' if used > 1 else ''}"
+        owner = f"{num_seeds} seeds share" if num_seeds > 1 else "1 seed has"
         advice = (
-            f"{whose} {now}, because JAX was in use before this run. To use {cores} cores, put this line first: "
+            f"{owner} {current}, because JAX was in use before this run. To use {cores} cores, put this line first: "
             f'import jax; jax.config.update("jax_num_cpu_devices", {cores}) (or set JAX_NUM_CPU_DEVICES={cores})'
         )
-    elif each is None and shards < able and used < len(devices):
-        advice = f"{num_seeds} seeds divide over {shards} of {len(devices)} devices only: a multiple of {able} would use {able}"
+    elif each is None and shards < usable and used < len(devices):
+        advice = (
+            f"{num_seeds} seeds divide over {shards} of {len(devices)} devices only: a multiple of {usable} would use {usable}"
+        )
     return DeviceLayout(devices[:used], advice, per_seed)
 
 
 def _check_all_serve(devices: list[jax.Device], num_seeds: int) -> None:
-    """Refuse a layout that leaves a process without a device: all of them run the program."""
+    """Raise ValueError if the layout leaves a process without a device, as all processes run the program."""
     number = jax.process_count()
     if idle := sorted({*range(number)} - {device.process_index for device in devices}):
         raise ValueError(
             f"{num_seeds} seed{'s' * (num_seeds > 1)} can use {len(devices)} of the {jax.device_count()} devices of {number} "
-            f"processes, and process {idle[0]} has none of those: use a number of seeds that is a multiple of {number}, or "
-            "num_envs (and batch_size) that the devices of a seed divide, another devices_per_seed, or fewer processes"
+            f"processes, but process {idle[0]} has none of them: use a number of seeds that is a multiple of {number}, or "
+            "num_envs (and batch_size) that are multiples of the devices per seed, another devices_per_seed, or fewer processes"
         )
 
 
 def cache_folder() -> Path | None:
-    """Where compiled programs are kept, by kind of processor: in ``$JAXRL_CACHE_DIR`` (empty: nowhere), else the user's cache."""
-    given = os.environ.get(CACHE_VARIABLE)
-    if given == "":
+    """Return the folder of compiled programs for this kind of processor, or None.
+
+    It is in ``$JAXRL_CACHE_DIR`` (empty: no cache), by default in the user's cache folder.
+    """
+    configured = os.environ.get(CACHE_VARIABLE)
+    if configured == "":
         return None
-    base = given or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "jaxrl", "xla")
+    base = configured or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "jaxrl", "xla")
     return at_home(base).absolute() / processor()
 
 
 def processor() -> str:
-    """A name for this kind of processor. JAX does not keep apart programs for different ones, which may share a home folder."""
+    """Return a name for this kind of processor.
+
+    Machines with different processors may share a home folder, and JAX's cache does not tell their programs apart.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -134,13 +145,13 @@ def processor() -> str:
 
 
 def enable_compilation_cache() -> None:
-    """Turn JAX's persistent compilation cache on, unless the user has set it up already or switched ours off."""
+    """Enable JAX's persistent compilation cache, unless the user has configured one or disabled it for jaxrl."""
     if setting("jax_compilation_cache_dir") or (folder := cache_folder()) is None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return  # a home without room or rights costs compile time, and nothing else
+        return  # a full or read-only home only costs compile time
     if not os.access(folder, os.W_OK):
         return
     from jax.experimental.compilation_cache import compilation_cache

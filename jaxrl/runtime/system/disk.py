@@ -1,4 +1,4 @@
-"""Files in folders that may be somebody else's: written whole or not at all, never through a link; read where they are files."""
+"""Safe file access in shared folders: writes are atomic and never follow links; reads accept regular files only."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 UNSAVABLE = "[]*?\\"
-"""In a path, orbax takes these for patterns of names (and a backslash for a slash), and saves without an error what is lost."""
+"""Characters that orbax treats as wildcards in a path (a backslash as a slash). It saves without an error, but the data are
+lost."""
 
 URL_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 MAX_DEPTH = 100
-"""Of data inside data. No run writes half as deep, and Python walks a few times this."""
+"""Limit of the nesting of data. No run writes half as deep, and Python can walk a few times this depth."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` when all is on the disk: a reader, a kill or a power cut meets one or the other."""
+    """Open a file that replaces ``path`` once it is on disk.
+
+    After a kill or a power cut, and for readers at any time, ``path`` is either the old or the new file.
+    """
     unfinished = temporary(path)
     try:
         with new_file(unfinished) as file:
@@ -40,18 +44,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def temporary(path: Path) -> Path:
-    """Where ``replacing`` writes: what a kill leaves there."""
+    """Return the path to which ``replacing`` writes first. A kill may leave that file behind."""
     return path.with_name(f"{path.name}.tmp")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by this text."""
+    """Replace a file by this text atomically."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 def move_damaged(path: Path) -> Path:
-    """Rename what cannot be used to ``NAME.damaged``, or to ``NAME.damaged-2`` where there is an earlier one."""
+    """Rename an unusable file or folder to ``NAME.damaged``, or to ``NAME.damaged-2``, … if that exists."""
     return move_to_free_name(path, f"{path.name}.damaged")
 
 
@@ -65,27 +69,27 @@ def move_to_free_name(path: Path, name: str, suffix: str = "") -> Path:
 
 
 def new_file(path: Path) -> BinaryIO:
-    """An empty file, open for writing. What a kill left in its place makes way, and so does a link, which might lead anywhere."""
+    """Open an empty file for writing. Leftovers of a kill are removed first, and so are links, which might lead anywhere."""
     path.unlink(missing_ok=True)
     return open(path, "xb", opener=without_links)
 
 
 def without_links(path: str, flags: int) -> int:
-    """An opener that refuses a link, and does not wait for the other end of a pipe."""
+    """Open a file without following links and without waiting for the other end of a pipe. For use as an opener."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """A file to read.
+    """Open a regular file for reading.
 
     Raises:
-      OSError: it is none: a device may have no end, and a pipe waits for somebody to write into it.
+      OSError: it is not a regular file. A device may never end, and a pipe waits for a writer.
     """
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
-    raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -93,45 +97,45 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """All of a file; see ``open_regular``."""
+    """Read a whole file; see ``open_regular``."""
     with open_regular(path) as file:
         return file.read()
 
 
 def at_home(path: str | os.PathLike[str]) -> Path:
-    """A path whose ``~`` is a folder.
+    """Expand ``~`` in a path.
 
     Raises:
-      FileNotFoundError: the user that it names is not known.
+      FileNotFoundError: the path names an unknown user.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise FileNotFoundError(f"{os.fspath(path)!r} is nowhere: {str(error).rstrip('.')}. Give the whole path") from None
+        raise FileNotFoundError(f"{os.fspath(path)!r} cannot be expanded: {str(error).rstrip('.')}. Give the full path") from None
 
 
 def check_here() -> None:
-    """A FileNotFoundError where the working folder is gone: no relative path leads anywhere, and envpool ends the process."""
+    """Raise FileNotFoundError if the working directory was deleted. Relative paths would fail, and envpool kills the process."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise FileNotFoundError("the folder that this was started in was deleted: change to one that is there (cd)") from None
+        raise FileNotFoundError("the current folder was deleted: change to an existing one (cd)") from None
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON that can be walked.
+    """Parse JSON of limited depth.
 
     Raises:
-      ValueError: it is none, or too deep.
+      ValueError: the text is not JSON, or nested too deep.
     """
     return walkable(lambda: json.loads(text))
 
 
 def walkable(parse: Callable[[], Any]) -> Any:
-    """What a parser finds, if neither the parser nor who walks it runs out of stack.
+    """Return the data that ``parse`` returns, after a check that recursive functions can walk them.
 
     Raises:
-      ValueError: it is too deep.
+      ValueError: the data are nested too deep.
     """
     with contextlib.suppress(RecursionError):
         if _depth(data := parse()) <= MAX_DEPTH:
@@ -145,6 +149,12 @@ def _depth(data: Any) -> int:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path, with ``~`` expanded.
+
+    Raises:
+      TypeError, ValueError: ``path`` is not a path, or is empty.
+      FileNotFoundError: it names an unknown user, or the working directory was deleted.
+    """
     if not isinstance(path, str | os.PathLike):
         shown = repr(path) if len(repr(path)) < 60 else f"a {type(path).__name__}"
         raise TypeError(f"{shown} is not a path of a folder or file: give a string, such as 'runs/cartpole', or a pathlib.Path")
@@ -157,23 +167,23 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def savable(path: str | os.PathLike[str], name: str = "folder") -> Path:
-    """``path`` made absolute, if orbax can save below it. ``name``: the argument that it is.
+    """Return the absolute path of a folder below which orbax can save. ``name`` is the argument's name, for errors.
 
     Raises:
-      ValueError: it is a URL; or it holds a character that orbax misreads, maybe in the path of the current folder.
+      ValueError: the path is a URL; or it contains a character that orbax misreads, possibly in the current folder's path.
     """
-    place = absolute(path)
-    if any(URL_SCHEME.fullmatch(part) for part in place.parts):  # `gs://bucket` is the folder `gs:/bucket` to the system
+    folder = absolute(path)
+    if any(URL_SCHEME.fullmatch(part) for part in folder.parts):  # `gs://bucket` is the folder `gs:/bucket` to the system
         raise ValueError(
-            f"{name}={os.fspath(path)!r} is a URL, and results are written to folders of this machine only: name one, such as"
-            " where that storage is mounted"
+            f"{name}={os.fspath(path)!r} is a URL, but results can only be written to folders of this machine: name one, such as"
+            " the mount point of that storage"
         )
-    misread = next((char for char in place.as_posix() if char in UNSAVABLE or "\ud800" <= char <= "\udfff"), None)
+    misread = next((char for char in folder.as_posix() if char in UNSAVABLE or "\ud800" <= char <= "\udfff"), None)
     if misread is not None:
-        given = "" if os.fspath(path) == str(place) else f" ({str(place)!r})"
-        char = misread if misread in UNSAVABLE else "a byte that is no UTF-8"
+        shown = "" if os.fspath(path) == str(folder) else f" ({str(folder)!r})"
+        char = misread if misread in UNSAVABLE else "a byte that is not UTF-8"
         raise ValueError(
-            f"{name}={os.fspath(path)!r}{given} cannot hold checkpoints: orbax-checkpoint misreads {char} in a path, and what it"
+            f"{name}={os.fspath(path)!r}{shown} cannot hold checkpoints: orbax-checkpoint misreads {char} in a path, and what it"
             f" saves there is lost. Rename that folder, or name one without any of {' '.join(UNSAVABLE)}"
         )
-    return place
+    return folder

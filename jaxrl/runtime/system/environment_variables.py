@@ -1,4 +1,4 @@
-"""Environment variables of processes that this one starts."""
+"""Environment variables for child processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import re
 
 
 def cpu_devices(number: int) -> dict[str, str]:
-    """By which another process has so many CPU devices, whatever this one was given."""
+    """Return variables that give a child process ``number`` CPU devices, regardless of the settings of this process."""
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     return {"JAX_NUM_CPU_DEVICES": str(number), "XLA_FLAGS": flags}

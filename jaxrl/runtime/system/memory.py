@@ -1,4 +1,4 @@
-"""How much memory there is, and whether a run's replay fits."""
+"""Available memory, and the check that the replay buffers of a run fit."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def check_replay_fits(agent: Agent, needed: int, num_seeds: int, devices: Sequence[jax.Device]) -> None:
-    """Refuse replay that is larger than the memory that is available, before any of it is allocated.
+    """Check that replay buffers fit into the available memory, before they are allocated.
 
     Args:
-      needed: bytes that the replay of all seeds takes.
-      devices: over which they are spread.
+      needed: bytes of the replay buffers of all seeds.
+      devices: devices over which the buffers are spread.
 
     Raises:
-      ValueError: it does not fit. Where the memory is not known nothing is refused.
+      ValueError: they do not fit. Never raised if the available memory is unknown.
     """
     available = available_bytes(devices) if needed else None
     if available is None or needed <= available:
         return
     rows = agent.spec["settings"].get("buffer_size")
-    what = f"replay of {num_seeds} seed{'s' * (num_seeds > 1)} takes {show_bytes(needed)}"
+    problem = f"replay of {num_seeds} seed{'s' * (num_seeds > 1)} takes {show_bytes(needed)}"
     if num_seeds > 1:
-        what += f", {show_bytes(needed // num_seeds)} each"
+        problem += f", {show_bytes(needed // num_seeds)} each"
     if rows:
-        what = f"buffer_size={rows}: the {what} ({needed / num_seeds / rows:.0f} bytes a row)"
-    raise ValueError(f"{what}, and {show_bytes(available)} of memory are available: use a smaller buffer_size, or fewer seeds")
+        problem = f"buffer_size={rows}: the {problem} ({needed / num_seeds / rows:.0f} bytes per row)"
+    raise ValueError(
+        f"{problem}, but only {show_bytes(available)} of memory is available: use a smaller buffer_size, or fewer seeds"
+    )
 
 
 def available_bytes(devices: Sequence[jax.Device]) -> int | None:
-    """Memory of these devices that is free, all together; None where it is not known."""
+    """Return the total free memory of these devices in bytes; None if unknown."""
     if devices[0].platform == "cpu":
         return available_on_host()
     statistics = [device.memory_stats() for device in devices]
@@ -47,12 +49,12 @@ def available_bytes(devices: Sequence[jax.Device]) -> int | None:
 
 
 def available_on_host() -> int | None:
-    """Bytes that processes could have; None where that is not known."""
+    """Return the bytes of memory available to this process; None if unknown."""
     return min((n for n in (_free_on_host(), _left_to_group()) if n is not None), default=None)
 
 
 def _free_on_host() -> int | None:
-    """What Linux says could be had, with its swap."""
+    """Return the memory that Linux reports as available, swap included."""
     try:
         sizes = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
         return sum(int(sizes[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree"))
@@ -61,7 +63,7 @@ def _free_on_host() -> int | None:
 
 
 def _left_to_group() -> int | None:
-    """What a container's limit leaves: of what it holds, files that are not in use could be given up."""
+    """Return the memory left under a container's limit. Inactive cached files count as free."""
     with contextlib.suppress(OSError, KeyError, ValueError):
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         cached = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())["inactive_file"]
@@ -70,7 +72,7 @@ def _left_to_group() -> int | None:
 
 
 def show_bytes(count: int) -> str:
-    """In the largest unit of which there is one at least."""
+    """Format bytes in the largest unit that gives a value of at least one."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if count >= 1024**power:
             return f"{count / 1024**power:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Warnings that name the line of the user's script, however deep in jaxrl they arise."""
+"""Warnings that name the line of the user's script, from any depth within jaxrl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_THE_USERS = (f"{Path(__file__).parents[2]}{os.sep}", contextlib.contextmanag
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """``warnings.warn`` at the first line outside of jaxrl; filters know it as one of this module."""
+    """Warn at the innermost caller outside of jaxrl. For warning filters, the warning belongs to this module."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith(NOT_THE_USERS):
         frame = frame.f_back

@@ -59,19 +59,19 @@ AT = np.array([0, 0, 1, 0])
         (
             "shape",
             EnvironmentFailed,
-            r"environment 2: obs is float32\[2\], and observation_space is float32\[1\]: they",
+            r"environment 2: obs is float32\[2\], but observation_space is float32\[1\]: they",
         ),
-        ("type", EnvironmentFailed, r"environment 2: obs is complex128\[1\], and observation_space is float32\[1\]"),
+        ("type", EnvironmentFailed, r"environment 2: obs is complex128\[1\], but observation_space is float32\[1\]"),
         ("nothing", EnvironmentFailed, r"environment 2: obs is object\[\]"),
         ("reward", EnvironmentFailed, r"environment 2: reward is ndarray\[1\]; it must be one number$"),
         ("text", EnvironmentFailed, r"environment 2: reward is str\[\]; it must be one number$"),
         ("terminated None", EnvironmentFailed, r"environment 2: terminated is None; it must be True or False$"),
         ("terminated no", EnvironmentFailed, r"environment 2: terminated is 'no'; it must be True or False$"),
         ("terminated 2", EnvironmentFailed, r"environment 2: terminated is 2; it must be True or False$"),
-        ("old", EnvironmentFailed, r"environment 2: step did not give \(obs, reward, terminated, truncated, info\)"),
+        ("old", EnvironmentFailed, r"environment 2: step must return \(obs, reward, terminated, truncated, info\)"),
         ("die", ChildProcessError, r"the process of environments 2 to 3 was killed by SIGABRT during step$"),
         ("exit", ChildProcessError, r"the process of environments 2 to 3 ended with exit code 3 during step$"),
-        ("hang", TimeoutError, r"step of environments 2 to 3 did not end in 1 s, .* hangs, or needs a larger worker_timeout$"),
+        ("hang", TimeoutError, r"step of environments 2 to 3 did not finish in 1 s, .* hangs, or needs a larger worker_timeout$"),
     ],
 )
 def test_what_goes_wrong_in_a_worker(how: str, error: Any, message: str, tmp_path: Path) -> None:

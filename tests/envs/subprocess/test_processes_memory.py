@@ -138,7 +138,7 @@ except OSError as error:
         (
             "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))",
             2,
-            "0.0 MiB of memory to share with workers cannot be had (File too large): use fewer environments, or shorter ",
+            "0.0 MiB of memory to share with workers could not be allocated (File too large): use fewer environments, or ",
         ),
     ],
 )
@@ -163,7 +163,9 @@ def test_memory_that_cannot_be_had_leaves_no_file_open(monkeypatch: pytest.Monke
 
     files = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr("mmap.mmap", none)
-    with pytest.raises(OSError, match=r"3\.0 MiB of memory to share .* cannot be had \(Cannot allocate memory\): use fewer"):
+    with pytest.raises(
+        OSError, match=r"3\.0 MiB of memory to share .* could not be allocated \(Cannot allocate memory\): use fewer"
+    ):
         SharedMemory(layout_of([np.zeros((3, 2**20), np.uint8)]).num_bytes)
     assert len(os.listdir("/proc/self/fd")) == files
 

@@ -65,9 +65,9 @@ def opened(start: Any = Batch, num_workers: int = 2, **options: Any) -> Iterator
         ("abort", r"the process of environments 2 to 3 was killed by SIGABRT during step; "),
         ("kill", r"the process of environments 2 to 3 was killed by SIGKILL \(.* out of memory\) during step; "),
         ("orphan", r"the process of environments 2 to 3 was killed by SIGKILL \(.* out of memory\) during step; "),
-        ("hang", r"step of environments 2 to 3 did not end in 1 s, .* worker_timeout; "),
+        ("hang", r"step of environments 2 to 3 did not finish in 1 s, .* worker_timeout; "),
         ("stop", r"the process of environments 2 to 3 was stopped \(SIGSTOP\) during step; "),
-        ("regroup", r"step of environments 2 to 3 did not end in 1 s, .* worker_timeout; "),
+        ("regroup", r"step of environments 2 to 3 did not finish in 1 s, .* worker_timeout; "),
         ("garble", r"the process of environments 2 to 3 wrote something that is not a message into the pipe .* during step; "),
     ],
 )
@@ -84,7 +84,7 @@ def test_one_that_is_lost_is_replaced(how: str, why: str) -> None:
         with pytest.warns(WorkerRestarted, match=rf"^batches: {why}") as told:
             row = envs.step(at(3, how))
         assert len(told) == 1
-        assert "; environments 2 to 3 begin anew in another process (restart 1 of 2)" in str(told[0].message)
+        assert "; environments 2 to 3 begin new episodes in a new process (restart 1 of 2)" in str(told[0].message)
         one = first.step(NOTHING)
         np.testing.assert_array_equal(row.obs, np.concatenate([one.obs, again.reset()]))
         assert row.reward.tolist() == [1, 1, 0, 0] and row.info["lives"].tolist() == [0, 1, 0, 0]
@@ -105,7 +105,7 @@ def test_one_that_is_lost_too_often_ends_all() -> None:
         for restart in (1, 2):
             with pytest.warns(WorkerRestarted, match=f"restart {restart} of 2"):
                 envs.step(at(2, "raise"))
-        with pytest.warns(WorkerRestarted, match=r"environments 0 to 1 begin anew .* \(restart 1 of 2\)"):
+        with pytest.warns(WorkerRestarted, match=r"environments 0 to 1 begin new episodes .* \(restart 1 of 2\)"):
             envs.step(at(0, "exit"))
         assert envs.restarts == [1, 2]
         with pytest.raises(EnvironmentFailed, match=r"^ZeroDivisionError: in the world$"):

@@ -90,10 +90,10 @@ FAULTS = [
     ("raise", r"failed: .*environment 2 raised ZeroDivisionError: in the world \(.*\)"),
     ("exit", "ended with exit code 3"),
     ("abort", "was killed by SIGABRT"),
-    ("kill", r"was killed by SIGKILL \(where nobody sent it, the system was out of memory\)"),
+    ("kill", r"was killed by SIGKILL \(unless a user or program sent it, the system ran out of memory\)"),
     ("stop", r"was stopped \(SIGSTOP\)"),
     ("hang", "did not finish a row in 2 s: it hangs, or needs a larger timeout"),
-    ("orphan", r"was killed by SIGKILL \(where nobody sent it, the system was out of memory\)"),
+    ("orphan", r"was killed by SIGKILL \(unless a user or program sent it, the system ran out of memory\)"),
     ("regroup", "did not finish a row in 2 s: it hangs, or needs a larger timeout"),
     ("garble", "wrote something that is not a message into the pipe to this process"),
 ]

@@ -182,7 +182,7 @@ def test_envpool_draws_itself(name: str, fps: float) -> None:
     picture = drawn.draw(envs, None, None)
     assert picture.dtype == np.uint8 and picture.ndim == 3 and min(picture.shape[:2]) >= 300 and drawn.fps == fps
     assert "Pong" not in name or (before[0] != envs.render()[0]).any()
-    with pytest.raises(OSError, match=rf"envpool cannot draw envpool:{name} here: render_mode must be set"):
+    with pytest.raises(OSError, match=rf"envpool cannot render envpool:{name} here: render_mode must be set"):
         plain.render()  # type: ignore[attr-defined]
     envs.close()
     plain.close()

@@ -11,7 +11,7 @@ import pytest
 from jaxrl.runtime.console.streams import Screen
 from tests.runtime.cli.test_cli import ENV, SMALL, start
 
-GONE = "jaxrl: stdout cannot be written to ({}): going on without a display\n"
+GONE = "jaxrl: stdout cannot be written to ({}): continuing without a display\n"
 RUN = ("-m", "jaxrl", "train", "ppo", "--env", ENV, "--total-steps", "80", "--eval-every", "0", *SMALL, "--no-tensorboard")
 
 

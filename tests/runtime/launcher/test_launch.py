@@ -171,7 +171,7 @@ def test_all_are_started_again_after_each_kind_of_fault(
     assert (code, err) == (0, "")
     told = [line for line in lines if line.startswith("launch: rank")]
     expected = (
-        r"was killed by SIGKILL \(where nobody sent it, the system was out of memory\)",
+        r"was killed by SIGKILL \(unless a user or program sent it, the system ran out of memory\)",
         r"ended with exit code 1",
         r"ended with exit code 1",
         r"was killed by SIGABRT",

@@ -225,7 +225,7 @@ def test_a_run_whose_checkpoints_would_be_lost_is_refused_before_it_begins(
 def test_a_url_is_refused_before_anything_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        ValueError, match="out='gs://bucket/run' is a URL, and results are written to folders of this machine only"
+        ValueError, match="out='gs://bucket/run' is a URL, but results can only be written to folders of this machine"
     ):
         train(cartpole("ppo"), "gs://bucket/run")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
