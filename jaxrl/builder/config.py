@@ -10,7 +10,7 @@ from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added,
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
-    """Structure: whatever sets shapes or control flow. Counts are global, over all devices."""
+    """Structural settings, which determine shapes or control flow. Counts are global, over all devices."""
 
     num_envs: Count = 8
     """Environments stepped side by side."""
@@ -26,18 +26,21 @@ class RolloutConfig:
 
     @property
     def warmup_iterations(self) -> int:
-        """Those that are collected and observed before the first update."""
+        """Number of iterations that collect and observe rollouts before the first update."""
         return 0
 
     def network(self, own: Any) -> Any:
-        """What is made of the spaces where the rule's ``own`` network was asked for: that, as these settings have it."""
+        """Return the function of the spaces to use in place of the algorithm's ``own`` network, as these settings need it."""
         return own
 
     def check(self, *, recurrent: bool = False) -> None:
-        """Refuse sizes that do not fit together; each alone is in its range. What a rule adds, it checks after these.
+        """Check that the sizes fit together; each is in its own range already. Subclasses check their own settings after these.
 
         Args:
           recurrent: the model has a carry.
+
+        Raises:
+          ValueError: the sizes do not fit together.
         """
         if self.steps_per_iteration >= 2**31:
             raise ValueError(
@@ -48,7 +51,7 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ReplayConfig(RolloutConfig):
-    """Structure of a rule with replay."""
+    """Structural settings of algorithms with replay."""
 
     batch_size: Count = 64
     """Rows per gradient step."""
@@ -63,7 +66,7 @@ class ReplayConfig(RolloutConfig):
 
     @property
     def rows_per_update(self) -> tuple[int, str]:
-        """How many rows a gradient step learns from, and their number in the names of settings."""
+        """Number of rows per gradient step, and the same number as an expression of setting names."""
         return self.batch_size, "batch_size"
 
     @property
@@ -72,12 +75,12 @@ class ReplayConfig(RolloutConfig):
 
     @property
     def rows_around(self) -> int:
-        """Rows of an environment that a draw needs besides those of its return."""
+        """Number of rows of an environment that a draw needs in addition to those of its return."""
         return 2
 
     @property
     def warmup_iterations(self) -> int:
-        """Those that collect ``learning_starts`` rows at least."""
+        """Number of iterations that collect at least ``learning_starts`` rows."""
         return -(-self.learning_starts // self.steps_per_iteration)
 
     def check(self, *, recurrent: bool = False) -> None:
@@ -97,7 +100,7 @@ class ReplayConfig(RolloutConfig):
             raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
 
     def check_buffer(self) -> None:
-        """Refuse a buffer that nothing could be drawn from."""
+        """Raise ValueError if the buffer is too small for a batch, an iteration or the windows of all environments."""
         window = self.n_step + self.rows_around
         if self.buffer_size < max(self.batch_size, window * self.num_envs, self.steps_per_iteration):
             raise ValueError(
@@ -109,7 +112,7 @@ class ReplayConfig(RolloutConfig):
 
 @dataclasses.dataclass(frozen=True)
 class HindsightConfig(ReplayConfig):
-    """Structure of a rule that can learn from goals in hindsight (``jaxrl.replay.hindsight``)."""
+    """Structural settings of algorithms with hindsight experience replay (``jaxrl.replay.hindsight``)."""
 
     hindsight: Literal["none", "future", "final", "episode"] = added("none")
     """Which state of a row's episode gives it another goal: a later one, the last, or any; for goal environments."""
@@ -128,7 +131,7 @@ class HindsightConfig(ReplayConfig):
 
 @dataclasses.dataclass(frozen=True)
 class PrioritizedConfig(HindsightConfig):
-    """Structure of a rule that can draw more often what there is more to learn from (``jaxrl.replay.prioritised``)."""
+    """Structural settings of algorithms with prioritised replay (``jaxrl.replay.prioritised``)."""
 
     prioritized: bool = added(False)
     """Draw each row in proportion to its last |TD error| to the power of priority_exponent (Schaul et al. 2016)."""

@@ -1,7 +1,14 @@
+<<<<<<< HEAD
 """Shared machinery of all algorithms: the setup that their functions take, and the agent bound from them.
 
 Builders call ``prepare``, which returns a ``PreparedAgent`` with the ``AlgorithmSetup`` that every function of an algorithm takes
 first, as in ``update(setup, learner, rollout)``. ``PreparedAgent.bind`` makes the ``Agent``.
+=======
+"""Code shared by all algorithms: checking a builder's arguments, common update steps, and binding an agent.
+
+A builder passes its arguments to ``prepare``, which returns a ``PreparedAgent`` with a ``AlgorithmSetup``. The algorithm's functions take the
+``AlgorithmSetup`` as their first argument, as in ``update(setup, learner, rollout)``. ``PreparedAgent.bind`` makes the ``Agent``.
+>>>>>>> 440ffe7cc9a56797f59df714be414c2287810b0f
 """
 
 from __future__ import annotations
@@ -71,25 +78,26 @@ C = TypeVar("C", bound=RolloutConfig)
 L = TypeVar("L", bound=LearnerState)
 
 GATHERED_BYTES = 2**15
-"""Of observations, gathered from replay at once: so much stays in a cache, and what many seeds gather is little beside replay.
-Sixteen of CartPole with 100,000 rows each take 1.29 times their rows with it, and 1.71 with eight times as much."""
+"""Most bytes of observations to gather from replay at once. This much stays in a cache, and for many seeds the gathered rows
+stay small compared with the replay: 16 seeds of CartPole with 100,000 rows each take 1.29 times the memory of their rows, and
+1.71 times with a limit eight times as large."""
 
 
 class Learner(NamedTuple):
-    """The state of a rule that keeps nothing of its own; the others have these fields first."""
+    """Learner state of an algorithm with no further state. The learner states of other algorithms start with these fields."""
 
     params: PyTree
     opt_state: PyTree
     hyperparams: Any
     statistics: PyTree
     key: Key
-    """Constant: update n draws from (key, n)."""
+    """Constant. Update n draws its random numbers from (key, n)."""
     version: Array
 
 
 @dataclass(frozen=True)
 class AlgorithmSetup(Generic[C]):
-    """All that the functions of a rule know before anything is traced. A rule bound to spaces, and to no environment."""
+    """Everything static that an algorithm's functions need. It is bound to spaces, but not to an environment."""
 
     observation_space: spaces.Space
     action_space: spaces.Space
@@ -100,23 +108,23 @@ class AlgorithmSetup(Generic[C]):
     extra_losses: Sequence[LossFn] = ()
     intrinsic: Intrinsic | None = None
     replay: Replay = None  # type: ignore[assignment]
-    """Of rules that have one."""
+    """Only in algorithms with replay."""
     axis_name: str | None = None
 
     @property
     def warmup_iterations(self) -> int:
-        """Those of the settings; one at least for the statistics of an intrinsic reward."""
+        """Number of warm-up iterations in the settings; at least one with an intrinsic reward, for its statistics."""
         return max(self.config.warmup_iterations, int(self.intrinsic is not None))
 
     def current(self, learner: LearnerState) -> Any:
-        """The hyperparameters of the next update: the state's, after their schedules and annealing."""
+        """Return the hyperparameters of the next update: the learner's, after schedules and annealing."""
         annealed = self.config.anneal and "learning_rate" not in self.schedules
         iteration = learner.version + self.warmup_iterations
         rows = self.config.steps_per_iteration if annealed else 0
         return scheduled(learner.hyperparams, self.schedules, iteration, annealed_rows=rows)
 
     def init_learner(self, key: Key, hyperparams: Any, statistics: PyTree = ()) -> Learner:
-        """Parameters of the model, and the optimiser's state for them."""
+        """Initialise the model's parameters and the optimiser's state."""
         model_key, learner_key = jax.random.split(key)
         example = example_input(self.observation_space, self.action_space)
         params = self.model.init(model_key, normalize_inputs(statistics, example))
@@ -124,35 +132,37 @@ class AlgorithmSetup(Generic[C]):
         return Learner(params, opt_state, hyperparams, statistics, learner_key, jnp.zeros((), jnp.int32))
 
     def draw(self, learner: Any) -> Draw:
-        """The rows that all updates of an iteration learn from, one batch after the other."""
+        """Draw the rows for all updates of an iteration, one batch after the other."""
         config: Any = self.config
         return self.draw_batches(learner.replay, self.draw_key(learner), config.updates_per_iteration)
 
     def draw_batches(self, replay: PyTree, key: Key, number: int = 1) -> Draw:
-        """The rows of some batches; a device draws its share."""
+        """Draw the rows of ``number`` batches. Each device draws its share of every batch."""
         return over_devices(self.replay.draw(replay, key, number * self.device_batch_size), self.axis_name)
 
     def draw_key(self, learner: Any) -> Key:
-        """For the rows of this iteration on this device."""
+        """Return the random key for this iteration's rows on this device."""
         key = fold_in(learner.key, learner.version)
         return key if self.axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(self.axis_name))
 
     @property
     def device_batch_size(self) -> int:
-        """Rows of a batch on this device."""
+        """Number of rows of a batch on this device."""
         config: Any = self.config
         return config.batch_size // (1 if self.axis_name is None else jax.lax.axis_size(self.axis_name))
 
     def stream(self, learner: Any, number: int) -> Key:
-        """A key of this iteration, the same on all devices, beside that of ``draw``, of which replay splits others, and of which
-        there are those of updates and devices, 0, 1, 2, …: ``fold_in(key, 2)`` is ``split(key, 3)[2]``. So these are far from
-        0."""
+        """Return the key of a random stream of this iteration, the same on all devices and independent of ``draw_key``.
+
+        Replay splits the key of ``draw``, and updates and devices fold 0, 1, 2, … into it. ``fold_in(key, 2)`` equals
+        ``split(key, 3)[2]``, so streams fold in numbers far from 0.
+        """
         return fold_in(fold_in(learner.key, learner.version), 2**31 - 1 - number)
 
     @property
     def num_parts(self) -> int:
-        """In how many parts, of as many updates each, an iteration gathers what it drew: as few as keep the observations of a
-        part's rows, and of what they reached, within ``GATHERED_BYTES``; or one for each update."""
+        """Number of equal parts in which an iteration gathers the drawn rows: the smallest divisor of the number of updates that
+        keeps the observations and next observations of a part within ``GATHERED_BYTES``, or else one part per update."""
         config: Any = self.config
         obs = jax.tree.leaves(example_input(self.observation_space, self.action_space).obs)
         update = 2 * config.batch_size * sum(x.nbytes for x in obs)
@@ -162,31 +172,36 @@ class AlgorithmSetup(Generic[C]):
         )
 
     def per_update(self, drawn: PyTree) -> PyTree:
-        """What was drawn as batches to scan over, [updates_per_iteration, batch_size, ...]."""
+        """Reshape drawn rows to batches to scan over, [updates_per_iteration, batch_size, ...]."""
         config: Any = self.config
         return jax.tree.map(lambda x: x.reshape((config.updates_per_iteration, -1, *x.shape[1:])), drawn)
 
     def scan_updates(
         self, learner: Any, one: Callable[[Any, Any], Any], start: PyTree, batch: Callable[[Any, Draw], PyTree], *others: PyTree
     ) -> tuple[PyTree, Any, Any]:
-        """``jax.lax.scan`` over the updates of an iteration: what it carried last, the replay's state, and the metrics, stacked.
+        """Run the updates of an iteration with ``jax.lax.scan``.
 
         Args:
-          one: (carry, (number of the update, batch, *others)) -> (carry, (metrics, priorities f32[batch_size])).
-          batch: (replay's state, draw) -> what an update learns from; one-to-one with the draw's rows.
-          others: leaves [updates_per_iteration, ...], of which each update gets one.
+          one: a single update, (carry, (number of the update, batch, *others)) -> (carry, (metrics, priorities
+            f32[batch_size])).
+          start: the initial carry.
+          batch: (replay's state, draw) -> the update's batch, one row for each row of the draw.
+          others: leaves [updates_per_iteration, ...]; each update gets its slice.
+
+        Returns:
+          The last carry, the replay's state, and the metrics, stacked.
         """
         config: Any = self.config
         numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
         if not self.replay.prioritised:
 
-            def without_priorities(carry: PyTree, now: Any) -> Any:
-                carry, (metrics, _) = one(carry, now)
+            def without_priorities(carry: PyTree, update: Any) -> Any:
+                carry, (metrics, _) = one(carry, update)
                 return carry, metrics
 
-            def part(carry: Any, now: Any) -> Any:
-                (learnt, state), (drawn, numbers, *others) = carry, now
-                # Rows are gathered before the updates, in few large steps.
+            def part(carry: Any, updates: Any) -> Any:
+                (learnt, state), (drawn, numbers, *others) = carry, updates
+                # Gathering all rows of a part in one large step is faster than one gather per update.
                 rows = batch(state, jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), drawn))
                 batches = jax.tree.map(lambda x: x.reshape((*drawn.row.shape, *x.shape[1:])), rows)
                 learnt, metrics = jax.lax.scan(without_priorities, learnt, (numbers, batches, *others))
@@ -195,7 +210,7 @@ class AlgorithmSetup(Generic[C]):
             carry, updates = (start, learner.replay), (self.per_update(self.draw(learner)), numbers, *others)
             if (parts := self.num_parts) == 1:
                 (carry, state), metrics = part(carry, updates)
-            else:  # the loop carries the buffer, or it would be copied into it
+            else:  # the scan carries the buffer; otherwise the buffer would be copied into the loop
                 updates = jax.tree.map(lambda x: x.reshape((parts, -1, *x.shape[1:])), updates)
                 (carry, state), metrics = jax.lax.scan(part, carry, updates)
                 metrics = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), metrics)
@@ -203,9 +218,9 @@ class AlgorithmSetup(Generic[C]):
 
         key = self.draw_key(learner)
 
-        def draw_and_learn(carry: Any, now: Any) -> Any:
+        def draw_and_learn(carry: Any, update: Any) -> Any:
             learnt, state = carry
-            number, *rest = now
+            number, *rest = update
             drawn = self.draw_batches(state, fold_in(key, number))
             learnt, (metrics, priorities) = one(learnt, (number, batch(state, drawn), *rest))
             return (learnt, self.replay.update(state, drawn, priorities)), metrics
@@ -214,7 +229,7 @@ class AlgorithmSetup(Generic[C]):
         return carry, state, metrics
 
     def importance(self, learner: LearnerState) -> Array:
-        """f32[]: the exponent of importance weights now (``PrioritizedConfig``)."""
+        """Return the current exponent of importance weights, f32[] (``PrioritizedConfig``)."""
         config: Any = self.config
         hyperparams: Any = learner.hyperparams
         iteration = learner.version + self.warmup_iterations
@@ -222,13 +237,18 @@ class AlgorithmSetup(Generic[C]):
         return 1.0 - (1.0 - config.importance_exponent) * jnp.asarray(left)
 
     def updated(self, learner: L, hyperparams: Any, metrics: Mapping[str, Array | Mean], **fields: Any) -> tuple[L, Metrics]:
-        """What an update gives: the learner with new ``fields`` and the next version, and the metrics, with the learning rate."""
+        """Return the result of an update: the learner with new ``fields`` and the next version, and the metrics with the learning
+        rate added."""
         rate = learning_rate_metric(self.optimizer, hyperparams, learner.params)
         return learner._replace(version=learner.version + 1, **fields), scalars({**metrics, **rate})  # type: ignore[attr-defined]
 
     def gradient(self, loss: Callable[[PyTree], tuple[Array, dict[str, Array]]], policy: Policy) -> tuple[PyTree, Metrics]:
-        """What ``Algorithm.gradients`` gives, of ``loss(params) -> (loss, scalars to log)``: the mean over all devices, not
-        clipped yet, and the metrics, with its norm and the learning rate."""
+        """Return the result of ``Algorithm.gradients`` for ``loss(params) -> (loss, scalars to log)``.
+
+        Returns:
+          The gradient, averaged over all devices and not clipped, and the metrics with the gradient's norm and the learning rate
+          added.
+        """
         gradient, metrics = mean_gradient(loss, policy.params, self.axis_name)
         metrics["losses/grad_norm"] = optax.tree.norm(gradient)
         rate = learning_rate_metric(self.optimizer, policy.hyperparams, policy.params)
@@ -241,12 +261,25 @@ class AlgorithmSetup(Generic[C]):
         tolerates_lag: bool = False,
         **functions: Callable[..., Any],
     ) -> Algorithm:
+<<<<<<< HEAD
         """Bind functions that take this setup first into an ``Algorithm``; keywords are its field names.
 
         By default ``init`` is ``init_learner``; ``policy``, and with replay ``observe`` and ``mark_discontinuity``, are
         those of this module. An algorithm with ``learn`` updates by ``observe``, then ``learn``. One with ``gradients``
         updates by ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. ``Algorithm`` documents
         ``transferable_fields`` and ``tolerates_lag``, which is always true with replay.
+=======
+        """Make the ``Algorithm`` from functions that take this rule as their first argument.
+
+        Defaults: ``init`` is ``init_learner``. ``policy`` is the function of this module, and with replay so are ``observe`` and
+        ``mark_discontinuity``. With ``learn``, ``update`` is ``observe`` followed by ``learn``. With ``gradients``, ``update`` is ``observe``,
+        if there is one, followed by ``apply``, and policies hold the hyperparameters.
+
+        Args:
+          learnt: see ``Algorithm``.
+          tolerates_lag: see ``Algorithm``; always True with replay.
+          functions: fields of ``Algorithm``, each a function with the rule as its first argument.
+>>>>>>> 440ffe7cc9a56797f59df714be414c2287810b0f
         """
         shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
         if self.replay is not None:
@@ -268,21 +301,21 @@ class AlgorithmSetup(Generic[C]):
         )
         if self.intrinsic is not None:
             algorithm = exploring(algorithm, self.intrinsic, self.config.num_envs, self.axis_name)
-        return hold_noise(algorithm, self.action_space, getattr(self.config, "hold_noise", 1))  # of rules that draw actions
+        return hold_noise(algorithm, self.action_space, getattr(self.config, "hold_noise", 1))  # not every config has hold_noise
 
 
 def policy(setup: AlgorithmSetup[Any], learner: LearnerState) -> Policy:
-    """The parameters and statistics: a rule that explores by these alone."""
+    """Return a policy of the parameters and statistics alone, with no exploration state."""
     return Policy(learner.params, learner.statistics, (), learner.version)
 
 
 def policy_to_learn(setup: AlgorithmSetup[Any], learner: LearnerState) -> Policy:
-    """The same with the hyperparameters, so that it is all that a gradient needs."""
+    """Return the same policy with the hyperparameters, so that gradients can be computed from it alone."""
     return policy(setup, learner)._replace(hyperparams=setup.current(learner))
 
 
 def update_by_gradient(functions: Mapping[str, Callable[..., Any]], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
-    """``Algorithm.update`` by its ``gradients`` and ``apply``, and ``observe`` if there is one."""
+    """Implement ``Algorithm.update`` with ``gradients`` and ``apply``, and ``observe`` if there is one."""
     gradient, metrics = functions["gradients"](functions["policy"](learner), rollout)
     if "observe" in functions:
         learner = functions["observe"](learner, rollout)
@@ -290,10 +323,10 @@ def update_by_gradient(functions: Mapping[str, Callable[..., Any]], learner: Any
 
 
 def apply(setup: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
-    """One step of the optimiser along a gradient that is shaped like the parameters.
+    """Apply one optimiser step with a gradient.
 
     Raises:
-      ValueError: it is not.
+      ValueError: the gradient does not have the shapes of the parameters.
     """
     if not same_shapes(gradient, learner.params):
         raise ValueError(
@@ -308,12 +341,12 @@ def apply(setup: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
 
 
 def store(setup: AlgorithmSetup[Any], learner: Any, rollout: Rollout) -> Any:
-    """Add the rollout's rows to the replay, raw."""
+    """Add the rollout's rows, not normalised, to the replay."""
     return learner._replace(replay=setup.replay.add(learner.replay, replay_rows(rollout), rollout.env_id))
 
 
 def mark_discontinuity(setup: AlgorithmSetup[Any], learner: Any) -> Any:
-    """The environments begin anew."""
+    """Mark a break in the replay, because the environments are reset."""
     return learner._replace(replay=setup.replay.mark_discontinuity(learner.replay))
 
 
@@ -322,26 +355,26 @@ def mark_discontinuity(setup: AlgorithmSetup[Any], learner: Any) -> Any:
 
 @dataclass(frozen=True)
 class PreparedAgent(Generic[C]):
-    """What a builder was given, looked through."""
+    """A builder's arguments after checks: the rule, the environment, the hyperparameters and the spec."""
 
     setup: AlgorithmSetup[C]
     env: Env | HostEnv
     hyperparams: Any
-    """The agent's own, as Python floats."""
+    """The agent's hyperparameters, as Python floats."""
     output: PyTree
-    """Shapes of what the model gives for a batch of one."""
+    """Shapes of the model's outputs for a batch of one."""
     spec: dict[str, Any]
 
     def bind(self, algorithm: Algorithm, *, batch: Callable[[Any, Rollout], Any] | None = None) -> Agent:
-        """The ``Agent`` of the algorithm and the environment.
+        """Return the ``Agent`` of the algorithm and the environment.
 
         Args:
-          batch: (learner, rollout) -> what extra losses are given, of rules that take some.
+          batch: (learner, rollout) -> the batch passed to extra losses; needed if the algorithm accepts extra losses.
         """
         config = self.setup.config
         if self.setup.extra_losses or self.setup.intrinsic is not None:
             check = as_only_device(lambda _: self._check_parts(algorithm, batch), self.setup.axis_name)
-            jax.eval_shape(check, jax.ShapeDtypeStruct((), jnp.float32))  # an array would start a backend
+            jax.eval_shape(check, jax.ShapeDtypeStruct((), jnp.float32))  # an array would initialise a JAX backend
         return bind(
             algorithm,
             self.env,
@@ -354,7 +387,7 @@ class PreparedAgent(Generic[C]):
         )
 
     def _check_parts(self, algorithm: Algorithm, batch: Any) -> None:
-        """Refuse an intrinsic reward or extra losses that fail, or give something else than they have to; on shapes alone."""
+        """Raise an error if the intrinsic reward or an extra loss fails or returns the wrong structure; on shapes alone."""
         config, part, axis_name = self.setup.config, self.setup.intrinsic, self.setup.axis_name
         learner = algorithm.init(jax.random.key(0), merge_hyperparams(self.hyperparams, None))
         policy = algorithm.policy(learner)
@@ -378,18 +411,22 @@ def prepare(
     *,
     memory: bool = False,
 ) -> PreparedAgent[C]:
-    """Look through what a builder was given: settings, environment, model, optimiser, schedules and losses.
+    """Check and resolve a builder's arguments: settings, environment, model, optimiser, schedules and losses.
 
     Args:
-      builder: itself, which the spec names.
-      settings: its keywords that are fields of ``config`` and ``hyperparams``.
-      actions: the kinds of action space that the rule takes.
-      parts: all other keywords of the builder: ``model``, ``optimizer``, ``schedules``, ``axis_name``, and others that it has.
-      memory: the rule trains recurrent models, so it calls the model's ``unroll``, not only ``apply``.
+      builder: the builder itself, recorded in the spec.
+      env: the builder's environment argument.
+      config: class of the structural settings.
+      hyperparams: class of the hyperparameters.
+      settings: keywords that are fields of ``config`` and ``hyperparams``.
+      actions: the kinds of action space that the algorithm supports.
+      default_model: function of both spaces that makes the default model.
+      parts: all other keywords of the builder: ``model``, ``optimizer``, ``schedules``, ``axis_name`` and any others.
+      memory: the algorithm can train recurrent models, so it calls the model's ``unroll``, not only ``apply``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, action space or part.
-      ValueError: settings out of range, or that have no effect.
+      ValueError: settings out of range, or without effect.
     """
     data: Any
     structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
@@ -407,11 +444,11 @@ def prepare(
     structure.check(recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
     optimizer, unread = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
-    both = (bound.observation_space, bound.action_space)
-    setup = AlgorithmSetup(*both, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
+    both_spaces = (bound.observation_space, bound.action_space)
+    setup = AlgorithmSetup(*both_spaces, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
     if "extra_losses" in parts:
-        parts = {**parts, "extra_losses": losses}  # one need not be in a list
-    if intrinsic is None:  # specs without this part are those of before there was one
+        parts = {**parts, "extra_losses": losses}  # always a tuple, even for a single function
+    if intrinsic is None:  # keeps specs the same as those written before intrinsic rewards existed
         parts = {name: part for name, part in parts.items() if name != "intrinsic"}
     return PreparedAgent(
         setup, bound, data, output, agent_spec(builder, env if isinstance(env, str) else bound, structure, data, parts, unread)

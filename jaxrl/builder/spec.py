@@ -1,7 +1,8 @@
-"""``Agent.spec``: plain data that makes the same agent again, in another process or from a checkpoint.
+"""``Agent.spec``: plain data to rebuild an agent in another process or from a checkpoint.
 
-A part (model, optimizer, schedule, environment function) is described by how to import it. One that cannot be imported is marked,
-works in process, and is refused by name where the spec is used. What a spec may import, ``jaxrl.builder.trusted_imports`` says.
+A part (model, optimizer, schedule, environment function) is described by its import path. A part that cannot be imported is
+marked as such: it works in this process, and building from the spec raises an error that names it. Imports are restricted, see
+``jaxrl.builder.trusted_imports``.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from jaxrl.types import Agent, Env, HostEnv, Model
 
 
 def describe(part: Any, role: str = "part") -> Any:
-    """``part`` as plain data (JSON): itself, or a mapping with ``import``, ``partial``, ``model`` or ``unimportable``.
+    """Return ``part`` as plain data (JSON): itself, or a mapping with ``import``, ``partial``, ``model`` or ``unimportable``.
 
-    What can be imported is remembered, in its role, as used by this process: see ``jaxrl.builder.trusted_imports``.
+    Importable objects are recorded, with their role, as used by this process: see ``jaxrl.builder.trusted_imports``.
     """
     if part is None or isinstance(part, bool | int | float | str):
         return part
     if isinstance(part, Model):
         return {"model": describe(part._asdict())}
-    if isinstance(part, list | tuple) and not hasattr(part, "_fields"):  # a NamedTuple would come back as a list
+    if isinstance(part, list | tuple) and not hasattr(part, "_fields"):  # a NamedTuple would be rebuilt as a list
         return [describe(x) for x in part]
     if isinstance(part, Mapping):
         return {str(name): describe(x) for name, x in part.items()}
@@ -45,15 +46,19 @@ def describe(part: Any, role: str = "part") -> Any:
 
 
 def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result: str | None = None) -> Any:
-    """The inverse of ``describe``; ``where`` names the part in the error, ``result`` what it must promise: see
-    ``jaxrl.builder.trusted_imports``.
+    """Rebuild an object from its description; the inverse of ``describe``.
+
+    Args:
+      where: name of the part, for errors.
+      trust: packages or modules that may be imported.
+      result: required return type of the part, if it is a function of jaxrl: see ``jaxrl.builder.trusted_imports``.
 
     Raises:
-      ValueError: a part cannot be imported, or must not be.
+      ValueError: a part cannot be imported, or is not trusted.
     """
-    again = functools.partial(realize, trust=trust)
+    rebuild = functools.partial(realize, trust=trust)
     if isinstance(data, list):
-        return [again(x, f"{where}[{i}]") for i, x in enumerate(data)]
+        return [rebuild(x, f"{where}[{i}]") for i, x in enumerate(data)]
     if not isinstance(data, Mapping):
         return data
     if "unimportable" in data:
@@ -63,23 +68,23 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result
             "and pass that function (or functools.partial of it, with plain arguments), or for an environment 'module:function'"
         )
     if "model" in data and len(data) == 1:
-        made = again(data["model"], where)
-        if not (isinstance(made, dict) and set(made) == set(Model._fields) and all(map(callable, made.values()))):
+        functions = rebuild(data["model"], where)
+        if not (isinstance(functions, dict) and set(functions) == set(Model._fields) and all(map(callable, functions.values()))):
             raise ValueError(f"{where} cannot be rebuilt: a Model is the functions {', '.join(Model._fields)}")
-        return Model(**made)
+        return Model(**functions)
     if "import" in data:
         return import_part(data["import"], where, trust, result)
     if "partial" in data:
         function = realize(data["partial"], where, trust=trust, result=result)
-        args, kwargs = again(data.get("args"), where), again(data.get("kwargs"), where)
+        args, kwargs = rebuild(data.get("args"), where), rebuild(data.get("kwargs"), where)
         if not (callable(function) and isinstance(args, list) and isinstance(kwargs, dict)):
             raise ValueError(f"{where} cannot be rebuilt: a partial is a function, a list of args and a mapping of kwargs")
         return functools.partial(function, *args, **kwargs)
-    return {name: again(x, f"{where}[{name!r}]") for name, x in data.items()}
+    return {name: rebuild(x, f"{where}[{name!r}]") for name, x in data.items()}
 
 
 def describe_env(env: str | Env | HostEnv) -> Any:
-    """The id of an environment, or the mark that it has none."""
+    """Return the id of an environment, or an ``unimportable`` mark if it has none."""
     from jaxrl.envs import describe_env as id_of
     from jaxrl.envs import reach_of
 
@@ -92,10 +97,10 @@ def describe_env(env: str | Env | HostEnv) -> Any:
 
 
 def check_env_id(env_id: str, trust: str | Iterable[str] = ()) -> str:
-    """An environment's id that data gives, unless it runs or reads something that nobody trusts: see ``envs.reach_of``.
+    """Return an environment id from data, after a check that it only runs or reads trusted things: see ``envs.reach_of``.
 
     Raises:
-      ValueError: it is, or no id.
+      ValueError: the id is invalid, or refers to something that is not trusted.
     """
     from jaxrl.envs import reach_of
 
@@ -105,25 +110,26 @@ def check_env_id(env_id: str, trust: str | Iterable[str] = ()) -> str:
 
 
 def check_factory(env_id: str, trust: str | Iterable[str] = ()) -> None:
-    """Import the function that a trusted id names: trust in a module is none in the functions of others that it imports.
+    """Import the function that a trusted environment id names. A trusted module does not make the functions trusted that it
+    imports from other modules.
 
     Raises:
-      ValueError: there is no such function, or its own module is not trusted.
+      ValueError: the function does not exist, or the module that defines it is not trusted.
     """
     from jaxrl.envs import factory_of
 
     factory = factory_of(env_id)
-    if factory is not None and PATH.fullmatch(factory):  # what else is wrong with an id, make_env says
+    if factory is not None and PATH.fullmatch(factory):  # make_env reports other errors of an id
         import_part(factory, "env", check_trust(trust), role="env")
 
 
 def agent_spec(
     builder: Any, env: str | Env | HostEnv, config: Any, hyperparams: Any, parts: Mapping[str, Any], unread: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """``Agent.spec`` of what ``builder`` makes from a Config (dataclass), Hyperparams (NamedTuple) and parts.
+    """Return the ``Agent.spec`` for a builder, its Config (dataclass), Hyperparams (NamedTuple) and parts.
 
     Args:
-      unread: settings that have no effect beside these parts. They are None, which leaves them open: their defaults may change.
+      unread: settings that have no effect with these parts. They are stored as None, so that their defaults may change.
     """
     fields = [field for field in dataclasses.fields(config) if not _as_before(field, config)]
     structure = {field.name: getattr(config, field.name) for field in fields}
@@ -136,22 +142,26 @@ def agent_spec(
 
 
 def _as_before(field: dataclasses.Field[Any], config: Any) -> bool:
-    """Whether it was ``added`` (see ``jaxrl.settings.validation``) and changes nothing: runs without it go on."""
+    """Whether the field was ``added`` later (see ``jaxrl.settings.validation``) and has its default, which changes nothing.
+
+    Such a field is left out of the spec, so that runs from before the field existed can be resumed.
+    """
     return "added" in field.metadata and getattr(config, field.name) == field.default
 
 
 def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrides: Any) -> Agent:
-    """The agent that ``spec`` (an ``Agent.spec``) describes.
+    """Build the agent that ``spec`` (an ``Agent.spec``) describes.
 
-    A spec is data, and may be somebody else's: of what it names, only parts of jaxrl are imported, those that were given to a
-    builder in this process, and what is in ``trust``.
+    A spec is data and may come from an untrusted source. Only these are imported: parts of jaxrl, parts that were passed to a
+    builder in this process, and parts of the packages in ``trust``.
 
     Args:
       spec: ``builder``, ``env``, ``settings`` and ``parts``, as plain data.
       trust: packages or modules whose code may run: ``("my_package",)``.
-      overrides: keywords of the builder that replace what the spec says (``num_envs=4``, ``axis_name="d"``, ``env=…``).
+      overrides: keywords of the builder that replace those of the spec (``num_envs=4``, ``axis_name="d"``, ``env=…``).
 
     Raises:
+      TypeError: ``spec`` is not a mapping.
       ValueError: a part of the agent cannot be imported, or is not trusted, or the spec lacks a field.
     """
     if not isinstance(spec, Mapping):
@@ -169,17 +179,17 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     if isinstance(env := described.get("env"), str):
         check_env_id(env, trust)
     builder = _builder(spec["builder"], trust)
-    made = {name: realize(data, name, trust=trust, result=RESULTS.get(name)) for name, data in described.items()}
+    arguments = {name: realize(data, name, trust=trust, result=RESULTS.get(name)) for name, data in described.items()}
     if isinstance(env, str):
         check_factory(env, trust)
-    agent = builder(**made, **overrides)
+    agent = builder(**arguments, **overrides)
     if not isinstance(agent, Agent):
         raise ValueError(f"builder {brief(spec['builder'])} gives {type(agent).__name__}, and no jaxrl.Agent")
     return agent
 
 
 def _builder(data: Any, trust: Sequence[str]) -> Any:
-    """The builder: one of the registry's, or one of the user's own."""
+    """Import the builder: one of the registry, or a trusted custom one."""
     path = data.get("import") if isinstance(data, Mapping) else None
     if isinstance(path, str) and path in {f"{entry.module}:{entry.builder}" for entry in ALGORITHMS.values()}:
         return import_object(path)
@@ -189,14 +199,17 @@ def _builder(data: Any, trust: Sequence[str]) -> Any:
 
 
 def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), to_learn: bool = False, **parts: Any) -> Agent:
-    """The agent of a run, with parts given again that its spec cannot name (``model=my_function``). Its spec stays what it was.
+    """Rebuild the agent of a run, with replacements for parts that its spec cannot import (``model=my_function``).
+
+    The returned agent keeps the run's spec.
 
     Args:
-      to_learn: it is to go on learning, so that a setting which the spec lacks, today's default, would make another run of it.
+      to_learn: the agent will continue training. Then the spec must have all settings, because today's default of a missing one
+        could change the run.
 
     Raises:
-      TypeError: a keyword is no part of this agent. Its settings are those of the run.
-      ValueError: the spec lacks a setting, ``to_learn``.
+      TypeError: a keyword is not a part of this agent. Settings cannot be replaced.
+      ValueError: ``to_learn`` is set and the spec lacks a setting.
     """
     known = {"env", *(name for name in spec.get("parts", ()) if name != "axis_name")}
     for name in parts:
@@ -216,12 +229,12 @@ def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), to_
 
 
 def modules_outside(spec: Any) -> list[str]:
-    """The modules outside jaxrl that ``build(spec)`` would have to ``trust`` in another process."""
+    """Return the modules outside jaxrl that ``build(spec)`` would need in ``trust`` in another process."""
     from jaxrl.envs import reach_of
 
     paths = [data["import"] for data in _mappings_with("import", spec) if isinstance(data["import"], str)]
     if isinstance(spec, Mapping) and isinstance(spec.get("env"), str):
-        with contextlib.suppress(ValueError):  # what is wrong with an id is said where it is used
+        with contextlib.suppress(ValueError):  # an invalid id is reported where it is used
             if reach := reach_of(spec["env"]):
                 paths.append(reach)
     modules = {path.partition(":")[0] for path in paths}
@@ -229,7 +242,7 @@ def modules_outside(spec: Any) -> list[str]:
 
 
 def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Keyword of the builder -> what of that part cannot be imported."""
+    """Return the parts that cannot be imported: keyword of the builder -> short text of the object."""
     env = spec.get("env")
     parts = {"env": {"unimportable": env} if _of_script(env) else env, **spec.get("parts", {})}
     found = {name: _mappings_with("unimportable", part) for name, part in parts.items()}
@@ -237,16 +250,16 @@ def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_script(env: Any) -> bool:
-    """Whether an environment's id names something in ``__main__``: another process has another one."""
+    """Whether an environment's id names something in ``__main__``, which differs in another process."""
     from jaxrl.envs import imported_by
 
-    with contextlib.suppress(ValueError):  # what is wrong with an id is said where it is used
+    with contextlib.suppress(ValueError):  # an invalid id is reported where it is used
         return isinstance(env, str) and (imported_by(env) or "").startswith("__main__:")
     return False
 
 
 def _mappings_with(key: str, data: Any) -> list[Mapping[str, Any]]:
-    """The mappings with this key in nested data, outer ones first."""
+    """Return the mappings with this key in nested data, outer ones first."""
     if isinstance(data, list | tuple):
         return [found for x in data for found in _mappings_with(key, x)]
     if not isinstance(data, Mapping):
@@ -256,22 +269,22 @@ def _mappings_with(key: str, data: Any) -> list[Mapping[str, Any]]:
 
 
 def algorithm_name(spec: Mapping[str, Any]) -> str:
-    """PPO for what ``make_ppo`` makes."""
+    """Return the title of the spec's algorithm, "PPO" for ``make_ppo``."""
     builder, bracket, settings = brief(spec.get("builder", "agent")).partition("(")
     return title_of(builder) + bracket + settings
 
 
 def brief(value: Any) -> str:
-    """Data of a spec as a short text; numbers as exact as float32."""
+    """Return data of a spec as a short text, with numbers at the precision of float32."""
     if isinstance(value, Mapping):
         if "import" in value:
             return str(value["import"]).rpartition(":")[2]
         if "partial" in value:
-            args, kwargs = value.get("args") or (), value.get("kwargs") or {}  # data of somebody else's may lack them
-            given = [*map(brief, args), *(f"{name}={brief(x)}" for name, x in kwargs.items())]
-            return f"{brief(value['partial'])}({', '.join(given)})"
+            args, kwargs = value.get("args") or (), value.get("kwargs") or {}  # untrusted data may lack them
+            arguments = [*map(brief, args), *(f"{name}={brief(x)}" for name, x in kwargs.items())]
+            return f"{brief(value['partial'])}({', '.join(arguments)})"
         if "unimportable" in value:
-            return re.sub(r" at 0x[0-9a-f]+", "", str(value["unimportable"]))  # an address, another one in each process
+            return re.sub(r" at 0x[0-9a-f]+", "", str(value["unimportable"]))  # the address differs in each process
         return "{" + ", ".join(f"{name}: {brief(x)}" for name, x in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(brief, value)) + "]"

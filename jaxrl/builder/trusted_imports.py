@@ -1,7 +1,7 @@
-"""What may be imported while data becomes objects: a run folder, a checkpoint or a sweep file of somebody else must not run code.
+"""Restrictions on imports named by data, so that a run folder, checkpoint or sweep file from someone else cannot run code.
 
-A part comes from the rooms of jaxrl that hold parts and nothing else, from a package that the user names (``trust``), or is one
-that code of this process has given to a builder before. Everything else is refused before it is imported.
+A part may come from the packages of jaxrl that contain only parts (``ROOMS``), from a package that the user names (``trust``),
+or may have been passed to a builder in this process before. Everything else is refused before it is imported.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 ROOMS = ("jaxrl.distributions", "jaxrl.intrinsic", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
-"""Nothing in them reads, writes, starts or imports anything, whatever it is called with. The rest of jaxrl is not to be named by
-data: ``jaxrl.envs:make_env`` and the like would import anything."""
+"""Packages whose functions never read or write files, start processes or import modules, whatever their arguments. Data must not
+name the rest of jaxrl: ``jaxrl.envs:make_env``, for example, can import anything."""
 
 RESULTS = {"intrinsic": "Intrinsic", "model": "Model", "optimizer": "GradientTransformation", "replay": "Replay"}
-"""Keyword of a builder -> how the type ends that a function of jaxrl's must promise there before it is called."""
+"""Keyword of a builder -> suffix of the annotated return type that a function of jaxrl must have to be called for it."""
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 _OURS: set[tuple[str, str]] = set()
-"""(role, ``module:name``) of what code of this process has used; roles are "builder", "env" and "part"."""
+"""(role, ``module:name``) of objects that code of this process has used; roles are "builder", "env" and "part"."""
 
 
 class Untrusted(ValueError):
-    """Data names something to import that nobody vouches for."""
+    """Data names something to import that is not trusted."""
 
 
 def remember(path: str, role: str = "part") -> None:
-    """Code of this process uses ``module:name``: data may name it too, so that a script can go on with its own runs."""
+    """Record that code of this process uses ``module:name``. Data may then name it, so that a script can resume its own runs."""
     _OURS.add((role, path))
 
 
 def check_trust(trust: str | Iterable[str]) -> tuple[str, ...]:
-    """``trust`` as names of packages.
+    """Return ``trust`` as a tuple of package or module names.
 
     Raises:
-      TypeError, ValueError: it is something else.
+      TypeError: an entry is not a string.
+      ValueError: an entry is not the name of a package or module.
     """
     names = (trust,) if isinstance(trust, str) else tuple(trust)
     for name in names:
@@ -50,13 +51,13 @@ def check_trust(trust: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def is_trusted(path: str, trust: Sequence[str], role: str = "part") -> bool:
-    """Whether ``module:name`` is the user's own, or of a trusted package; jaxrl cannot be trusted as a whole."""
+    """Whether this process uses ``module:name`` itself, or its package is trusted; jaxrl cannot be trusted as a whole."""
     module = path.partition(":")[0]
     return (role, path) in _OURS or (_in(module, trust) and not _in(module, ("jaxrl",)))
 
 
 def check_trusted(path: str, where: str, trust: Sequence[str], role: str = "part") -> None:
-    """Refuse ``module:name`` of a module that is not trusted; ``where`` says what of the data it is."""
+    """Raise Untrusted if ``module:name`` is not trusted; ``where`` names its place in the data, for the error."""
     if is_trusted(path, trust, role):
         return
     module = path.partition(":")[0]
@@ -70,23 +71,23 @@ def check_trusted(path: str, where: str, trust: Sequence[str], role: str = "part
 
 
 def import_object(path: str) -> Any:
-    """The object at ``module:qualified.name``."""
+    """Import the object at ``module:qualified.name``."""
     module, _, name = path.partition(":")
     return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
 def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | None = None, role: str = "part") -> Any:
-    """The function or class at ``module:qualified.name``, if that may be imported.
+    """Import the function or class at ``module:qualified.name``, if that is allowed.
 
     Args:
-      where: which part of an agent it is, for errors.
+      where: name of the agent's part, for errors.
       trust: packages that the user trusts.
-      result: how the type ends that a function of jaxrl's must promise to return.
-      role: "part", "builder" or "env"; rooms hold parts alone.
+      result: suffix of the annotated return type that a function of jaxrl must have.
+      role: "part", "builder" or "env"; ``ROOMS`` contain only parts.
 
     Raises:
-      Untrusted: it may not. Nothing was imported, or only the module that may be.
-      ValueError: there is no such thing.
+      Untrusted: the import is not allowed. Nothing was imported, except possibly a module that may be imported.
+      ValueError: the object does not exist.
     """
     if not isinstance(path, str) or not PATH.fullmatch(path):
         raise ValueError(f"{where} cannot be rebuilt: {path!r} is no 'module:function'")
@@ -99,20 +100,20 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
             return import_object(path)
         found = importlib.import_module(module)
         *classes, last = name.split(".")
-        for each in classes:
-            found = getattr(found, each)
-            if not isinstance(found, type):  # a module that it imports, or what hangs on a function
-                raise Untrusted(f"{where} is {path!r}, which leads out of {module!r}: {each} is no class")
+        for name_part in classes:
+            found = getattr(found, name_part)
+            if not isinstance(found, type):  # an imported module, or an attribute of a function
+                raise Untrusted(f"{where} is {path!r}, which leads out of {module!r}: {name_part} is no class")
         found = getattr(found, last)
     except (ImportError, AttributeError) as error:
-        lost = isinstance(error, ModuleNotFoundError)
-        fix = ": work in the folder that holds it, or put that folder on PYTHONPATH" if lost else ""
+        is_missing = isinstance(error, ModuleNotFoundError)
+        fix = ": work in the folder that holds it, or put that folder on PYTHONPATH" if is_missing else ""
         raise ValueError(f"{where} cannot be rebuilt: {path!r} cannot be imported here ({error}){fix}") from error
-    # A partial does not tell where it was made.
+    # A partial has no __module__.
     home = module if isinstance(found, functools.partial) else getattr(found, "__module__", None)
     if not isinstance(home, str) or not (_in(home, ROOMS) or (not from_room and is_trusted(f"{home}:{last}", trust))):
-        too = "" if _in(str(home), ("jaxrl",)) else ", which you would have to trust too"
-        raise Untrusted(f"{where} is {path!r}, which {module!r} does not define itself: it comes from {home!r}{too}")
+        advice = "" if _in(str(home), ("jaxrl",)) else ", which you would have to trust too"
+        raise Untrusted(f"{where} is {path!r}, which {module!r} does not define itself: it comes from {home!r}{advice}")
     if from_room and result and not _promises(found, result):
         raise ValueError(f"{where} is {path!r}, which gives no {result}: it does not come from a run of jaxrl's")
     return found
