@@ -152,7 +152,8 @@ def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | Ho
         kind = show(model).partition("(")[0]
         call = f"from_linen({kind}(…))" if library == "linen" else f"from_nnx(lambda rngs: {kind}(…, rngs=rngs))"
         raise TypeError(
-            f"{shown} is a flax module, and must be {MODEL}: {name}=jaxrl.models.{call}, or a function of the spaces that gives it"
+            f"{shown} is a flax module, and must be {MODEL}: {name}=jaxrl.models.{call}, "
+            "or a function of the spaces that gives it"
         )
     resolved: Any = model
     if not isinstance(model, Model):

@@ -1,14 +1,7 @@
-<<<<<<< HEAD
 """Shared machinery of all algorithms: the setup that their functions take, and the agent bound from them.
 
 Builders call ``prepare``, which returns a ``PreparedAgent`` with the ``AlgorithmSetup`` that every function of an algorithm takes
 first, as in ``update(setup, learner, rollout)``. ``PreparedAgent.bind`` makes the ``Agent``.
-=======
-"""Code shared by all algorithms: checking a builder's arguments, common update steps, and binding an agent.
-
-A builder passes its arguments to ``prepare``, which returns a ``PreparedAgent`` with a ``AlgorithmSetup``. The algorithm's functions take the
-``AlgorithmSetup`` as their first argument, as in ``update(setup, learner, rollout)``. ``PreparedAgent.bind`` makes the ``Agent``.
->>>>>>> 440ffe7cc9a56797f59df714be414c2287810b0f
 """
 
 from __future__ import annotations
@@ -261,25 +254,12 @@ class AlgorithmSetup(Generic[C]):
         tolerates_lag: bool = False,
         **functions: Callable[..., Any],
     ) -> Algorithm:
-<<<<<<< HEAD
         """Bind functions that take this setup first into an ``Algorithm``; keywords are its field names.
 
         By default ``init`` is ``init_learner``; ``policy``, and with replay ``observe`` and ``mark_discontinuity``, are
         those of this module. An algorithm with ``learn`` updates by ``observe``, then ``learn``. One with ``gradients``
         updates by ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. ``Algorithm`` documents
         ``transferable_fields`` and ``tolerates_lag``, which is always true with replay.
-=======
-        """Make the ``Algorithm`` from functions that take this rule as their first argument.
-
-        Defaults: ``init`` is ``init_learner``. ``policy`` is the function of this module, and with replay so are ``observe`` and
-        ``mark_discontinuity``. With ``learn``, ``update`` is ``observe`` followed by ``learn``. With ``gradients``, ``update`` is ``observe``,
-        if there is one, followed by ``apply``, and policies hold the hyperparameters.
-
-        Args:
-          learnt: see ``Algorithm``.
-          tolerates_lag: see ``Algorithm``; always True with replay.
-          functions: fields of ``Algorithm``, each a function with the rule as its first argument.
->>>>>>> 440ffe7cc9a56797f59df714be414c2287810b0f
         """
         shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
         if self.replay is not None:
