@@ -192,7 +192,7 @@ def test_an_environment_object_works_here_and_is_refused_by_name() -> None:
     agent = small_dqn(probes.truncation())
     jax.eval_shape(lambda key: agent.step(agent.init(key)), KEY())
     spec = json.loads(json.dumps(agent.spec))
-    with pytest.raises(ValueError, match=r"^env cannot be rebuilt.*'tests\.probes:truncation'.*'module:function'"):
+    with pytest.raises(ValueError, match=r"^env cannot be rebuilt.*'tests\.helpers\.probes:truncation'.*'module:function'"):
         build(spec)
     assert build(spec, env=ENV).spec == small_dqn(ENV).spec
 

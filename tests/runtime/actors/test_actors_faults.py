@@ -111,9 +111,9 @@ def test_a_worker_that_fails_is_replaced(how: str, message: str, disturbed: Dist
     after = kept(disturbed.collect(1)[0])
     first, *more = notes[said:]
     replaced = rf"at rollout \d+; replaced \(restart {sum(restarts) + 1} of 20\)"
-    assert re.fullmatch(rf"gymnasium:tests\.gymnasium_envs:Told\S*: worker 1 \(environment 2\) {message} {replaced}", first), (
-        first
-    )
+    assert re.fullmatch(
+        rf"gymnasium:tests\.helpers\.gymnasium_envs:Told\S*: worker 1 \(environment 2\) {message} {replaced}", first
+    ), first
     assert len(more) == (how == "raise") and all("Traceback" in text and "gymnasium_envs.py" in text for text in more)
     assert pool.restarts == [restarts[0], restarts[1] + 1]
     check_seam(disturbed.agent, before, after, pool.members[1])

@@ -92,7 +92,7 @@ def test_wrappers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     *_, table, how = output(capsys, "envs").split("\n\n")
     rows = dict(re.split("  +", row, maxsplit=1) for row in table.splitlines()[1:])
     assert set(rows) == {usage(name) for name in WRAPPERS} and all(text.endswith(".") for text in rows.values())
-    assert rows["time_limit(max_steps)"].startswith("Episodes are truncated after max_steps steps") and "|frame_stack(4)" in how
+    assert rows["time_limit(max_steps)"].startswith("Truncate episodes after max_steps steps") and "|frame_stack(4)" in how
 
 
 def test_one_environment_is_shown_by_its_whole_id(capsys: pytest.CaptureFixture[str]) -> None:

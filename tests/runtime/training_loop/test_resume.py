@@ -371,7 +371,7 @@ def test_a_replay_that_cannot_be_told_of_the_seam_is_refused_before_the_run(tmp_
     with pytest.raises(TypeError, match="because save_replay is False: give the Algorithm a function mark_discontinuity"):
         train(agent, tmp_path, rows("dqn"), save_replay=False)
     agent = agent._replace(env=hosted(probes.endless()))
-    with pytest.raises(TypeError, match=r"because hosted:tests\.probes:endless runs on the host"):
+    with pytest.raises(TypeError, match=r"because hosted:tests\.helpers\.probes:endless runs on the host"):
         train(agent, tmp_path, rows("dqn"))
     assert not list(tmp_path.iterdir())
 
