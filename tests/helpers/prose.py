@@ -1,7 +1,6 @@
 """Lint of prose: counts turns of phrase that read as translated, and fails above a small number of each.
 
-``python -m tests.helpers.prose [--list] [PATH ...]``; ``make lint`` runs it over everything a user reads. CONTRIBUTING.md says how to write
-instead.
+``python -m tests.helpers.prose [--list] [PATH ...]``; ``make lint`` runs it over what users read. CONTRIBUTING.md has the style.
 """
 
 from __future__ import annotations
