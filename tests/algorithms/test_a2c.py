@@ -17,9 +17,9 @@ from jaxrl.models import q_network
 from jaxrl.optimize import clipped_rmsprop
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Rollout
-from tests.algorithms.test_ppo_loss import linear_model
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, outputs_of, small
+from tests.helpers.loss_cases import linear_model
 from tests.helpers.oracles.policy_gradient import B, T, losses, rollout_case, slope, standardized, values
 from tests.helpers.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_of
 

@@ -27,9 +27,9 @@ from jaxrl.parallel import data_parallel
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.types import Agent, Env, Model, TimeStep
-from tests.algorithms.test_ppo import jit, one_rollout, sample, small_model, weighted_params, whole_batch
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_bit_equal, assert_close, small, small_ppo
+from tests.helpers.ppo_cases import jit, one_rollout, sample, small_model, weighted_params, whole_batch
 
 KEY = partial(jax.random.key, 0)
 EPOCHS = {"num_epochs": 3, "num_minibatches": 2}

@@ -22,14 +22,11 @@ from jaxrl.runtime.logs.run_folder import first_difference, what_counts
 from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, SMALL_Q_NETWORK, every_builder, small_dqn, small_ppo
+from tests.helpers.networks import shapes_of_a_step
 
 ENV = probes.constant_reward()
 ACTOR_CRITIC = SMALL_ACTOR_CRITIC(ENV.observation_space, ENV.action_space)
 Builder = Callable[..., Agent]
-
-
-def shapes_of_a_step(agent: Agent) -> Any:
-    return jax.eval_shape(lambda key: agent.step(agent.init(key)), jax.eval_shape(lambda: jax.random.key(0)))
 
 
 def one_line(caught: Any) -> str:

@@ -14,9 +14,9 @@ from examples.custom_algorithm import make_reinforce
 from jaxrl.builder.setup import Learner
 from jaxrl.metrics import to_floats
 from jaxrl.types import Policy
-from tests.builder.test_spec import halved, plain_sgd
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC
+from tests.helpers.optimizers import halved, plain_sgd
 
 KEY = partial(jax.random.key, 0)
 

@@ -563,7 +563,7 @@ def test_usage_is_what_an_id_takes() -> None:
 
 def test_wrapped_environments_start_no_backend() -> None:
     """Building is for any machine: nothing may be computed before a run begins."""
-    from tests.core.test_imports import in_fresh_python
+    from tests.helpers.fresh_python import in_fresh_python
 
     ids = [f"gymnax:CartPole-v1|{each}" for each in ("flatten_observation|sticky_actions", "time_limit(9)|time_aware")]
     code = f"import jaxrl.envs as e\nfor each in {ids}: e.validate_env(e.make_env(each + '|frame_stack(2)|action_repeat(2)'))\n"

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.models.convolution import PART, Conv, convolution
 from jaxrl.models.initialisers import compute_type
-from tests.models.test_models import jit
+from tests.helpers.networks import jit
 
 SIZES = [
     ((2, 12, 16, 3), 8, 4, "VALID"),

@@ -16,11 +16,9 @@ from jaxrl.models import actor_critic, q_network
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.inputs import example_input
 from jaxrl.types import Model, StepInput
-from tests.builder.test_parts import shapes_of_a_step
 from tests.helpers import probes
 from tests.helpers.agents import small_dqn, small_ppo
-from tests.models.test_models import BOX, DISCRETE, OBSERVATION, B, T, jit, sequence
-from tests.models.test_models_images import BOARD, values_for
+from tests.helpers.networks import BOARD, BOX, DISCRETE, OBSERVATION, B, T, jit, sequence, shapes_of_a_step, values_for
 
 SIZE = 5
 

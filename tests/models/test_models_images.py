@@ -18,12 +18,11 @@ from jaxrl.models.images import IMAGE_NETWORKS
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.inputs import example_input
 from tests.helpers.agents import small_ppo
-from tests.models.test_models import check_orthogonal, jit
+from tests.helpers.networks import BOARD, check_orthogonal, jit, values_for
 
 FRAMES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 """envpool's Atari: four frames, channels first."""
 PICTURE = spaces.Box(0, 255, (64, 64, 3), np.uint8)
-BOARD = spaces.Box(0, 1, (10, 10, 4), np.float32)
 DISCRETE = spaces.Discrete(6)
 
 
@@ -34,12 +33,6 @@ def shapes(make: Any, space: spaces.Space, actions: spaces.Space = DISCRETE, **s
 
 def count(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def values_for(tree: Any, seed: int = 0) -> Any:
-    """Small random numbers for (shapes of) parameters: quicker to have than orthogonal ones."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape, scale=0.2), x.dtype), tree)
 
 
 # ---------------------------------------------------------------------------------------------------------- which network

@@ -15,10 +15,9 @@ from flax import nnx
 from jaxrl.distributions import Categorical
 from jaxrl.models import ActorCriticOutput, from_linen, from_nnx, orthogonal
 from jaxrl.types import Model, StepInput
-from tests.builder.test_parts import shapes_of_a_step
 from tests.helpers import probes
 from tests.helpers.agents import small_dqn, small_ppo
-from tests.models.test_models import B, T, check_orthogonal, jit
+from tests.helpers.networks import B, T, check_orthogonal, jit, shapes_of_a_step
 
 SIZE = 4
 

@@ -22,7 +22,7 @@ from jaxrl.replay import Draw, Replay, over_devices
 from jaxrl.replay.prioritised import FANOUT, LARGEST, SMALLEST, PrioritisedState, prioritised_replay
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, small, small_dqn
-from tests.replay.test_replay_uniform import ALL, ENVS, EXAMPLE, KEY, numbered_rows
+from tests.helpers.numbered_rows import ALL, ENVS, EXAMPLE, KEY, numbered_rows
 
 ALPHA, BETA = 0.6, 0.4
 RING = {"records": 1, "valid": 1}

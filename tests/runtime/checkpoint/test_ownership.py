@@ -19,7 +19,7 @@ from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.runtime.logs.run_folder import RunFolder
 from tests.helpers.agents import cartpole
-from tests.runtime.training_loop.test_resume import train
+from tests.helpers.short_runs import train
 
 STATE = {"x": jnp.arange(3)}
 RUN = "a-run"

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,22 +20,14 @@ from jaxrl.runtime.cli.commands.train import ALGORITHMS, RunOptions, field_docs,
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.helpers.agents import gymnax_id
+from tests.helpers.command_line import ENV, SMALL, start
 from tests.helpers.paths import ROOT
-
-ENV = "tests.helpers.probes:action_choice"
-SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1")
 
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "")
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the folder that it runs in
-
-
-def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
-    given = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
-    return subprocess.Popen([sys.executable, *args], **given)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- help

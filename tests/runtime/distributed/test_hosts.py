@@ -28,8 +28,8 @@ from jaxrl.runtime.distributed.rendezvous import PortTaken, addresses, roll_call
 from jaxrl.runtime.logs import provenance
 from jaxrl.runtime.training_loop.session import Session
 from jaxrl.runtime.training_loop.signals import Interrupt
+from tests.helpers.ports import free_port
 from tests.helpers.processes.children import soon
-from tests.runtime.distributed.test_several_processes import free_port
 
 SLURM = {"SLURM_JOB_ID": "70001", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "gpu[07-12,15],login"}
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}

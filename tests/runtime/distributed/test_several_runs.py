@@ -19,9 +19,9 @@ import pytest
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.logs.run_folder import CHECKPOINTS
 from tests.helpers.paths import ROOT
+from tests.helpers.ports import free_port
 from tests.helpers.processes.children import soon
 from tests.helpers.processes.several_runs import call, plain_leaves
-from tests.runtime.distributed.test_several_processes import free_port
 
 PPO: dict[str, Any] = {
     "rule": "ppo",

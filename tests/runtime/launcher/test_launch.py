@@ -24,8 +24,8 @@ from jaxrl.runtime.launcher.output import LONGEST, RankOutput
 from jaxrl.runtime.launcher.process import Fault, Kind
 from jaxrl.runtime.launcher.supervisor import LaunchPlan, supervise
 from jaxrl.runtime.system.environment_variables import cpu_devices
+from tests.helpers.command_line import start
 from tests.helpers.processes.children import runs, soon
-from tests.runtime.cli.test_cli import start
 
 RAISING = '    raise ZeroDivisionError("in the world")'
 SCRIPT = '''

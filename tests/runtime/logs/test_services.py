@@ -16,7 +16,7 @@ import pytest
 from jaxrl.runtime.logs.trackers import TensorBoard, WeightsAndBiases, member_names
 from jaxrl.runtime.run import run
 from tests.helpers.agents import cartpole
-from tests.runtime.logs.test_sinks import SEEDS, record
+from tests.helpers.records import SEEDS, record
 
 
 def read_events(path: Path) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from jaxrl.runtime.checkpoint.transfer import read_source
 from jaxrl.runtime.logs.run_folder import RunFolder, read_config
 from tests.helpers.agents import assert_bit_equal, cartpole
 from tests.helpers.processes.chaos import progress
-from tests.runtime.training_loop.test_resume import at, train
+from tests.helpers.short_runs import at, train
 
 SHORT, LONG = 32 * 8, 32 * 12
 

@@ -24,16 +24,16 @@ from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.store import PendingSave
 from jaxrl.runtime.logs.run_folder import RunFolder
-from jaxrl.runtime.run import RunDiverged, RunInterrupted, resume, run
+from jaxrl.runtime.run import RunDiverged, RunInterrupted, resume
 from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.training_loop.session import Chunk
-from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, cartpole, each_family, small_dqn, small_ppo
 from tests.helpers.hosted import hosted
 from tests.helpers.processes.chaos import TIMES, progress
+from tests.helpers.short_runs import at, train
 from tests.helpers.written_runs import make_older
 
 
@@ -46,24 +46,8 @@ class Killed(Exception):
     """Stands for a kill: nothing catches it, nothing is finished."""
 
 
-def at(iteration: int, do: Callable[[], Any]) -> Callable[[Chunk], None]:
-    """``on_chunk`` that does something once the run has come to an iteration."""
-
-    def on_chunk(chunk: Chunk) -> None:
-        if chunk.iteration == iteration:
-            do()
-
-    return on_chunk
-
-
 def kill() -> None:
     raise Killed
-
-
-def train(agent: Agent, out: Path | None, total_steps: int = 32 * 12, **settings: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """Chunks of two iterations, evaluated every four; a checkpoint after each chunk that the background has time for."""
-    given = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
-    return run(agent, total_steps, out=out, **{**given, "checkpoint_every": 1e-6, **settings})
 
 
 def assert_same_history(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
