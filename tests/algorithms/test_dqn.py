@@ -36,6 +36,8 @@ from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_Q_NETWORK, Tiny, assert_bit_equal, assert_close, outputs_of, small_dqn, to_numpy
 from tests.helpers.probe_set import probe_set
 
+pytestmark = pytest.mark.expensive(80)
+
 TINY = Tiny(
     settings={
         "num_envs": 4,

@@ -42,6 +42,8 @@ from tests.helpers.agents import (
 from tests.helpers.ppo_cases import KEY, clock, jit, one_rollout, sample, small_model, whole_batch
 from tests.helpers.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_of
 
+pytestmark = pytest.mark.expensive(80)
+
 TINY = Tiny(
     settings={
         "num_envs": 4,

@@ -47,6 +47,8 @@ from jaxrl.settings.aliases import translate_alias
 from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(310)
+
 DOCS = ROOT / "docs"
 SMALLER = {
     **dict.fromkeys(("500_000", "100_000", "50_000", "20_000"), "2_048"),

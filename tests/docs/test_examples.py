@@ -12,6 +12,8 @@ import pytest
 from jaxrl.runtime.system import devices
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(190)
+
 EXAMPLES = ROOT / "examples"
 
 SHORT: dict[str, tuple[dict[str, Any], str]] = {

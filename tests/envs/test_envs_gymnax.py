@@ -17,6 +17,8 @@ from jaxrl.envs.checks.validate import outside
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Env, TimeStep
 
+pytestmark = pytest.mark.expensive(45)
+
 NUM_STEPS = 4
 
 

@@ -32,6 +32,8 @@ from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import soon
 from tests.helpers.written_runs import make_older
 
+pytestmark = pytest.mark.expensive(50)
+
 
 class Learner(NamedTuple):
     params: Any

@@ -23,6 +23,8 @@ from tests.helpers.agents import gymnax_id
 from tests.helpers.command_line import ENV, SMALL, start
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(55)
+
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

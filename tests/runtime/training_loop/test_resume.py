@@ -36,6 +36,8 @@ from tests.helpers.processes.chaos import TIMES, progress
 from tests.helpers.short_runs import at, train
 from tests.helpers.written_runs import make_older
 
+pytestmark = pytest.mark.expensive(225)
+
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
