@@ -51,8 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put cheap tests first: a broken helper is reported before the long tests that use it. Expensive files come last, the longest
-    first, so that all workers end together.
+    """Put cheap tests first: a broken helper is reported before the long tests that use it. Expensive files come last, the
+    longest first, so that all workers end together.
 
     Workers take groups: all tests of one algorithm, which share its compiled programs, or the rest of a file.
     """
