@@ -40,7 +40,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 MOST_MAPPINGS = 20_000
 
-IN_EACH_QUARTER = ("test_collectives", "test_private_jax", "test_scan", "test_several_devices")
+IN_EACH_QUARTER = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
 """Files of what has differed between versions of JAX."""
 
 

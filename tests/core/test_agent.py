@@ -167,7 +167,7 @@ def test_host_environments_say_the_same() -> None:
 
 
 def test_environments_of_other_libraries_are_recognised() -> None:
-    """What works, and the rest of what is told: tests/envs/test_envs_given.py."""
+    """What works, and the rest of what is told: tests/envs/backends/test_gymnasium_classes.py."""
     for wrong, words in (
         (gymnasium.make("CartPole-v1"), "a single CartPoleEnv: give an id, class or function to make num_envs of them, .*"),
         (gymnax.make("CartPole-v1"), "gymnax's CartPole: give its id"),

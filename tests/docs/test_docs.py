@@ -132,7 +132,7 @@ def test_different_runs_have_different_folders() -> None:
 
 
 def test_snippets_are_whole_files_that_tests_run() -> None:
-    tested = "".join((ROOT / "tests" / name).read_text() for name in ("docs/test_examples.py", "envs/test_check_env.py"))
+    tested = "".join((ROOT / "tests" / name).read_text() for name in ("docs/test_examples.py", "envs/checks/test_check_env.py"))
     snippets = [(page, path) for page, text in PAGES.items() for path in SNIPPET.findall(text)]
     assert len(snippets) >= 10
     for page, path in snippets:

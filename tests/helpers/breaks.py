@@ -31,15 +31,15 @@ BREAKS = (
         "returns.py", "delta_t, discount_t * lambda_t, jnp.zeros_like", "delta_t, discount_t, jnp.zeros_like", "core/test_returns"
     ),
     Break("returns.py", "jnp.minimum(ratio_t, rho_bar), lambda_t", "jnp.minimum(ratio_t, c_bar), lambda_t", "core/test_returns"),
-    Break("rollout/autoreset.py", "truncated & ~terminated, valid", "truncated, valid", "rollout/test_rows"),
-    Break("rollout/autoreset.py", "length >= max_episode_steps", "length > max_episode_steps", "rollout/test_rows"),
+    Break("rollout/autoreset.py", "truncated & ~terminated, valid", "truncated, valid", "rollout/test_autoreset"),
+    Break("rollout/autoreset.py", "length >= max_episode_steps", "length > max_episode_steps", "rollout/test_autoreset"),
     Break(
         "rollout/running_statistics.py",
         "delta**2 * moments.count * count / merged",
         "delta**2 * count / merged",
-        "rollout/test_normalize",
+        "rollout/test_running_statistics",
     ),
-    Break("rollout/running_statistics.py", "jnp.where(rollout.valid, gamma, 1.0)", "gamma", "rollout/test_normalize"),
+    Break("rollout/running_statistics.py", "jnp.where(rollout.valid, gamma, 1.0)", "gamma", "rollout/test_running_statistics"),
     Break("metrics.py", "Mean(x.sum + y.sum, x.count + y.count)", "Mean(x.sum + y.sum, x.count)", "core/test_metrics"),
     Break("optimize/minibatches.py", "(first + block) * num_epochs", "(0 * first + block) * num_epochs", "core/test_parallel"),
     Break(
@@ -61,22 +61,23 @@ BREAKS = (
         "replay/uniform.py",
         "(state.position - 1 - ring.after - age)",
         "(state.position - ring.after - age)",
-        "replay/test_replay_uniform",
+        "replay/test_uniform",
     ),
     Break(
         "replay/uniform.py",
         "jnp.minimum(state.size + length, ring.capacity)",
         "jnp.minimum(state.size + length, ring.length)",
-        "replay/test_replay_uniform",
+        "replay/test_uniform",
     ),
-    Break("replay/prioritised.py", "jnp.maximum(state.highest,", "jnp.minimum(state.highest,", "replay/test_replay_prioritised"),
+    Break("replay/prioritised.py", "jnp.maximum(state.highest,", "jnp.minimum(state.highest,", "replay/test_prioritised"),
+    Break("replay/sequence.py", "eta * size.max(0) + (1.0 - eta)", "(1.0 - eta) * size.max(0) + eta", "replay/test_sequence"),
+    Break("replay/hindsight.py", "ended=jnp.ones_like(state.ended)", "ended=state.ended", "replay/test_hindsight"),
+    Break("exploration/epsilon_greedy.py", "1.0 + exponent * env_id", "exponent * env_id", "exploration/test_exploration"),
     Break(
-        "replay/sequence.py", "eta * size.max(0) + (1.0 - eta)", "(1.0 - eta) * size.max(0) + eta", "replay/test_replay_sequence"
-    ),
-    Break("replay/hindsight.py", "ended=jnp.ones_like(state.ended)", "ended=state.ended", "replay/test_replay_hindsight"),
-    Break("exploration/epsilon_greedy.py", "1.0 + exponent * env_id", "exponent * env_id", "core/test_actions"),
-    Break(
-        "exploration/action_noise.py", "inputs.is_first | (carry.age >= num_rows)", "carry.age >= num_rows", "core/test_actions"
+        "exploration/action_noise.py",
+        "inputs.is_first | (carry.age >= num_rows)",
+        "carry.age >= num_rows",
+        "exploration/test_exploration",
     ),
     Break("training.py", "goes_on = alive & is_finite", "goes_on = is_finite", "core/test_training"),
     Break("runtime/checkpoint/manifest.py", "if digest_found != digest:", "if False:", "runtime/checkpoint/test_checkpoint"),
@@ -91,7 +92,12 @@ BREAKS = (
         "runtime/training_loop/session.py", "np.where(self.diverged, np.nan, values)", "values", "runtime/training_loop/test_run"
     ),
     Break("settings/validation.py", "x > self.low if self.open_low else x >= self.low", "x >= self.low", "builder/test_config"),
-    Break("envs/wrappers/actions.py", "min(max_steps, env.max_episode_steps or max_steps)", "max_steps", "envs/test_wrappers"),
+    Break(
+        "envs/wrappers/actions.py",
+        "min(max_steps, env.max_episode_steps or max_steps)",
+        "max_steps",
+        "envs/wrappers/test_wrappers",
+    ),
 )
 
 

@@ -53,7 +53,7 @@ def late_reward() -> Env:
 def test_environments_in_jax(what: str, num_devices: int) -> None:
     """In the second iteration of a chunk of three, which is made again from the frozen state."""
     agent = small_ppo(
-        f"tests.runtime.trainers.test_suspects:late_{what}"
+        f"tests.runtime.trainers.test_non_finite:late_{what}"
     )  # an id, since devices that share build the agent again
     driver = FusedDriver(agent, [3, 4], jax.devices()[:num_devices], num_devices)
     states, _, alive = driver.iterate(driver.init(), 3)

@@ -415,9 +415,9 @@ def test_episodes_are_cut(end: int, limit: int) -> None:
 # ------------------------------------------------------------------------------------------------------------------- contracts
 
 IDS = [
-    "tests.envs.test_wrappers:clock|frame_stack(3)|flatten_observation|time_limit(9)|time_aware",
-    "tests.envs.test_wrappers:clock|select_observation(1)|scale_action|sticky_actions",
-    "tests.envs.test_wrappers:clock?end=5|time_limit(4)|clip_action|action_repeat(3)|frame_stack(2)",
+    "tests.envs.wrappers.test_wrappers:clock|frame_stack(3)|flatten_observation|time_limit(9)|time_aware",
+    "tests.envs.wrappers.test_wrappers:clock|select_observation(1)|scale_action|sticky_actions",
+    "tests.envs.wrappers.test_wrappers:clock?end=5|time_limit(4)|clip_action|action_repeat(3)|frame_stack(2)",
     "CartPole-v1?gravity=5.0|select_observation(0,2)|action_repeat(2)|sticky_actions(0.5)",
     "Catch-bsuite|sticky_actions|frame_stack(2)|action_repeat(2)|time_limit(3)",
 ]
