@@ -1,7 +1,7 @@
 """Deliberate breaks of the package, each of which a named test file of ``make test`` must notice.
 
-``python -m tests.helpers.breaks [NUMBER ...]`` applies them one by one to a copy of the working tree, runs the file, and lists those
-that survive. It takes about 20 minutes. Run it before and after tests are cut.
+``python -m tests.helpers.breaks [NUMBER ...]`` applies them one by one to a copy of the working tree, runs the file, and lists
+those that survive. It takes about 20 minutes. Run it before and after tests are cut.
 """
 
 from __future__ import annotations
