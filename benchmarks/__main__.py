@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import comparison, pictures
+from benchmarks import comparison, pictures, speed_picture
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
@@ -267,6 +267,8 @@ def write_table(out: Path) -> None:
     compared = comparison.read_compared(out / "scores")
     if not comparison.is_of(comparison.FIGURE, compared):  # another matplotlib would draw it a little differently
         comparison.draw(compared, comparison.FIGURE)
+    if not speed_picture.is_of(speed_picture.FIGURE, bars := speed_picture.bars(read_speed(out))):
+        speed_picture.draw(bars, speed_picture.FIGURE)
 
 
 if __name__ == "__main__":
