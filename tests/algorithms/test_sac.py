@@ -361,10 +361,10 @@ def test_one_message_for_each_mistake() -> None:
         ),
         ({"actor_value": "max"}, "actor_value='max' must be one of 'min', 'mean'"),
         ({"discrete_entropy": 0.5}, r"discrete_entropy=0.5 has no effect on Box"),
-        ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a temperature that is fixed"),
+        ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a fixed temperature"),
         (
             {"schedules": {"temperature": lambda i: 1.0}},
-            r"schedules\['temperature'\] has no effect on .* learnt",
+            r"schedules\['temperature'\] has no effect: with learn_temperature=True",
         ),
     ],
 )

@@ -167,5 +167,5 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
 
 
 def test_discrete_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"optimistic=True has no effect on Discrete\(2\): it is for a Box"):
+    with pytest.raises(ValueError, match=r"optimistic=True has no effect on Discrete\(2\): it is for Box actions"):
         make_sac(probes.truncation(), optimistic=True)
