@@ -90,8 +90,8 @@ def make_impala(
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
-    """IMPALA's learner (Espeholt et al. 2018): an actor-critic with V-trace and one gradient per rollout, which an older policy may
-    have collected, for Discrete, MultiDiscrete and Box actions.
+    """IMPALA's learner (Espeholt et al. 2018): an actor-critic with V-trace and one gradient per rollout, for Discrete,
+    MultiDiscrete and Box actions. An older policy may have collected the rollout.
 
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
