@@ -44,7 +44,7 @@ class DDPGHyperparams(NamedTuple):
     ou_theta: PositiveUnit = 0.15
     """Fraction by which an Ornstein–Uhlenbeck process decays at each row; 1: independent noise."""
     max_grad_norm: Positive = 1_000.0
-    """Clip the policy's gradient, and the gradient of all critics together, to this global norm."""
+    """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: Positive = 1e-8
     """Adam's ε."""
     total_steps: TotalSteps = 0.0

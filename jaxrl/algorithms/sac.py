@@ -81,7 +81,7 @@ class SACHyperparams(NamedTuple):
     optimism_kl: NonNegative = 23.53
     """With ``optimistic``, the KL divergence of the acting policy from the learnt one, in nats."""
     max_grad_norm: Positive = 1_000.0
-    """Clip the policy's gradient, and the gradient of all critics together, to this global norm."""
+    """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: Positive = 1e-8
     """Adam's ε."""
     total_steps: TotalSteps = 0.0

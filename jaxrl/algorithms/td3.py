@@ -51,7 +51,7 @@ class TD3Hyperparams(NamedTuple):
     target_noise_clip: NonNegative = 0.5
     """Clip the target policy's noise to ± this value."""
     max_grad_norm: Positive = 1_000.0
-    """Clip the policy's gradient, and the gradient of all critics together, to this global norm."""
+    """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: Positive = 1e-8
     """Adam's ε."""
     total_steps: TotalSteps = 0.0

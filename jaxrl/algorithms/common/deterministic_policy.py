@@ -1,5 +1,5 @@
-"""Shared parts of algorithms with a deterministic policy (DDPG, TD3): learner state, acting with noise, and the update, which takes
-the target as a function.
+"""Shared parts of algorithms with a deterministic policy (DDPG, TD3): learner state, acting with noise, and the update, which
+takes the target as a function.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DeterministicConfig(OffPolicyConfig):
         super().check(recurrent=recurrent)
         if self.noise == "ou" and self.hold_noise != 1:
             raise ValueError(
-                f"hold_noise={self.hold_noise} needs noise='gaussian': an Ornstein–Uhlenbeck process is already correlated over rows"
+                f"hold_noise={self.hold_noise} needs noise='gaussian': an Ornstein–Uhlenbeck process already lasts over rows"
             )
 
 
@@ -135,8 +135,8 @@ TargetFn = Callable[[ActorCriticSetup[Any], Any, ActorCriticPair, CriticBatch], 
 
 
 def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: DeterministicState) -> tuple[DeterministicState, Metrics]:
-    """Run an iteration's updates, in groups of ``policy_delay`` updates of the critics followed by one update of the policy and all
-    target networks (Fujimoto et al. 2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
+    """Run an iteration's updates, in groups of ``policy_delay`` updates of the critics followed by one update of the policy and
+    all target networks (Fujimoto et al. 2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
     hp = setup.current(learner)
     nets = networks(setup, learner.params, hp)
 
