@@ -222,7 +222,7 @@ def check_outputs(given: Any, own: bool, output: PyTree, action_space: Any, conf
       ValueError: settings of jaxrl's network beside another.
     """
     if not own:
-        refuse_unused(config, type(config)(), ["dueling", "noisy_sigma"], "beside a model of your own, which has its own layers")
+        refuse_unused(config, type(config)(), ["dueling", "noisy_sigma"], "with a custom model, which defines its layers itself")
     if config.head == "scalar":
         return check_q_values(given, output, action_space)
     n, (count,) = int(action_space.n), config.value_head.arguments.values()

@@ -318,7 +318,7 @@ def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
         ({"munchausen_temperature": 0.1}, "munchausen_temperature=0.1 has no effect without munchausen"),
         ({"munchausen": 0.9, "double": False}, "double=False has no effect with munchausen"),
         ({"num_envs": 1, "epsilon_exponent": 7, "batch_size": 16}, "epsilon_exponent=7 has no effect with num_envs=1"),
-        ({"dueling": True, "model": lambda o, a: q_network(o, a)}, "dueling=True has no effect beside a model of your own"),
+        ({"dueling": True, "model": lambda o, a: q_network(o, a)}, "dueling=True has no effect with a custom model"),
     ],
 )
 def test_settings_that_exclude_each_other(settings: dict[str, Any], message: str) -> None:

@@ -119,5 +119,5 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
 
 
 def test_critics_that_give_something_else_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"critic=.* must give 7 numbers f32\[batch, 7\] of observation and action"):
+    with pytest.raises(TypeError, match=r"critic=.* must give 7 numbers f32\[batch, 7\] for each observation and action"):
         small("sac", probes.target_action(), **{**SETTINGS, "num_quantiles": 7})

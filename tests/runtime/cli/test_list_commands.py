@@ -145,7 +145,7 @@ def test_a_broken_backend_does_not_hide_the_other(capsys: pytest.CaptureFixture[
         (["algos", "pppo"], "unknown algorithm 'pppo'. Did you mean 'ppo'?"),
         (["presets", "ppo-cartpol"], "unknown preset 'ppo-cartpol'. Did you mean 'ppo-cartpole'?"),
         (["train", "ppo", "--preset", "ppo-cartpol"], "Did you mean 'ppo-cartpole'?"),
-        (["train", "dqn", "--preset", "ppo-cartpole"], "is one of ppo: jaxrl train ppo --preset ppo-cartpole"),
+        (["train", "dqn", "--preset", "ppo-cartpole"], "is for ppo: use jaxrl train ppo --preset ppo-cartpole"),
     ],
 )
 def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
