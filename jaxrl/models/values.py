@@ -147,7 +147,7 @@ def value_network(
     if arguments.get("core") is not None:
         raise ValueError(f"core={arguments['core']!r}: a value_network has none; q_network has, for plain Q-values")
     if not isinstance(action_space, spaces.Discrete):
-        raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete one")
+        raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete space")
     network = make_network(observation_space, "relu", **arguments)
     return from_linen(
         ValueNetwork(network, action_space, dueling, float(noise), given.get("num_outputs"), given.get("num_fractions")),

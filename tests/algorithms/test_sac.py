@@ -394,7 +394,7 @@ def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
         ("model", actor_critic, "must give a TanhNormal policy of size 1"),
         ("model", 5, "model=5 must be"),
         ("critic", 5, "critic=5 must be"),
-        ("critic", q_network, "a Q-network needs a Discrete one"),
+        ("critic", q_network, "a Q-network needs a Discrete space"),
         (
             "critic",
             partial(action_value, num_outputs=2),

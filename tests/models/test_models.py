@@ -431,7 +431,7 @@ def test_a_squashed_head_is_the_gaussian_one_within_the_bounds() -> None:
 )
 def test_what_cannot_be_squashed(space: spaces.Space) -> None:
     with pytest.raises(
-        ValueError, match=r"squash=True needs a Box with bounds on all sides, and action_space is .*: leave it out"
+        ValueError, match=r"squash=True needs a Box with bounds on all sides, but action_space is .*: leave it out"
     ):
         actor_critic(OBSERVATION, space, squash=True)
     with pytest.raises(TypeError, match=r"squash=.yes. must be True or False"):

@@ -105,5 +105,5 @@ def test_arguments_that_are_refused(arguments: dict[str, Any], message: str) -> 
 
 
 def test_other_actions_are_refused() -> None:
-    with pytest.raises(TypeError, match="a Q-network needs a Discrete one"):
+    with pytest.raises(TypeError, match="a Q-network needs a Discrete space"):
         value_network(SPACES[0], SPACES[0], dueling=True)
