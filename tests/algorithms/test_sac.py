@@ -384,7 +384,7 @@ def test_a_temperature_that_is_not_positive_is_refused_as_data() -> None:
 def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"box_entropy=2 has no effect on Discrete\(2\)"):
         discrete_sac(probes.truncation(), box_entropy=2)
-    with pytest.raises(ValueError, match="hold_noise=3 is for the noise of a Box action space"):
+    with pytest.raises(ValueError, match="hold_noise=3 needs a Box action space"):
         discrete_sac(probes.truncation(), hold_noise=3)
 
 
