@@ -137,7 +137,7 @@ def test_a_gru_remembers_a_cue() -> None:
         ({"rollout_length": 0}, "rollout_length=0 must be an integer >= 1"),
         ({"gae_lambda": 1.5}, r"gae_lambda=1.5 is not allowed: it must be a number in \[0, 1\]"),
         ({"vf_coef": -1}, "vf_coef=-1 is not allowed"),
-        ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] names no hyperparameter"),
+        ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] does not name a hyperparameter"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:

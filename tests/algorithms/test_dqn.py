@@ -475,7 +475,7 @@ def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
         ({"total_steps": -5}, "total_steps=-5 is not allowed: it must be an integer >= 0"),
         (
             {"schedules": {"epsilon": optax.linear_schedule(1, 0, 3)}},
-            r"schedules\['epsilon'\] names no .* Did you mean 'epsilon_",
+            r"schedules\['epsilon'\] does not name .* Did you mean 'epsilon_",
         ),
     ],
 )

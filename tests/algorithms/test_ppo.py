@@ -346,7 +346,7 @@ def test_the_loss_of_sequences_is_that_of_their_rows() -> None:
         ({"num_envs": 0}, "num_envs=0 must be an integer >= 1"),
         ({"rollout_length": 0}, "rollout_length=0 must be an integer >= 1"),
         ({"total_steps": -1}, "total_steps=-1 is not allowed: it must be an integer >= 0"),
-        ({"schedules": {"lr": optax.linear_schedule(1, 0, 3)}}, r"schedules\['lr'\] names no hyperparameter"),
+        ({"schedules": {"lr": optax.linear_schedule(1, 0, 3)}}, r"schedules\['lr'\] does not name a hyperparameter"),
         ({"schedules": {"learning_rates": optax.linear_schedule(1, 0, 3)}}, "Did you mean 'learning_rate'"),
     ],
 )

@@ -292,7 +292,7 @@ def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> 
             "accumulation_steps=4 must divide num_envs / num_minibatches = 2 .a recurr",
         ),
         ({"hold_noise": 0}, "hold_noise=0 must be an integer >= 1"),
-        ({"hold_noise": 2}, r"hold_noise=2 is for the noise of a Box action space, and not of Discrete\(2\): leave it out"),
+        ({"hold_noise": 2}, r"hold_noise=2 needs a Box action space, but the action space is Discrete\(2\): leave it out"),
     ],
 )
 def test_settings_that_do_not_fit_or_have_no_effect(settings: dict[str, Any], message: str) -> None:

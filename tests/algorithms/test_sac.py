@@ -384,7 +384,7 @@ def test_a_temperature_that_is_not_positive_is_refused_as_data() -> None:
 def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"box_entropy=2 has no effect on Discrete\(2\)"):
         discrete_sac(probes.truncation(), box_entropy=2)
-    with pytest.raises(ValueError, match="hold_noise=3 is for the noise of a Box action space"):
+    with pytest.raises(ValueError, match="hold_noise=3 needs a Box action space"):
         discrete_sac(probes.truncation(), hold_noise=3)
 
 
@@ -394,7 +394,7 @@ def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
         ("model", actor_critic, "must give a TanhNormal policy of size 1"),
         ("model", 5, "model=5 must be"),
         ("critic", 5, "critic=5 must be"),
-        ("critic", q_network, "a Q-network needs a Discrete one"),
+        ("critic", q_network, "a Q-network needs a Discrete space"),
         (
             "critic",
             partial(action_value, num_outputs=2),

@@ -123,15 +123,15 @@ def test_a_setting_without_effect_is_left_open(build: Builder) -> None:
     [
         (lambda i: 1.0, "must map names of hyperparameters to functions: {'learning_rate': …}"),
         ([("learning_rate", lambda i: 1.0)], "must map names of hyperparameters to functions"),
-        ({"learning_rate": 0.5}, "schedules['learning_rate']=0.5 must be a function of the iteration that gives a factor"),
+        ({"learning_rate": 0.5}, "schedules['learning_rate']=0.5 must be a function of the iteration that returns a factor"),
         ({"learning_rate": lambda i: i.value}, "schedules['learning_rate'] fails with AttributeError"),
         ({"learning_rate": lambda i: 1.0 if i < 5 else 0.5}, "schedules['learning_rate'] fails with TracerBoolConversionError"),
         ({"learning_rate": lambda: 1.0}, "schedules['learning_rate'] fails with TypeError"),
         (
             {"learning_rate": lambda i: jnp.ones(3)},
-            "schedules['learning_rate'] gives float32[3]: it must give one number, a factor",
+            "schedules['learning_rate'] returns float32[3]: it must return one number, a factor",
         ),
-        ({"learning_rate": lambda i: None}, "schedules['learning_rate'] gives nothing: it must give one number"),
+        ({"learning_rate": lambda i: None}, "schedules['learning_rate'] returns nothing: it must return one number"),
     ],
 )
 def test_a_schedule_that_gives_no_factor_is_refused(build: Builder, schedules: Any, words: str) -> None:

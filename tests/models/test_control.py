@@ -72,11 +72,11 @@ def test_dropout_drops_where_a_key_is_given_and_only_there() -> None:
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda: policy_network(SEEN, spaces.MultiDiscrete([2, 3])), TypeError, "a policy_network needs a Box or a Discrete one"),
-        (lambda: deterministic_policy(SEEN, spaces.Discrete(2)), TypeError, "a deterministic_policy needs a Box one"),
+        (lambda: policy_network(SEEN, spaces.MultiDiscrete([2, 3])), TypeError, "policy_network needs a Box or Discrete space"),
+        (lambda: deterministic_policy(SEEN, spaces.Discrete(2)), TypeError, "deterministic_policy needs a Box"),
         (lambda: policy_network(SEEN, BOX, core="gru"), TypeError, "unexpected keyword argument 'core'"),
-        (lambda: action_value(SEEN, spaces.MultiDiscrete([2])), TypeError, "an action_value needs a Box or a Discrete one"),
-        (lambda: action_value(SEEN, spaces.Discrete(2), num_outputs=3), TypeError, "needs a Box one for num_outputs"),
+        (lambda: action_value(SEEN, spaces.MultiDiscrete([2])), TypeError, "action_value needs a Box or Discrete space"),
+        (lambda: action_value(SEEN, spaces.Discrete(2), num_outputs=3), TypeError, "needs a Box for num_outputs"),
         (lambda: action_value(SEEN, BOX, dropout=1), ValueError, "dropout=1 is not allowed"),
         (lambda: action_value(SEEN, BOX, num_outputs=0), ValueError, "num_outputs=0 must be"),
         (lambda: action_value(SEEN["x"], BOX, encoder="nature"), ValueError, "encoder='nature' has no effect"),

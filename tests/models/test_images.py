@@ -262,9 +262,9 @@ def test_a_picture_in_grey_is_one_of_a_single_channel() -> None:
         (
             BOARD,
             {"encoder": "nature"},
-            r"images of 36×36 at least; .* is 10×10 .*'impala' or encoder='minatar' or .*'flat'",
+            r"images of at least 36×36, but .* is 10×10 .*'impala' or encoder='minatar' or .*'flat'",
         ),
-        (spaces.Box(0, 1, (2, 9, 9), np.float32), {"encoder": "impala", "image_layout": "HWC"}, r"8×8 at least; .* is 2×9"),
+        (spaces.Box(0, 1, (2, 9, 9), np.float32), {"encoder": "impala", "image_layout": "HWC"}, r"at least 8×8, but .* is 2×9"),
         (spaces.Box(0, 1, (3,), np.float32), {"encoder": "impala"}, r"encoder='impala' has no effect on Box.*: it is for image"),
         (spaces.Discrete(3), {"channel_multiplier": 2}, r"channel_multiplier=2 has no effect on Discrete"),
         (spaces.Discrete(3), {"image_layout": "CHW"}, r"image_layout='CHW' has no effect"),

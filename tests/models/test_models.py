@@ -282,14 +282,14 @@ def test_networks_take_every_space(space: spaces.Space, plain: Any, expected: li
 
 
 def test_other_spaces_are_refused_with_the_way_out() -> None:
-    with pytest.raises(TypeError, match=r"Text.* cannot be encoded.*pass a model of your own"):
+    with pytest.raises(TypeError, match=r"Text.* cannot be encoded.*pass a custom model"):
         encode_space(spaces.Text(3), jnp.zeros(3))
 
 
 def test_a_mask_alone_is_no_observation() -> None:
     alone = spaces.Dict({"action_mask": spaces.MultiBinary(4)})
     for space in (alone, spaces.Dict({"game": alone})):
-        with pytest.raises(ValueError, match=r"has nothing for a network to see, as action_mask is .*another entry"):
+        with pytest.raises(ValueError, match=r"has nothing for a network to see: action_mask is .*another entry"):
             jax.eval_shape(q_network(space, DISCRETE).init, jax.random.key(0), example_input(space, DISCRETE))
 
 
@@ -389,7 +389,7 @@ def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     space = spaces.Dict({"x": OBSERVATION, "action_mask": spaces.Box(0, 1, shape, np.int8)})
     for make in (actor_critic, q_network):
         with pytest.raises(
-            ValueError, match=r"action_mask is int8\[1.*\] for float32\[1, 4\] of actions: it must have one entry"
+            ValueError, match=r"action_mask is int8\[1.*\], but the actions are float32\[1, 4\]: the mask must have one entry"
         ):
             jax.eval_shape(make(space, DISCRETE).init, jax.random.key(0), example_input(space, DISCRETE))
 
@@ -409,7 +409,7 @@ def test_a_squashed_head_is_the_gaussian_one_within_the_bounds() -> None:
 )
 def test_what_cannot_be_squashed(space: spaces.Space) -> None:
     with pytest.raises(
-        ValueError, match=r"squash=True needs a Box with bounds on all sides, and action_space is .*: leave it out"
+        ValueError, match=r"squash=True needs a Box with bounds on all sides, but action_space is .*: leave it out"
     ):
         actor_critic(OBSERVATION, space, squash=True)
     with pytest.raises(TypeError, match=r"squash=.yes. must be True or False"):

@@ -93,8 +93,8 @@ def test_there_is_noise_with_a_key_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_outputs": 2, "num_fractions": 2}, "num_outputs=2 and num_fractions=2 exclude each other"),
-        ({"core": "gru"}, "core='gru': a value_network has none"),
+        ({"num_outputs": 2, "num_fractions": 2}, "num_outputs=2 and num_fractions=2 are mutually exclusive"),
+        ({"core": "gru"}, "core='gru': value_network has no core"),
         ({"num_outputs": 0}, "num_outputs=0 must be an integer >= 1"),
         ({"noise": -1}, "noise=-1 is not allowed: it must be a finite number >= 0"),
     ],
@@ -105,5 +105,5 @@ def test_arguments_that_are_refused(arguments: dict[str, Any], message: str) -> 
 
 
 def test_other_actions_are_refused() -> None:
-    with pytest.raises(TypeError, match="a Q-network needs a Discrete one"):
+    with pytest.raises(TypeError, match="a Q-network needs a Discrete space"):
         value_network(SPACES[0], SPACES[0], dueling=True)

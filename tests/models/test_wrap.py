@@ -141,7 +141,7 @@ class NnxSumOfObservations(NnxOfObservations):
     ],
 )
 def test_a_module_of_observations_is_told_of_inputs_obs(make: Callable[[], Model], name: str) -> None:
-    with pytest.raises(TypeError, match=rf"{name} is called with a StepInput, and takes an observation: use inputs\.obs"):
+    with pytest.raises(TypeError, match=rf"{name} is called with a StepInput, but takes an observation: use inputs\.obs"):
         model = make()
         params = model.init(jax.random.key(0), rows(1))
         model.apply(params, model.initial_carry(1), rows(1))
@@ -218,13 +218,15 @@ class NnxBatchNorm(nnx.Module):
 
 
 def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"LinenBatchNorm keeps batch_stats beside its parameters, .*: use layer instead of"):
+    with pytest.raises(
+        TypeError, match=r"LinenBatchNorm has batch_stats in addition to its parameters, .*: use, for example, layer instead of"
+    ):
         small_dqn(probes.action_choice(), model=from_linen(LinenBatchNorm()))
-    with pytest.raises(TypeError, match=r"NnxBatchNorm keeps BatchStat beside its parameters"):
+    with pytest.raises(TypeError, match=r"NnxBatchNorm has BatchStat in addition to its parameters"):
         from_nnx(NnxBatchNorm)
     with pytest.raises(TypeError, match=r"module=.*LinenNet.* must be an instance of a flax.linen.Module"):
         from_linen(LinenNet)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"make=NnxNet must be a function of nnx.Rngs that gives a module: lambda rngs"):
+    with pytest.raises(TypeError, match=r"make=NnxNet must be a function of nnx.Rngs that returns a module: lambda rngs"):
         from_nnx(NnxNet(nnx.Rngs(0)))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"make=.* gives a int, and must give a flax.nnx.Module"):
+    with pytest.raises(TypeError, match=r"make=.* returns a int, but must return a flax.nnx.Module"):
         from_nnx(lambda rngs: 3)  # type: ignore[arg-type, return-value]

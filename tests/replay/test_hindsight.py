@@ -299,15 +299,19 @@ def test_a_setting_of_every_rule_with_replay() -> None:
         (
             "CartPole-v1",
             {"hindsight": "future"},
-            "^hindsight='future' needs a goal environment, with compute_reward, and gymnax:CartPole-v1 is none: its observations "
-            "must be a Dict of observation, achieved_goal and desired_goal",
+            "^hindsight='future' needs a goal environment, with compute_reward, but gymnax:CartPole-v1 is not one: its "
+            "observations must be a Dict of observation, achieved_goal and desired_goal",
         ),
         (
             "jaxrl:BitFlip|flatten_observation",
             {"hindsight": "final"},
-            r"jaxrl:BitFlip\|flatten_observation is none: .* the wrappers flatten_observation and select_observation take goals",
+            r"jaxrl:BitFlip\|flatten_observation is not one: .* the wrappers flatten_observation and select_observation remove",
         ),
-        ("jaxrl:BitFlip|action_repeat(2)", {"hindsight": "final"}, "the wrapper action_repeat takes it away, as it sums rewards"),
+        (
+            "jaxrl:BitFlip|action_repeat(2)",
+            {"hindsight": "final"},
+            "the wrapper action_repeat removes it, because it sums rewards",
+        ),
         ("jaxrl:BitFlip", {"hindsight": "last"}, "^hindsight='last' must be one of 'none', 'future', 'final', 'episode'$"),
         ("jaxrl:BitFlip", {"hindsight_share": 0.5}, "^hindsight_share=0.5 has no effect without hindsight$"),
         ("jaxrl:BitFlip", {"hindsight": "future", "hindsight_share": -0.1}, "^hindsight_share=-0.1 is not allowed"),

@@ -74,15 +74,15 @@ def test_a_builder_says_what_a_keyword_is_called_here(build: Builder, name: str,
 @pytest.mark.parametrize(
     "build, name, words",
     [
-        (jaxrl.make_sac, "ent_coef", "'temperature' here (where it begins: it is learnt, as with ent_coef='auto', unless"),
+        (jaxrl.make_sac, "ent_coef", "'temperature' here (its initial value: it is learnt, as with ent_coef='auto', unless"),
         (jaxrl.make_sac, "initial_alpha", "'temperature' here"),  # RLlib
-        (jaxrl.make_sac, "target_entropy", "'box_entropy' here (nats below 0 for each dimension"),
+        (jaxrl.make_sac, "target_entropy", "'box_entropy' here (nats below 0 per dimension"),
         (jaxrl.make_sac, "q_lr", "'learning_rate' here"),
         (jaxrl.make_sac, "train_batch_size", "'batch_size' here"),
-        (jaxrl.make_sac, "target_network_frequency", "There is none: the targets move by tau at every update"),
-        (jaxrl.make_sac, "action_noise", "There is none: exploration is by the policy's own deviation"),
-        (jaxrl.make_sac, "device", "There is none: JAX takes the accelerator that it finds"),
-        (jaxrl.make_td3, "action_noise", "'exploration_noise' here (its deviation, on actions in [−1, 1]"),
+        (jaxrl.make_sac, "target_network_frequency", "There is no such setting: the targets move by tau at every update"),
+        (jaxrl.make_sac, "action_noise", "There is no such setting: the policy explores by its own standard deviation"),
+        (jaxrl.make_sac, "device", "There is no such setting: JAX uses the accelerator that it finds"),
+        (jaxrl.make_td3, "action_noise", "'exploration_noise' here (its standard deviation, on actions in [−1, 1]"),
         (jaxrl.make_td3, "expl_noise", "'exploration_noise' here"),
         (jaxrl.make_td3, "policy_frequency", "'policy_delay' here"),
         (jaxrl.make_td3, "target_policy_noise", "'target_noise' here"),
@@ -91,7 +91,7 @@ def test_a_builder_says_what_a_keyword_is_called_here(build: Builder, name: str,
         (jaxrl.make_impala, "baseline_cost", "'vf_coef' here"),  # TorchBeast
         (jaxrl.make_impala, "sample_batch_steps", "'rollout_length' here"),  # PARL
         (jaxrl.make_impala, "lr_scheduler", "'schedules' here"),
-        (jaxrl.make_impala, "batch_size", "There is none: an iteration learns from num_envs * rollout_length rows"),
+        (jaxrl.make_impala, "batch_size", "There is no such setting: an iteration learns from num_envs * rollout_length rows"),
         (jaxrl.make_dqn, "target_network_frequency", "'target_update_interval' here"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_hint_stands_alone(build: Builder, name: str, words: str) -> None:
         (("MlpPolicy", ENV), {}, r"takes no 'MlpPolicy': leave it out, make_\w+\(env\)\. The network follows from the obs"),
         (("CnnPolicy",), {"env": ENV}, "takes no 'CnnPolicy'"),
         ((ENV,), {"policy": "MlpLstmPolicy"}, "takes no 'MlpLstmPolicy'"),
-        ((ENV, 3e-4), {}, r"takes the environment first, and all else by name: make_\w+\(env, learning_rate=…\)$"),
+        ((ENV, 3e-4), {}, r"takes only the environment by position; name the settings: make_\w+\(env, learning_rate=…\)$"),
     ],
 )
 def test_the_policy_of_other_libraries_is_left_out(rule: str, args: Any, keywords: Any, words: str) -> None:
@@ -146,9 +146,11 @@ def test_methods_of_other_agents(method: str, words: str) -> None:
 
 
 def test_what_differs_is_said() -> None:
-    with pytest.raises(TypeError, match=r"'exploration_steps' here \(rows over which epsilon falls, not a share of the run\)\."):
+    with pytest.raises(
+        TypeError, match=r"'exploration_steps' here \(rows over which epsilon falls, not a fraction of the run\)\."
+    ):
         small_dqn(ENV, exploration_fraction=0.5)
-    with pytest.raises(TypeError, match=r"'tau' here \(the share by which the target moves: 1 - polyak\)"):
+    with pytest.raises(TypeError, match=r"'tau' here \(the fraction by which the target moves: 1 - polyak\)"):
         small_dqn(ENV, polyak=0.99)
     with pytest.raises(TypeError, match=r"It is called 'num_minibatches' here\.$"):  # the same unit: nothing to add
         small_ppo(ENV, n_minibatches=2)
@@ -169,16 +171,16 @@ def test_a_builder_sends_arguments_of_run_there(name: str, here: str) -> None:
         ),
         (
             lambda agent: jaxrl.run(agent, 64, seed=3),
-            r"'seed'. It is called 'seeds' here \(8 are the seeds 0 to 7, and a list names them\)",
+            r"'seed'. It is called 'seeds' here \(8 means the seeds 0 to 7; a list names them\)",
         ),
         (lambda agent: jaxrl.run(agent, 64, eval_evry=3), r"Did you mean 'eval_every'\?"),
         (
             lambda agent: jaxrl.run(agent, 64, lr=3),
-            "learning_rate is a setting of the algorithm: give it to the builder, or in hyperparams=",
+            "learning_rate is a setting of the algorithm: pass it to the builder, or in hyperparams=",
         ),
         (
             lambda agent: jaxrl.run(agent, 64, num_minibatches=3),
-            "Settings of the algorithm belong to its builder. It takes: agent, total",
+            "Pass settings of the algorithm to its builder. Allowed: agent, total",
         ),
         (
             lambda agent: jaxrl.evaluate(agent, None, None, n_eval_episodes=3),
@@ -210,9 +212,9 @@ def test_mappings_of_hyperparameters_and_schedules_too() -> None:
         (["--n_envs", "8"], "--n_envs is called --num-envs here"),
         (["--no-norm-adv"], "--no-norm-adv is called --no-normalize-advantages here"),
         (["--total-timesteps", "1e5"], "--total-timesteps is called --total-steps here"),
-        (["--seed", "3"], "--seed is called --seeds here: 8 are the seeds 0 to 7, and a list names them"),
+        (["--seed", "3"], "--seed is called --seeds here: 8 means the seeds 0 to 7; a list names them"),
         (["--env-id", "CartPole-v1"], "--env-id is called --env here"),
-        (["--cuda", "1"], "there is no --cuda: JAX takes the accelerator that it finds, and JAX_PLATFORMS=cpu keeps off it"),
+        (["--cuda", "1"], "there is no --cuda: JAX uses the accelerator that it finds; set JAX_PLATFORMS=cpu to use the CPU"),
     ],
 )
 def test_flags_say_it_in_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

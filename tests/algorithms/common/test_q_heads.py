@@ -343,5 +343,5 @@ def test_arguments_of_the_network_go_with_all_heads() -> None:
     assert state.learner.params["params"]["value"]["bias"].shape == (3,)
     with pytest.raises(TypeError, match="q_network takes no 'dueling'"):
         small_dqn("CartPole-v1", model={"dueling": True})
-    with pytest.raises(ValueError, match="core='gru': a value_network has none"):
+    with pytest.raises(ValueError, match="core='gru': value_network has no core"):
         small_dqn("CartPole-v1", dueling=True, model={"core": "gru"})

@@ -174,7 +174,7 @@ def test_spaces_that_cannot_be_are_one_line(
     folder = shutil.copytree(trained, tmp_path / "run")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(altered(config, path, value)))
-    assert main(["eval", str(folder)]) == 2 and "describes no space" in capsys.readouterr().err
+    assert main(["eval", str(folder)]) == 2 and "does not describe a space" in capsys.readouterr().err
 
 
 def test_no_run_got_as_far_as_this_checkpoint_says(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

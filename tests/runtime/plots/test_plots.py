@@ -161,7 +161,7 @@ def test_too_many_curves_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["uneven"], "uneven/records.jsonl, line 2 is damaged (its 'evaluation/episodic_return' has the shape"),
         (["other"], "is not what a run writes: it lacks 'agent'"),
         (["run", "--key", "loses/td"], "unknown log key 'loses/td'. Did you mean 'losses/td'?"),
-        (["run", "--key", "evaluation/x"], "There are: diverged, losses/td."),
+        (["run", "--key", "evaluation/x"], "Available: diverged, losses/td."),
         (["run"], "unknown log key 'charts/episodic_return'"),
         (["run", "good", "--key", EVALUATION], "'run' has no value of 'evaluation/episodic_return'"),
         (["good", "--out", "a.jpg"], "file ending '.jpg', which is unknown: choose one of .png, .pdf, .svg"),
