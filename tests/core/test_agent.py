@@ -115,7 +115,7 @@ def test_a_step_for_a_device_axis_runs_under_it() -> None:
 def test_states_of_several_seeds_are_no_policy(build: Any) -> None:
     agent = build(probes.action_choice())
     states = batch(agent)
-    way = r"jax.tree.map\(lambda x: x\[0\], states\), or take all, jax.vmap\(lambda state: jaxrl.evaluate\(agent, state, key\)\)"
+    way = r"jax.tree.map\(lambda x: x\[0\], states\), or evaluate all, jax.vmap\(lambda state: jaxrl.evaluate\(agent, state,"
     for several in (states, agent.algorithm.policy(states.learner)):
         with pytest.raises(
             ValueError, match=rf"^policy holds 3 seeds, on the leading axis of every leaf: pick one, {way}"
