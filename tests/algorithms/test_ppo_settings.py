@@ -331,7 +331,7 @@ def test_a_policy_without_a_divergence_has_no_penalty() -> None:
 
 def test_parts_have_to_fit_one_devices_share() -> None:
     agent: Agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, accumulation_steps=8, axis_name="d")
-    with pytest.raises(ValueError, match=r"^each of 2 devices has num_envs=3, and then accumulation_steps=8 must .* = 12$"):
+    with pytest.raises(ValueError, match=r"^each of 2 devices would have num_envs=3, but accumulation_steps=8 must .* = 12$"):
         data_parallel(agent, 2)
     held = small_ppo(reaching(), num_envs=2, hold_noise=3, axis_name="d")  # a carry of noise makes no model recurrent
     assert data_parallel(held, 2).num_envs == 2

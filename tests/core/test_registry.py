@@ -152,6 +152,8 @@ def test_what_is_no_entry_is_refused(name: str, capsys: pytest.CaptureFixture[st
 
 
 def test_an_entry_that_names_what_is_not_there_says_so() -> None:
-    with pytest.raises(ValueError, match=r"custom_algorithm lacks make_x, XConfig, XHyperparams: so name='x' and title='X!'"):
+    with pytest.raises(
+        ValueError, match=r"custom_algorithm lacks make_x, XConfig, XHyperparams, as named by name='x' and title='X!'"
+    ):
         REINFORCE._replace(name="x", title="X!").load()
     assert importlib.import_module(REINFORCE.module).REINFORCE is REINFORCE
