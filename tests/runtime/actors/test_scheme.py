@@ -158,7 +158,7 @@ def test_what_cannot_be_is_refused_and_the_nearest_named(build: Any, scheme: Any
 @pytest.mark.parametrize("more", [{"overlap": True}, {"sampler": "alternating"}])
 def test_one_answer_to_who_collects(more: dict[str, Any]) -> None:
     agent = small_ppo("envpool:CartPole-v1")
-    with pytest.raises(ValueError, match=r"is for environments in this process: leave it out beside a scheme, which has clock="):
+    with pytest.raises(ValueError, match=r"is for environments in this process: leave it out, or use the scheme's clock="):
         jaxrl.run(agent, 64, scheme="a2c", quiet=True, **more)
 
 
