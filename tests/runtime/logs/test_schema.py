@@ -185,4 +185,4 @@ def test_no_run_got_as_far_as_this_checkpoint_says(trained: Path, tmp_path: Path
     (step / "manifest.json").write_bytes(render({**body, "step": 2**31}))
     step.rename(step.with_name(str(2**31)))
     assert main(["train", "--resume", str(folder), "--quiet"]) == 2
-    assert "2147483648 is no checkpoint of a run, which counts iterations in 32 bits" in capsys.readouterr().err
+    assert "2147483648 is not a checkpoint of a run: its step exceeds 32 bits" in capsys.readouterr().err
