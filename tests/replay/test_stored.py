@@ -146,7 +146,7 @@ def test_a_rule_that_cannot_seal_is_refused(tmp_path: Path) -> None:
     agent, learner = walked(0, 5)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
     agent = agent._replace(algorithm=agent.algorithm._replace(mark_discontinuity=None))
-    with pytest.raises(TypeError, match=r"needs observe and mark_discontinuity to take rows from a file"):
+    with pytest.raises(TypeError, match=r"needs observe and mark_discontinuity to load rows from a file"):
         jaxrl.load_replay(tmp_path / "rows.npz", agent, learner)
 
 
@@ -171,7 +171,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ),
         (
             small_dqn(probes.truncation(), rollout_length=8, **SIZES),
-            r"holds 6 rows of each environment: build .* a rollout_length",
+            r"holds 6 rows per environment: build .* a rollout_length",
         ),
         (small_dqn("CartPole-v1"), r"obs is float32\[6, 4, 1\], and for .*CartPole-v1 it must be float32\[6, 4, 4\]"),
     ]
@@ -179,13 +179,15 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             jaxrl.load_replay(path, other, fresh(other))
     (tmp_path / "text.npz").write_text("no zip")
-    with pytest.raises(ValueError, match=r"text\.npz is damaged, or is not from a \.npz file of numbers \(BadZipFile\)"):
+    with pytest.raises(ValueError, match=r"text\.npz is damaged, or is not valid numeric \.npz data \(BadZipFile\)"):
         jaxrl.load_replay(tmp_path / "text.npz", agent, learner)
     np.savez(tmp_path / "part.npz", obs=np.zeros(3))
-    with pytest.raises(ValueError, match=r"part\.npz has no action, reward, terminated, valid, which .* needs: it holds obs"):
+    with pytest.raises(ValueError, match=r"part\.npz has no action, reward, terminated, valid, which .* needs. It holds obs"):
         jaxrl.load_replay(tmp_path / "part.npz", agent, learner)
     ppo = small_ppo(probes.truncation())
-    with pytest.raises(TypeError, match=r"state must be that of a rule with replay, not Learner"):
+    with pytest.raises(
+        TypeError, match=r"state must come from an algorithm with replay, such as make_dqn or make_sac, but it is Learner"
+    ):
         jaxrl.save_replay(path, fresh(ppo))
     two = jax.tree.map(lambda x: np.stack([x, x]), learner.replay)
     with pytest.raises(ValueError, match=r"state holds buffers of \(2,\) seeds: give one"):
@@ -260,14 +262,14 @@ def test_a_file_takes_no_more_memory_than_the_buffer(tmp_path: Path) -> None:
 
 
 LIES = {
-    "4 TB": (npy(np.zeros(4, np.float32), (2**38, 4)), r"says it is float32\[274877906944, 4\] and has 16 bytes"),
-    "negative": (npy(np.zeros(0, np.float32), (-1, 0)), r"says it is float32\[-1, 0\] and has 0 bytes"),
+    "4 TB": (npy(np.zeros(4, np.float32), (2**38, 4)), r"claims to be float32\[274877906944, 4\] but has 16 bytes"),
+    "negative": (npy(np.zeros(0, np.float32), (-1, 0)), r"claims to be float32\[-1, 0\] but has 0 bytes"),
     "long header": (b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little") + b" " * 1000, r"is damaged, or .* \(ValueError\)$"),
     "nested header": (b"\x93NUMPY\x01\x00" + (5000).to_bytes(2, "little") + b"(" * 5000, r"is damaged, or is not"),
     "no array": (b"reward", r"is damaged, or .* \(KeyError\)$"),
-    "pickle": (npy(np.zeros(48, np.float32)).replace(b"'<f4'", b"'|O' "), r"holds Python objects, and only numbers are read"),
-    "too few": (npy(np.zeros((12, 4), np.float32))[:-8], r"says it is float32\[12, 4\] and has 184 bytes"),
-    "Fortran": (npy(np.zeros((12, 4), np.float32)).replace(b"False", b"True "), r"is in Fortran's order: write it with"),
+    "pickle": (npy(np.zeros(48, np.float32)).replace(b"'<f4'", b"'|O' "), r"holds Python objects, which could run code"),
+    "too few": (npy(np.zeros((12, 4), np.float32))[:-8], r"claims to be float32\[12, 4\] but has 184 bytes"),
+    "Fortran": (npy(np.zeros((12, 4), np.float32)).replace(b"False", b"True "), r"is in Fortran order: convert it with"),
 }
 """What stands where the rewards should."""
 
@@ -331,7 +333,9 @@ def with_one(name: str, value: Any, row: int = 7, lane: int = 2, **also: Any) ->
 def test_rows_that_no_environment_gave_are_refused(name: str, value: Any, what: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.npz"
     np.savez(path, **with_one(name, value))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=rf"rows\.npz: row 7 of environment 2 has {what}, which .*truncation cannot have given"):
+    with pytest.raises(
+        ValueError, match=rf"rows\.npz: row 7 of environment 2 has {what}, which .*truncation cannot have produced"
+    ):
         load(path)
     # Where nothing looks at it, it may be whatever it is: after a termination, or in a row that was spent on a reset.
     arrays = with_one(name, value, valid=False)

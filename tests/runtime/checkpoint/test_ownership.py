@@ -100,7 +100,9 @@ def test_what_stands_in_the_place_of_a_step_is_neither_moved_nor_replaced(strang
     folder.mkdir()
     STRANGERS[stranger](folder / "5")
     before = snapshot(tmp_path)
-    with pytest.raises(CheckpointError, match=r"step=5 cannot be saved in .*(Move it away, or save to another|steps go up)"):
+    with pytest.raises(
+        CheckpointError, match=r"step=5 cannot be saved in .*(Move it away, or save to another|steps must increase)"
+    ):
         save(folder, STATE, 5, run=RUN)
     assert snapshot(tmp_path) == before
     (folder / "5").rename(folder / "five")

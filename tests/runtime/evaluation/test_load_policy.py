@@ -144,7 +144,7 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(tmp_path: Path) 
         (path for path in (folder / "checkpoints" / str(last)).rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
     )
     array.write_bytes(array.read_bytes()[:-1] + b"?")
-    with pytest.warns(CheckpointWarning, match=f"step {last} .* is not whole.* Using step {before} instead"):
+    with pytest.warns(CheckpointWarning, match=f"step {last} .* is not intact.* Using step {before} instead"):
         assert jaxrl.load_policy(folder, which="last").step == before
 
 
@@ -283,7 +283,7 @@ def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
     fresh = jax.vmap(cartpole("dqn").init)(jax.random.split(jax.random.key(0), 3))
     taken, report = warm_start(fresh, read_source(folder), learnt)
     there = load_policies(folder)
-    assert "(2 members for 3 seeds: seed i, from 0, takes member i % 2)" in report and "new ones" not in report
+    assert "(2 members for 3 seeds: seed i, from 0, takes member i % 2)" in report and "newly initialised" not in report
     for params in (taken.learner.params, taken.learner.target_params):
         jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[[0, 1, 0]]), params, there.policies.params)
 
@@ -299,7 +299,7 @@ def test_a_wrong_source_is_named_before_anything_is_compiled(tmp_path: Path, mon
     monkeypatch.setattr(FusedDriver, "init", lambda *_: pytest.fail("compiled"))
     with pytest.raises(ValueError, match=r"init_which='bets' is unknown. Did you mean 'best'\?"):
         run(agent, 32, init_from=tmp_path / "unseen", init_which="bets", quiet=True)
-    with pytest.raises(FileNotFoundError, match=r"unseen' has no best/ yet: .*; init_which='last' takes its last checkpoint"):
+    with pytest.raises(FileNotFoundError, match=r"unseen' has no best/ yet: .*; init_which='last' uses its last checkpoint"):
         run(agent, 32, init_from=tmp_path / "unseen", quiet=True)
     with pytest.raises(FileNotFoundError, match="no checkpoint to restore"):
         run(agent, 32, init_from=tmp_path / "none", quiet=True)
@@ -316,14 +316,16 @@ def test_what_does_not_fit_is_new_and_named(runs: Any) -> None:
     np.testing.assert_array_equal(
         here["policy"]["logits"]["kernel"], fresh.learner.params["params"]["policy"]["logits"]["kernel"]
     )
-    assert "new ones for" in report and "float32[6,8] (there float32[4,8])" in report
+    assert "newly initialised:" in report and "float32[6,8] (there float32[4,8])" in report
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y), taken.learner.opt_state, fresh.learner.opt_state)
 
 
 def test_nothing_that_fits_is_an_error(runs: Any) -> None:
     _, states = runs["dqn"]
     fresh = jax.vmap(cartpole("ppo").init)(jax.random.split(jax.random.key(0), 2))
-    with pytest.raises(ValueError, match=r"init_from=the given states: nothing in it fits this agent. Here new: .learner.params"):
+    with pytest.raises(
+        ValueError, match=r"init_from=the given states: nothing in it fits this agent. Without a match: .learner.params"
+    ):
         warm_start(fresh, read_source(states), ("params", "statistics"))
 
 

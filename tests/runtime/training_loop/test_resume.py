@@ -128,10 +128,10 @@ def test_without_a_checkpoint_it_begins_from_the_same_run_again(
         (
             str(tmp_path / "gone"),
             FileNotFoundError,
-            "began with init_from='.*gone', which is gone: put it back, or call jaxrl.run",
+            "was started from init_from='.*gone', which no longer exists: restore it, or call jaxrl.run",
         ),
-        (None, ValueError, "began with states that only its script knows: call jaxrl.run as before, with init_from=…"),
-        (3, ValueError, r"config.json in 'run' is not what a run writes: its 'init_from' is \{'folder': 3"),
+        (None, ValueError, "was started from states that only its script has: call jaxrl.run as before, with init_from=…"),
+        (3, ValueError, r"config.json in 'run' is invalid: its 'init_from' is \{'folder': 3"),
     ):
         config["init_from"]["folder"] = folder_of_it
         (tmp_path / "run" / "config.json").write_text(json.dumps(config))
@@ -226,7 +226,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeyp
     assert len(saved) >= 2
     manifest = tmp_path / "checkpoints" / str(saved[-1]) / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-20])
-    with pytest.warns(CheckpointWarning, match=f"step {saved[-1]} .* is not whole"):
+    with pytest.warns(CheckpointWarning, match=f"step {saved[-1]} .* is not intact"):
         resumed, _ = train(cartpole("ppo"), tmp_path)
     assert_bit_equal(resumed, states)
 
@@ -236,7 +236,7 @@ def test_saving_that_takes_too_long_is_done_less_often_and_says_so(
 ) -> None:
     monkeypatch.setattr(saving, "SHARE", 1e-6)  # so that any save takes more than its share
     train(cartpole("ppo"), tmp_path, checkpoint_every=0.01, quiet=False)
-    said = r"checkpoints every (\d+) s instead of 0 s: one takes [\d.]+ s, and saving may take 0%"
+    said = r"checkpoints every (\d+) s instead of 0 s: one takes [\d.]+ s, and saving is limited to 0%"
     stretched = re.findall(said, capsys.readouterr().out)
     assert len(stretched) == 1 and int(stretched[0]) > 1000
     assert len(steps(tmp_path / "checkpoints")) == 2  # the one that took too long, and the last
@@ -458,7 +458,7 @@ def test_early_rows_and_the_best_policies_outlive_records_that_begin_late(tmp_pa
         resume(folder, quiet=True)
     said = " ".join(str(warning.message) for warning in told)
     assert "the rows from before stay in progress.before.csv" in said
-    assert "lacks the evaluation of the policies in best/: they stay in best.before/" in said
+    assert "lacks the evaluation of the policies in best/: they were moved to best.before/" in said
     (folder / "progress.csv").write_bytes((folder / "progress.before.csv").read_bytes())
     assert progress(folder) == rows and steps(folder / "best.before") == [old] and steps(folder / "best") != [old]
 
