@@ -375,7 +375,7 @@ def test_speed_tables():
     assert cells(ratios, "ppo-1-seed")[1:] == ["4.00 (2.00–5.00)", "0.75 (0.50–1.00)", "0.75 (0.50–1.00)", "1.00", "+15.0 ± 5.0"]
     assert cells(text, "PPO, 8 seeds: speed")[1:] == ["≥ 3.40", "4.00 (2.00–5.00)", "yes"]
     assert cells(text, "PPO, 1 seed: trace and compile from")[1:] == ["≤ 0.33", "0.25 (0.25–0.25)", "yes"]
-    assert "No GPU was at hand" in text
+    assert "No GPU was available" in text
 
 
 def test_kernels_and_the_share_of_the_matmul_rate():
@@ -445,7 +445,7 @@ def test_beside_sbx_and_beside_seeds_on_one_device():
     for side in ("sbx", "rejax"):
         both.pop(side)
     text = report.speed_report(result | {"without": ["rejax", "sbx"]})
-    assert "Not measured, as it was not installed (`--without-peer`): Rejax, SBX." in text
+    assert "Not measured (`--without-peer`): Rejax, SBX." in text
     assert "× SBX" not in text and "× Rejax" not in text
 
 
