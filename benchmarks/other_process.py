@@ -55,7 +55,7 @@ def started(target: Callable[..., None], *args: Any) -> Iterator[Other]:
 
 
 def step_raw(connection: Connection, name: str, seed: int, num_envs: int, num_threads: int, actions: np.ndarray) -> None:
-    """Make the requested number of envpool's own steps, as its documentation shows, cycling through actions [n, num_envs, ...]."""
+    """Make the requested number of envpool's steps, as its documentation shows, cycling through actions [n, num_envs, ...]."""
     import envpool
 
     pool = envpool.make_gymnasium(name, num_envs=num_envs, num_threads=num_threads, seed=seed)

@@ -72,7 +72,7 @@ def _sum(*rows: ReplayRow) -> Any:
 
 
 def program(side: Side, copies: int, iterations: int) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """Return the initial states of ``copies`` buffers and the jitted loop (states, keys) -> (states, sums), which donates states."""
+    """Return the initial states of ``copies`` buffers and the jitted loop (states, keys) -> (states, sums). It donates states."""
 
     def loop(state: Any, key: Any) -> Any:
         def one(carry: Any, number: Any) -> Any:

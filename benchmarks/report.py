@@ -174,8 +174,8 @@ def score_table(results: Sequence[Mapping[str, Any]]) -> str:
         )
     header = ["experiment", "steps", "seeds", "mean [95 %]", "worst seed", "required", "passed", "training, s"]
     legend = (
-        "A score is the mean return of 128 greedy episodes at the end of training, unless *required* says otherwise. The interval "
-        "is a bootstrap over seeds."
+        "A score is the mean return of 128 greedy episodes at the end of training, unless *required* says otherwise. The "
+        "interval is a bootstrap over seeds."
     )
     return table(header, rows) + "\n\n" + legend
 

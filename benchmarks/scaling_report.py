@@ -98,16 +98,16 @@ def shared_table(result: Result) -> str:
     header = ["", "ms per iteration", "strong", "weak", "all-reduces", "by themselves", "by difference"]
     one = {name: part["seconds"][name] for name in ("2 devices", "one core")}
     alone = "; ".join(
-        f"{title} takes {1e3 * median(one[name]['whole']):.1f} ms, and {1e3 * median(one[name]['half']):.1f} ms for half of the rows"
+        f"{title} takes {1e3 * median(one[name]['whole']):.1f} ms, or {1e3 * median(one[name]['half']):.1f} for half of the rows"
         for name, title in (("2 devices", "one device"), ("one core", "one device on one core"))
     )
     legend = (
         f"{part['case']['title']}: {part['rows']:,} rows per iteration. {alone[0].upper()}{alone[1:]}. *strong*: the seconds of "
-        "one device over twice those of two devices that share the same rows. *weak*: its seconds for half of the rows over those "
-        "of two devices with half of the rows each. The first number is for a device that may use both cores, the second for a "
-        "device on one core. *by themselves*: the share that a program with only these all-reduces takes. *by difference*: the "
-        "share saved if each device trains a separate seed with half of the rows. This is the cost of the all-reduces and of "
-        "waiting for each other."
+        "one device over twice those of two devices that share the same rows. *weak*: its seconds for half of the rows over "
+        "those of two devices with half of the rows each. The first number is for a device that may use both cores, the second "
+        "for a device on one core. *by themselves*: the share that a program with only these all-reduces takes. *by difference*: "
+        "the share saved if each device trains a separate seed with half of the rows. This is the cost of the all-reduces and "
+        "of waiting for each other."
     )
     return table(header, rows) + "\n\n" + legend
 

@@ -29,7 +29,7 @@ from jaxrl.xla.private_jax import known_options
 
 ANY = "any"
 JOINING, SILENT = 120.0, 600.0
-"""Seconds in which all processes must join, and after which a silent one counts as lost. Long, since a machine may be suspended."""
+"""Seconds in which all processes must join, and after which a silent one counts as lost. A machine may be suspended meanwhile."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ sides
