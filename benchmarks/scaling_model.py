@@ -2,8 +2,8 @@
 
     seconds(n) = fixed + per_row · rows(n) + Σ over all-reduces of (hops(n) · hop + 2 (n − 1) / n · bytes / bandwidth)
 
-``rows(n)`` are the rows of a device. With a fixed batch it is all rows over n (strong scaling). With a fixed batch per device it is
-constant (weak scaling). See docs/scaling.md.
+``rows(n)`` are the rows of a device. With a fixed batch these are all rows over n (strong scaling). With a fixed batch per device
+they are constant (weak scaling). See docs/scaling.md.
 """
 
 from __future__ import annotations

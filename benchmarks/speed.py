@@ -1,4 +1,4 @@
-"""Speed of a case in jaxrl, of its updates alone, of its peers and of a random policy, measured in turn. Standard library only."""
+"""Speed of a case in jaxrl, of its updates alone, of its peers and of a random policy, in turn. Standard library only."""
 
 from __future__ import annotations
 
