@@ -1,1 +1,1 @@
-"""Workarounds for the speed or for bugs of XLA. Each file can be removed independently."""
+"""Code for speed, and workarounds for bugs of XLA. Each file can be removed independently."""

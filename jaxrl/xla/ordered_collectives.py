@@ -70,7 +70,8 @@ def varying(tree: PyTree, *axes: str) -> PyTree:
     """Type ``tree`` as varying between the devices of these axes, under ``shard_map``.
 
     Under ``shard_map``, the gradient for parameters typed as equal on all devices is already summed over the axis, so that its
-    pmean would be n times too large. For parameters typed as varying, each device has a separate gradient. vmap has no such types.
+    pmean would be n times too large. With parameters typed as varying, each device has a separate gradient. vmap has no such
+    types.
     """
     axes = tuple(axis for axis in axes if axis in jax.sharding.get_abstract_mesh().manual_axes)
 
