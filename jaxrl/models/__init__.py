@@ -1,7 +1,7 @@
 """Networks: functions of (observation_space, action_space) that return a ``Model``.
 
 The defaults depend on the observations. Vectors get two hidden layers of 64 units, with tanh in actor-critics and ReLU in
-Q-networks. Images get the convolutions of the Nature paper, boards those of MinAtar. Kernels are initialised orthogonal. A Dict
+Q-networks. Images get the convolutions of the Nature paper, boards those of MinAtar. Initial kernels are orthogonal. A Dict
 observation's ``action_mask`` (``jaxrl.spaces.action_masks.MASK_KEY``) is applied to logits and Q-values and is never encoded.
 """
 

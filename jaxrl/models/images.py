@@ -1,6 +1,6 @@
 """Networks for images, as in their papers: DQN's of 2013 and 2015, IMPALA's ResNet, and MinAtar's for small boards.
 
-Each maps f32[..., height, width, channels] to flat features. All layers are initialised orthogonal.
+Each maps f32[..., height, width, channels] to flat features. Initial kernels are orthogonal.
 """
 
 from __future__ import annotations
