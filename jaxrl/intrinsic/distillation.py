@@ -192,7 +192,7 @@ def init(rnd: RND, key: Key, num_envs: int) -> RNDState:
 
 
 def seen(state: RNDState, inputs: StepInput) -> StepInput:
-    """Return the networks' inputs: observations normalised and clipped to ±5, with 0 for NaN, which a diverged simulation gives."""
+    """Normalise the networks' inputs and clip them to ±5. NaN, which a diverged simulation gives, becomes 0."""
 
     def clean(x: Array) -> Array:
         return jnp.where(jnp.isnan(x), 0, x) if jnp.issubdtype(x.dtype, jnp.floating) else x

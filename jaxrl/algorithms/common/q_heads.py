@@ -102,8 +102,8 @@ def midpoints(count: int) -> Array:
 
 
 def quantile_loss(outputs: QuantileOutput, batch: Transitions, beyond: Array, threshold: float = 1.0) -> tuple[Array, Array]:
-    """Return the sum over quantiles of the mean over targets of ``tilted_huber`` (Dabney et al. 2018a, algorithm 1; 2018b, eq. 3),
-    and the mean |y − θ| of all pairs."""
+    """Return the sum over quantiles of the mean over targets of ``tilted_huber`` (Dabney et al. 2018a, algorithm 1; 2018b, eq.
+    3), and the mean |y − θ| of all pairs."""
     values, target = select_outputs(outputs.values, batch.action), bootstrapped(batch, beyond)
     tilted, size = tilted_huber(values, target, outputs.fractions, threshold)
     return tilted.mean(-1).sum(-1), size.mean((-2, -1))
