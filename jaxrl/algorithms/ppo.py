@@ -69,7 +69,7 @@ class PPOConfig(OnPolicyConfig):
     stop_kl: NonNegative = added(0.0)
     """Stop an iteration's gradient steps at the first minibatch with an approx_kl above this; 0: never stop."""
     accumulation_steps: Count = added(1)
-    """Parts of each minibatch, whose gradients are computed in turn to save memory; on a CPU 1 may become more."""
+    """Parts of each minibatch, whose gradients are computed in turn to save memory. With 1, jaxrl may use more on a CPU."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)

@@ -113,7 +113,7 @@ def prepare_off_policy(
             f"{bound.name} has {space}, but this algorithm needs a Box of real numbers with bounds on all sides, to which it "
             "scales actions: give the environment bounds, or use make_ppo"
         )
-    if ready.spec["settings"]["learning_rate"] is None:  # nothing reads it
+    if ready.spec["settings"]["learning_rate"] is None:  # the optimiser does not read it
         refuse_unused(
             ready.hyperparams, hyperparams(), ("actor_learning_rate",), "with an optimizer that does not use learning_rate"
         )
