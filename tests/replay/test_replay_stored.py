@@ -188,7 +188,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"state must be that of a rule with replay, not Learner"):
         jaxrl.save_replay(path, fresh(ppo))
     two = jax.tree.map(lambda x: np.stack([x, x]), learner.replay)
-    with pytest.raises(ValueError, match=r"state holds buffers of \(2,\) seeds: give one"):
+    with pytest.raises(ValueError, match=r"state holds buffers of \(2,\) seeds: pass one"):
         jaxrl.save_replay(path, learner._replace(replay=two))
     with pytest.raises(TypeError, match="state must be that of a replay with a ring"):
         stored_rows(())
