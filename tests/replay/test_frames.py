@@ -104,7 +104,9 @@ def test_observations_that_are_no_stacks_are_refused() -> None:
     row = ReplayRow(jnp.zeros((2, 6)), jnp.int32(0), jnp.float32(0), jnp.array(False), jnp.array(False))
     for num_frames, axis in ((4, -1), (3, 0), (2, 2)):
         replay = frame_replay(num_frames, axis=axis)(40, ENVS, ADD, before=1, after=1)
-        with pytest.raises(ValueError, match=rf"observations \[2, 6\] do not hold {num_frames} frames along axis {axis}"):
+        with pytest.raises(
+            ValueError, match=rf"observations of shape \[2, 6\] do not hold {num_frames} frames along axis {axis}"
+        ):
             replay.init(row)
-    with pytest.raises(ValueError, match="takes observations that are one array, not dict: use another replay"):
+    with pytest.raises(ValueError, match="needs observations that are one array, not dict: use another replay"):
         frame_replay(2)(40, ENVS, ADD, before=1, after=1).init(row._replace(obs={"x": row.obs}))

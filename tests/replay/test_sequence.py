@@ -135,11 +135,9 @@ def test_a_sequence_counts_as_its_largest_and_its_mean_error() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^period=0 must be an integer >= 1"):
         sequence_replay(period=0)
-    with pytest.raises(
-        ValueError, match=r"^period=3 must divide the 8 rows of an add: choose another, or another rollout_length"
-    ):
+    with pytest.raises(ValueError, match=r"^period=3 must divide the 8 rows of an add: change the period or rollout_length"):
         sequence_replay(period=3)(40, ENVS, 8, before=1, after=10)
-    with pytest.raises(ValueError, match=r"^capacity=15 rows of each environment hold no sequence: 16 are needed for 11 rows"):
+    with pytest.raises(ValueError, match=r"^capacity=15 rows per environment do not hold a sequence: 16 are needed for 11 rows"):
         sequence_replay(period=4)(15, ENVS, 8, before=1, after=10)
     sequence_replay(period=4)(16, ENVS, 8, before=1, after=10)
     replay, *_ = program(40, 8, 4, 10)
@@ -147,5 +145,5 @@ def test_what_does_not_fit_is_refused() -> None:
     given = part(rows, carry, 0, 8, 4)
     with pytest.raises(TypeError, match=r"this replay stores CarriedRows, .* not ReplayRow"):
         replay.add(start_state(replay), given.rows, ALL)
-    with pytest.raises(ValueError, match=r"rows\.carry is float32\[1, 2, 3\], and this replay takes float32\[2, 2, 3\]"):
+    with pytest.raises(ValueError, match=r"rows\.carry is float32\[1, 2, 3\], but this replay takes float32\[2, 2, 3\]"):
         replay.add(start_state(replay), given._replace(carry=given.carry[:1]), ALL)

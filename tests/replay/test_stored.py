@@ -190,7 +190,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):
         jaxrl.save_replay(path, fresh(ppo))
     two = jax.tree.map(lambda x: np.stack([x, x]), learner.replay)
-    with pytest.raises(ValueError, match=r"state holds buffers of \(2,\) seeds: give one"):
+    with pytest.raises(ValueError, match=r"state holds buffers of \(2,\) seeds: pass one"):
         jaxrl.save_replay(path, learner._replace(replay=two))
     with pytest.raises(TypeError, match="state must be that of a replay with a ring"):
         stored_rows(())
