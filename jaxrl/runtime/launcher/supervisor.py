@@ -75,6 +75,6 @@ def _run(plan: LaunchPlan, interrupt: Interrupt, show: Callable[[str], None]) ->
                 return fault
         if interrupt.requested and group.running:
             name = signal.Signals(interrupt.requested).name
-            show(f"launch: {name}: waiting for {len(group.running)} processes to save and end; Ctrl-C ends them at once")
+            show(f"launch: {name}: waiting for {len(group.running)} to save and end; Ctrl-C ends them at once")
             group.end_by_itself()
     return None

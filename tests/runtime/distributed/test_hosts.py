@@ -75,17 +75,17 @@ def test_a_process_finds_its_place(variables: dict[str, str], given: tuple[Any, 
 @pytest.mark.parametrize(
     ("variables", "given", "message"),
     [
-        ({}, (None, None, None), "in no group: give num_processes=, .* or start it with jaxrl launch, srun or mpirun"),
-        ({}, (None, 2, None), "nothing says which of them this is: give process_id=0 … 1"),
+        ({}, (None, None, None), "not in a group: give num_processes=, .* or start it with jaxrl launch, srun or mpirun"),
+        ({}, (None, 2, None), "num_processes=2, but the number of this process is missing: give process_id=0 … 1"),
         ({}, (None, 2, 2), r"process_id=2 must be 0 … 1"),
-        ({}, (None, 0, 0), "num_processes='0' must be a whole number from 1 up"),
-        ({}, (None, 2, -1), "process_id='-1' must be a whole number from 0 up"),
+        ({}, (None, 0, 0), "num_processes='0' must be a whole number >= 1"),
+        ({}, (None, 2, -1), "process_id='-1' must be a whole number >= 0"),
         ({}, ("10.0.0.1", 2, 1), "coordinator='10.0.0.1' must be 'host:port'"),
         ({}, ("a:70000", 2, 1), "must be 'host:port'"),
         ({}, ("::1:80", 2, 1), "must be 'host:port'"),
         ({"JAXRL_NUM_PROCESSES": "two"}, (None,) * 3, "num_processes='two' must be a whole number"),
-        ({"JAXRL_COORDINATOR": "a:1"}, (None,) * 3, "JAXRL_COORDINATOR is set and JAXRL_NUM_PROCESSES is not"),
-        (OPEN_MPI, (None,) * 3, "mpirun does not say where process 0 is: set JAXRL_COORDINATOR"),
+        ({"JAXRL_COORDINATOR": "a:1"}, (None,) * 3, "JAXRL_COORDINATOR is set, but JAXRL_NUM_PROCESSES is not"),
+        (OPEN_MPI, (None,) * 3, "mpirun does not provide the address of process 0: set JAXRL_COORDINATOR"),
     ],
 )
 def test_places_that_cannot_be(variables: dict[str, str], given: tuple[Any, ...], message: str) -> None:
@@ -417,7 +417,7 @@ def test_where_a_secret_is_found(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"JAXRL_SECRET_FILE='.*pipe' cannot be read"):
         find_secret({"JAXRL_SECRET_FILE": str(tmp_path / "pipe")})
     for variables in ({"JAXRL_SECRET": ""}, {"JAXRL_SECRET": "guess"}):
-        with pytest.raises(ValueError, match=r"JAXRL_SECRET holds \d characters, and a secret needs 16: make one by openssl"):
+        with pytest.raises(ValueError, match=r"JAXRL_SECRET holds \d characters, and a secret needs 16: make one with 'openssl"):
             find_secret(variables)
 
 
@@ -472,7 +472,7 @@ def test_a_group_of_one_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"num_processes": 2, "process_id": 0}, "JAX was used before jaxrl.parallel.initialize"),
         ({"num_processes": 2, "process_id": 0, "timeout": 0}, "timeout"),
         ({"num_processes": 2, "process_id": 0, "heartbeat": 0.5}, "heartbeat"),
-        ({"num_processes": 2}, "nothing says which of them this is"),
+        ({"num_processes": 2}, "the number of this process is missing"),
     ],
 )
 def test_initialize_refuses(given: dict[str, Any], message: str) -> None:

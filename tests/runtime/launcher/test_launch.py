@@ -343,7 +343,7 @@ def test_a_signal_lets_all_save_and_none_is_started_again(number: int, code: int
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, "jaxrl: interrupted\n")
     name = signal.Signals(number).name
-    assert out == f"launch: {name}: waiting for 2 processes to save and end; Ctrl-C ends them at once\n"
+    assert out == f"launch: {name}: waiting for 2 to save and end; Ctrl-C ends them at once\n"
     assert Path("saved-0").exists() and Path("saved-1").exists() and nothing_runs()
 
 
