@@ -175,12 +175,12 @@ def test_all_are_started_again_after_each_kind_of_fault(
         r"ended with exit code 1",
         r"ended with exit code 1",
         r"was killed by SIGABRT",
-        r"stands still \(SIGSTOP\), for 1 s",
+        r"was stopped \(SIGSTOP\) for 1 s",
         r"ended with exit code 143 \(as after SIGTERM to any of them, which lets all save\)",
     )
     assert len(told) == 6
     for restart, (line, how) in enumerate(zip(told, expected, strict=True), 1):
-        goes_on = rf"It goes on from its last checkpoint \(restart {restart} of 6\)"
+        goes_on = rf"Resuming from the last checkpoint \(restart {restart} of 6\)"
         assert re.fullmatch(rf"launch: rank 1 {how}, and the others were ended\. {goes_on}", line), line
     one, other = starts(0), starts(1)
     assert len(one) == len(other) == 7 and [place for _, place in one] == [place for _, place in other]
@@ -241,7 +241,7 @@ def test_who_stands_still_while_others_abort_is_the_cause(
 ) -> None:
     monkeypatch.setattr(group, "SETTLE", 0.8)
     code, _, err = launch(capsys, "0=stop", "1=abort", flags="--processes 2 --max-restarts 0")
-    assert code == 1 and err.startswith("jaxrl: rank 0 stands still (SIGSTOP)")
+    assert code == 1 and err.startswith("jaxrl: rank 0 was stopped (SIGSTOP)")
 
 
 def test_the_cause_is_what_nothing_else_explains() -> None:
@@ -314,7 +314,7 @@ def test_where_the_port_is_taken_another_one_is_chosen(
         threading.Thread(target=answer, daemon=True).start()
         code, lines, err = launch(capsys, how, flags="--processes 2 --max-restarts 0")
         other.shutdown(socket.SHUT_RDWR)
-    assert (code, err) == (0, "") and sum("all start again at another one" in line for line in lines) == 2
+    assert (code, err) == (0, "") and sum("restarting all processes with another one" in line for line in lines) == 2
     assert of(0, lines)[-1] == of(1, lines)[-1] == "met"
     secrets = [secret for _, secret in starts(0)]
     assert secrets[-1] == starts(1)[-1][1] and len(set(secrets)) == 3 and {*map(len, secrets)} == {64}
@@ -478,7 +478,7 @@ def test_the_first_dashes_divide() -> None:
 def test_more_devices_than_cores_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignments, "usable_cores", lambda: 4)
     assert assignments.lay_out(2, 2).advice is None and assignments.lay_out(2, None).shown == "1 CPU device each"
-    assert assignments.lay_out(2, 3).advice == "6 CPU devices share 4 cores: that is for trying out, and slower"
+    assert assignments.lay_out(2, 3).advice == "6 CPU devices share 4 cores: for tests only, since this is slower"
 
 
 def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert found.shown == "GPU 4,5 for process 0, GPU GPU-a,7 for process 1"
     assert [each[assignments.GPUS] for each in assignments.lay_out(5, 1).variables] == ["4", "5", "GPU-a", "7", "9"]
     for processes, each, message in ((6, None, "processes=6 with 1 GPU each"), (2, 3, "processes=2 with 3 GPUs each")):
-        with pytest.raises(ValueError, match=rf"{message} are more than the 5 that there are: .* JAX_PLATFORMS=cpu"):
+        with pytest.raises(ValueError, match=rf"{message} need more than the 5 that are visible: .* JAX_PLATFORMS=cpu"):
             assignments.lay_out(processes, each)
     for platforms, packages, given in (("cpu", there, "0"), ("", [], "0"), ("", there, ""), ("", there, "-1")):
         monkeypatch.setenv("JAX_PLATFORMS", platforms)

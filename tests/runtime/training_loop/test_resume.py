@@ -604,7 +604,7 @@ def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
     assert np.isfinite(history["evaluation/episodic_length"][2]).all() and not history["diverged"].any()
     assert history["mine"][1:, 0].tolist() == [1.0] * 6 and np.isnan(history["mine"][:, 1]).all()
     told = capsys.readouterr().out
-    assert told.count("no finite number") == 1 and "inf" not in told.replace("no finite", "") and "nan" not in told
+    assert told.count("is not finite at step") == 1 and "inf" not in told.replace("not finite", "") and "nan" not in told
     assert "inf" not in (tmp_path / "progress.csv").read_text() and "Inf" not in (tmp_path / "records.jsonl").read_text()
     means = [np.nanmean(returns[row]) for row in (0, 2, 4, 6)]
     assert steps(tmp_path / "best") == [(0, 4, 8, 12)[int(np.argmax(means))]]
