@@ -148,9 +148,9 @@ def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.Capture
     [
         (["--env", "x", "--lerning-rate", "1"], "--learning-rate"),
         (["--env", "x", "--num-env", "1"], "--num-envs"),
-        (["--env", "x", "--num-envs", "2.5"], "'2.5' is no integer"),
-        (["--env", "x", "--total-steps", "inf"], "'inf' is no integer"),
-        (["--env", "x", "--eval-every", "many"], "'many' is no integer"),
+        (["--env", "x", "--num-envs", "2.5"], "'2.5' is not an integer"),
+        (["--env", "x", "--total-steps", "inf"], "'inf' is not an integer"),
+        (["--env", "x", "--eval-every", "many"], "'many' is not an integer"),
         (["--seeds", "2"], "--env"),
     ],
 )
@@ -212,11 +212,11 @@ def test_a_run_is_made_longer_and_nothing_else_of_it_is_changed(tmp_path: Path, 
     for flags in (["--learning-rate", "0.1"], ["--seeds=3"], ["--no-anneal"]):
         assert main(["train", "--resume", folder, *flags]) == 2
         message = capsys.readouterr().err
-        assert f"{flags[0].partition('=')[0]} cannot be given where a run goes on" in message and message.count("\n") == 1
-        goes_with = "--resume goes with --total-steps, --trust, --devices-per-seed, --quiet, --distributed."
+        assert f"{flags[0].partition('=')[0]} cannot be combined with --resume" in message and message.count("\n") == 1
+        goes_with = "Allowed are --total-steps, --trust, --devices-per-seed, --quiet, --distributed."
         assert goes_with in message and "--init-from FOLDER" in message
     assert main(["train", "ppo", "--resume", folder]) == 2
-    assert "ppo cannot be given where a run goes on" in capsys.readouterr().err
+    assert "ppo cannot be combined with --resume" in capsys.readouterr().err
     assert main(["train", "--resume", folder, "--total-steps", "8", "--trust", "tests"]) == 2
     assert "run.total_steps is 32 there and 8 here" in capsys.readouterr().err
 

@@ -202,8 +202,8 @@ def test_a_fault_too_many_is_told_of_with_the_command_that_goes_on(capsys: pytes
     assert code == 1 and len(starts(0)) == 2 and sum("restart 1 of 1" in line for line in lines) == 1
     assert err.count("\n") == 1
     pattern = (
-        r"jaxrl: rank 1 ended with exit code 1 first, after 1 restart, having said: .*\| ZeroDivisionError: in the world\. "
-        r"To go on from the last checkpoint: jaxrl launch --processes 2 --max-restarts 1 --heartbeat 9 -- script\.py "
+        r"jaxrl: rank 1 ended with exit code 1 first, after 1 restart, with the message: .*\| ZeroDivisionError: in the world\. "
+        r"To resume from the last checkpoint: jaxrl launch --processes 2 --max-restarts 1 --heartbeat 9 -- script\.py "
         r"0=ends,waits 1=raise,raise 'x=a b'\n"
     )
     assert re.fullmatch(pattern, err), err
@@ -384,17 +384,17 @@ def test_who_stands_still_hears_nothing(capsys: pytest.CaptureFixture[str], monk
         ("--processes 2 --devices-per-process 0 -- script.py", "devices_per_process=0 must be an integer >= 1"),
         ("--processes 2 --max-restarts -1 -- script.py", "max_restarts=-1 must be an integer >= 0"),
         ("--processes 2 --heartbeat 0 -- script.py", "heartbeat=0 is not allowed"),
-        ("--processes 2", "needs a command, after two dashes: jaxrl launch --processes 2 -- train ppo"),
-        ("--processes 2 --", "needs a command, after two dashes"),
-        ("--processes 2 train ppo", "needs a command, after two dashes"),
-        ("--processes 2 -- eval runs", "'eval' is neither train nor a script (a file that ends in .py)"),
-        ("--processes 2 -- nothing.py", "there is no script 'nothing.py'"),
+        ("--processes 2", "needs a command after --: jaxrl launch --processes 2 -- train ppo"),
+        ("--processes 2 --", "needs a command after --"),
+        ("--processes 2 train ppo", "needs a command after --"),
+        ("--processes 2 -- eval runs", "'eval' cannot be launched: use train or a script (a file that ends in .py)"),
+        ("--processes 2 -- nothing.py", "script 'nothing.py' does not exist"),
         ("--processes 2 -- train pqo --env CartPole-v1", "algorithm 'pqo'"),
         ("--processes 2 -- train --env CartPole-v1", "name the algorithm first: jaxrl train ppo --env CartPole-v1"),
         ("--processes 2 -- train ppo --env CartPole-v1 --seeds x", "--seeds 'x' must be a number of seeds"),
         ("--processes 2 -- train ppo --env CartPole-v1 --n-envs 4", "--n-envs is called --num-envs here"),
         ("--processes 2 -- train --resume nowhere", "'nowhere' is not the folder of a run"),
-        ("--processes 2 -- train --resume nowhere --gamma 1", "--gamma cannot be given where a run goes on"),
+        ("--processes 2 -- train --resume nowhere --gamma 1", "--gamma cannot be combined with --resume"),
     ],
 )
 def test_what_is_refused_before_anything_starts(
