@@ -212,11 +212,7 @@ def test_mappings_of_hyperparameters_and_schedules_too() -> None:
         (["--n_envs", "8"], "--n_envs is called --num-envs here"),
         (["--no-norm-adv"], "--no-norm-adv is called --no-normalize-advantages here"),
         (["--total-timesteps", "1e5"], "--total-timesteps is called --total-steps here"),
-<<<<<<< HEAD:tests/settings/test_aliases.py
         (["--seed", "3"], "--seed is called --seeds here: 8 means the seeds 0 to 7; a list names them"),
-=======
-        (["--seed", "3"], "--seed is called --seeds in jaxrl: 8 are the seeds 0 to 7, and a list names them"),
->>>>>>> h5:tests/core/test_names.py
         (["--env-id", "CartPole-v1"], "--env-id is called --env here"),
         (["--cuda", "1"], "there is no --cuda: JAX uses the accelerator that it finds; set JAX_PLATFORMS=cpu to use the CPU"),
     ],
