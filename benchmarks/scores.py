@@ -133,8 +133,8 @@ class Trained(NamedTuple):
 def training_returns(history: dict[str, np.ndarray], num_episodes: int) -> Trained:
     """Return the means over all episodes of the last chunks that together hold ``num_episodes``.
 
-    Each end of an episode is followed by a reset row, which is not a step. So the reset rows of a chunk count its episodes, except
-    those that end with the chunk: their reset rows are in the next one.
+    Each end of an episode is followed by a reset row, which is not a step. So the reset rows of a chunk count its episodes. An
+    episode that ends with the chunk has its reset row in the next one.
     """
     resets = np.diff(history["rows"][:, None] - history["env_steps"], axis=0, prepend=0)
     means, counts = [], []
