@@ -105,7 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status: 0 success, 1 a requirement was not met, 2 a failure to measure, 130 interrupted."""
+    """Run a command. Return the exit status: 0 success, 1 a requirement was not met, 2 a failure to measure, 130 interrupted."""
     parser = make_parser()
     given = parser.parse_args(args)
     if given.command is None:

@@ -15,7 +15,7 @@ from benchmarks.protocol import Worker, clean_environment
 
 @contextmanager
 def worker(**environment: str) -> Iterator[Worker]:
-    """Start a process with an empty compilation cache. From a filled one JAX could take programs whose scopes have other names."""
+    """Start a process with an empty compilation cache. From a filled one JAX could take programs with other scope names."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.kernels_worker"]
         with Worker(command, clean_environment(Path(folder)) | environment) as started:

@@ -46,7 +46,7 @@ class Product(NamedTuple):
 def products_of(function: Callable[..., Any], *args: Any) -> Counter[Product]:
     """Count the matrix products of one call.
 
-    Products that no output needs do not count, nor do convolutions. A ``while_loop``, whose length is unknown, counts as one trip,
+    Convolutions, and products that no output needs, do not count. A ``while_loop``, whose length is unknown, counts as one trip,
     and a ``cond`` as its most costly branch.
     """
     return _products(needed_part(jax.make_jaxpr(function)(*args).jaxpr))
@@ -87,7 +87,7 @@ def _flops(products: Mapping[Product, int]) -> int:
 
 
 def seconds_of(function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> float:
-    """Measure the seconds of a function's matrix products on one CPU device, each alone in a loop with its factors in the cache."""
+    """Measure the seconds of a function's matrix products on one CPU device, each alone in a loop, with factors in the cache."""
     return sum(number * product_seconds(product, seconds) for product, number in products_of(function, *args).items())
 
 

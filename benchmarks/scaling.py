@@ -2,7 +2,7 @@
 
 Sides are processes or groups of processes. They run at the same time and take turns:
 
-* ``2 devices``: one process in which JAX has two CPU devices, of which both or one are used;
+* ``2 devices``: one process in which JAX has two CPU devices. It uses both, or only one;
 * ``one core``: a process with one device that may use one core;
 * ``2 processes``, ``4 processes``: processes with one device each, connected over loopback (``jax.distributed``, gloo).
 
