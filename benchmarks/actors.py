@@ -34,7 +34,7 @@ from jaxrl.types import Agent
 AHEAD = 2
 """Rollouts in progress at the same time, as in the schemes "impala" and "apex"."""
 WORKERS, PINNED = "workers", "pinned"
-"""Sides that use an ``ActorPool``. In the second one each worker is pinned to a core. The requirement is on the better of them."""
+"""Sides that use an ``ActorPool``. In the second, each worker is pinned to a core. The requirement is on the better of them."""
 
 
 class Handing(NamedTuple):
@@ -92,7 +92,7 @@ def timed(side: Callable[[int], Any], rollouts: int) -> Section:
 
 @contextlib.contextmanager
 def collected(agent: Agent, make: Callable[..., Any]) -> Iterator[Callable[[int], Any]]:
-    """Yield a function that collects complete rollouts with a sampler. A sampler with ``begin`` works ``AHEAD`` rollouts ahead."""
+    """Yield a function that collects complete rollouts with a sampler. A sampler with ``begin`` is ``AHEAD`` rollouts ahead."""
     with contextlib.closing(make(agent, [0])) as sampler:
         policy = jax.tree.map(lambda x: x[None], agent.algorithm.policy(agent.init(jax.random.key(0)).learner))
         keys = jax.random.split(jax.random.key(1), 1)

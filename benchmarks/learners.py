@@ -111,8 +111,10 @@ def plain(agent: Agent) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def trained(agent: Agent, sampler: str, overlap: bool) -> Iterator[Side]:
-    """Yield the loop of ``jaxrl.run``. It waits for a rollout that is being collected ahead, so that a section has as many rollouts
-    as updates."""
+    """Yield the loop of ``jaxrl.run``.
+
+    It waits for a rollout that is being collected ahead, so that a section has as many rollouts as updates.
+    """
     driver = HostDriver(agent, [0], SAMPLERS[sampler], lag=int(overlap))
     with contextlib.closing(driver):
         states = driver.init()
@@ -129,7 +131,7 @@ def trained(agent: Agent, sampler: str, overlap: bool) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def parts(agent: Agent) -> Iterator[dict[str, Side]]:
-    """Yield the parts of an iteration separately: stepping with pre-drawn actions, and acting and learning on one fixed rollout."""
+    """Yield the parts of an iteration: stepping with pre-drawn actions, and acting and learning on one fixed rollout."""
     algorithm, num_rows, env_id = agent.algorithm, agent.rollout_length, jnp.arange(agent.num_envs, dtype=jnp.int32)
     pool, learner = opened(agent), agent.init(jax.random.key(0)).learner
     pool.reset()
@@ -262,8 +264,8 @@ def learners_report(result: Mapping[str, Any]) -> str:
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {cores} cores, "
         f"jax {result['versions']['jax']}, envpool {result['versions']['envpool']}",
         table(header, rows),
-        "Medians over rounds in which all sides take turns. The bound: overlapping parts take as long as the longest of them, and "
-        "at least their CPU time over the number of cores. A2C learns only from rows of its current policy, so its learning does "
-        "not overlap with them.",
+        "Medians over rounds in which all sides take turns. The bound: overlapping parts take as long as the longest of them, "
+        "and at least their CPU time over the number of cores. A2C learns only from rows of its current policy, so its learning "
+        "does not overlap with them.",
     ]
     return "\n\n".join(lines)

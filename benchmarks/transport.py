@@ -17,7 +17,7 @@ from jaxrl.envs.subprocess.shared_memory import SharedMemory, SharedMemoryLayout
 PAGE = 4096
 """Bytes."""
 WRITE, SHARE, PUT = "write", "share", "put"
-"""Commands for the other process: write new values into all arrays, report that shared memory is ready, put arrays into the queue."""
+"""Commands for the other process: write new values into all arrays, report that shared memory is ready, fill the queue."""
 
 Section = Callable[[], float]
 """Runs a timed section once and returns its seconds."""
