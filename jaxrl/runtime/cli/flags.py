@@ -230,6 +230,6 @@ def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
         if name not in allowed and (found := translate_alias(name, allowed)):
             here, note = found
             no = "no-" * flag.startswith(("no-", "no_"))
-            raise ValueError(f"--{flag} is called --{no}{here.replace('_', '-')} in jaxrl{note and f': {note}'}")
+            raise ValueError(f"--{flag} is called --{no}{here.replace('_', '-')} here{note and f': {note}'}")
         if name not in allowed and (what := instead_of(name, allowed)):
             raise ValueError(f"there is no --{flag}: {what}")
