@@ -186,7 +186,7 @@ def test_a_config_that_lacks_something_is_one_line(trained: Path, tmp_path: Path
         assert "is not what a run writes: it lacks 'run.seeds'" in capsys.readouterr().err
     alter(lambda config: config["run"].pop("on_nan"))
     assert main(["train", "--resume", folder]) == 2
-    assert "lacks 'on_nan' of its run: put it back from a copy" in " ".join(capsys.readouterr().err.split())
+    assert "lacks 'on_nan' of its run: restore it from a copy" in " ".join(capsys.readouterr().err.split())
     alter(lambda config: config["agent"]["parts"].update(model={"partial": {"import": "jaxrl.models:actor_critic"}}))
     assert main(["plot", folder, "--out", str(tmp_path / "curves.png")]) == 0
     assert main(["eval", folder]) == 2

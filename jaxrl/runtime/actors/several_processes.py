@@ -180,7 +180,7 @@ class GroupDriver(HostDriver):
         return np.asarray(returns, np.float32), np.asarray(lengths, np.int32)
 
     def found_in_rollouts(self) -> Suspects:
-        """Gather the findings of all processes, each of which numbers its environments from 0."""
+        """Gather the findings of all processes. Each process numbers its environments from 0."""
         group, share = current(), self.agent.num_envs // current().num_processes
         said = group.gather([mask[:, :share].tolist() for mask in self.lookout.found])
         return Suspects(*(np.concatenate([np.array(part, bool) for part in parts], 1) for parts in zip(*said, strict=True)))

@@ -77,7 +77,7 @@ def test_actions_that_the_environments_must_not_see(value: float, message: str) 
 
 
 def test_environments_that_no_program_steps() -> None:
-    with pytest.raises(TypeError, match=r"^sampler='xla' needs environments that a compiled program can step, and gymnasium"):
+    with pytest.raises(TypeError, match=r"^sampler='xla' needs environments that a compiled program can step, which gymnasium"):
         SAMPLERS["xla"](small("gymnasium:CartPole-v1"), [0])
     with pytest.raises(ValueError, match=r"^sampler='xla' is for environments on the host, and gymnax:CartPole-v1 runs in JAX"):
         jaxrl.run(small("CartPole-v1"), 64, sampler="xla", quiet=True)
@@ -86,7 +86,7 @@ def test_environments_that_no_program_steps() -> None:
 def test_a_limit_that_only_jaxrl_knows_is_refused() -> None:
     agent = small("envpool:CartPole-v1")
     agent = agent._replace(env=agent.env._replace(max_episode_steps=2))
-    with pytest.raises(RuntimeError, match=r"^envpool:CartPole-v1: an episode went on past max_episode_steps=2, and"):
+    with pytest.raises(RuntimeError, match=r"^envpool:CartPole-v1: an episode continued past max_episode_steps=2, and"):
         SAMPLERS["xla"](agent, [0]).collect(*learnt(agent, [0]))
 
 

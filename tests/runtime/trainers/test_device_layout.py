@@ -114,7 +114,7 @@ def test_a_run_over_shared_environments(
     run(agent, 64, **settings)
     shown = capsys.readouterr().out
     assert "3 seeds on 2 devices" in shown
-    assert "2 devices share a seed's environments, 2 each, and learn what one would, up to rounding" in shown
+    assert "2 devices share a seed's environments, 2 each, and learn the same as one device, up to rounding" in shown
     hardware = json.loads((tmp_path / "run" / "config.json").read_text())["hardware"]
     assert len(hardware["devices"]) == hardware["devices_per_seed"] == 2
     assert_bit_equal(run(agent, 128, **settings)[0], states)
