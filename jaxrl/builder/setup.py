@@ -335,7 +335,7 @@ def mark_discontinuity(setup: AlgorithmSetup[Any], learner: Any) -> Any:
 
 @dataclass(frozen=True)
 class PreparedAgent(Generic[C]):
-    """A builder's arguments after checks: the rule, the environment, the hyperparameters and the spec."""
+    """A builder's arguments after checks: the algorithm's setup, the environment, the hyperparameters and the spec."""
 
     setup: AlgorithmSetup[C]
     env: Env | HostEnv

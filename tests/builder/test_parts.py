@@ -86,12 +86,12 @@ def test_an_optimizer_that_fails_says_so_at_the_door(build: Builder, wrong: Any,
 
 @every_builder
 def test_settings_that_the_optimizer_does_not_look_at_are_refused(build: Builder) -> None:
-    with pytest.raises(ValueError, match=r"learning_rate=0.5 has no effect, because optimizer=.* does not look at it") as caught:
+    with pytest.raises(ValueError, match=r"learning_rate=0.5 has no effect, because optimizer=.* does not use it") as caught:
         build(ENV, optimizer=optax.adamw(1e-3), learning_rate=0.5)
     one_line(caught)
     with pytest.raises(ValueError, match=r"max_grad_norm=3 has no effect.*clip_by_global_norm\(hp.max_grad_norm\)"):
         build(ENV, optimizer=adamw, max_grad_norm=3.0)
-    with pytest.raises(ValueError, match=r"learning_rate has a schedule, and optimizer=.* does not look at it"):
+    with pytest.raises(ValueError, match=r"learning_rate has a schedule, but optimizer=.* does not use it"):
         build(ENV, optimizer=optax.adamw(1e-3), schedules={"learning_rate": lambda i: 1.0})
     build(ENV, optimizer=optax.adamw(1e-3), anneal=True, total_steps=100)  # as it is by default: there is nothing to anneal
     build(ENV, optimizer=adamw, learning_rate=0.5)
