@@ -231,7 +231,7 @@ def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool
         if not same_shapes(outputs[1], expected):
             raise TypeError(
                 f"{label} unroll over two rows gives {show_shapes(outputs[1])}, and apply {show_shapes(outputs[0])} for one: "
-                "unroll must give the same with the axis of time in front"
+                "unroll must return the same outputs with a leading time axis"
             )
     return outputs[0]
 
@@ -409,7 +409,7 @@ def check_loss(label: str, loss: Callable[[PyTree, Any], Any], params: PyTree, b
     for name, value in {"the loss": out[0], **{f"the scalar {name!r}": x for name, x in out[1].items()}}.items():
         is_number = isinstance(value, int | float | jax.Array | np.ndarray | np.generic) and jnp.result_type(value).kind in "fiu"
         if not is_number or jnp.shape(value) != ():
-            fix = ", say a mean over the rows that batch.valid names" if is_number else f": {requirement}"
+            fix = ", such as a mean over the valid rows (batch.valid)" if is_number else f": {requirement}"
             raise TypeError(f"{label} returned {show_shapes(value)} as {name}, which must be one number{fix}")
 
 

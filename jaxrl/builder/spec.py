@@ -63,7 +63,7 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result
         return data
     if "unimportable" in data:
         raise ValueError(
-            f"{where} cannot be rebuilt from the spec, because {data['unimportable']} cannot be imported: give the part again "
+            f"{where} cannot be rebuilt from the spec, because {data['unimportable']} cannot be imported: pass the part again "
             f"where that is possible ({where.partition('[')[0]}=…), or define it as a function at the top of a module, "
             "and pass that function (or functools.partial of it, with plain arguments), or for an environment 'module:function'"
         )

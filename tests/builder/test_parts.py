@@ -343,7 +343,10 @@ def test_one_loss_need_not_be_in_a_list() -> None:
     "loss, words",
     [
         (lambda p, b: b.value.mean(), "returned float32[]: it must return (loss, {name: scalar to log})"),
-        (lambda p, b: (b.value, {}), "returned float32[16] as the loss, which must be one number, say a mean over the rows"),
+        (
+            lambda p, b: (b.value, {}),
+            "returned float32[16] as the loss, which must be one number, such as a mean over the valid rows",
+        ),
         (lambda p, b: (b.value.mean(), {"v": b.value}), "returned float32[16] as the scalar 'v', which must be one number"),
         (lambda p, b: (b.value.mean(), {"v": "high"}), "returned str as the scalar 'v', which must be one number"),
         (lambda p, b: None, "returned nothing: it must return"),

@@ -409,7 +409,7 @@ def test_parts_of_a_script_are_given_again(tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().out
     assert "no other process can import model=<function" in said and f"jaxrl.load_policy('{out}', model=…)" in said
     for load in (jaxrl.load_policy, partial(jaxrl.resume, quiet=True)):
-        with pytest.raises(ValueError, match=r"^model cannot be rebuilt.*give the part again .*\(model=…\)"):
+        with pytest.raises(ValueError, match=r"^model cannot be rebuilt.*pass the part again .*\(model=…\)"):
             load(out)
     again = lambda *spaces: SMALL_ACTOR_CRITIC(*spaces)  # noqa: E731 - defined anew, as in another process
     obs = np.zeros(4, np.float32)
