@@ -218,7 +218,10 @@ def test_a_model_for_other_spaces() -> None:
         ({"apply": lambda p, c, x: (c, x.observation)}, "fails with AttributeError: 'StepInput' object has no attribute"),
         ({"apply": lambda p, c, x: (jnp.zeros(3), ACTOR_CRITIC.apply(p, c, x)[1])}, "returned the carry float32[3], and initial"),
         ({"unroll": lambda p, c, x: None}, "unroll must return (carry, outputs); it returned nothing"),
-        ({"unroll": lambda p, c, x: (c, jax.tree.map(lambda y: y[0], ACTOR_CRITIC.apply(p, c, x)[1]))}, "with the axis of time"),
+        (
+            {"unroll": lambda p, c, x: (c, jax.tree.map(lambda y: y[0], ACTOR_CRITIC.apply(p, c, x)[1]))},
+            "with a leading time axis",
+        ),
     ],
 )
 def test_a_model_that_breaks_its_contract(change: dict[str, Any], words: str) -> None:
