@@ -409,8 +409,8 @@ class Algorithm(NamedTuple):
     ``Policy`` must not hold them. If a NamedTuple within these fields also has other arrays, such as priorities, it lists its
     fields of rows in a property ``row_fields``; then only those arrays are meant."""
     tolerates_lag: bool = False
-    """Whether ``update`` is correct for rollouts of parameters that are a few updates old, because rows come from replay or
-    because the algorithm corrects for the probabilities with which actions were drawn."""
+    """``update`` is correct for rollouts of parameters that are a few updates old, because rows come from replay or because the
+    algorithm corrects for the probabilities with which actions were drawn."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------- agents

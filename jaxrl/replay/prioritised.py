@@ -201,7 +201,7 @@ def update(exponents: Exponents, state: PrioritisedState, draw: Draw, priorities
     if priorities.shape != draw.row.shape:
         raise ValueError(
             f"priorities has shape {priorities.shape} and must have one number for each of the draw's {draw.row.shape} rows: "
-            "reduce it, say by the mean of |TD error|"
+            "reduce it, for example to the mean of |TD error|"
         )
     leaf = (jnp.clip(priorities.astype(jnp.float32), 0.0, LARGEST) + SMALLEST) ** exponents.priority
     now = _of(gather_rows(state.levels[0], draw.env, draw.row // FANOUT), draw.row % FANOUT)

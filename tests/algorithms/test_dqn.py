@@ -487,7 +487,7 @@ def test_sizes_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
 def test_parts_of_the_wrong_kind() -> None:
     with pytest.raises(TypeError, match=r"DQN needs a Discrete .*:target_action has Box.*: make_ppo takes Discrete.*and Box"):
         small_dqn(probes.target_action())
-    with pytest.raises(TypeError, match=r"has MultiDiscrete\(\[2 3\]\): let the environment number .* as Discrete\(6\)"):
+    with pytest.raises(TypeError, match=r"has MultiDiscrete\(\[2 3\]\): make the action space Discrete\(6\), one action"):
         small_dqn(probes.truncation()._replace(action_space=spaces.MultiDiscrete([2, 3])))
     with pytest.raises(TypeError, match=r"its model must be memoryless"):
         small_dqn(probes.truncation(), model=RECURRENT)

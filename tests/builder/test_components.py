@@ -83,12 +83,12 @@ def test_an_optimizer_that_fails_says_so_at_the_door(build: Builder, wrong: Any,
 
 @every_builder
 def test_settings_that_the_optimizer_does_not_look_at_are_refused(build: Builder) -> None:
-    with pytest.raises(ValueError, match=r"learning_rate=0.5 has no effect, because optimizer=.* does not look at it") as caught:
+    with pytest.raises(ValueError, match=r"learning_rate=0.5 has no effect, because optimizer=.* does not use it") as caught:
         build(ENV, optimizer=optax.adamw(1e-3), learning_rate=0.5)
     one_line(caught)
     with pytest.raises(ValueError, match=r"max_grad_norm=3 has no effect.*clip_by_global_norm\(hp.max_grad_norm\)"):
         build(ENV, optimizer=adamw, max_grad_norm=3.0)
-    with pytest.raises(ValueError, match=r"learning_rate has a schedule, and optimizer=.* does not look at it"):
+    with pytest.raises(ValueError, match=r"learning_rate has a schedule, but optimizer=.* does not use it"):
         build(ENV, optimizer=optax.adamw(1e-3), schedules={"learning_rate": lambda i: 1.0})
     build(ENV, optimizer=optax.adamw(1e-3), anneal=True, total_steps=100)  # as it is by default: there is nothing to anneal
     build(ENV, optimizer=adamw, learning_rate=0.5)
@@ -215,7 +215,10 @@ def test_a_model_for_other_spaces() -> None:
         ({"apply": lambda p, c, x: (c, x.observation)}, "fails with AttributeError: 'StepInput' object has no attribute"),
         ({"apply": lambda p, c, x: (jnp.zeros(3), ACTOR_CRITIC.apply(p, c, x)[1])}, "returned the carry float32[3], and initial"),
         ({"unroll": lambda p, c, x: None}, "unroll must return (carry, outputs); it returned nothing"),
-        ({"unroll": lambda p, c, x: (c, jax.tree.map(lambda y: y[0], ACTOR_CRITIC.apply(p, c, x)[1]))}, "with the axis of time"),
+        (
+            {"unroll": lambda p, c, x: (c, jax.tree.map(lambda y: y[0], ACTOR_CRITIC.apply(p, c, x)[1]))},
+            "with a leading time axis",
+        ),
     ],
 )
 def test_a_model_that_breaks_its_contract(change: dict[str, Any], words: str) -> None:
@@ -340,7 +343,10 @@ def test_one_loss_need_not_be_in_a_list() -> None:
     "loss, words",
     [
         (lambda p, b: b.value.mean(), "returned float32[]: it must return (loss, {name: scalar to log})"),
-        (lambda p, b: (b.value, {}), "returned float32[16] as the loss, which must be one number, say a mean over the rows"),
+        (
+            lambda p, b: (b.value, {}),
+            "returned float32[16] as the loss, which must be one number, such as a mean over the valid rows",
+        ),
         (lambda p, b: (b.value.mean(), {"v": b.value}), "returned float32[16] as the scalar 'v', which must be one number"),
         (lambda p, b: (b.value.mean(), {"v": "high"}), "returned str as the scalar 'v', which must be one number"),
         (lambda p, b: None, "returned nothing: it must return"),

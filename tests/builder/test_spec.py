@@ -232,7 +232,7 @@ def test_what_a_model_is_made_of_keeps_its_name() -> None:
 
 
 def test_a_spec_with_holes_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no agent spec: it lacks \['builder', 'parts'\]"):
+    with pytest.raises(ValueError, match=r"not an agent spec: it lacks \['builder', 'parts'\]"):
         build({"env": ENV, "settings": {}})
 
 

@@ -337,7 +337,7 @@ def test_jaxrl_as_a_whole_cannot_be_trusted() -> None:
         "jaxrl.runtime.sweep:run_job",
         "jaxrl:build",
     ):
-        with pytest.raises(Untrusted, match="no part that an agent can have"):
+        with pytest.raises(Untrusted, match="not a part that an agent can have"):
             import_part(path, "model", check_trust("jaxrl"))
     with pytest.raises(Untrusted):
         check_env_id("jaxrl.runtime.sweep:run_job?command=['true']", trust=("jaxrl",))
@@ -361,7 +361,7 @@ def test_what_jaxrl_gives_must_be_what_the_keyword_says() -> None:
         ("optimizer", "jaxrl.models:actor_critic"),
         ("model", "jaxrl.models:MLP"),
     ):
-        with pytest.raises(ValueError, match=f"^{keyword} is '{path}', which gives no "):
+        with pytest.raises(ValueError, match=f"^{keyword} is '{path}', which does not return "):
             jaxrl.build(altered(ppo, {"parts": {keyword: {"import": path}}}))
     with pytest.raises(ValueError, match=r"a Model is the functions init, apply"):
         jaxrl.build(altered(ppo, {"parts": {"model": {"model": {"init": 3}}}}))
@@ -409,7 +409,7 @@ def test_parts_of_a_script_are_given_again(tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().out
     assert "no other process can import model=<function" in said and f"jaxrl.load_policy('{out}', model=…)" in said
     for load in (jaxrl.load_policy, partial(jaxrl.resume, quiet=True)):
-        with pytest.raises(ValueError, match=r"^model cannot be rebuilt.*give the part again .*\(model=…\)"):
+        with pytest.raises(ValueError, match=r"^model cannot be rebuilt.*pass the part again .*\(model=…\)"):
             load(out)
     again = lambda *spaces: SMALL_ACTOR_CRITIC(*spaces)  # noqa: E731 - defined anew, as in another process
     obs = np.zeros(4, np.float32)
@@ -430,9 +430,9 @@ def test_an_environment_of_the_script_is_named_too(monkeypatch: pytest.MonkeyPat
 
 def test_only_parts_are_given_again() -> None:
     spec = cartpole("ppo").spec
-    with pytest.raises(TypeError, match=r"modle=… is no part.*Did you mean 'model'"):
+    with pytest.raises(TypeError, match=r"modle=… is not a part.*Did you mean 'model'"):
         build_again(spec, modle=SMALL_ACTOR_CRITIC)
-    with pytest.raises(TypeError, match=r"num_envs=… is no part.*settings are those of the run"):
+    with pytest.raises(TypeError, match=r"num_envs=… is not a part.*settings are those of the run"):
         build_again(spec, num_envs=8)
     assert build_again(spec, model=SMALL_ACTOR_CRITIC, env="Acrobot-v1").spec == spec
 
@@ -441,7 +441,7 @@ def test_an_agent_of_another_version_learns_no_more() -> None:
     """A setting that its spec lacks would silently be today's default."""
     spec = cartpole("dqn").spec
     older = {**spec, "settings": {name: value for name, value in spec["settings"].items() if name not in ("n_step", "adam_eps")}}
-    with pytest.raises(ValueError, match=r"lacks n_step, adam_eps: it is of another version.* with init_from"):
+    with pytest.raises(ValueError, match=r"lacks n_step, adam_eps: another version of jaxrl wrote it.* with init_from"):
         build_again(older, to_learn=True)
     assert build_again(older).spec == older and build_again(spec, to_learn=True).spec == spec
 

@@ -345,7 +345,7 @@ def test_it_is_built_again_from_the_spec() -> None:
     shapes = [jax.eval_shape(each.init, jax.eval_shape(KEY)) for each in (agent(), again)]
     assert jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
     spec["parts"]["intrinsic"] = {"import": "jaxrl.models:actor_critic"}
-    with pytest.raises(ValueError, match="gives no Intrinsic"):
+    with pytest.raises(ValueError, match="does not return Intrinsic"):
         jaxrl.build(spec)
 
 

@@ -117,7 +117,7 @@ def test_a_gradient_of_another_agent_is_refused(rule: str) -> None:
     apply = partial(jax.eval_shape, agent.algorithm.apply, learner)
     apply(learner.params)
     for wrong in ({}, jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), learner.params)):
-        with pytest.raises(ValueError, match=r"gradient is .*, and the parameters are .*: it must be what gradients gives"):
+        with pytest.raises(ValueError, match=r"gradient is .*, but the parameters are .*: pass the result of gradients"):
             apply(wrong)
 
 

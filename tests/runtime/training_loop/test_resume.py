@@ -325,7 +325,7 @@ def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(tmp_path: 
     config = json.loads((tmp_path / "config.json").read_text())
     del config["agent"]["settings"]["clip_eps"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="the run's agent lacks clip_eps: it is of another version of jaxrl"):
+    with pytest.raises(ValueError, match="the run's agent lacks clip_eps: another version of jaxrl wrote it"):
         resume(tmp_path, quiet=True)
 
 
