@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
+import gc
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -39,6 +43,9 @@ jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 MOST_MAPPINGS = 20_000
+BASE_MEMORY, MOST_GROWTH = 800 * 2**20, 300 * 2**20
+"""A process forgets its compiled programs when it has grown by so many bytes since it last did."""
+resident = BASE_MEMORY
 
 IN_EACH_QUARTER = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
 """Files of what has differed between versions of JAX."""
@@ -89,12 +96,27 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_mappings() -> Iterator[None]:
-    """Forget compiled programs in time: each maps its code into memory in many parts, and a process may have 65,530."""
+def bounded_memory() -> Iterator[None]:
+    """Forget compiled programs in time: they fill the memory, and each maps its code in many parts, of which a process may have
+    65,530."""
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
+    global resident
+    if mappings() > MOST_MAPPINGS or resident_bytes() > resident + MOST_GROWTH:
         jax.clear_caches()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # not glibc
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        resident = max(resident_bytes(), BASE_MEMORY)
+
+
+def mappings() -> int:
+    maps = Path("/proc/self/maps")
+    return maps.read_bytes().count(b"\n") if maps.exists() else 0
+
+
+def resident_bytes() -> int:
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * resource.getpagesize() if status.exists() else 0
 
 
 @pytest.fixture
