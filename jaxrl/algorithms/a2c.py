@@ -99,7 +99,7 @@ def make_a2c(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {
+    parts = {
         "model": model,
         "optimizer": optimizer,
         "schedules": schedules,
@@ -107,5 +107,5 @@ def make_a2c(
         "intrinsic": intrinsic,
         "axis_name": axis_name,
     }
-    ready = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, settings, given)
-    return one_gradient(ready, a2c_loss)
+    prepared = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, settings, parts)
+    return one_gradient(prepared, a2c_loss)

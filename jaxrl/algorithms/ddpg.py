@@ -50,9 +50,9 @@ class DDPGHyperparams(NamedTuple):
     total_steps: TotalSteps = 0.0
 
 
-def target(setup: ActorCriticSetup[DDPGConfig], hp: DDPGHyperparams, targets: ActorCriticPair, now: CriticBatch) -> Array:
+def target(setup: ActorCriticSetup[DDPGConfig], hp: DDPGHyperparams, targets: ActorCriticPair, update: CriticBatch) -> Array:
     """y = r + γ·(1 − terminated)·Q⁻(s′, π⁻(s′)) (Lillicrap et al. 2016, eq. 5); f32[N]."""
-    return target_value(setup, targets, setup.model.apply(targets.actor, (), now.batch.next_inputs)[1], now)
+    return target_value(setup, targets, setup.model.apply(targets.actor, (), update.batch.next_inputs)[1], update)
 
 
 @suggest_arguments

@@ -135,9 +135,9 @@ def act(
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     config, keys = setup.config, fold_each(key, env_id) if explore else None
     if keys is not None and config.noisy:  # each environment draws separate noise, independent of the batch
-        one = lambda inputs, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], inputs), key=key)[1]  # noqa: E731
+        apply_to_row = lambda row, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], row), key=key)[1]  # noqa: E731
         # Far from 0 and 1: the action is drawn with split(key), and split(key)[i] equals fold_in(key, i).
-        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(one)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
+        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(apply_to_row)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
     else:
         carry, outputs = setup.model.apply(policy.params, carry, inputs)
     q_values = config.value_head.values(outputs, inputs.obs)
@@ -203,14 +203,14 @@ def make_dqn(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
-    ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
-    config = ready.setup.config
+    parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    prepared = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    config = prepared.setup.config
     is_ours = isinstance(model, Mapping) or is_own(model, q_network)
-    check_outputs(model, is_ours, ready.output, ready.env.action_space, config)
-    own = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
-    made = resolve_replay(replay, own, ready.env, config, before=1, after=config.n_step)
-    return ready.bind(make_algorithm(replace(ready.setup, replay=made)))
+    check_outputs(model, is_ours, prepared.output, prepared.env.action_space, config)
+    default_replay = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
+    resolved = resolve_replay(replay, default_replay, prepared.env, config, before=1, after=config.n_step)
+    return prepared.bind(make_algorithm(replace(prepared.setup, replay=resolved)))
 
 
 RAINBOW: dict[str, Any] = {
@@ -230,13 +230,13 @@ loss; Adam's ε is the paper's."""
 
 
 @suggest_arguments
-def make_rainbow(env: EnvLike, **given: Any) -> Agent:
+def make_rainbow(env: EnvLike, **keywords: Any) -> Agent:
     """Rainbow (Hessel et al. 2018, table 1): DQN with C51, dueling streams, noisy layers without ε, 3-step returns, prioritized
     replay and double Q-learning. Agents and their specs are those of ``make_dqn``.
 
     Args:
       env: as for ``make_dqn``.
-      given: keywords of ``make_dqn``, which override those in ``RAINBOW``. ``v_min`` and ``v_max`` must enclose the discounted
+      keywords: keywords of ``make_dqn``, which override those in ``RAINBOW``. ``v_min`` and ``v_max`` must enclose the discounted
         returns of the environment; the default, ±10, suits Atari's clipped rewards.
     """
-    return make_dqn(env, **{**RAINBOW, **given})
+    return make_dqn(env, **{**RAINBOW, **keywords})

@@ -110,7 +110,7 @@ def make_impala(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {
+    parts = {
         "model": model,
         "optimizer": optimizer,
         "schedules": schedules,
@@ -118,5 +118,5 @@ def make_impala(
         "intrinsic": intrinsic,
         "axis_name": axis_name,
     }
-    ready = prepare_actor_critic(make_impala, env, IMPALAConfig, IMPALAHyperparams, settings, given)
-    return one_gradient(ready, impala_loss, tolerates_lag=True)
+    prepared = prepare_actor_critic(make_impala, env, IMPALAConfig, IMPALAHyperparams, settings, parts)
+    return one_gradient(prepared, impala_loss, tolerates_lag=True)

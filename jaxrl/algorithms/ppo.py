@@ -73,9 +73,9 @@ class PPOConfig(OnPolicyConfig):
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
-        what, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
+        noun, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
         why = " (a recurrent model learns from whole sequences)" if recurrent else ""
-        check_minibatches(self.num_minibatches, self.accumulation_steps, items, what, why)
+        check_minibatches(self.num_minibatches, self.accumulation_steps, items, noun, why)
         if self.surrogate != "kl":
             refuse_unused(self, PPOConfig, ("kl_coef", "kl_target"), "without surrogate='kl'")
         if self.num_epochs * self.num_minibatches == 1:
@@ -219,9 +219,11 @@ def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> 
     error = batch.advantage if setup.intrinsic is None else batch.target - batch.value
     metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, setup.axis_name)
     measure = partial(mean_kl, setup.model, params, batch, config.num_minibatches * config.accumulation_steps, setup.axis_name)
-    fields, more = SURROGATES[config.surrogate].refresh(config, learner, measure)
+    fields, refresh_metrics = SURROGATES[config.surrogate].refresh(config, learner, measure)
     statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)
-    return setup.updated(learner, hp, metrics | more, params=params, opt_state=opt_state, statistics=statistics, **fields)
+    return setup.updated(
+        learner, hp, metrics | refresh_metrics, params=params, opt_state=opt_state, statistics=statistics, **fields
+    )
 
 
 def make_algorithm(setup: AlgorithmSetup[PPOConfig]) -> Algorithm:
@@ -260,15 +262,15 @@ def make_ppo(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
-    given |= {"intrinsic": intrinsic, "axis_name": axis_name}
-    ready = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, given)
-    config, network = ready.setup.config, ready.setup.model
-    check_surrogate(config, ready)
+    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
+    parts |= {"intrinsic": intrinsic, "axis_name": axis_name}
+    prepared = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, parts)
+    config, network = prepared.setup.config, prepared.setup.model
+    check_surrogate(config, prepared)
 
     def minibatch(learner: Any, rollout: Rollout) -> Batch:
         """Return the first minibatch, for checking extra losses."""
         batch = targets(network, config, learner, rollout, learner.hyperparams)
         return jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
 
-    return ready.bind(make_algorithm(ready.setup), batch=minibatch)
+    return prepared.bind(make_algorithm(prepared.setup), batch=minibatch)

@@ -49,8 +49,8 @@ class PQNConfig(RolloutConfig):
     """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: the
     same epsilon in all environments."""
 
-    def network(self, own: Any) -> ModelFn:
-        return partial(own, layer_norm=self.normalize_layers)
+    def network(self, default: Any) -> ModelFn:
+        return partial(default, layer_norm=self.normalize_layers)
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -167,9 +167,11 @@ def make_pqn(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
-    ready = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, given)
-    check_q_values(model, ready.output, ready.env.action_space)
+    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    check_q_values(model, prepared.output, prepared.env.action_space)
     if not isinstance(model, Mapping) and not is_own(model, q_network):
-        refuse_unused(ready.setup.config, PQNConfig, ["normalize_layers"], "with a custom model, which defines its layers itself")
-    return ready.bind(ready.setup.algorithm(policy=policy, act=act, update=update))
+        refuse_unused(
+            prepared.setup.config, PQNConfig, ["normalize_layers"], "with a custom model, which defines its layers itself"
+        )
+    return prepared.bind(prepared.setup.algorithm(policy=policy, act=act, update=update))

@@ -258,15 +258,15 @@ MUJOCO: Published = {
 }
 
 
-def _published(domain: str, env: str, names: tuple[str, ...], rules: Published, total_steps: int) -> list[Preset]:
+def _published(domain: str, env: str, names: tuple[str, ...], published: Published, total_steps: int) -> list[Preset]:
     """Return a preset, not measured here, for each algorithm and environment.
 
     Args:
       env: environment id, with {} in place of the name.
     """
     return [
-        Preset(f"{rule}-{domain}-{name.lower()}", rule, env.format(name), settings, total_steps, 1, published=source)
-        for rule, (settings, source) in rules.items()
+        Preset(f"{algorithm}-{domain}-{name.lower()}", algorithm, env.format(name), settings, total_steps, 1, published=source)
+        for algorithm, (settings, source) in published.items()
         for name in names
     ]
 

@@ -94,8 +94,8 @@ class R2D2Config(ReplayConfig):
         eps = self.rescale_eps
         return (partial(rescaled, eps=eps), partial(unscaled, eps=eps)) if self.rescale else (same, same)
 
-    def network(self, own: Any) -> ModelFn:
-        return partial(own, core="gru")
+    def network(self, default: Any) -> ModelFn:
+        return partial(default, core="gru")
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -149,8 +149,8 @@ def unscaled(y: Array, eps: float) -> Array:
 
     Both functions avoid differences of nearly equal numbers, which would lose most digits in float32.
     """
-    more = 2.0 * jnp.abs(y) / (jnp.sqrt(1.0 + 4.0 * eps * (jnp.abs(y) + 1.0 + eps)) + 1.0 + 2.0 * eps)  # u − 1
-    return jnp.sign(y) * more * (more + 2.0)
+    u_minus_1 = 2.0 * jnp.abs(y) / (jnp.sqrt(1.0 + 4.0 * eps * (jnp.abs(y) + 1.0 + eps)) + 1.0 + 2.0 * eps)
+    return jnp.sign(y) * u_minus_1 * (u_minus_1 + 2.0)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
@@ -238,20 +238,20 @@ def learn(setup: AlgorithmSetup[R2D2Config], learner: QLearner) -> tuple[QLearne
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
-def check_sequences(given: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
+def check_sequences(replay: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
     """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed."""
     num_envs = setup.config.num_envs
 
     def stored() -> None:
-        row, carry = one = example(setup)
+        row, carry = stored_row = example(setup)
         many = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
         rows = CarriedRows(many(row, setup.config.rollout_length), many(carry, 1))
-        state = setup.replay.add(setup.replay.init(one), rows, jnp.arange(num_envs, dtype=jnp.int32))
+        state = setup.replay.add(setup.replay.init(stored_row), rows, jnp.arange(num_envs, dtype=jnp.int32))
         if not same_shapes(setup.replay.draw(state, jax.random.key(0), 1).extras, setup.model.initial_carry(1)):
             raise TypeError("its draws have no carry")
 
     must = "must store sequences that begin with each rollout, as jaxrl.replay.sequence.sequence_replay() does"
-    attempt(f"replay={show(given)}, which {must},", stored)
+    attempt(f"replay={show(replay)}, which {must},", stored)
 
 
 @suggest_arguments
@@ -284,19 +284,21 @@ def make_r2d2(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
-    ready = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, given, memory=True)
-    config = ready.setup.config
-    check_q_values(model, ready.output, ready.env.action_space)
-    if not is_recurrent(ready.setup.model):
+    parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    prepared = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, parts, memory=True)
+    config = prepared.setup.config
+    check_q_values(model, prepared.output, prepared.env.action_space)
+    if not is_recurrent(prepared.setup.model):
         raise TypeError(
             f"model={show(model)} has no memory, but R2D2 learns from sequences and their initial carry: give it a core, as with "
             'model={"core": "gru"}, or use make_dqn'
         )
-    own = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
-    setup = replace(ready.setup, replay=resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind))
+    default_replay = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
+    setup = replace(
+        prepared.setup, replay=resolve_replay(replay, default_replay, prepared.env, config, before=1, after=config.rows_behind)
+    )
     if replay is not None:
         refuse_unused(config, R2D2Config(), ["priority_exponent"], f"with replay={show(replay)}, which has its own")
         check_sequences(replay, setup)
     algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
-    return ready.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))
+    return prepared.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))

@@ -108,7 +108,7 @@ def make_reinforce(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit together, hyperparameters out of range or without effect.
     """
-    given = {
+    parts = {
         "model": model,
         "optimizer": optimizer,
         "schedules": schedules,
@@ -116,7 +116,7 @@ def make_reinforce(
         "intrinsic": intrinsic,
         "axis_name": axis_name,
     }
-    ready = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, given)
-    if not ready.setup.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
+    prepared = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, parts)
+    if not prepared.setup.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
         raise ValueError("vf_coef has no effect with baseline=False: leave it out")
-    return one_gradient(ready, reinforce_loss)
+    return one_gradient(prepared, reinforce_loss)

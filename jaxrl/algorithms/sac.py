@@ -168,7 +168,7 @@ def soft_value(
 
 
 def target(
-    setup: ActorCriticSetup[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, now: CriticBatch
+    setup: ActorCriticSetup[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, update: CriticBatch
 ) -> Array:
     """Compute the critics' target y = r + γ·(1 − terminated)·V⁻(s′).
 
@@ -176,33 +176,33 @@ def target(
     algorithm 1). With quantiles, there is one target for each quantile that is not dropped, f32[N, M] (Kuznetsov et al. 2020,
     eq. 9).
     """
-    key = jax.random.fold_in(now.key, 0)
+    key = jax.random.fold_in(update.key, 0)
     every = lambda inputs, action: action_values(setup, target_critic, inputs, action, key)  # noqa: E731
-    values = lambda *given: setup.config.head.pessimistic(every(*given), now.chosen)  # noqa: E731
-    return bootstrapped(now.batch, soft_value(setup, actor, values, now.batch.next_inputs, now.noise[0], temperature)[0])
+    values = lambda *arguments: setup.config.head.pessimistic(every(*arguments), update.chosen)  # noqa: E731
+    return bootstrapped(update.batch, soft_value(setup, actor, values, update.batch.next_inputs, update.noise[0], temperature)[0])
 
 
 def critic_loss(
-    setup: ActorCriticSetup[SACConfig], critic: PyTree, target: Array, now: CriticBatch
+    setup: ActorCriticSetup[SACConfig], critic: PyTree, target: Array, update: CriticBatch
 ) -> tuple[Array, dict[str, Array]]:
     """Sum over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7), or of the ``quantile_loss``."""
-    batch, discrete = now.batch, isinstance(setup.action_space, spaces.Discrete)
-    values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(now.key, 1))
+    batch, discrete = update.batch, isinstance(setup.action_space, spaces.Discrete)
+    values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(update.key, 1))
     if discrete:
         values = select_actions(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
     return setup.config.head.loss(values, target, batch, setup.axis_name)
 
 
 def actor_loss(
-    setup: ActorCriticSetup[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, now: CriticBatch
+    setup: ActorCriticSetup[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, update: CriticBatch
 ) -> tuple[Array, dict[str, Array]]:
     """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), where Q is the minimum or the mean of the critics."""
-    key = jax.random.fold_in(now.key, 2)
+    key = jax.random.fold_in(update.key, 2)
     of_all = partial(jnp.min if setup.config.actor_value == "min" else jnp.mean, axis=0)
     every = lambda inputs, action: action_values(setup, critic, inputs, action, key)  # noqa: E731
-    values = lambda *given: of_all(setup.config.head.values(every(*given)))  # noqa: E731
-    value, entropy = soft_value(setup, actor, values, now.batch.inputs, now.noise[1], temperature)
-    mean = valid_mean(now.batch.valid, setup.axis_name)
+    values = lambda *arguments: of_all(setup.config.head.values(every(*arguments)))  # noqa: E731
+    value, entropy = soft_value(setup, actor, values, update.batch.inputs, update.noise[1], temperature)
+    mean = valid_mean(update.batch.valid, setup.axis_name)
     loss = -mean(value)
     return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy)}
 
@@ -228,18 +228,18 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
     actor, critic = networks(setup, learner.params, hp)
     adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(setup.action_space, hp)
 
-    def critic_update(policy: PyTree, temperature: Array, carry: Any, now: CriticBatch) -> Any:
+    def critic_update(policy: PyTree, temperature: Array, carry: Any, update: CriticBatch) -> Any:
         params, target_params, opt_state = carry
-        y = target(setup, policy, target_params, temperature, now)
-        loss = lambda params: critic_loss(setup, params, y, now)  # noqa: E731
+        y = target(setup, policy, target_params, temperature, update)
+        loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
         params, opt_state, metrics = critic.descend(loss, params, opt_state, setup.axis_name)
         return (params, optax.incremental_update(params, target_params, hp.tau), opt_state), metrics
 
-    def group(carry: Any, now: CriticBatch) -> Any:
+    def group(carry: Any, updates: CriticBatch) -> Any:
         """Update the critics ``policy_delay`` times, then the policy and the temperature once."""
         params, opt_state, critics, (log_temperature, adam_state) = carry
         temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
-        critics, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, params, temperature), critics, now)
+        critics, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, params, temperature), critics, updates)
         loss = lambda params: actor_loss(setup, params, critics[0][0], temperature, last)  # noqa: E731
         params, opt_state, logged = actor.descend(loss, params, opt_state, setup.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
@@ -324,9 +324,9 @@ def make_sac(
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
       ValueError: sizes that do not fit together, hyperparameters out of range, a Box without bounds.
     """
-    given = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
-    given |= {"axis_name": axis_name}
-    ready, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, given, (spaces.Box, spaces.Discrete))
-    check_policy(model, ready.output, setup.action_space)
-    check_settings(setup, ready.hyperparams)
-    return ready.bind(make_algorithm(setup))
+    parts = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
+    parts |= {"axis_name": axis_name}
+    prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, parts, (spaces.Box, spaces.Discrete))
+    check_policy(model, prepared.output, setup.action_space)
+    check_settings(setup, prepared.hyperparams)
+    return prepared.bind(make_algorithm(setup))

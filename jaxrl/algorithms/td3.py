@@ -57,12 +57,12 @@ class TD3Hyperparams(NamedTuple):
     total_steps: TotalSteps = 0.0
 
 
-def target(setup: ActorCriticSetup[TD3Config], hp: TD3Hyperparams, targets: ActorCriticPair, now: CriticBatch) -> Array:
+def target(setup: ActorCriticSetup[TD3Config], hp: TD3Hyperparams, targets: ActorCriticPair, update: CriticBatch) -> Array:
     """y = r + γ·(1 − terminated)·min Q⁻(s′, clip(π⁻(s′) + clip(ε, −c, c), −1, 1)), ε ~ N(0, σ²) (Fujimoto et al. 2018, eq. 10 and
     14); f32[N]."""
-    noise = jnp.clip(hp.target_noise * now.noise[0], -hp.target_noise_clip, hp.target_noise_clip)
-    action = jnp.clip(setup.model.apply(targets.actor, (), now.batch.next_inputs)[1] + noise, -1.0, 1.0)
-    return target_value(setup, targets, action, now)
+    noise = jnp.clip(hp.target_noise * update.noise[0], -hp.target_noise_clip, hp.target_noise_clip)
+    action = jnp.clip(setup.model.apply(targets.actor, (), update.batch.next_inputs)[1] + noise, -1.0, 1.0)
+    return target_value(setup, targets, action, update)
 
 
 @suggest_arguments

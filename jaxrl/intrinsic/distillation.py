@@ -175,11 +175,13 @@ def rnd(
         layer_norm=False,
         dtype="float32",
     )
-    more = 2 * network.hidden_sizes[-1:]
-    predictor, target = (from_linen(Embedding(network, action_space, extra, config.embedding_size, 1.0)) for extra in (more, ()))
+    extra_layers = 2 * network.hidden_sizes[-1:]
+    predictor, target = (
+        from_linen(Embedding(network, action_space, extra, config.embedding_size, 1.0)) for extra in (extra_layers, ())
+    )
     value = from_linen(Embedding(network, action_space, (), 1, 0.01))  # the initial value is near 0 because rewards are small
-    made = RND((observation_space, action_space), predictor, target, value, config)
-    return Intrinsic(partial(init, made), partial(observe, made), partial(learn, made))
+    networks = RND((observation_space, action_space), predictor, target, value, config)
+    return Intrinsic(partial(init, networks), partial(observe, networks), partial(learn, networks))
 
 
 def init(rnd: RND, key: Key, num_envs: int) -> RNDState:

@@ -106,8 +106,8 @@ class Dense(nn.Dense):
 
     def weights(self, name: str, init: Callable[..., Any], shape: tuple[int, ...]) -> Array:
         """``param`` without tracing the initialiser for its shape at every call, which is half of the layer's tracing time."""
-        given: Any = self.get_variable("params", name)
-        return given if getattr(given, "shape", None) == shape else self.param(name, init, shape, self.param_dtype)
+        stored: Any = self.get_variable("params", name)
+        return stored if getattr(stored, "shape", None) == shape else self.param(name, init, shape, self.param_dtype)
 
 
 def dense(

@@ -68,7 +68,7 @@ def make_network(
         ("convolution", convolution): convolution != "auto" and "minatar" not in images,
         ("embedding_size", embedding_size): embedding_size is not None and "embedding" not in kinds,
     }
-    for name, value in (given for given, has_no_effect in useless.items() if has_no_effect):
+    for name, value in (setting for setting, has_no_effect in useless.items() if has_no_effect):
         raise ValueError(f"{name}={value!r} has no effect on {observation_space}: it is for {_MEANT_FOR[name]}")
     return Network(
         entries,
@@ -86,19 +86,19 @@ def make_network(
     )
 
 
-def check_values(given: Mapping[str, Any]) -> None:
+def check_values(arguments: Mapping[str, Any]) -> None:
     """Check arguments of ``actor_critic`` and ``q_network`` as far as possible without an observation space.
 
     Raises:
       ValueError, TypeError: a value is invalid for every observation space.
     """
     for name, allowed in _CHOICES.items():
-        if name in given:
-            _choose(name, given[name], allowed)
-    if (activation := given.get("activation")) is not None and activation not in ACTIVATIONS:
+        if name in arguments:
+            _choose(name, arguments[name], allowed)
+    if (activation := arguments.get("activation")) is not None and activation not in ACTIVATIONS:
         close = _nearest(activation, ACTIVATIONS)
         raise ValueError(f"activation={activation!r} is unknown: choose one of {sorted(ACTIVATIONS)}{close}")
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None and name in _MAY_BE_NONE:
             continue
         if name in ("layer_norm", "use_previous", "shared", "squash"):

@@ -25,8 +25,8 @@ class InputEntry(NamedTuple):
     encoder: str
     """One of ``IMAGE_NETWORKS``, "embedding", or "flat"."""
 
-    def named(self, what: str) -> str:
-        return "_".join([what, *map(str, self.path)])
+    def named(self, prefix: str) -> str:
+        return "_".join([prefix, *map(str, self.path)])
 
 
 class Network(NamedTuple):

@@ -145,8 +145,8 @@ def value_network(
     check_switches(dueling=dueling)
     check_number("noise", noise, Range(0))
     counts = {"num_outputs": num_outputs, "num_fractions": num_fractions}
-    given = {name: check_count(name, count) for name, count in counts.items() if count is not None}
-    if len(given) == 2:
+    requested = {name: check_count(name, count) for name, count in counts.items() if count is not None}
+    if len(requested) == 2:
         raise ValueError(f"num_outputs={num_outputs} and num_fractions={num_fractions} are mutually exclusive: leave one out")
     if arguments.get("core") is not None:
         raise ValueError(f"core={arguments['core']!r}: value_network has no core; use q_network for plain Q-values with a core")
@@ -154,6 +154,6 @@ def value_network(
         raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete space")
     network = make_network(observation_space, "relu", **arguments)
     return from_linen(
-        ValueNetwork(network, action_space, dueling, float(noise), given.get("num_outputs"), given.get("num_fractions")),
+        ValueNetwork(network, action_space, dueling, float(noise), requested.get("num_outputs"), requested.get("num_fractions")),
         rngs=("noise", "fractions"),
     )

@@ -67,8 +67,8 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], *, initial_carry: Callable[
         variables other than parameters and rng streams.
     """
     if isinstance(make, nnx.Module) or not callable(make):
-        given = type(make).__name__ if isinstance(make, nnx.Module) else repr(make)
-        raise TypeError(f"make={given} must be a function of nnx.Rngs that returns a module: lambda rngs: Net(4, rngs=rngs)")
+        shown = type(make).__name__ if isinstance(make, nnx.Module) else repr(make)
+        raise TypeError(f"make={shown} must be a function of nnx.Rngs that returns a module: lambda rngs: Net(4, rngs=rngs)")
 
     def parts(key: Key) -> Any:
         module = make(nnx.Rngs(key))

@@ -80,11 +80,11 @@ def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> t
             return super().__iter__()
 
     def once(hyperparams: Any, params: PyTree) -> Any:
-        made = optimizer(Watched(*hyperparams))
-        if not isinstance(made, optax.GradientTransformation):
-            raise TypeError(f"it gave {type(made).__name__}")
-        state = made.init(params)
-        return state, *made.update(params, state, params)
+        transformation = optimizer(Watched(*hyperparams))
+        if not isinstance(transformation, optax.GradientTransformation):
+            raise TypeError(f"it gave {type(transformation).__name__}")
+        state = transformation.init(params)
+        return state, *transformation.update(params, state, params)
 
     scalars = type(hyperparams)(*[jax.ShapeDtypeStruct((), jnp.float32)] * len(hyperparams))
     return read, jax.eval_shape(once, scalars, params)

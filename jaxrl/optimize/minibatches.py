@@ -81,12 +81,12 @@ def shuffled(batch: Any, order: Array, standardize: bool, axis_name: str | None 
     return parts._replace(advantage=jax.vmap(lambda x, valid: standardized(x, valid, axis_name))(parts.advantage, parts.valid))
 
 
-def check_minibatches(num_minibatches: int, accumulation_steps: int, items: int, what: str, why: str = "") -> None:
-    """Check that ``num_minibatches`` and ``accumulation_steps`` divide ``items``; errors call the items ``what``."""
+def check_minibatches(num_minibatches: int, accumulation_steps: int, items: int, noun: str, why: str = "") -> None:
+    """Check that ``num_minibatches`` and ``accumulation_steps`` divide ``items``; errors call the items ``noun``."""
     if items % num_minibatches:
-        raise ValueError(f"num_minibatches={num_minibatches} must divide {what}={items}{why}")
+        raise ValueError(f"num_minibatches={num_minibatches} must divide {noun}={items}{why}")
     if (size := items // num_minibatches) % accumulation_steps:
-        raise ValueError(f"accumulation_steps={accumulation_steps} must divide {what} / num_minibatches = {size}{why}")
+        raise ValueError(f"accumulation_steps={accumulation_steps} must divide {noun} / num_minibatches = {size}{why}")
 
 
 def stop_on_kl(

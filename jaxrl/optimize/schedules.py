@@ -60,15 +60,15 @@ def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str,
     return dict(schedules or {})
 
 
-def _check_schedule(what: str, schedule: Schedule) -> None:
+def _check_schedule(subject: str, schedule: Schedule) -> None:
     must = "it must return one number, a factor on the hyperparameter, for an iteration (i32[], traced)"
     try:
         factor = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        raise TypeError(f"{what} fails with {type(error).__name__}: {lines[0]}. {must[0].upper()}{must[1:]}") from error
+        raise TypeError(f"{subject} fails with {type(error).__name__}: {lines[0]}. {must[0].upper()}{must[1:]}") from error
     if getattr(factor, "shape", None) != () or factor.dtype.kind not in "iuf":
-        raise TypeError(f"{what} returns {show_shapes(factor)}: {must}")
+        raise TypeError(f"{subject} returns {show_shapes(factor)}: {must}")
 
 
 def scheduled(hyperparams: H, schedules: Mapping[str, Schedule], iteration: Array, *, annealed_rows: int = 0) -> H:
@@ -79,12 +79,14 @@ def scheduled(hyperparams: H, schedules: Mapping[str, Schedule], iteration: Arra
         total_steps / steps_per_iteration iterations therefore ends with the run.
       annealed_rows: rows per iteration if learning rates without a schedule are annealed linearly to 0; 0 if not.
     """
-    now = {name: getattr(hyperparams, name) * schedule(iteration) for name, schedule in schedules.items()}
+    scaled = {name: getattr(hyperparams, name) * schedule(iteration) for name, schedule in schedules.items()}
     if annealed_rows:
         rates: Any = hyperparams
         left = remaining(iteration, annealed_rows, rates.total_steps)
-        now |= {name: getattr(rates, name) * left for name in rates._fields if name.endswith("learning_rate") and name not in now}
-    return hyperparams._replace(**now)  # type: ignore[attr-defined]
+        scaled |= {
+            name: getattr(rates, name) * left for name in rates._fields if name.endswith("learning_rate") and name not in scaled
+        }
+    return hyperparams._replace(**scaled)  # type: ignore[attr-defined]
 
 
 def remaining(iteration: Array, rows: int, total_steps: Array) -> Array:

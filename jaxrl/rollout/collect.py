@@ -54,11 +54,11 @@ def params_axes(env: Env, env_params: PyTree) -> PyTree:
     """Return ``in_axes`` for environment parameters: 0 for a leaf with one value per environment, None for a shared value."""
     defaults, structure = jax.tree.flatten(env.params)
     if jax.tree.structure(env_params) != structure:
-        own = type(env.params).__name__
+        kind = type(env.params).__name__
         way = next((way for way in ("replace", "_replace") if hasattr(env.params, way)), None)
         fix = f"agent.env.params.{way}(name=value)" if way else "a copy of agent.env.params"
         raise ValueError(
-            f"env_params must have the structure of the environment's own params, a {own} like {show_shapes(env.params)}, not "
+            f"env_params must have the structure of the environment's own params, a {kind} like {show_shapes(env.params)}, not "
             f"{show_shapes(env_params)}: use {fix}"
         )
     return structure.unflatten(

@@ -47,7 +47,7 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
     count = total(where.sum(dtype=jnp.float32))
     merged = moments.count + count
 
-    def one(mean: Array, variance: Array, x: Array) -> tuple[Array, Array]:
+    def update_leaf(mean: Array, variance: Array, x: Array) -> tuple[Array, Array]:
         chex.assert_shape(x, (*where.shape, *mean.shape))
         keep, x = expand_mask(where, x), x.astype(jnp.float32)
         batch_mean = total(jnp.where(keep, x, 0.0).sum(lead)) / jnp.maximum(count, 1.0)
@@ -59,7 +59,7 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
     rows = jax.tree.map(lambda mean, x: None if mean is None else x, moments.mean, rows, is_leaf=_is_none)
     means, structure = jax.tree.flatten(moments.mean)
     variances, leaves = (structure.flatten_up_to(tree) for tree in (moments.variance, rows))
-    pairs = [one(mean, variance, x) for mean, variance, x in zip(means, variances, leaves, strict=True)]
+    pairs = [update_leaf(mean, variance, x) for mean, variance, x in zip(means, variances, leaves, strict=True)]
     return RunningMoments(merged, structure.unflatten([m for m, _ in pairs]), structure.unflatten([v for _, v in pairs]))
 
 
@@ -73,13 +73,13 @@ def normalize(moments: RunningMoments, x: PyTree, clip: float = 10.0) -> PyTree:
     A leaf of ``x`` is unchanged if the moments have None in its place.
     """
 
-    def one(mean: Array | None, variance: Array, x: Array) -> Array:
+    def normalize_leaf(mean: Array | None, variance: Array, x: Array) -> Array:
         if mean is None:
             return x
         chex.assert_shape(x, (..., *mean.shape))
         return jnp.clip((x.astype(jnp.float32) - mean) * jax.lax.rsqrt(variance + EPSILON), -clip, clip)
 
-    return jax.tree.map(one, moments.mean, moments.variance, x, is_leaf=_is_none)
+    return jax.tree.map(normalize_leaf, moments.mean, moments.variance, x, is_leaf=_is_none)
 
 
 # ------------------------------------------------------------------------------------------------------- in a learner's state

@@ -207,7 +207,10 @@ def translate_alias(name: str, allowed: Collection[str]) -> tuple[str, str] | No
 def instead_of(name: str, allowed: Collection[str]) -> str | None:
     """Return what jaxrl has instead of a setting of other libraries, or None."""
     plain = name.lower().replace("-", "_")
-    return next((what for names, needed, what in _INSTEAD if plain in names.split() and (not needed or needed in allowed)), None)
+    return next(
+        (replacement for names, needed, replacement in _INSTEAD if plain in names.split() and (not needed or needed in allowed)),
+        None,
+    )
 
 
 def belongs_to_run(name: str) -> str:
@@ -227,8 +230,8 @@ def nearest(name: Any, allowed: Iterable[str]) -> str:
     if known := translate_alias(name, allowed):
         here, note = known
         return f" It is called {here!r} here{note and f' ({note})'}."
-    if what := instead_of(name, allowed):
-        return f" There is no such setting: {what}."
+    if replacement := instead_of(name, allowed):
+        return f" There is no such setting: {replacement}."
     return similar(name, allowed, 0.5)
 
 

@@ -30,8 +30,8 @@ class Range(NamedTuple):
 
     def __str__(self) -> str:
         if self.high == math.inf:
-            what = "an integer" if self.integral else "a finite number"
-            return what if self.low == -math.inf else f"{what} {'>' if self.open_low else '>='} {self.low:.9g}"
+            noun = "an integer" if self.integral else "a finite number"
+            return noun if self.low == -math.inf else f"{noun} {'>' if self.open_low else '>='} {self.low:.9g}"
         return f"{'an integer' if self.integral else 'a number'} in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
 
 
@@ -178,9 +178,9 @@ def check_switches(**switches: Any) -> None:
             raise TypeError(f"{name}={shortened(value)} must be True or False")
 
 
-def check_hyperparam(rule: type, name: str, value: Any) -> None:
+def check_hyperparam(hyperparams: type, name: str, value: Any) -> None:
     """Check a value against the Hyperparams of an algorithm. Traced values are not checked."""
-    types = setting_types(rule)
+    types = setting_types(hyperparams)
     if name not in types:
         hint = nearest(name, types)
         said = hint_or(hint, f"Sizes and switches belong to the builder. Allowed: {sorted(types)}.")
@@ -188,23 +188,23 @@ def check_hyperparam(rule: type, name: str, value: Any) -> None:
     check_number(name, value, _range_of(types[name]))
 
 
-def merge_hyperparams(defaults: H, given: Any) -> H:
-    """Replace values of ``defaults`` (Python floats) by those of ``given``, and convert to f32 arrays.
+def merge_hyperparams(defaults: H, changes: Any) -> H:
+    """Replace values of ``defaults`` (Python floats) by those of ``changes``, and convert to f32 arrays.
 
     Args:
-      given: None, a mapping of the hyperparameters to change, or a whole NamedTuple of the same type.
+      changes: None, a mapping of the hyperparameters to change, or a whole NamedTuple of the same type.
     """
-    if given is None:
-        given = {}
-    elif isinstance(given, type(defaults)):
-        given = given._asdict()  # type: ignore[attr-defined]
-    elif not isinstance(given, Mapping):
-        raise TypeError(f"hyperparams must be a mapping or a {type(defaults).__name__}, not {type(given).__name__}")
-    for name, value in given.items():
+    if changes is None:
+        changes = {}
+    elif isinstance(changes, type(defaults)):
+        changes = changes._asdict()  # type: ignore[attr-defined]
+    elif not isinstance(changes, Mapping):
+        raise TypeError(f"hyperparams must be a mapping or a {type(defaults).__name__}, not {type(changes).__name__}")
+    for name, value in changes.items():
         check_hyperparam(type(defaults), name, value)
     import jax.numpy as jnp
 
-    merged: PyTree = {**defaults._asdict(), **given}  # type: ignore[attr-defined]
+    merged: PyTree = {**defaults._asdict(), **changes}  # type: ignore[attr-defined]
     return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})
 
 
@@ -220,9 +220,9 @@ def added(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"added": True})
 
 
-def refuse_unused(given: Any, defaults: Any, names: Iterable[str], why: str) -> None:
+def refuse_unused(settings: Any, defaults: Any, names: Iterable[str], why: str) -> None:
     """Raise a ValueError for settings that differ from their defaults but are not used."""
     for name in names:
-        if (value := getattr(given, name)) != getattr(defaults, name):
+        if (value := getattr(settings, name)) != getattr(defaults, name):
             shown = value if isinstance(value, bool) else f"{value:g}"
             raise ValueError(f"{name}={shown} has no effect {why}")

@@ -41,11 +41,11 @@ def bytes_of_products(function: Callable[..., Any], *args: Any) -> int:
     """Sum the sizes of the results of matrix products, convolutions and concatenations in a function."""
 
     def count(jaxpr: Jaxpr) -> int:
-        made: list[Any] = [x.aval for eqn in jaxpr.eqns if eqn.primitive.name in PRODUCTS for x in eqn.outvars]
+        results: list[Any] = [x.aval for eqn in jaxpr.eqns if eqn.primitive.name in PRODUCTS for x in eqn.outvars]
         inner = [[count(x) for x in jaxprs_in_params(eqn.params)] for eqn in jaxpr.eqns]
         one_of = [eqn.primitive.name == "cond" for eqn in jaxpr.eqns]  # also ``platform_dependent``
         inside = [max(counts) if chosen else sum(counts) for counts, chosen in zip(inner, one_of, strict=True)]
-        return sum(x.size * x.dtype.itemsize for x in made) + sum(inside)
+        return sum(x.size * x.dtype.itemsize for x in results) + sum(inside)
 
     try:
         return count(jax.make_jaxpr(function)(*args).jaxpr)

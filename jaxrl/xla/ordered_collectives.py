@@ -99,21 +99,21 @@ def _evaluate(closed: ClosedJaxpr, token: Array, args: _Values) -> tuple[Array, 
             continue
         for eqn in eqns:
             with jax.named_scope(str(eqn.source_info.name_stack)):
-                token, results = RULES[eqn.primitive.name](eqn, token, [*map(read, eqn.invars)])
+                token, results = PRIMITIVE_HANDLERS[eqn.primitive.name](eqn, token, [*map(read, eqn.invars)])
             known |= zip(eqn.outvars, results, strict=True)
     return token, [read(atom) for atom in jaxpr.outvars]
 
 
 def _part(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> Jaxpr:
     """Extract consecutive equations of a program as a program, from all variables that they need to all that they define."""
-    made = [x for eqn in eqns for x in eqn.outvars]
-    own = set(made)
+    outvars = [x for eqn in eqns for x in eqn.outvars]
+    defined = set(outvars)
     read = dict.fromkeys(x for eqn in eqns for x in eqn.invars if not isinstance(x, Literal))
-    return jaxpr.replace(constvars=[], invars=[x for x in read if x not in own], outvars=made, eqns=eqns)
+    return jaxpr.replace(constvars=[], invars=[x for x in read if x not in defined], outvars=outvars, eqns=eqns)
 
 
 def _is_ordered(eqn: JaxprEqn) -> bool:
-    return eqn.primitive.name in RULES and _communicates(eqn)
+    return eqn.primitive.name in PRIMITIVE_HANDLERS and _communicates(eqn)
 
 
 def _communicates(eqn: JaxprEqn) -> bool:
@@ -141,12 +141,12 @@ def _scan(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any
     body, (num_consts, num_carried) = parameter(eqn, "jaxpr"), scan_arguments(eqn)
     consts, start, xs = values[:num_consts], values[num_consts : num_consts + num_carried], values[num_consts + num_carried :]
 
-    def one(carried: Any, x: _Values) -> Any:
+    def step(carried: Any, x: _Values) -> Any:
         token, results = _evaluate(body, carried[0], [*consts, *carried[1], *x])
         return (token, results[:num_carried]), results[num_carried:]
 
-    how = {name: parameter(eqn, name) for name in ("length", "reverse", "unroll")}
-    (token, last), stacked = jax.lax.scan(one, (token, list(start)), list(xs), **how)
+    scan_options = {name: parameter(eqn, name) for name in ("length", "reverse", "unroll")}
+    (token, last), stacked = jax.lax.scan(step, (token, list(start)), list(xs), **scan_options)
     return token, [*last, *stacked]
 
 
@@ -170,7 +170,7 @@ def _switch(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[A
     return jax.lax.platform_dependent(token, values[1:], **chosen)
 
 
-RULES: dict[str, Callable[[JaxprEqn, Array, _Values], tuple[Array, list[Any]]]] = {
+PRIMITIVE_HANDLERS: dict[str, Callable[[JaxprEqn, Array, _Values], tuple[Array, list[Any]]]] = {
     **dict.fromkeys(REDUCTIONS, _reduce),
     "jit": _call,
     "closed_call": _call,

@@ -17,9 +17,9 @@ NEWEST = "0.11.2"
 class NotInThisJax(ImportError):
     """Error: JAX has changed an interface that jaxrl depends on."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, interface: str) -> None:
         super().__init__(
-            f'jax {jax.__version__} has no {what}, which jaxrl needs here: pip install "jax<={NEWEST}", or a newer jaxrl'
+            f'jax {jax.__version__} has no {interface}, which jaxrl needs here: pip install "jax<={NEWEST}", or a newer jaxrl'
         )
 
 

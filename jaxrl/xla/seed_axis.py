@@ -24,8 +24,8 @@ def alone(function: Callable[..., Any], in_axes: Axes = 0) -> Callable[..., Any]
 
     def mapped(*args: Any) -> Any:
         axes = (in_axes,) * len(args) if isinstance(in_axes, int) else in_axes
-        one = [arg if axis is None else jax.tree.map(lambda x: x[0], arg) for arg, axis in zip(args, axes, strict=True)]
-        return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*one))
+        unbatched = [arg if axis is None else jax.tree.map(lambda x: x[0], arg) for arg, axis in zip(args, axes, strict=True)]
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*unbatched))
 
     return mapped
 

@@ -134,14 +134,14 @@ def batch_of(setup: ActorCriticSetup[Any], replay: PyTree, draw: Draw, gamma: Ar
 def learn_critics(
     setup: ActorCriticSetup[Any],
     gamma: Array,
-    one: Callable[[Any, CriticBatch], tuple[Any, dict[str, Array]]],
+    critic_update: Callable[[Any, CriticBatch], tuple[Any, dict[str, Array]]],
     carry: tuple[Any, PyTree],
     group: CriticBatch,
 ) -> tuple[tuple[Any, PyTree], dict[str, Array], CriticBatch]:
     """Run a group of updates of the critics.
 
     Args:
-      one: a single update, (critics, inputs) -> (critics, metrics with ``PRIORITIES``).
+      critic_update: a single update, (critics, inputs) -> (critics, metrics with ``PRIORITIES``).
       carry: (critics, the replay's state).
       group: inputs of the updates, [policy_delay, ...], from ``draw_updates``.
 
@@ -150,18 +150,18 @@ def learn_critics(
     """
     prioritised = setup.replay.prioritised
 
-    def update(carry: tuple[Any, PyTree], now: CriticBatch) -> Any:
+    def step(carry: tuple[Any, PyTree], update: CriticBatch) -> Any:
         (critics, replay), drawn = carry, None
         if prioritised:
-            drawn = setup.draw_batches(replay, now.draw_key)  # type: ignore[arg-type]
-            now = now._replace(batch=batch_of(setup, replay, drawn, gamma))
-        critics, metrics = one(critics, now)
+            drawn = setup.draw_batches(replay, update.draw_key)  # type: ignore[arg-type]
+            update = update._replace(batch=batch_of(setup, replay, drawn, gamma))
+        critics, metrics = critic_update(critics, update)
         priorities = metrics.pop(PRIORITIES)
         if drawn is not None:
             replay = setup.replay.update(replay, drawn, priorities)
-        return (critics, replay), (metrics, now.batch if prioritised else ())
+        return (critics, replay), (metrics, update.batch if prioritised else ())
 
-    carry, (metrics, batches) = jax.lax.scan(update, carry, group)
+    carry, (metrics, batches) = jax.lax.scan(step, carry, group)
     learnt = group._replace(batch=batches) if prioritised else group
     return carry, metrics, jax.tree.map(lambda x: x[-1], learnt)
 
@@ -195,9 +195,9 @@ def action_values(
     # Give each critic a copy of the vectors. XLA would multiply shared ones by the weights of all critics at once, and then
     # transpose the result, and for the gradient its input: a tenth of an update of two critics of 256 units.
     axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)
-    own = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
-    one = lambda params, key, inputs: setup.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
-    return jax.vmap(one, in_axes=(0, 0, axes))(params, keys, own)
+    repeated = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
+    apply_critic = lambda params, key, inputs: setup.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
+    return jax.vmap(apply_critic, in_axes=(0, 0, axes))(params, keys, repeated)
 
 
 def _repeated(x: Array, times: int) -> Array:

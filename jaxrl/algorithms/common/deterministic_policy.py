@@ -114,18 +114,22 @@ def act(
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
-def critic_loss(setup: ActorCriticSetup[Any], critic: PyTree, target: Array, now: CriticBatch) -> tuple[Array, dict[str, Array]]:
+def critic_loss(
+    setup: ActorCriticSetup[Any], critic: PyTree, target: Array, update: CriticBatch
+) -> tuple[Array, dict[str, Array]]:
     """Sum over critics of ½·(Q(s, a) − y)² (Lillicrap et al. 2016, eq. 4)."""
-    values = action_values(setup, critic, now.batch.inputs, now.batch.action, jax.random.fold_in(now.key, 1))
-    return td_loss(values, target, now.batch, setup.axis_name)
+    values = action_values(setup, critic, update.batch.inputs, update.batch.action, jax.random.fold_in(update.key, 1))
+    return td_loss(values, target, update.batch, setup.axis_name)
 
 
-def actor_loss(setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, now: CriticBatch) -> tuple[Array, dict[str, Array]]:
+def actor_loss(
+    setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, update: CriticBatch
+) -> tuple[Array, dict[str, Array]]:
     """−E[Q(s, π(s))] with the first critic. Its gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
     Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1)."""
-    batch, first = now.batch, jax.tree.map(lambda x: x[:1], critic)
+    batch, first = update.batch, jax.tree.map(lambda x: x[:1], critic)
     action = setup.model.apply(actor, (), batch.inputs)[1]
-    value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(now.key, 2))[0]
+    value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2))[0]
     loss = -valid_mean(batch.valid, setup.axis_name)(value)
     return loss, {"losses/actor_loss": loss}
 
@@ -140,17 +144,17 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: Deterministic
     hp = setup.current(learner)
     nets = networks(setup, learner.params, hp)
 
-    def critic_update(targets: ActorCriticPair, carry: Any, now: CriticBatch) -> Any:
+    def critic_update(targets: ActorCriticPair, carry: Any, update: CriticBatch) -> Any:
         params, opt_state = carry
-        y = target(setup, hp, targets, now)
-        loss = lambda params: critic_loss(setup, params, y, now)  # noqa: E731
+        y = target(setup, hp, targets, update)
+        loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
         params, opt_state, metrics = nets.critic.descend(loss, params, opt_state, setup.axis_name)
         return (params, opt_state), metrics
 
-    def group(carry: Any, now: CriticBatch) -> Any:
+    def group(carry: Any, updates: CriticBatch) -> Any:
         params, opt_state, targets, replay = carry
         before = ((params.critic, opt_state.critic), replay)
-        after, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, targets), before, now)
+        after, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, targets), before, updates)
         (critic, critic_state), replay = after
         loss = lambda params: actor_loss(setup, params, critic, last)  # noqa: E731
         actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, setup.axis_name)
@@ -165,10 +169,10 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: Deterministic
     return setup.updated(learner, hp, metrics, **fields)
 
 
-def target_value(setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, now: CriticBatch) -> Array:
+def target_value(setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, update: CriticBatch) -> Array:
     """y = r + γ·(1 − terminated)·Q⁻(s′, action), f32[N], where Q⁻ is the minimum over the ``chosen`` target critics."""
-    values = action_values(setup, targets.critic, now.batch.next_inputs, action, jax.random.fold_in(now.key, 0))
-    return bootstrapped(now.batch, min_over_subset(values, now.chosen))
+    values = action_values(setup, targets.critic, update.batch.next_inputs, action, jax.random.fold_in(update.key, 0))
+    return bootstrapped(update.batch, min_over_subset(values, update.chosen))
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders
@@ -202,8 +206,8 @@ def build(
       target: computes the critics' targets.
     """
     kinds = (spaces.Box,)
-    ready, setup = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
-    check_actions_of(parts["model"], ready.output, setup.action_space)
+    prepared, setup = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
+    check_actions_of(parts["model"], prepared.output, setup.action_space)
     if setup.config.noise == "gaussian":
-        refuse_unused(ready.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
-    return ready.bind(make_algorithm(target, setup))
+        refuse_unused(prepared.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
+    return prepared.bind(make_algorithm(target, setup))

@@ -106,75 +106,79 @@ def prepare_off_policy(
     if isinstance(critic, Mapping):
         critic = dict(critic)
         check_arguments(action_value, critic, "critic")
-    ready = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
-    structure, bound, space = ready.setup.config, ready.env, ready.env.action_space
+    prepared = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
+    structure, bound, space = prepared.setup.config, prepared.env, prepared.env.action_space
     if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
         raise ValueError(
             f"{bound.name} has {space}, but this algorithm needs a Box of real numbers with bounds on all sides, to which it "
             "scales actions: give the environment bounds, or use make_ppo"
         )
-    if ready.spec["settings"]["learning_rate"] is None:  # the optimiser does not read it
+    if prepared.spec["settings"]["learning_rate"] is None:  # the optimiser does not read it
         refuse_unused(
-            ready.hyperparams, hyperparams(), ("actor_learning_rate",), "with an optimizer that does not use learning_rate"
+            prepared.hyperparams, hyperparams(), ("actor_learning_rate",), "with an optimizer that does not use learning_rate"
         )
     arguments = critic if isinstance(critic, dict) else {}
     if arguments is not critic and critic is not None:
         refuse_unused(
             structure, config(), ("critic_layer_norm", "critic_dropout"), "with a custom critic, which defines its layers itself"
         )
-    own: dict[str, Any] = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
-    own["num_outputs"] = structure.critic_outputs
-    made = partial(action_value, **{**own, **arguments})
-    resolved = resolve_critic(None if arguments is critic else critic, made, bound, structure.critic_outputs)
+    defaults: dict[str, Any] = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
+    defaults["num_outputs"] = structure.critic_outputs
+    default_critic = partial(action_value, **{**defaults, **arguments})
+    resolved = resolve_critic(None if arguments is critic else critic, default_critic, bound, structure.critic_outputs)
     replay = resolve_replay(parts["replay"], uniform_replay, bound, structure, before=1, after=structure.n_step)
-    setup = {field.name: getattr(ready.setup, field.name) for field in fields(ready.setup)}
-    return ready, ActorCriticSetup(**{**setup, "critic": resolved, "replay": replay})
+    setup = {field.name: getattr(prepared.setup, field.name) for field in fields(prepared.setup)}
+    return prepared, ActorCriticSetup(**{**setup, "critic": resolved, "replay": replay})
 
 
-def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, num_outputs: int | None = None) -> Model:
+def resolve_critic(
+    argument: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, num_outputs: int | None = None
+) -> Model:
     """Resolve a builder's ``critic`` keyword, and check its output shapes.
 
     Raises:
       TypeError: not a memoryless model of action-values.
     """
-    critic = resolve_model(given, default, env, name="critic")
+    critic = resolve_model(argument, default, env, name="critic")
     if is_recurrent(critic):
-        raise TypeError(f"critic={show(given)} must be memoryless (initial_carry gives ()), because it learns from single rows")
+        raise TypeError(
+            f"critic={show(argument)} must be memoryless (initial_carry gives ()), because it learns from single rows"
+        )
     space = env.action_space
     box = isinstance(space, spaces.Box)
     seen = env._replace(observation_space=seen_by_critic(env.observation_space, space))
-    output = model_output(given, critic, seen, name="critic")
+    output = model_output(argument, critic, seen, name="critic")
     shape = ((1, num_outputs) if num_outputs else (1,)) if box else (1, space.n)  # type: ignore[attr-defined]
     if getattr(output, "shape", None) != shape:
         wanted = f"values f32[batch, {shape[-1]}] of all actions"
         if box:
             wanted = f"{num_outputs} numbers f32[batch, {num_outputs}]" if num_outputs else "a value f32[batch]"
             wanted += " for each observation and action"
-        raise TypeError(f"critic={show(given)} must give {wanted}; for a batch of one it gives {show_shapes(output)}")
+        raise TypeError(f"critic={show(argument)} must give {wanted}; for a batch of one it gives {show_shapes(output)}")
     return critic
 
 
-def check_policy(given: Any, output: PyTree, action_space: spaces.Space) -> None:
+def check_policy(model: Any, output: PyTree, action_space: spaces.Space) -> None:
     """Raise TypeError unless ``output``, the shapes for a batch of one, is a distribution over these actions."""
     kind: Any = TanhNormal if isinstance(action_space, spaces.Box) else Categorical
     size = math.prod(action_space.shape) if isinstance(action_space, spaces.Box) else int(action_space.n)  # type: ignore[attr-defined]
     if not isinstance(output, kind) or output[0].shape != (1, size):
         raise TypeError(
-            f"model={show(given)} must give a {kind.__name__} policy of size {size} for {action_space}, as policy_network does; "
+            f"model={show(model)} must give a {kind.__name__} policy of size {size} for {action_space}, as policy_network does; "
             f"for a batch of one it gives {show_shapes(output)}"
         )
     if isinstance(output, TanhNormal) and output.low is not None:
         raise TypeError(
-            f"model={show(given)} must give a TanhNormal in [−1, 1]; jaxrl scales it to the bounds: leave low and high out"
+            f"model={show(model)} must give a TanhNormal in [−1, 1]; jaxrl scales it to the bounds: leave low and high out"
         )
 
 
-def check_actions_of(given: Any, output: PyTree, action_space: spaces.Space) -> None:
+def check_actions_of(model: Any, output: PyTree, action_space: spaces.Space) -> None:
     """Raise TypeError unless ``output``, the shapes for a batch of one, is an action of this space's size."""
     size = math.prod(action_space.shape or ())
     if getattr(output, "shape", None) != (1, size):
         raise TypeError(
-            f"model={show(given)} must give actions f32[batch, {size}] in [−1, 1], as deterministic_policy does; "
+            f"model={show(model)} must give actions f32[batch, {size}] in [−1, 1], as deterministic_policy does; "
             f"for a batch of one it gives {show_shapes(output)}"
         )
 

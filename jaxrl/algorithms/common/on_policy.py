@@ -60,9 +60,9 @@ def prepare_actor_critic(
 ) -> PreparedAgent[C]:
     """Call ``prepare`` for Discrete, MultiDiscrete and Box actions and an actor-critic model, recurrent or not."""
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
-    ready = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
-    check_actor_critic(parts["model"], ready.output, ready.env.action_space)
-    return ready
+    prepared = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
+    check_actor_critic(parts["model"], prepared.output, prepared.env.action_space)
+    return prepared
 
 
 # ---------------------------------------------------------------------------------------------------- functions of an Algorithm
@@ -121,8 +121,8 @@ def gradients(loss: LossOfRollout, setup: AlgorithmSetup[Any], policy: Policy, r
     rows = normalized_rollout(policy.statistics, rollout)
 
     def total(params: PyTree) -> tuple[Array, dict[str, Array]]:
-        own = loss(setup.model, setup.config, policy.hyperparams, params, rows, setup.axis_name)
-        return add_losses(setup.extra_losses, params, rows, *own)
+        loss_and_metrics = loss(setup.model, setup.config, policy.hyperparams, params, rows, setup.axis_name)
+        return add_losses(setup.extra_losses, params, rows, *loss_and_metrics)
 
     return setup.gradient(total, policy)
 
@@ -132,11 +132,11 @@ def loss_batch(learner: Any, rollout: Rollout) -> Rollout:
     return normalized_rollout(learner.statistics, rollout)
 
 
-def one_gradient(ready: PreparedAgent[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
+def one_gradient(prepared: PreparedAgent[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
     """Build the ``Agent`` of an algorithm that acts as this module does and takes one gradient of ``loss`` per rollout."""
     functions: dict[str, Any] = {"init": init, "act": act, "observe": observe, "gradients": partial(gradients, loss)}
-    algorithm = ready.setup.algorithm(**functions, tolerates_lag=tolerates_lag)
-    return ready.bind(algorithm, batch=loss_batch)
+    algorithm = prepared.setup.algorithm(**functions, tolerates_lag=tolerates_lag)
+    return prepared.bind(algorithm, batch=loss_batch)
 
 
 def policy_gradient_loss(

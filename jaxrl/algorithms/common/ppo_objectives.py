@@ -81,11 +81,11 @@ SURROGATES = {
 }
 
 
-def check_surrogate(config: Any, ready: Any) -> None:
+def check_surrogate(config: Any, prepared: Any) -> None:
     """Check settings and policy against the surrogate.
 
     Args:
-      ready: the ``PreparedAgent`` of an algorithm with ``clip_eps``.
+      prepared: the ``PreparedAgent`` of an algorithm with ``clip_eps``.
 
     Raises:
       ValueError: a setting or schedule of ``clip_eps`` that the surrogate does not use.
@@ -95,11 +95,11 @@ def check_surrogate(config: Any, ready: Any) -> None:
         return
     why = "with surrogate='kl', which does not clip ratios: leave it out"
     if not config.clip_value_loss:
-        refuse_unused(ready.hyperparams, type(ready.hyperparams)(), ("clip_eps",), why)
-        if "clip_eps" in ready.setup.schedules:
+        refuse_unused(prepared.hyperparams, type(prepared.hyperparams)(), ("clip_eps",), why)
+        if "clip_eps" in prepared.setup.schedules:
             raise ValueError(f"schedules['clip_eps'] has no effect {why}")
-    if not callable(getattr(ready.output.policy, "kl", None)):
-        kind = type(ready.output.policy).__name__
+    if not callable(getattr(prepared.output.policy, "kl", None)):
+        kind = type(prepared.output.policy).__name__
         raise TypeError(
             f"surrogate='kl' needs a policy with a method kl(other) -> f32[...], which {kind} lacks: use surrogate='clip'"
         )

@@ -192,13 +192,13 @@ class HeadConfig(PrioritizedConfig):
         """True if the network draws random numbers when it is given a key."""
         return self.noisy or self.head == "iqn"
 
-    def network(self, own: ModelFn) -> ModelFn:
+    def network(self, default: ModelFn) -> ModelFn:
         arguments: dict[str, Any] = dict(self.value_head.arguments)
         if self.dueling:
             arguments["dueling"] = True
         if self.noisy:
             arguments["noise"] = self.noisy_sigma
-        return partial(value_network, **arguments) if arguments else own
+        return partial(value_network, **arguments) if arguments else default
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -213,21 +213,21 @@ class HeadConfig(PrioritizedConfig):
             refuse_unused(self, type(self)(), ["munchausen_temperature", "munchausen_clip"], "without munchausen")
 
 
-def check_outputs(given: Any, own: bool, output: PyTree, action_space: Any, config: HeadConfig) -> None:
+def check_outputs(model: Any, is_ours: bool, output: PyTree, action_space: Any, config: HeadConfig) -> None:
     """Check a model's ``output``, the shapes for a batch of one, against the head.
 
     Args:
-      given: the builder's ``model`` keyword, for errors.
-      own: the model is the built-in network, with or without arguments.
+      model: the builder's ``model`` keyword, for errors.
+      is_ours: the model is the built-in network, with or without arguments.
 
     Raises:
       TypeError: the head needs other outputs.
       ValueError: settings of the built-in network with a custom model.
     """
-    if not own:
+    if not is_ours:
         refuse_unused(config, type(config)(), ["dueling", "noisy_sigma"], "with a custom model, which defines its layers itself")
     if config.head == "scalar":
-        return check_q_values(given, output, action_space)
+        return check_q_values(model, output, action_space)
     n, (count,) = int(action_space.n), config.value_head.arguments.values()
     if config.head == "iqn":
         shapes = [getattr(x, "shape", None) for x in output] if isinstance(output, QuantileOutput) else []
@@ -236,7 +236,7 @@ def check_outputs(given: Any, own: bool, output: PyTree, action_space: Any, conf
         right, wanted = getattr(output, "shape", None) == (1, n, count), f"numbers f32[batch, {n}, {count}]"
     if not right:
         raise TypeError(
-            f"model={show(given)} must give {wanted} for head={config.head!r}; for a batch of one it gives {show_shapes(output)}"
+            f"model={show(model)} must give {wanted} for head={config.head!r}; for a batch of one it gives {show_shapes(output)}"
         )
     return None
 
@@ -279,7 +279,7 @@ def soft_next(config: Any, head: QHead, networks: OnlineAndTarget, batch: Transi
     beyond = jnp.einsum("na,na...->n...", policy, head.per_action_return(outputs))
     entropy = bootstrapped(batch, -temperature * (policy * log_next).sum(-1))
 
-    now = head.values(networks.target(batch.inputs, keys[1]), batch.inputs.obs)
-    chosen = temperature * select_actions(jax.nn.log_softmax(now / temperature), batch.action)
+    q_values = head.values(networks.target(batch.inputs, keys[1]), batch.inputs.obs)
+    chosen = temperature * select_actions(jax.nn.log_softmax(q_values / temperature), batch.action)
     bonus = config.munchausen * jnp.clip(chosen, -config.munchausen_clip, 0.0)
     return batch._replace(reward=jax.lax.stop_gradient(entropy + bonus)), beyond

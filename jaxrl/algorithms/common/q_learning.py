@@ -100,8 +100,8 @@ def learn(
     # Modulo first, because the count of all updates may not fit in 32 bits.
     first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
-    def one(carry: tuple[PyTree, PyTree, PyTree], now: tuple[Any, ...]) -> Any:
-        (packed, target, opt_state), (index, *rest) = carry, now
+    def update_once(carry: tuple[PyTree, PyTree, PyTree], update_inputs: tuple[Any, ...]) -> Any:
+        (packed, target, opt_state), (index, *rest) = carry, update_inputs
         loss_of = lambda p: loss(unpack(p), unpack(target), *rest)  # noqa: E731
         packed, opt_state, metrics = descend(loss_of, optimise, packed, opt_state, setup.axis_name)
         priorities = metrics.pop(PRIORITIES)
@@ -111,7 +111,7 @@ def learn(
         return (packed, target, opt_state), (metrics, priorities)
 
     start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), replay, metrics = setup.scan_updates(learner, one, start, batch, *others)
+    (packed, target, opt_state), replay, metrics = setup.scan_updates(learner, update_once, start, batch, *others)
     metrics["charts/epsilon"] = epsilon(setup, learner)
     fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
     return setup.updated(learner, hyperparams, metrics, **fields)
