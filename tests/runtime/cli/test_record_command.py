@@ -259,7 +259,7 @@ def test_images_with_channels_behind() -> None:
 def test_what_cannot_be_drawn_is_told(env: Any) -> None:
     env = make_env(env) if isinstance(env, str) else env
     with pytest.raises(
-        ValueError, match=r"cannot be drawn: its observations are .* What can be: .*classic control, .*MinAtar.* images"
+        ValueError, match=r"cannot be drawn: its observations are .* Supported are .*classic control, .*MinAtar.* images"
     ):
         drawing(env)
 
