@@ -429,7 +429,7 @@ def test_a_seed_that_diverged(folder: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["record", str(tmp_path)]) == 2
-    assert "is not the folder of a run: it has no config.json" in capsys.readouterr().err
+    assert "is not a run folder: it has no config.json" in capsys.readouterr().err
 
 
 def test_a_run_on_an_environment_without_a_drawing(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
