@@ -28,7 +28,7 @@ NOT_DRAWN = ("iteration", "rows")
 
 
 def scalars(record: Record) -> dict[str, np.ndarray]:
-    """Return the values to draw over ``rows``: key -> f64[num_seeds] or f64[], NaN if not finite. Keys that are all NaN are omitted."""
+    """Return the values to draw over ``rows``: key -> f64[num_seeds] or f64[], NaN if not finite; all-NaN keys are omitted."""
     drawn = {RENAMED.get(key, key): np.asarray(value, np.float64) for key, value in record.items() if key not in NOT_DRAWN}
     drawn = {key: np.where(np.isfinite(value), value, np.nan) for key, value in drawn.items()}
     return {key: value for key, value in drawn.items() if not np.isnan(value).all()}

@@ -106,7 +106,7 @@ def test_curves_have_the_names_that_are_given(tmp_path: Path, capsys: pytest.Cap
         f"{env} · {x}" for env in ("Acrobot-v1", "CartPole-v1") for x in ("fast", "slow $x$")
     ]
     assert main([*command, "--labels", "slow"]) == 2
-    said = "--labels needs a name of its own for each of 2 curves, in this order: learning rate 0.1; learning rate 0.2"
+    said = "--labels needs a different name for each of 2 curves, in this order: learning rate 0.1; learning rate 0.2"
     assert said in capsys.readouterr().err
 
 
