@@ -49,7 +49,7 @@ class LoadedPolicy:
         self.policy, self.seed, self.step = policy, seed, step
         """Parameters, and the seed and iteration that they come from."""
         self.about = about
-        """Description with the scores of this and the run's other policies, and a warning if greedy ones are far below training."""
+        """Description, with scores of this and the run's other policies, and a warning if greedy ones are far below training."""
         self.explore = explore
         """Default for the ``explore`` of a call."""
         self._algorithm = agent.algorithm
