@@ -183,7 +183,7 @@ def test_a_config_that_lacks_something_is_one_line(trained: Path, tmp_path: Path
     alter(lambda config: config["run"].pop("seeds"))
     for command in (["eval", folder], ["train", "--resume", folder], ["plot", folder]):
         assert main(command) == 2
-        assert "is not what a run writes: it lacks 'run.seeds'" in capsys.readouterr().err
+        assert "is invalid: it lacks 'run.seeds'" in capsys.readouterr().err
     alter(lambda config: config["run"].pop("on_nan"))
     assert main(["train", "--resume", folder]) == 2
     assert "lacks 'on_nan' of its run: restore it from a copy" in " ".join(capsys.readouterr().err.split())

@@ -211,7 +211,7 @@ def _as_in_target(spec: LeafSpec, value: Any, leaf: Any) -> Any:
     array = jax.device_put(value, may_alias=False) if sharding is None else jax.device_put(value, sharding)
     if spec.is_key:
         keys = jax.random.wrap_key_data(array, impl=GENERATORS[spec.dtype][0])
-        # Keys are placed where their data are; jax.device_put of keys fails across several processes.
+        # Keys are placed where their data are; across several processes, JAX cannot place keys itself.
         is_there = sharding is None or keys.sharding.is_equivalent_to(sharding, keys.ndim)
         return keys if is_there else jax.device_put(keys, sharding)
     if array.dtype != spec.dtype:

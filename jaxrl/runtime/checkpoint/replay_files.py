@@ -69,7 +69,7 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
         stored = _open(Path(path), file, agent)
         count, num_envs = stored.size
         observe, mark_discontinuity = (jax.jit(f, donate_argnums=0) for f in (algorithm.observe, algorithm.mark_discontinuity))
-        # Neither do the file's rows continue those stored before, nor do the next rows continue the file's.
+        # The file's rows do not continue those stored before, and the next rows do not continue the file's.
         learner, carry = mark_discontinuity(jax.tree.map(lambda x: x.copy(), learner)), algorithm.initial_carry(num_envs)
         start = count - min(count, room or count) // length * length
         stored.skip(start)

@@ -35,7 +35,7 @@ COMMANDS = {
     "record": "record a trained policy as a GIF or MP4",
     "envs": "list environments, their spaces and time limits",
     "algos": "list algorithms, or all settings of one",
-    "presets": "list tuned settings and their scores",
+    "presets": "list presets of settings, and their scores",
     "doctor": "find problems of this installation, and the commands that fix them",
 }
 """Each command is a module in ``commands/``, with ``main(args) -> exit code``."""

@@ -151,7 +151,7 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(tmp_path: Path) 
 def test_exploring_needs_a_key_and_draws(runs: Any) -> None:
     policy = jaxrl.load_policy(runs["ppo"][0])
     obs = np.zeros((64, 4), np.float32)
-    with pytest.raises(ValueError, match=r"explore=True draws actions: give key="):
+    with pytest.raises(ValueError, match=r"explore=True needs a random key: pass key="):
         policy(obs, explore=True)
     assert set(policy(obs, explore=True, key=jax.random.key(0)).tolist()) == {0, 1}
     assert len(set(policy(obs).tolist())) == 1
@@ -164,11 +164,19 @@ def test_exploring_needs_a_key_and_draws(runs: Any) -> None:
     [
         (np.zeros(3, np.float32), ValueError, r"obs has shape \(3,\): it must be \(4,\), or \(batch, 4\)"),
         (np.zeros((2, 2, 4), np.float32), ValueError, r"obs has shape \(2, 2, 4\)"),
-        (np.zeros(4, np.complex64), TypeError, "obs has dtype complex64, which is no float32"),
+        (np.zeros(4, np.complex64), TypeError, "obs has dtype complex64 instead of float32"),
         (np.array(["a"] * 4), TypeError, "obs has dtype <U1"),
         ({"x": np.zeros(4)}, TypeError, r"obs must be structured as Box float32\[4\], not as \{'x': float64\[4\]\}"),
-        ((np.zeros(4), {}), TypeError, "obs is a tuple of 2 that makes no array: it is what reset returns: give its first part"),
-        ([[1.0, 2.0], [3.0]], TypeError, "obs is a list of 2 that makes no array: its parts have different shapes"),
+        (
+            (np.zeros(4), {}),
+            TypeError,
+            r"obs is a tuple of 2 that cannot be converted to an array: reset returns \(obs, info\): pass only obs",
+        ),
+        (
+            [[1.0, 2.0], [3.0]],
+            TypeError,
+            "obs is a list of 2 that cannot be converted to an array: its elements have different shapes",
+        ),
     ],
 )
 def test_a_wrong_observation_is_named(obs: Any, error: type[Exception], message: str, runs: Any) -> None:
@@ -206,7 +214,7 @@ def test_a_run_that_was_not_evaluated_gives_its_last_policy_and_says_so(runs: An
     folder, _ = runs["ppo"]
     for name in ("config.json", "records.jsonl", "checkpoints"):
         (tmp_path / name).symlink_to(folder / name)
-    with pytest.warns(UserWarning, match=r"has no best/, as it was not evaluated: this is the policy of its last checkpoint"):
+    with pytest.warns(UserWarning, match=r"has no best/, because it was not evaluated: using the policy of its last checkpoint"):
         policy = jaxrl.load_policy(tmp_path)
     assert policy.step == jaxrl.load_policy(folder, which="last").step
     obs = np.full(4, 0.1, np.float32)

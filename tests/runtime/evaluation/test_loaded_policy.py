@@ -106,7 +106,9 @@ def test_exploring_by_default_draws_anew_each_time(plain: Any) -> None:
 def test_a_key_is_needed_and_checked(plain: Any) -> None:
     agent, policy = plain
     explorer = LoadedPolicy(agent, policy, seed=0, step=0, explore=True)
-    with pytest.raises(ValueError, match=r"explore=True draws actions: give key=jax.random.key\(…\) to load_policy, or another"):
+    with pytest.raises(
+        ValueError, match=r"explore=True needs a random key: pass key=jax.random.key\(…\) to load_policy, or a new"
+    ):
         explorer(np.zeros(4))
     for wrong in (0, jax.random.PRNGKey(0), jax.random.split(jax.random.key(0))):
         with pytest.raises(TypeError, match="key must be one typed key"):
@@ -120,7 +122,7 @@ def test_parts_of_an_observation_are_checked(recurrent: Any) -> None:
         policy(x)
     with pytest.raises(TypeError, match=r"obs must be structured as Dict \{'x': float32\[2\].*, not "):
         policy({"x": x})
-    with pytest.raises(TypeError, match=r"obs\['y'\] has dtype float64, which is no uint8"):
+    with pytest.raises(TypeError, match=r"obs\['y'\] has dtype float64 instead of uint8"):
         policy({"x": x, "y": np.zeros(1)})
     with pytest.raises(ValueError, match=r"obs\['x'\] has shape \(3,\): it must be \(2,\), or \(batch, 2\)"):
         policy({"x": np.zeros(3), "y": y})

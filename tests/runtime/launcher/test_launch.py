@@ -393,7 +393,7 @@ def test_who_stands_still_hears_nothing(capsys: pytest.CaptureFixture[str], monk
         ("--processes 2 -- train --env CartPole-v1", "name the algorithm first: jaxrl train ppo --env CartPole-v1"),
         ("--processes 2 -- train ppo --env CartPole-v1 --seeds x", "--seeds 'x' must be a number of seeds"),
         ("--processes 2 -- train ppo --env CartPole-v1 --n-envs 4", "--n-envs is called --num-envs here"),
-        ("--processes 2 -- train --resume nowhere", "'nowhere' is not the folder of a run"),
+        ("--processes 2 -- train --resume nowhere", "'nowhere' is not a run folder"),
         ("--processes 2 -- train --resume nowhere --gamma 1", "--gamma cannot be combined with --resume"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_config_that_cannot_be_is_one_line(
     for command in COMMANDS:
         assert main([*command, str(tmp_path / "run")]) == 2
         err = capsys.readouterr().err
-        assert f"is not what a run writes: {words}. Put it back from a copy" in err and err.count("\n") == 1
+        assert f"is invalid: {words}. Restore it from a copy" in err and err.count("\n") == 1
 
 
 def test_configs_of_older_runs_can_be() -> None:
@@ -78,7 +78,7 @@ def test_configs_of_older_runs_can_be() -> None:
     ):
         assert check_config(config) is config
     for nothing in ([], None, 5, "x"):
-        with pytest.raises(ValueError, match="and no table"):
+        with pytest.raises(ValueError, match="not a JSON object"):
             check_config(nothing)
 
 
@@ -133,11 +133,13 @@ def test_values_per_seed_are_numbers(value: Any) -> None:
 
 
 def test_records_fit_the_seeds_and_each_other() -> None:
-    with pytest.raises(ValueError, match=r"^its 'env_steps' has the shape \(2,\), and not \(3,\)"):
+    with pytest.raises(ValueError, match=r"^its 'env_steps' has the shape \(2,\), but must have \(3,\)"):
         check_record(RECORD, dict.fromkeys(PER_SEED, (3,)))
     shapes: dict[str, Any] = {}
     check_record(RECORD, shapes)
-    with pytest.raises(ValueError, match=r"^its 'losses/loss' has the shape \(2,\), and not \(\) as in the lines before"):
+    with pytest.raises(
+        ValueError, match=r"^its 'losses/loss' has the shape \(2,\), but must have \(\) as in config.json or the lines before"
+    ):
         check_record(altered(RECORD, "losses/loss", [1.0, 2.0]), shapes)
 
 

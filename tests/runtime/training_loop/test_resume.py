@@ -398,7 +398,7 @@ def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     lines = records.read_text().splitlines()
     records.write_text("\n".join(["\x00garbage", *lines[1:]]) + "\n")
     before = records.read_bytes()
-    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is damaged. Put the file back from a copy, or move it away"):
+    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is damaged. Restore the file from a copy, or move it away"):
         train(cartpole("ppo"), tmp_path)
     assert records.read_bytes() == before
     records.rename(tmp_path / "records.old")
@@ -509,14 +509,14 @@ def test_another_run_in_the_folder_is_left_alone(tmp_path: Path, whole: Any) -> 
     with pytest.raises(FileExistsError, match=r"run.seeds is \[3, 5\] there and \[0, 1\] here.*init_from"):
         train(agent, folder, seeds=2)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"is not empty, and holds no run"):
+    with pytest.raises(FileExistsError, match=r"is not empty and holds no run"):
         train(agent, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     first = RunFolder(tmp_path)
-    with pytest.raises(FileExistsError, match="another process is running there"):
+    with pytest.raises(FileExistsError, match="is in use by another process"):
         train(cartpole("ppo"), tmp_path)
     first.close()
     assert not list(tmp_path.iterdir())
@@ -540,9 +540,9 @@ def test_bad_settings(settings: dict[str, Any], message: str, tmp_path: Path) ->
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no config.json"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config.json"):
         resume(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: there is no such folder"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder: there is no such folder"):
         jaxrl.load_policy(tmp_path / "none")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config.json cannot be read"):

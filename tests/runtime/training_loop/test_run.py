@@ -492,7 +492,7 @@ def test_per_seed_hyperparams_on_the_host() -> None:
 
 def test_out_that_is_not_empty(agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "something").touch()
-    with pytest.raises(FileExistsError, match=r"out='.*' is not empty, and holds no run"):
+    with pytest.raises(FileExistsError, match=r"out='.*' is not empty and holds no run"):
         run(agent, 64, out=tmp_path, quiet=True)
 
 

@@ -24,13 +24,11 @@ HELP = """\
 List the environments for jaxrl train --env: the number in each family or, for
 a selection, ids with spaces and time limits (if at most 40 per backend).
 
-An id is NAME (gymnax: in JAX, on the same device as training) or BACKEND:NAME
-(envpool: in C++ on the CPU; gymnasium: in Python on the CPU; brax, craftax,
-jumanji and xminigrid: in JAX; jaxrl: small ones included in jaxrl). Options may
-follow: 'CartPole-v1?gravity=5.0'. A custom environment is MODULE:FUNCTION, and
-a custom gymnasium environment is gymnasium:MODULE:NAME. Wrappers of pure
-environments come last, the innermost first:
-'CartPole-v1|frame_stack(4)|time_limit(200)'.
+An id is NAME (gymnax: in JAX, on the same device as training) or BACKEND:NAME (envpool:
+in C++ on the CPU; gymnasium: in Python on the CPU; brax, craftax, jumanji and
+xminigrid: in JAX; jaxrl: small ones included in jaxrl). Options may follow: 'CartPole-v1?gravity=5.0'. A custom
+environment is MODULE:FUNCTION, and a custom gymnasium environment is gymnasium:MODULE:NAME.
+Wrappers of pure environments come last, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'.
 
 try:
   jaxrl envs pong

@@ -169,7 +169,7 @@ def report(results: Sequence[RunScore], options: EvalOptions) -> None:
     for result in results:
         print(f"{result.run}: {result.about}")
         if result.warning and not options.explore:
-            print(f"{result.run}: {result.warning}; use --explore for that")
+            print(f"{result.run}: {result.warning}; use --explore to play as in training")
         if result.eval_explore and not options.explore:
             print(
                 f"{result.run}: its evaluations explored, and its best policies were chosen that way; use --explore for the same"

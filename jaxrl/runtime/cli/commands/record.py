@@ -16,9 +16,9 @@ Record episodes of a trained policy as a GIF or MP4.
 
 Supported environments: those that render themselves, which are gymnax's classic control, FourRooms, MetaMaze and PointRobot, most
 of envpool (Atari, MuJoCo, Box2D, MiniGrid, ...; MuJoCo needs the system library libEGL) and of gymnasium (most need pygame), and
-custom ones with a render method; those whose observations are small boards, drawn as cells with a colour for each channel
-(gymnax's MinAtar, Catch, DeepSea and Pong); and those whose observations are images (Procgen, VizDoom). No window is opened, and
-no display is needed.
+custom ones with a render method; those whose observations are small boards, drawn as cells with a colour for each channel, which
+are gymnax's MinAtar, Catch, DeepSea and Pong; and those whose observations are images (Procgen, VizDoom). No window is opened,
+and no display is needed.
 
 try:
   jaxrl record runs/cartpole                                   the best policy of the best seed: runs/cartpole/best-seed-S.gif

@@ -72,7 +72,7 @@ class RunOptions:
     eval_episodes: Count = 128
     """Episodes per evaluation and seed."""
     eval_explore: Flag = False
-    """Evaluate with the actions of training instead of greedy ones; best/ then holds the policies that are best in this sense."""
+    """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best in this sense."""
     chunk_iterations: Annotated[Count | None, shown_as("INT", "about 50 chunks per run")] = None
     """Iterations between two updates of the display and the logs. Results do not depend on it."""
     exact_steps: Flag = False
@@ -91,8 +91,7 @@ class RunOptions:
     overlap: Flag = False
     """For environments on the host: collect each rollout while learning from the one before."""
     scheme: Literal["a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"] | None = None
-    """For environments on the host: distribution of collecting, computing gradients and applying them over processes, and their
-    synchronisation."""
+    """For environments on the host: how collecting and learning are distributed over processes, and synchronised."""
     num_workers: Annotated[Count | None, shown_as("INT", "none, or with a scheme one less than cores")] = None
     """Number of worker processes over which the environments are distributed."""
     devices_per_seed: Annotated[Count | None, shown_as("INT", "1, or more if devices would be idle")] = None
