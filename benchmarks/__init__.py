@@ -1,1 +1,1 @@
-"""Measurements: speed beside a peer and a raw bound, and scores at the end of training. See ``python -m benchmarks``."""
+"""Measurements: speed compared with peers and a raw bound, and scores at the end of training. See ``python -m benchmarks``."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import comparison, pictures
+from benchmarks import comparison, pictures, speed_picture
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
@@ -46,64 +46,66 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure jaxrl. See benchmarks/README.md.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory beside Rejax, SBX and a raw bound")
+    speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory, compared with Rejax, SBX and a raw bound")
     speed.add_argument("--only", nargs="+", choices=GROUPS, default=[], help="groups of cases; default: all")
     speed.add_argument("--repeats", type=positive, default=5, help="rounds of timed sections (default: 5)")
     speed.add_argument("--compile-repeats", type=positive, default=3, help="cold and cached compilations (default: 3)")
-    speed.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+    speed.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
     speed.add_argument(
         "--without-peer",
         nargs="*",
         choices=PEERS,
         metavar="PEER",
-        help=f"without these of {', '.join(PEERS)}, which have to be installed first; none named: without all",
+        help=f"skip these peers, of {', '.join(PEERS)}, which must be installed first; without a name: skip all",
     )
 
-    kernels = commands.add_parser("kernels", help="kernels of the compiled programs: seconds per case, nothing is timed")
+    kernels = commands.add_parser("kernels", help="count kernels of the compiled programs, without timing; seconds per case")
     kernels.add_argument("--only", nargs="+", choices=GROUPS, default=[], help="groups of cases; default: all")
 
     scores = commands.add_parser("scores", help="returns at the end of training, with intervals and curves; resumable")
     scores.add_argument("names", nargs="*", type=experiment, metavar="NAME", help=f"default: all of {', '.join(EXPERIMENTS)}")
-    scores.add_argument("--force", action="store_true", help="run also what is done, or begun, from the beginning")
+    scores.add_argument("--force", action="store_true", help="run finished and partial experiments again from the beginning")
     scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
 
-    overhead = commands.add_parser("overhead", help="what checkpoints and logs cost a run, and a call of a loaded policy")
+    overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
 
-    replay = commands.add_parser("replay", help="adding to replay and drawing from it, beside flashbax")
+    replay = commands.add_parser("replay", help="adding to replay and drawing from it, compared with flashbax")
     replay.add_argument("--repeats", type=positive, default=5, help="rounds in which both take turns (default: 5)")
-    replay.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+    replay.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
-    sampling = commands.add_parser("sampling", help="rollouts of envpool with a random policy, beside raw steps")
+    sampling = commands.add_parser("sampling", help="rollouts of envpool with a random policy, compared with raw steps")
     sampling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    sampling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+    sampling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
-    learners = commands.add_parser("learners", help="training on Pong beside a plain loop, and beside what the cores allow")
+    learners = commands.add_parser("learners", help="training on Pong, compared with a plain loop and an upper bound")
     learners.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    learners.add_argument("--scale", type=fraction, default=1.0, help="fewer iterations at once, to see whether everything works")
+    learners.add_argument(
+        "--scale", type=fraction, default=1.0, help="fewer iterations per section, to check that everything works"
+    )
 
     actors = commands.add_parser(
-        "actors", help="worker processes beside raw steps, a queue, and slow environments in one process"
+        "actors", help="worker processes, compared with raw steps, a queue, and slow environments in one process"
     )
     actors.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    actors.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+    actors.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
-    memory = commands.add_parser("memory", help="what many seeds of DQN with large buffers take, beside the rows in them")
-    memory.add_argument("--scale", type=fraction, default=1.0, help="smaller buffers, to see whether everything works")
+    memory = commands.add_parser("memory", help="memory of many seeds of DQN with large buffers, compared with their rows")
+    memory.add_argument("--scale", type=fraction, default=1.0, help="smaller buffers, to check that everything works")
 
-    scaling = commands.add_parser("scaling", help="seeds, and the environments of one, over devices and processes; all-reduces")
+    scaling = commands.add_parser("scaling", help="seeds, and one seed's environments, over devices and processes; all-reduces")
     scaling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    scaling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to see whether everything works")
+    scaling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
-    table = commands.add_parser("table", help="print the tables again from the results, and write them and the figures")
+    table = commands.add_parser("table", help="print the tables from the results, and write them and the figures")
     for command in (speed, scores, overhead, replay, sampling, learners, actors, memory, scaling, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """0: all went well; 1: something that is asked of jaxrl was not reached; 2: it could not be measured; 130: interrupted."""
+    """Run a command. Return the exit status: 0 success, 1 a requirement was not met, 2 a failure to measure, 130 interrupted."""
     parser = make_parser()
     given = parser.parse_args(args)
     if given.command is None:
@@ -129,8 +131,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         hints = {
-            "scores": "; the same command goes on from the last checkpoint",
-            "speed": "; groups that were done are kept, and --only measures the others",
+            "scores": "; the same command resumes from the last checkpoint",
+            "speed": "; finished groups are kept, and --only measures the others",
         }
         print(f"interrupted{hints.get(given.command, '')}", file=sys.stderr)
         return 130
@@ -244,7 +246,7 @@ def show(given: argparse.Namespace) -> int:
 
 
 def documents(out: Path) -> dict[Path, dict[str, str]]:
-    """Return the tables of each file that holds some, drawn from the results in a folder."""
+    """Return the tables of each file that contains tables, made from the results in a folder."""
     scores, speed = pictures.read_scores(out / "scores"), read_speed(out)
     return {
         Path("README.md"): {"algorithms": algorithm_table(scores), "speed": peer_table(speed, README_CASES)},
@@ -257,7 +259,7 @@ def documents(out: Path) -> dict[Path, dict[str, str]]:
 
 
 def write_table(out: Path) -> None:
-    """Write the tables and draw the figures: those of the repository, or, for other results, ``TABLES.md`` beside them."""
+    """Write the tables and draw the figures of the repository. For other results, write ``TABLES.md`` next to them instead."""
     pictures.draw_missing(out / "scores", out / "curves")
     if out != RESULTS:
         (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
@@ -265,8 +267,10 @@ def write_table(out: Path) -> None:
     for path, tables in documents(out).items():
         path.write_text(fill(path.read_text(encoding="utf-8"), tables), encoding="utf-8")
     compared = comparison.read_compared(out / "scores")
-    if not comparison.is_of(comparison.FIGURE, compared):  # another matplotlib would draw it a little differently
+    if not comparison.is_of(comparison.FIGURE, compared):  # not always, since another matplotlib draws it slightly differently
         comparison.draw(compared, comparison.FIGURE)
+    if not speed_picture.is_of(speed_picture.FIGURE, bars := speed_picture.bars(read_speed(out))):
+        speed_picture.draw(bars, speed_picture.FIGURE)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""Worker processes: what it takes to get rollouts from them, and how fast they collect, beside the same environments stepped raw,
-and beside slow environments in one process."""
+"""Worker processes: the cost of receiving rollouts, and their speed compared with raw steps of the same environments.
+
+Slow environments in workers are compared with the same environments in one process.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ from jaxrl.runtime.system.devices import usable_cores
 from jaxrl.types import Agent
 
 AHEAD = 2
-"""Rollouts under way at once, as in the schemes "impala" and "apex"."""
+"""Rollouts in progress at the same time, as in the schemes "impala" and "apex"."""
 WORKERS, PINNED = "workers", "pinned"
-"""Sides that are an ``ActorPool``, the second one with each worker held to a core. The better of them is judged."""
+"""Sides that use an ``ActorPool``. In the second, each worker is pinned to a core. The requirement is on the better of them."""
 
 
 class Handing(NamedTuple):
@@ -41,33 +43,33 @@ class Handing(NamedTuple):
     num_envs: int = 64
     num_rows: int = 32
     rollouts: int = 5
-    """In a timed section."""
+    """Rollouts per timed section."""
     asked: float = 0.1
-    """Share of the queue's seconds, at most."""
+    """Largest share of the queue's seconds."""
 
 
 class Stepping(NamedTuple):
     """Environments of envpool in two processes."""
 
     env: str
-    """As envpool names it."""
+    """envpool's name of it."""
     rollout_length: int
     rollouts: int = 6
     num_envs: int = 64
     num_workers: int = 2
     asked: float = 0.8
-    """Share of the raw environments' steps per second, at least."""
+    """Smallest share of the raw environments' steps per second."""
 
 
 class Slow(NamedTuple):
-    """Environments that wait in Python, one a worker."""
+    """Environments that wait in Python, one per worker."""
 
     env: str = "gymnasium:benchmarks.waiting:Waiting"
     rollout_length: int = 32
     rollouts: int = 3
     num_envs: int = 8
     asked: float = 6.0
-    """How many times as fast as in this process, at least."""
+    """Smallest speedup over the same environments in this process."""
 
 
 HANDING, SLOW = Handing(), Slow()
@@ -78,7 +80,7 @@ STEPPING = (Stepping("Pong-v5", 32), Stepping("HalfCheetah-v4", 128))
 
 
 def timed(side: Callable[[int], Any], rollouts: int) -> Section:
-    """Seconds of so many rollouts."""
+    """Return a function that times ``rollouts`` rollouts, in seconds."""
 
     def section() -> float:
         start = time.perf_counter()
@@ -90,7 +92,7 @@ def timed(side: Callable[[int], Any], rollouts: int) -> Section:
 
 @contextlib.contextmanager
 def collected(agent: Agent, make: Callable[..., Any]) -> Iterator[Callable[[int], Any]]:
-    """Rollouts of a sampler, with everything that a learner gets; some ahead, where it collects in the background."""
+    """Yield a function that collects complete rollouts with a sampler. A sampler with ``begin`` is ``AHEAD`` rollouts ahead."""
     with contextlib.closing(make(agent, [0])) as sampler:
         policy = jax.tree.map(lambda x: x[None], agent.algorithm.policy(agent.init(jax.random.key(0)).learner))
         keys = jax.random.split(jax.random.key(1), 1)
@@ -112,13 +114,13 @@ def pooled(num_workers: int, pin: bool = False) -> Callable[..., Sampler]:
 
 
 def central(num_workers: int) -> Callable[..., Sampler]:
-    """Workers only step, and the policy acts in this process, in the half of the environments that is ready first."""
+    """Return a sampler whose workers only step. The policy acts in this process, on the half of the environments ready first."""
     return partial(CentralSampler, sampler=AsyncSampler, num_workers=num_workers, max_restarts=0, timeout=60.0, log_folder=None)
 
 
 @contextlib.contextmanager
 def raw(case: Stepping) -> Iterator[Callable[[int], Any]]:
-    """A plain loop over envpool's own ``step`` in each process, with as many threads as workers give it."""
+    """Yield a function that loops over envpool's own ``step`` in each process, with as many threads as a worker uses."""
     each, threads = case.num_envs // case.num_workers, max(1, usable_cores() // case.num_workers)
     with contextlib.ExitStack() as stack:
         others = []
@@ -132,7 +134,7 @@ def raw(case: Stepping) -> Iterator[Callable[[int], Any]]:
             for other in others:
                 other.wait()
 
-        for other in others:  # their environments are open
+        for other in others:  # until their environments are open
             other.wait()
         yield lambda rollouts: all_of(rollouts * case.rollout_length)
 
@@ -141,7 +143,7 @@ def raw(case: Stepping) -> Iterator[Callable[[int], Any]]:
 
 
 def take_turns(sides: Mapping[str, Section], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each side in each round, but for the first, in which programs are compiled."""
+    """Return the seconds of each side in each round. The first round is left out, since programs compile in it."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(repeats + 1):
         for name, section in sides.items():
@@ -175,7 +177,7 @@ def measure_slow(case: Slow, repeats: int, scale: float) -> dict[str, Any]:
 
 
 def rates(case: Stepping | Slow, sides: Mapping[str, Callable[[int], Any]], repeats: int, scale: float) -> dict[str, Any]:
-    """A case, with environment steps per second of its sides, which take turns."""
+    """Return a case with the environment steps per second of its sides, which take turns."""
     rollouts = max(1, round(scale * case.rollouts))
     steps = rollouts * case.rollout_length * case.num_envs
     seconds = take_turns({name: timed(side, rollouts) for name, side in sides.items()}, repeats)
@@ -190,7 +192,7 @@ def measure(
     stepping: tuple[Stepping, ...] = STEPPING,
     slow: Slow = SLOW,
 ) -> dict[str, Any]:
-    """All parts, one after the other. Writes ``actors.json``."""
+    """Measure all parts, one after the other. Write ``actors.json``."""
     load = machine.load()
     parts = {
         "handing": measure_handing(handing, repeats, scale),
@@ -204,24 +206,24 @@ def measure(
 
 
 def of_queue(result: Mapping[str, Any]) -> float:
-    """The share of the queue's seconds that shared memory takes: the median of rounds."""
+    """Return shared memory's seconds over the queue's: the median over rounds."""
     seconds = result["handing"]["seconds"]
     return median(mine / theirs for mine, theirs in zip(seconds["shared memory"], seconds["queue"], strict=True))
 
 
 def faster(case: Mapping[str, Any], side: str) -> float:
-    """A side's steps per second over those of the first one: the median of rounds."""
+    """Return a side's steps per second over those of the first side: the median over rounds."""
     bound, *_ = case["steps_per_second"].values()
     return median(mine / theirs for mine, theirs in zip(case["steps_per_second"][side], bound, strict=True))
 
 
 def best(case: Mapping[str, Any]) -> float:
-    """``faster`` of the best pool."""
+    """Return ``faster`` of the best pool."""
     return max(faster(case, side) for side in (WORKERS, PINNED) if side in case["steps_per_second"])
 
 
 def missed(result: Mapping[str, Any]) -> bool:
-    """Whether something does not reach what is asked of it."""
+    """Return True if a requirement was not met."""
     late = of_queue(result) >= result["handing"]["asked"]
     return late or any(best(case) < case["asked"] for case in [*result["stepping"], result["slow"]])
 
@@ -231,7 +233,7 @@ def said(met: bool) -> str:
 
 
 def actors_report(result: Mapping[str, Any]) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     handing, slow = result["handing"], result["slow"]
     queue, shared = (f"{1e3 * median(seconds):.2f}" for seconds in handing["seconds"].values())
     share = of_queue(result)
@@ -258,13 +260,13 @@ def actors_report(result: Mapping[str, Any]) -> str:
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores, "
         f"jax {result['versions']['jax']}, envpool {result['versions']['envpool']}",
         table(
-            ["a rollout of Pong, ms", "queue", "shared memory", "share", "asked", "met"],
+            ["a rollout of Pong, ms", "queue", "shared memory", "share", "required", "met"],
             [[*handed_over, said(share < handing["asked"])]],
         ),
-        table(["a random policy", "raw, env steps/s", WORKERS, PINNED, "asked of the better", "met"], stepped),
-        table([f"{slow['num_envs']} slow environments", "env steps/s", "times as fast", "asked", "met"], waited),
-        "Medians of rounds in which all sides take turns. The rollout is another process's, and one byte of each page is read; "
-        "the queue is `multiprocessing.Queue`. Raw are envpool's own steps, with actions drawn before, in as many processes with "
-        "as many threads; pinned workers have a core each. A step of a slow environment waits for 5 ms.",
+        table(["a random policy", "raw, env steps/s", WORKERS, PINNED, "required of the better", "met"], stepped),
+        table([f"{slow['num_envs']} slow environments", "env steps/s", "speedup", "required", "met"], waited),
+        "Medians over rounds in which all sides take turns. The rollout comes from another process, and one byte of each page is "
+        "read. *queue*: `multiprocessing.Queue`. *raw*: envpool's own steps with pre-drawn actions, in the same number of "
+        "processes and threads. *pinned*: each worker has a separate core. A step of a slow environment waits for 5 ms.",
     ]
     return "\n\n".join(lines)

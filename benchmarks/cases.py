@@ -1,4 +1,4 @@
-"""What the speed benchmark runs: plain data from which both sides build their programs. Standard library only."""
+"""Cases of the speed benchmark: plain data from which all sides build their programs. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 ENV = "CartPole-v1"
 HIDDEN_SIZES = (64, 64)
 UPDATES_SHARE = 3
-"""One in so many iterations of a case is measured of its updates alone."""
+"""The updates alone are measured over 1/3 of a case's iterations."""
 
 
 GROUPS = {
@@ -21,7 +21,7 @@ GROUPS = {
 
 
 class Case(NamedTuple):
-    """One training run, in terms that both sides share."""
+    """One training run, in terms that all sides share."""
 
     name: str
     title: str
@@ -29,48 +29,47 @@ class Case(NamedTuple):
     """One of ``GROUPS``."""
     algorithm: str
     settings: dict[str, Any]
-    """Named as in jaxrl."""
+    """Settings, with jaxrl's names."""
     total_steps: int
     """Environment steps per seed and run, from scratch."""
     env: str = ENV
-    """The id in jaxrl; the peer's is the same."""
+    """Environment id, the same for jaxrl and the peer."""
     hidden_sizes: tuple[int, ...] = HIDDEN_SIZES
-    """Of all networks on all sides."""
-    network: dict[str, Any] = {}  # noqa: RUF012  # nobody writes to it
-    """Settings of jaxrl's network that are not the peer's own."""
+    """Hidden sizes of all networks on all sides."""
+    network: dict[str, Any] = {}  # noqa: RUF012  # read only
+    """Settings of jaxrl's network that differ from the peer's."""
     no_peer: str = ""
-    """Why Rejax has no such case; empty: it has."""
+    """Reason why Rejax has no such case. Empty if it has."""
     beside: tuple[str, ...] = ()
-    """What it is measured beside, but for Rejax and the bound: ``sbx``, or ``vmapped``, which is jaxrl with all seeds on one
-    device."""
+    """Sides in addition to Rejax and the bound: ``sbx``, or ``vmapped``, which is jaxrl with all seeds on one device."""
     num_seeds: int = 1
     runs_per_section: int = 1
-    """Runs in a timed section, one after the other, so that it lasts seconds."""
+    """Runs per timed section, one after the other, so that it lasts seconds."""
     peer_total_steps: int | None = None
-    """A shorter run for the peer, where the same one would take minutes."""
+    """Length of a shorter run for the peer, if the same run would take minutes."""
     bound_total_steps: int | None = None
-    """A longer run for the bound, where the same one would be over in milliseconds."""
+    """Length of a longer run for the bound, if the same run would take only milliseconds."""
     repeats_compilation: bool = True
-    """False where another case compiles the same program but for a size, or where nothing is asked of its compilation."""
+    """False if another case compiles the same program except for a size, or if its compilation has no requirement."""
 
     @property
     def updates_total_steps(self) -> int:
-        """The run of the updates alone: they are all alike, and a part of them has to do."""
+        """Environment steps of the run of updates alone. All updates cost the same, so a part of them is enough."""
         start = self.settings.get("learning_starts", 0)
         return start + max(self.total_steps // UPDATES_SHARE, self.steps_per_iteration)
 
     @property
     def steps_per_iteration(self) -> int:
-        """Rows, of all environments of one seed."""
+        """Rows of all environments of one seed."""
         return self.settings["num_envs"] * self.settings.get("rollout_length", 1)
 
     @property
     def updates_per_iteration(self) -> int:
-        """Gradient steps."""
+        """Gradient steps per iteration."""
         return self.settings.get("num_epochs", 1) * self.settings.get("num_minibatches", 1)
 
 
-# Rejax's own values for CartPole (configs/gymnax/cartpole.yaml), in the sizes asked for here.
+# Rejax's values for CartPole (configs/gymnax/cartpole.yaml), with the sizes of this benchmark.
 PPO = {
     "rollout_length": 128,
     "num_epochs": 4,
@@ -84,7 +83,7 @@ PPO = {
     "max_grad_norm": 0.5,
 }
 
-# The same, with one update per step of all environments. Both sides move the target network at every update.
+# Likewise, with one update per step of all environments. Both sides update the target network at every update.
 DQN = {
     "num_envs": 1,
     "batch_size": 128,
@@ -98,8 +97,8 @@ DQN = {
     "max_grad_norm": 10.0,
 }
 
-# Rejax's own sizes for Pendulum (configs/gymnax/pendulum.yaml); rates and clipping as observations that are not normalised need.
-# One rate for the policy, the critics and the temperature.
+# Rejax's sizes for Pendulum (configs/gymnax/pendulum.yaml). Learning rate and clipping suit observations that are not normalised.
+# The policy, the critics and the temperature share one learning rate.
 SAC = {
     "num_envs": 1,
     "buffer_size": 10_000,
@@ -165,7 +164,7 @@ CASES = (
 
 
 def scaled(case: Case, scale: float) -> Case:
-    """The same case with shorter runs, for a quick look at whether everything works."""
+    """Return the case with shorter runs, for a quick check that everything works."""
     if scale == 1:
         return case
     shortest = 2 * max(case.steps_per_iteration, case.settings.get("learning_starts", 1))

@@ -1,4 +1,4 @@
-"""What is asked of jaxrl's speed, and whether it was reached. Standard library only."""
+"""Requirements on jaxrl's speed, and their verdicts. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from benchmarks.numbers import Program, paired, rates, return_difference, with_e
 from benchmarks.work import matmul_rates
 
 Cases = Mapping[str, Mapping[str, Program]]
-"""case name -> side -> what was measured"""
+"""case name -> side -> measurements"""
 TITLES = {"rejax": "Rejax", "sbx": "SBX", "vmapped": "seeds vmapped on one device"}
-"""Of the sides that jaxrl is compared with."""
+"""Titles of the sides that jaxrl is compared with."""
 
 
 class Claim(NamedTuple):
-    """What jaxrl should reach: a ratio, at least or at most."""
+    """A ratio that jaxrl should reach, or not exceed."""
 
     text: str
     ratios: Callable[[Cases], list[float]]
-    """KeyError where a case, or a side of it, was not measured."""
+    """Raises KeyError if a case, or one of its sides, was not measured."""
     limit: float
     at_least: bool = True
 
@@ -89,11 +89,11 @@ RETURNS = (
     ("SAC, 2×64", "sac-64", "rejax"),
     ("SAC, 2×64, 8 seeds", "sac-8-seeds", "rejax"),
 )
-"""Where the returns are compared as well, and with whose: speed counts at an equal or better one only."""
+"""Cases whose returns are compared too, with the peer: speed counts only if the return is equal or better."""
 
 
 def claim_rows(result: Mapping[str, Any]) -> list[list[str]]:
-    """What is asked of jaxrl; claims about what was not measured are left out."""
+    """Return the rows of the requirements. Claims about cases that were not measured are left out."""
     machine = {name: result[name] for name in ("matmul_flops_per_second",) if name in result}
     cases = {case["name"]: case["programs"] | {"machine": machine} for case in result["cases"]}
     rows = []
@@ -113,9 +113,9 @@ def claim_rows(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def claim_table(rows: Sequence[Sequence[str]]) -> str:
-    return table(["asked of jaxrl", "limit", "measured", "met"], rows)
+    return table(["required of jaxrl", "limit", "measured", "met"], rows)
 
 
 def missed_claims(result: Mapping[str, Any]) -> bool:
-    """Whether something that is asked was not reached; shortened runs say nothing about it."""
+    """Return True if a requirement was not met. Shortened runs do not count."""
     return result["scale"] == 1 and any(row[-1] == "NO" for row in claim_rows(result))

@@ -1,4 +1,4 @@
-"""DQN's switches beside each other: a table and a figure, of the scores that are there."""
+"""Comparison of DQN's switches: a table and a figure of the available scores."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from jaxrl.algorithms.presets import interval_text, shown
 FIGURE = Path("docs/images/switches.png")
 TITLE = "DQN's switches"
 MOST_SETTINGS = 5
-"""Of a row of the table; what has more is a preset, or as one."""
+"""Largest number of settings listed in a row of the table. Scores with more settings are presets, or similar."""
 CAPTION = "greedy return at the end of training: mean, 95 % bootstrap interval, and each seed"
 
 Compared = dict[str, dict[str, dict[str, Any]]]
-"""Environment -> label -> score, as ``scores/NAME.json`` has it."""
+"""Environment -> label -> contents of ``scores/NAME.json``."""
 
 
 def read_compared(scores: Path) -> Compared:
-    """What was measured of ``PANELS``, from a folder of scores."""
+    """Read the available scores of ``PANELS`` from a folder."""
     found = {
         env: {
             label: json.loads(path.read_text(encoding="utf-8"))
@@ -35,13 +35,13 @@ def read_compared(scores: Path) -> Compared:
 
 
 def comparison_table(compared: Compared, env: str) -> str:
-    """One environment's scores.
+    """Return the table of one environment's scores.
 
     Raises:
-      ValueError: there are none.
+      ValueError: There are no scores.
     """
     if env not in compared:
-        raise ValueError(f"no scores of {env} were compared: python -m benchmarks scores")
+        raise ValueError(f"no scores of {env} to compare; run python -m benchmarks scores")
     rows = []
     for label, result in compared[env].items():
         settings = result["experiment"]["settings"]
@@ -52,7 +52,7 @@ def comparison_table(compared: Compared, env: str) -> str:
 
 
 def numbers(compared: Compared) -> str:
-    """All that the figure shows, as text that goes into it."""
+    """Return the figure's data as text, which the figure stores."""
     shown = {
         env: {label: [result["scores"], result["interval"]] for label, result in results.items()}
         for env, results in compared.items()
@@ -61,7 +61,7 @@ def numbers(compared: Compared) -> str:
 
 
 def is_of(figure: Path, compared: Compared) -> bool:
-    """Whether a figure was drawn from these scores."""
+    """Return True if a figure was drawn from these scores."""
     from PIL import Image
 
     if not figure.exists():
@@ -71,7 +71,7 @@ def is_of(figure: Path, compared: Compared) -> bool:
 
 
 def draw(compared: Compared, path: Path) -> None:
-    """A panel for each environment: that with the most rows at the left, the others above each other at the right."""
+    """Draw a panel per environment: the first one at the left, the others stacked at the right."""
     from jaxrl.runtime.plots.style import INK, new_figure, set_title
     from jaxrl.runtime.system.disk import replacing
 

@@ -1,4 +1,4 @@
-"""The score experiments: what is trained, for how long, on how many seeds, and what must come out."""
+"""The score experiments: builder and settings, length, number of seeds, and required score."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Experiment(NamedTuple):
     num_seeds: int
     threshold: float
     passing_seeds: int | None = None
-    """How many seeds must reach the threshold; None: their mean must."""
+    """Number of seeds that must reach the threshold. None: the mean must reach it."""
     episodes: int = 128
     """Greedy episodes per seed."""
     at_most: bool = False
-    """A control: the mean must not exceed the threshold."""
+    """For a control: the mean must not exceed the threshold."""
     last_episodes: int = 0
-    """Where it is not 0, scores are training returns, of so many last episodes or a few more; greedy ones are kept beside."""
+    """If not 0, scores are training returns over at least this number of last episodes. Greedy returns are kept too."""
     run: dict[str, Any] = {}  # noqa: RUF012
     """Keywords of ``jaxrl.run``."""
 
     @property
     def limit(self) -> str:
-        """What scores must be, in words."""
+        """The required score, in words."""
         who = "mean" if self.passing_seeds is None else f"{self.passing_seeds} of {self.num_seeds} seeds"
         return f"{who} {'≤' if self.at_most else '≥'} {self.threshold:g}"
 
     @property
     def asked(self) -> str:
-        """The same, with what a score is where that is no greedy return."""
+        """The required score, in words, with the kind of score if it is not a greedy return."""
         return f"{self.limit} in the last {self.last_episodes} episodes of training" if self.last_episodes else self.limit
 
     def passes(self, scores: list[float]) -> bool:
@@ -53,7 +53,7 @@ class Experiment(NamedTuple):
 
 
 def of_preset(preset: Preset) -> Experiment:
-    """What a preset claims, measured."""
+    """Return the experiment that measures a preset's score."""
     assert preset.threshold is not None, preset.name
     return Experiment(
         preset.name,
@@ -68,25 +68,25 @@ def of_preset(preset: Preset) -> Experiment:
 
 
 def control(preset: Preset, name: str, without: str, threshold: float) -> Experiment:
-    """The same settings but for one, which is left at its default: what that one is worth."""
+    """Return a preset's experiment with the setting ``without`` at its default, to measure that setting's effect."""
     settings = {setting: value for setting, value in preset.settings.items() if setting != without}
     measured = of_preset(preset)._replace(name=f"{preset.name}-{name}", settings=settings)
     return measured._replace(threshold=threshold, at_most=True)
 
 
 def on_cartpole(name: str, settings: dict[str, Any], builder: str = "make_dqn") -> Experiment:
-    """A variant of DQN at the length at which they are compared."""
+    """Return the experiment of a DQN variant on CartPole, at the length used for comparison."""
     return Experiment(name, builder, "CartPole-v1", settings, 500_000, 8, 475)
 
 
 def in_envpool(rule: str, total_steps: int = 500_000, num_seeds: int = 4) -> Experiment:
-    """A rule's defaults on CartPole in C++."""
+    """Return the experiment of an algorithm's defaults on envpool's CartPole."""
     env, run = "envpool:CartPole-v1", {"sampler": "xla"}
     return Experiment(f"{rule}-cartpole-envpool", f"make_{rule}", env, {}, total_steps, num_seeds, 475, run=run)
 
 
 def by_workers(rule: str, scheme: str, total_steps: int = 500_000, num_seeds: int = 4) -> Experiment:
-    """The same, collected by two worker processes."""
+    """Return the experiment of ``in_envpool`` with rollouts from two worker processes."""
     experiment = in_envpool(rule, total_steps, num_seeds)
     return experiment._replace(name=f"{rule}-cartpole-workers", run={"scheme": scheme, "num_workers": 2})
 
@@ -100,9 +100,9 @@ PONG = {
     "learning_rate": 1e-3,
     "anneal": True,
 }
-"""As PPO is trained on Atari, but in larger steps, as there are but a fifth as many."""
+"""PPO's settings for Atari with a higher learning rate, since there are only a fifth as many steps."""
 SMALL_PONG = "envpool:Pong-v5?img_height=42&img_width=42"
-"""A quarter of the pixels, which is what a CPU can learn from in an hour."""
+"""Pong with a quarter of the pixels, which a CPU can train on in an hour."""
 
 
 EXPERIMENTS = {

@@ -1,4 +1,4 @@
-"""Worker processes that are one JAX program together, on this machine. Standard library only."""
+"""Groups of worker processes on this machine that together form one JAX program. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from benchmarks.protocol import Worker, WorkerError
 
 TIMEOUT = 300.0
-"""Seconds in which every command has to be answered; compiling on a busy machine takes the longest."""
+"""Seconds in which a command must be answered. Compiling on a busy machine takes the longest."""
 
 
 def free_port() -> int:
-    """One of the loopback device that nobody listens at now."""
+    """Return a port of the loopback device that is currently free."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
 
 
 class Group:
-    """Workers that get each command at once; a context manager that ends them all.
+    """Workers that get each command at the same time. A context manager that ends all of them on exit.
 
-    Each is started as ``COMMAND PROCESSES NUMBER PORT``: where there are several they find each other at the port, on loopback.
+    Each is started as ``COMMAND PROCESSES NUMBER PORT``. Several workers find each other at the port, on loopback.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Group:
             raise
 
     def ask(self, op: str, **arguments: Any) -> list[dict[str, Any]]:
-        """Their answers to a command that all of them get.
+        """Send a command to all workers and return their answers.
 
         Raises:
-          WorkerError: one died, or has not answered in time. None is left then: those that wait for it would do so for ever.
+          WorkerError: A worker died or did not answer in time. All are killed then, since the others would wait for it forever.
         """
         timer = threading.Timer(self._timeout, self._give_up)
         timer.start()
@@ -58,7 +58,7 @@ class Group:
                     raise WorkerError(f"{late}{failed[0]}") from failed[0]
                 return [one.result() for one in asked]
             except BaseException:
-                self._kill()  # here: the pool waits for its threads, and they for the workers
+                self._kill()  # before the pool closes: it waits for its threads, and they wait for the workers
                 raise
             finally:
                 timer.cancel()
@@ -78,7 +78,7 @@ class Group:
         self.close()
 
     def close(self) -> None:
-        """End all processes: first each is killed, so that none sees another go."""
+        """End all processes. All are killed before any is waited for, so that none sees another one end."""
         self._kill()
         for worker in self._workers:
             worker.close()

@@ -1,7 +1,7 @@
-"""How many kernels a compiled training program starts, read off its text (``compiled.as_text()``). Standard library only.
+"""Number of kernels that a compiled training program starts, from its text (``compiled.as_text()``). Standard library only.
 
 Every instruction of the scheduled program that computes or copies is a kernel: a fusion, a product, a sort, a copy. XLA starts
-them one by one, and for small networks that costs more than what they do. Times differ from run to run; these counts do not.
+them one by one, and for small networks starting them costs more than their work. Times vary from run to run; these counts do not.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ NO_KERNEL = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
     *("add-dependency", "opt-barrier", "domain", "get-dimension-size"),
 }
-"""Names for what is there already, or is known before the program runs."""
+"""Opcodes that only name existing values, or values known before the program runs."""
 
 ROLLOUT, ROW, UPDATE, DESCEND = "rollout", "row", "update", "descend"
-"""The scopes (``jax.named_scope``) of ``Agent.step``'s two halves, and of a step of each: a row, and one along the gradient."""
+"""Scopes (``jax.named_scope``) of ``Agent.step``'s two halves, and of one step of each: a row, and a gradient step."""
 
 
 class Instruction(NamedTuple):
@@ -28,15 +28,15 @@ class Instruction(NamedTuple):
     opcode: str
     operands: tuple[str, ...]
     called: tuple[str, ...]
-    """Computations: the condition and the body of a loop, the branches of a condition, what a call or a fusion computes."""
+    """Called computations: condition and body of a loop, branches of a conditional, the computation of a call or a fusion."""
     trips: int | None
-    """Of a loop, where the compiler knows them."""
+    """Trip count of a loop, if the compiler knows it."""
     path: str
-    """Scopes and transformations that it comes from, "jit(f)/while/body/update/…"; "" where the compiler lost it."""
+    """Scopes and transformations that it comes from, "jit(f)/while/body/update/…"; "" if the compiler lost them."""
     is_one_kernel: bool
-    """A call that XLA compiles as a whole: on a CPU it does so with small loops, as random bits need them."""
+    """True for a call that XLA compiles as one kernel. On a CPU it does so with small loops, such as those of random bits."""
     shape: str
-    """Type and shape of what it gives, "f32[9157]{0}"; those of several in parentheses."""
+    """Type and shape of its result, "f32[9157]{0}"; several in parentheses."""
 
     def within(self, scope: str) -> bool:
         return re.search(rf"(^|[/(]){scope}[/)]", self.path) is not None
@@ -46,11 +46,11 @@ class Counts(NamedTuple):
     """Kernels that a program starts, per device."""
 
     row: float
-    """For a row of the rollout, of all environments and seeds at once, where no episode ended before it."""
+    """For a row of the rollout of all environments and seeds, if no episode ended before it."""
     update: float
-    """For a gradient step, with its share of what is done once per epoch."""
+    """For a gradient step, with its share of the work once per epoch."""
     iteration: float
-    """For a rollout with all that is learnt from it."""
+    """For a rollout and all its updates."""
 
 
 _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
@@ -78,40 +78,42 @@ class Program:
             elif found := _INSTRUCTION.match(line):
                 body.append(_instruction(found["name"], found["rest"]))
         if not hasattr(self, "_entry"):
-            raise ValueError("this is no compiled program: its text has no ENTRY")
+            raise ValueError("not the text of a compiled program: it has no ENTRY")
 
     def counts(self) -> Counts:
-        """Of a program as ``FusedDriver.iterate`` compiles it: one loop over iterations.
+        """Count the kernels of a program compiled by ``FusedDriver.iterate``, which has one loop over iterations.
 
         Raises:
-          ValueError: there is no such loop, or none of its kernels is in the scope of the rollout, or of the update.
+          ValueError: There is no such loop, or no kernel of it is in the scope of the rollout or of the update.
         """
         loops = [x for x in self._instructions(self._entry) if x.opcode == "while" and x.trips is None]
         if len(loops) != 1:
-            raise ValueError(f"the program has {len(loops)} loops of a length that is not known, and not one over iterations")
+            raise ValueError(f"the program has {len(loops)} loops of unknown length; expected one, over iterations")
         iteration = loops[0].called[1]
         row, update = self._of_a_step(iteration, ROLLOUT, ROW), self._of_a_step(iteration, UPDATE, DESCEND)
         return Counts(row, update, self._started(loops[0]))
 
     def computations(self) -> tuple[str, ...]:
-        """The names of all: the program itself, the bodies of its loops, what its fusions compute."""
+        """Return the names of all computations: the program itself, bodies of loops, computations of fusions."""
         return tuple(self._computations)
 
     def own_instructions(self, computation: str) -> list[Instruction]:
-        """Of a computation, in the order in which the program lists them."""
+        """Return a computation's instructions, in the order of the program's text."""
         return self._computations[computation]
 
     def all_kernels(self) -> float:
-        """That one run of the program starts."""
+        """Count the kernels that one run of the program starts."""
         return self.kernels(self._entry)
 
     def kernels(self, computation: str) -> float:
-        """That one run of a computation starts, in all loops and calls within."""
+        """Count the kernels that one run of a computation starts, including its loops and calls."""
         return sum(map(self._started, self._computations[computation]))
 
     def all_reduces(self, computation: str | None = None) -> Counter[int]:
-        """How many of each size, in bytes, a run of the program (or of a computation of it) does; a loop of a length that is not
-        known counts as one turn."""
+        """Count the all-reduces of each size, in bytes, in a run of the program or of one computation.
+
+        A loop of unknown length counts as one trip.
+        """
         found = Counter[int]()
         for x in self._computations[self._entry if computation is None else computation]:
             if x.opcode in ("all-reduce", "all-reduce-start"):
@@ -119,25 +121,25 @@ class Program:
             ways: list[Counter[int]] = [self.all_reduces(name) for name in x.called if not x.opcode.startswith("all-reduce")]
             if x.opcode == "while":
                 ways = [Counter({size: (x.trips or 1) * times for size, times in ways[1].items()})]
-            most = max(ways, key=Counter.total, default=Counter[int]())  # of branches
+            most = max(ways, key=Counter.total, default=Counter[int]())  # over branches
             found += most
         return found
 
     def _started(self, instruction: Instruction) -> float:
-        """Kernels that one instruction stands for."""
+        """Count the kernels that one instruction starts."""
         opcode, called = instruction.opcode, instruction.called
         if opcode in NO_KERNEL:
             return 0
-        if opcode == "while":  # of a known length runs without its condition
+        if opcode == "while":  # a loop of known length runs without its condition
             return instruction.trips * self.kernels(called[1]) if instruction.trips else sum(map(self.kernels, called))
-        if opcode == "conditional":  # the way that is usual, where nothing is reset or wraps around, does less
+        if opcode == "conditional":  # the usual branch, without a reset or a wrap-around, does less
             return min(map(self.kernels, called))
         if opcode == "call" and not instruction.is_one_kernel:
             return self.kernels(called[0])
         return 1
 
     def _instructions(self, computation: str) -> Iterator[Instruction]:
-        """Those of a computation, and of what it calls once."""
+        """Yield a computation's instructions and those of its plain calls."""
         for instruction in self._computations[computation]:
             yield instruction
             if instruction.opcode == "call" and not instruction.is_one_kernel:
@@ -146,9 +148,9 @@ class Program:
     # --------------------------------------------------------------------------------------------------------------- halves
 
     def _of_a_step(self, iteration: str, half: str, step: str) -> float:
-        """Kernels of one step of a half of an iteration: of the loop's body, with its share of what a loop around it does.
+        """Count the kernels of one step of a half of an iteration: the loop's body, and its share of the enclosing loops.
 
-        The compiler unrolls a loop of one step: then it is all of the half.
+        The compiler unrolls a loop of one step. Then all kernels of the half count.
         """
         loops = list(self._loops_around(iteration, half, step))
         if not loops:
@@ -159,7 +161,7 @@ class Program:
         return each
 
     def _loops_around(self, computation: str, half: str, step: str) -> Iterator[Instruction]:
-        """The loops of a half that repeat its step, the outermost first."""
+        """Yield the loops of a half that repeat its step, outermost first."""
         for loop in self._instructions(computation):
             repeats = loop.opcode == "while" and loop.within(half) and not loop.within(step)
             if repeats and self._holds(loop.called[1], step):
@@ -172,12 +174,12 @@ class Program:
         return any(x.within(step) or (x.opcode == "while" and self._holds(x.called[1], step)) for x in found)
 
     def _in_scope(self, computation: str, half: str) -> float:
-        """Kernels of a computation that belong to one half."""
+        """Count the kernels of a computation that belong to one half."""
         scopes: dict[str, str | None] = {}
         total = 0.0
         for x in self._instructions(computation):
             scope = next((name for name in (ROLLOUT, UPDATE) if x.within(name)), None)
-            if not x.path and x.opcode != "copy":  # the compiler lost it: it belongs to what it computes with
+            if not x.path and x.opcode != "copy":  # the compiler lost its path: it belongs to the scope of its operands
                 scope = next((scopes[name] for name in x.operands if scopes.get(name)), None)
             scopes[x.name] = scope
             total += self._started(x) if scope == half else 0
@@ -187,7 +189,7 @@ class Program:
 
 
 def bytes_of(shape: str) -> int:
-    """Of an array of this type and shape, or of several together: 36,628 of "f32[9157]{0}"."""
+    """Return the bytes of an array of this type and shape, or of several: 36,628 for "f32[9157]{0}"."""
     found = _ARRAY.findall(shape)
     return sum(math.prod([int(size) for size in sizes.split(",") if size]) * int(bits) // 8 for bits, sizes in found)
 
@@ -195,7 +197,7 @@ def bytes_of(shape: str) -> int:
 def _instruction(name: str, rest: str) -> Instruction:
     found = _OPCODE.search(rest)
     if found is None:
-        raise ValueError(f"no instruction of a compiled program: {name} = {rest[:200]}")
+        raise ValueError(f"cannot parse this instruction of a compiled program: {name} = {rest[:200]}")
     after = rest[found.end() :]
     called = tuple(re.findall(r"[\w.\-]+", " ".join(_CALLED.findall(after))))
     trips, path = _TRIPS.search(after), _PATH.search(after)

@@ -1,5 +1,4 @@
-"""jaxrl's programs: a case's algorithm as ``jaxrl.run`` runs it or with all seeds on one device, its updates alone, and the
-bound, which acts at random."""
+"""jaxrl's programs of a case: as ``jaxrl.run`` runs it, with all seeds on one device, its updates alone, and a random policy."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from jaxrl.types import Agent, Algorithm, Array, Key, Mean, Metrics, Policy, PyT
 
 
 def make_agent(case: Case) -> Agent:
-    """The agent of a case, with Rejax's network, but for what the case says, and with its loss."""
+    """Return the agent of a case, with Rejax's loss and, unless the case says otherwise, Rejax's network."""
     network = {
         "hidden_sizes": tuple(case.hidden_sizes),
         "activation": "tanh" if case.algorithm == "ppo" else "relu",
@@ -51,12 +50,12 @@ def make_agent(case: Case) -> Agent:
 
 
 class Held(NamedTuple):
-    """Where the actor would be in a state: a rollout that stays."""
+    """A fixed rollout that takes the place of the actor in a state."""
 
     rows: dict[str, Any]
-    """The fields of a Rollout that are [T, B]."""
+    """Fields of a Rollout of shape [T, B]."""
     starts: dict[str, Any]
-    """Those that are [B]."""
+    """Fields of a Rollout of shape [B]."""
     done: Array
 
     @property
@@ -65,7 +64,7 @@ class Held(NamedTuple):
 
 
 def updates_alone(agent: Agent) -> Agent:
-    """The same updates, all of the rollout that ``init`` collects."""
+    """Return an agent with the same updates, which all use the rollout that ``init`` collects."""
     env: Any = agent.env
 
     def init(key: Key, hyperparams: Any = None, env_params: Any = None) -> Any:
@@ -96,7 +95,7 @@ class NoHyperparams(NamedTuple):
 
 
 class NoLearner(NamedTuple):
-    """A LearnerState that only counts."""
+    """A LearnerState with nothing but a version counter."""
 
     version: Array
     params: tuple[()] = ()
@@ -107,11 +106,11 @@ class NoLearner(NamedTuple):
 
 
 RANDOM = "benchmarks.jaxrl_side:make_random_agent"
-"""Where worker processes find it; what runs this module by itself has it in ``__main__``."""
+"""Import path for worker processes. If this module runs as a script, the function is in ``__main__``."""
 
 
 def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
-    """The same rollouts with uniformly random actions, and no learning: no program that steps these environments is faster."""
+    """Return an agent with uniformly random actions that does not learn: an upper bound on the speed of stepping."""
     bound: Any = jaxrl.make_env(env) if isinstance(env, str) else env
     space: Any = bound.action_space
 
@@ -142,7 +141,7 @@ def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
 
 
 class FusedProgram:
-    """An agent under the driver of ``jaxrl.run``: seeds sharded over devices, one call for the whole training."""
+    """An agent with the driver of ``jaxrl.run``: seeds sharded over devices, one call for the whole training."""
 
     name, version = "jaxrl", jaxrl.__version__
 
@@ -151,8 +150,8 @@ class FusedProgram:
     ) -> None:
         """
         Args:
-          part: what of the agent is run, on the devices on which all of it would be.
-          num_devices: on so many; default: as ``jaxrl.run`` chooses.
+          part: Function that returns the part of the agent to run, on the devices that the whole agent would use.
+          num_devices: Number of devices. Default: the choice of ``jaxrl.run``.
         """
         self._agent, self._case = part(agent), case
         self._iterations = num_iterations(agent, case.total_steps)
@@ -188,12 +187,12 @@ class FusedProgram:
 
     def _driver(self, seeds: np.ndarray) -> FusedDriver:
         driver = FusedDriver(self._agent, seeds.tolist(), *self._layout)
-        driver.programs = self._programs  # compiled once, for whatever seeds
+        driver.programs = self._programs  # compiled once for all seeds
         return driver
 
 
 def make_program(case: Case, side: str) -> FusedProgram:
-    if side == "vmapped":  # JAX's own default, one device with all cores
+    if side == "vmapped":  # JAX's default: one device with all cores
         return FusedProgram(make_agent(case), case, num_devices=1)
     request_cpu_devices()
     if side == "random":

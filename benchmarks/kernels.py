@@ -1,4 +1,4 @@
-"""Kernels and arithmetic of the cases' programs, and the machine's rate at matrix products. Standard library only."""
+"""Kernels and arithmetic of the cases' programs, and the machine's matmul rate. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.protocol import Worker, clean_environment
 
 @contextmanager
 def worker(**environment: str) -> Iterator[Worker]:
-    """A process with a compilation cache that starts empty: JAX would take programs from it whose scopes have other names."""
+    """Start a process with an empty compilation cache. From a filled one JAX could take programs with other scope names."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.kernels_worker"]
         with Worker(command, clean_environment(Path(folder)) | environment) as started:
@@ -23,33 +23,35 @@ def worker(**environment: str) -> Iterator[Worker]:
 
 
 def count(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """By name, the kernels of a case on a CPU, as in ``hlo.Counts``: seconds each, and nothing is timed."""
+    """Count the kernels of cases on a CPU, without timing: name -> fields of ``hlo.Counts``. Takes seconds per case."""
     with worker(JAX_PLATFORMS="cpu") as asked:
         return {case.name: asked.ask("kernels", **case._asdict()) for case in cases}
 
 
 def count_flops(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """By name, the floating-point operations of a case's matrix products: ``matmul_flops`` in a timed section, and
-    ``update_matmul_flops`` in the updates of an iteration."""
+    """Count the floating-point operations of matrix products: name -> ``matmul_flops`` of a timed section, and
+    ``update_matmul_flops`` of the updates of an iteration."""
     with worker() as asked:
         return {case.name: asked.ask("flops", **case._asdict()) for case in cases}
 
 
 def time_products(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """By name, ``update_product_seconds``: what the matrix products in the updates of an iteration take by themselves on a CPU,
-    if each seed keeps to one device."""
+    """Time the matrix products in the updates of an iteration by themselves on a CPU: name -> ``update_product_seconds``.
+
+    Only if each seed uses one device.
+    """
     with worker() as asked:
         return {case.name: asked.ask("products", **case._asdict()) for case in cases}
 
 
 def machine_rates() -> dict[str, float]:
-    """``matmul_flops_per_second`` of products of f32 matrices, and on a CPU ``kernel_seconds`` of one that does nothing."""
+    """Measure ``matmul_flops_per_second`` of f32 products and, on a CPU, ``kernel_seconds`` of an empty kernel."""
     with worker() as asked:
         return asked.ask("rates")
 
 
 def kernel_table(counts: Mapping[str, Mapping[str, float]]) -> str:
-    """Title -> counts, as Markdown."""
+    """Return counts, by title, as a Markdown table."""
     rows = [[title, *kernel_cells(numbers)] for title, numbers in counts.items()]
     return table(["kernels per", *KERNEL_COLUMNS], rows)
 

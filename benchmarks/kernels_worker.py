@@ -1,4 +1,4 @@
-"""The worker that counts a case's kernels and arithmetic, and times matrix products and starts of kernels by themselves."""
+"""Worker that counts a case's kernels and arithmetic, and times matrix products and kernel starts separately."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ QUICK = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-"""Options of the compiler for slow code that compiles quickly. They act after a program is cut into kernels, and change none."""
+"""Compiler options for slow code that compiles quickly. They act after kernels are formed, so they do not change the counts."""
 
 
 def count_kernels(**case: Any) -> dict[str, Any]:
-    """Of the program of ``jaxrl.run`` for a case; nothing is run."""
+    """Count the kernels of ``jaxrl.run``'s program for a case, without running it."""
     given = Case(**case)
     driver = open_fused(make_agent(given), range(given.num_seeds))[0]
     driver.compiler_options = known_options(CPU_OPTIONS | QUICK)
@@ -37,7 +37,8 @@ def count_kernels(**case: Any) -> dict[str, Any]:
 
 
 def count_flops(**case: Any) -> dict[str, Any]:
-    """Of the matrix products in a timed section, all iterations of all seeds and runs; and in the updates of one iteration."""
+    """Count the floating-point operations of matrix products in a timed section (all iterations, seeds and runs), and in the
+    updates of one iteration."""
     given = Case(**case)
     agent = make_agent(given)
     updates = updates_alone(agent)
@@ -49,8 +50,10 @@ def count_flops(**case: Any) -> dict[str, Any]:
 
 
 def time_products(**case: Any) -> dict[str, Any]:
-    """Of the matrix products in the updates of one iteration, of all seeds that share a device; nothing of a case of which each
-    seed takes several devices."""
+    """Time the matrix products in the updates of one iteration, for all seeds that share a device.
+
+    Return an empty dict if a seed uses several devices.
+    """
     given = Case(**case)
     updates = updates_alone(make_agent(given))
     _, layout = open_fused(updates, range(given.num_seeds))
@@ -62,7 +65,7 @@ def time_products(**case: Any) -> dict[str, Any]:
 
 
 def machine_rates() -> dict[str, Any]:
-    """What the machine does at best: products of f32 matrices, and kernels that have nothing to do."""
+    """Measure the machine's best rates: products of f32 matrices, and starts of empty kernels."""
     on_cpu = jax.default_backend() == "cpu"
     return {"matmul_flops_per_second": matmul_rate()} | ({"kernel_seconds": kernel_seconds()} if on_cpu else {})
 

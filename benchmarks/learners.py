@@ -1,9 +1,9 @@
-"""Training on Pong beside a plain loop that does the same, and beside what two cores allow.
+"""Speed of training on Pong, compared with an equivalent plain loop and with an upper bound for the number of cores.
 
-The bound is Amdahl's, from parts that are measured by themselves in the same rounds: stepping the environments, acting, and
-learning. Each takes some seconds by the clock and some of the processor. What cannot wait for each other may overlap, so an
-iteration takes at least the longest part, and at least the processor's seconds over the cores. Learning overlaps with the rest
-where the rule takes rollouts of an older policy; else an iteration takes it on top of the bound of the other two.
+The bound is Amdahl's. Its parts are measured separately in the same rounds: stepping the environments, acting, and learning, each
+in wall-clock and in CPU seconds. Parts may overlap, so an iteration takes at least the longest part, and at least the CPU seconds
+over the number of cores. Learning overlaps with the other parts if the algorithm accepts rollouts of an older policy. Otherwise
+it is added to the bound of the other two.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENV = "envpool:Pong-v5"
 PARTS = ("stepping", "acting", "learning")
 ASKED_OF_BOUND = 0.85
 SAMPLED = ("alternating", "xla")
-"""The samplers that overlap something, or leave Python out: the plain loop is what "sync" does."""
+"""Samplers that overlap parts or avoid Python. "sync" is left out, since it does the same as the plain loop."""
 
 
 class Case(NamedTuple):
@@ -44,9 +44,9 @@ class Case(NamedTuple):
     builder: str
     settings: dict[str, Any]
     iterations: int
-    """In a timed section."""
+    """Iterations per timed section."""
     asked: float | None = None
-    """How many times as fast as the plain loop it has to be."""
+    """Required speedup over the plain loop."""
 
 
 CASES = (
@@ -56,14 +56,14 @@ CASES = (
 )
 
 Side = Callable[[int], Any]
-"""Does so many iterations, or those parts of them."""
+"""Runs a number of iterations, or one part of them."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ sides
 
 
 def opened(agent: Agent) -> Any:
-    """envpool's environments, as its documentation opens them."""
+    """Open envpool's environments as its documentation shows."""
     import envpool
 
     assert isinstance(agent.env, HostEnv)
@@ -73,7 +73,7 @@ def opened(agent: Agent) -> Any:
 
 @contextlib.contextmanager
 def plain(agent: Agent) -> Iterator[Side]:
-    """What one writes first: step all, act, append, stack, update; the rule's functions, jitted."""
+    """Yield the plain loop: act, step all environments, append, stack, update. The algorithm's functions are jitted."""
     algorithm, env_id, pool = agent.algorithm, jnp.arange(agent.num_envs, dtype=jnp.int32), opened(agent)
     update = jax.jit(algorithm.update)
     act = jax.jit(lambda policy, now, key, t: algorithm.act(policy, (), now, env_id, jax.random.fold_in(key, t), explore=True))
@@ -111,8 +111,10 @@ def plain(agent: Agent) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def trained(agent: Agent, sampler: str, overlap: bool) -> Iterator[Side]:
-    """The loop of ``jaxrl.run``. Where the next rollout is collected already it is waited for, so that a section has as many
-    rollouts as updates."""
+    """Yield the loop of ``jaxrl.run``.
+
+    It waits for a rollout that is being collected ahead, so that a section has as many rollouts as updates.
+    """
     driver = HostDriver(agent, [0], SAMPLERS[sampler], lag=int(overlap))
     with contextlib.closing(driver):
         states = driver.init()
@@ -129,8 +131,7 @@ def trained(agent: Agent, sampler: str, overlap: bool) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def parts(agent: Agent) -> Iterator[dict[str, Side]]:
-    """What an iteration consists of, each by itself: the environments with actions drawn before, acting and learning on what was
-    collected once."""
+    """Yield the parts of an iteration: stepping with pre-drawn actions, and acting and learning on one fixed rollout."""
     algorithm, num_rows, env_id = agent.algorithm, agent.rollout_length, jnp.arange(agent.num_envs, dtype=jnp.int32)
     pool, learner = opened(agent), agent.init(jax.random.key(0)).learner
     pool.reset()
@@ -162,7 +163,7 @@ def parts(agent: Agent) -> Iterator[dict[str, Side]]:
 
 
 def measure(repeats: int, scale: float, out: Path, cases: Sequence[Case] = CASES, env: str = ENV) -> dict[str, Any]:
-    """Seconds per iteration: all sides of a case take turns. Writes ``learners.json``."""
+    """Measure the seconds per iteration, with the sides of a case in turn. Write ``learners.json``."""
     measured = [measure_case(case, repeats, scale, env) for case in cases]
     return write_result(out, "learners", "envpool", load=machine.load(), env=env, cases=measured)
 
@@ -201,7 +202,7 @@ def measure_case(case: Case, repeats: int, scale: float, env: str) -> dict[str, 
 
 
 def bounds(case: Mapping[str, Any], cores: int) -> list[float]:
-    """The least seconds of an iteration on so many cores, in each round; see the module."""
+    """Return the lower bound on an iteration's seconds on ``cores`` cores, for each round. See the module's docstring."""
 
     def least(names: Sequence[str], turn: int) -> float:
         by_clock = max(case["seconds"][name][turn] for name in names)
@@ -214,11 +215,11 @@ def bounds(case: Mapping[str, Any], cores: int) -> list[float]:
 
 
 class Reached(NamedTuple):
-    """Of the fastest of jaxrl's ways, medians over rounds."""
+    """The fastest of jaxrl's sides: medians over rounds."""
 
     way: str
     faster: float
-    """Than the plain loop, as a factor."""
+    """Speedup over the plain loop."""
     of_bound: float
 
 
@@ -236,12 +237,12 @@ def met(case: Mapping[str, Any], cores: int) -> bool:
 
 
 def missed(result: Mapping[str, Any]) -> bool:
-    """Whether some case does not reach what is asked."""
+    """Return True if a case does not meet its requirements."""
     return not all(met(case, result["hardware"]["cores"]) for case in result["cases"])
 
 
 def learners_report(result: Mapping[str, Any]) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     rows, cores = [], result["hardware"]["cores"]
     for case in result["cases"]:
         best, seconds = reached(case, cores), {name: median(each) for name, each in case["seconds"].items()}
@@ -257,13 +258,14 @@ def learners_report(result: Mapping[str, Any]) -> str:
                 "yes" if met(case, cores) else "NO",
             ]
         )
-    header = ["ms per iteration", *PARTS, "bound", "plain loop", "jaxrl", "times as fast (asked)", "of the bound (asked)", "met"]
+    header = ["ms per iteration", *PARTS, "bound", "plain loop", "jaxrl", "speedup (required)", "of the bound (required)", "met"]
     lines = [
         f"## Learners on {result['env']}, Nature's network",
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {cores} cores, "
         f"jax {result['versions']['jax']}, envpool {result['versions']['envpool']}",
         table(header, rows),
-        "Medians of rounds in which all sides take turns. The bound: parts that may overlap take as long as the longest of them, "
-        "and at least the processor's time over the cores; A2C learns from its own policy's rows, so its learning follows them.",
+        "Medians over rounds in which all sides take turns. The bound: overlapping parts take as long as the longest of them, "
+        "and at least their CPU time over the number of cores. A2C learns only from rows of its current policy, so its learning "
+        "does not overlap with them.",
     ]
     return "\n\n".join(lines)

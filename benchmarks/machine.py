@@ -1,4 +1,4 @@
-"""Where and when something was measured. Standard library only."""
+"""Date, command, hardware and load of a measurement. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 BUSY = 0.5
-"""Load, in running processes, above which a measurement of speed says little."""
+"""Load, in running processes, above which measured speeds are unreliable."""
 
 
 def command() -> str:
-    """The command line as a user types it."""
+    """Return the command line as a user types it."""
     return shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
 
 
@@ -36,7 +36,7 @@ def hardware() -> dict[str, Any]:
 
 
 def load() -> float | None:
-    """Processes that ran in the last minute, on average."""
+    """Return the load average of the last minute, in running processes, or None where the system has none."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 

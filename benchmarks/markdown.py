@@ -1,4 +1,4 @@
-"""Markdown, as reports are written in."""
+"""Markdown tables for reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up; the first one to the left, the others to the right."""
+    """Return a Markdown table with aligned columns: the first one to the left, the others to the right."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""How many operations of large matrix products the machine does in a second."""
+"""The machine's rate at large matrix products."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ SECONDS_PER_SIZE = 0.5
 
 
 def matmul_rate(sizes: tuple[int, ...] = SIZES, seconds: float = SECONDS_PER_SIZE) -> float:
-    """Floating-point operations per second of products of square f32 matrices: the best over sizes, with one product at a time on
-    one device, which may use all cores, and with one on every device at once."""
+    """Return the floating-point operations per second of products of square f32 matrices.
+
+    The rate is the best over sizes, and over one product at a time on one device, which may use all cores, and one product on
+    each device at once.
+    """
     mesh = jax.make_mesh((len(jax.devices()),), ("d",))
     rng = np.random.default_rng(0)
     multiply = jax.jit(jnp.matmul)
@@ -34,7 +37,7 @@ def matmul_rate(sizes: tuple[int, ...] = SIZES, seconds: float = SECONDS_PER_SIZ
 
 
 def least_seconds(compute: Callable[[], jax.Array], seconds: float) -> float:
-    """Of one call, among as many as fit into some seconds."""
+    """Call ``compute`` repeatedly for ``seconds`` and return the seconds of the fastest call."""
     least, end = math.inf, time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
         compute().block_until_ready()

@@ -1,4 +1,4 @@
-"""Memory of many vmapped seeds of DQN beside the rows that their replay holds."""
+"""Memory of many vmapped seeds of DQN, compared with the size of the rows in their replay."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jaxrl.runtime.trainers.fused import FusedDriver
 
 SEEDS, CAPACITY = 16, 100_000
 CASES: dict[str, dict[str, Any]] = {"CartPole-v1": {}, "Breakout-MinAtar": {"model": {"encoder": "flat"}}}
-"""By environment, what differs from DQN's defaults."""
+"""Environment -> settings that differ from DQN's defaults."""
 ALLOWED = 1.3
-"""Times the rows themselves."""
+"""Largest memory of the program, as a multiple of the rows."""
 
 
 def measure(scale: float, out: Path) -> dict[str, Any]:
-    """What the program of training takes, as XLA says. Writes ``memory.json``."""
+    """Measure the training program's memory as XLA reports it. Write ``memory.json``."""
     capacity = max(10_000, round(CAPACITY * scale))
     cases = [measure_case(env, settings, capacity) for env, settings in CASES.items()]
     return write_result(out, "memory", seeds=SEEDS, capacity=capacity, cases=cases)
@@ -46,18 +46,18 @@ def measure_case(env: str, settings: Mapping[str, Any], capacity: int) -> dict[s
 
 
 def row_bytes(agent: Any) -> int:
-    """An observation, an action, a reward and two flags."""
+    """Return the bytes of a row: an observation, an action, a reward and two flags."""
     space = agent.env.observation_space
     return int(np.prod(space.shape)) * space.dtype.itemsize + 4 + 4 + 2
 
 
 def missed(result: Mapping[str, Any]) -> list[str]:
-    """The environments where the program takes more than is allowed."""
+    """Return the environments whose program exceeds the limit."""
     return [case["env"] for case in result["cases"] if case["program"] > ALLOWED * case["rows"]]
 
 
 def memory_report(result: Mapping[str, Any]) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     rows = []
     for case in result["cases"]:
         shares = [f"{x / 2**20:,.0f} ({x / case['rows']:.2f})" for x in (case["replay"], case["program"])]
@@ -67,7 +67,7 @@ def memory_report(result: Mapping[str, Any]) -> str:
         f"## Memory: {result['seeds']} seeds in one program, {result['capacity']:,} rows each",
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
         table(header, rows),
-        "In MiB, and in brackets times the rows. *a row*: observation, action, reward and two flags. *replay*: its arrays. "
-        "*program*: all arrays of training's program, as XLA plans them.",
+        "In MiB, with the multiple of the rows in brackets. *a row*: observation, action, reward and two flags. *replay*: its "
+        "arrays. *program*: all arrays of the training program, as planned by XLA.",
     ]
     return "\n\n".join(lines)

@@ -1,4 +1,4 @@
-"""Numbers of what was measured, and how they are written. Standard library only."""
+"""Statistics of measurements and their formatting. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 Program = Mapping[str, Any]
-"""What was measured of one side of a case."""
+"""Measurements of one side of a case."""
 
 
 class Spread(NamedTuple):
@@ -18,18 +18,18 @@ class Spread(NamedTuple):
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Median, least and greatest."""
+    """Return the median, the minimum and the maximum."""
     listed = list(values)
     return Spread(median(listed), min(listed), max(listed))
 
 
 def rates(program: Program) -> list[float]:
-    """Environment steps per second of each timed section."""
+    """Return the environment steps per second of each timed section."""
     return [section["env_steps"] / section["seconds"] for section in program["sections"]]
 
 
 def paired(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Ratios of what was measured in the same round."""
+    """Return the ratios of measurements of the same round."""
     return [a / b for a, b in zip(above, below, strict=False)]
 
 
@@ -38,18 +38,18 @@ def peak(program: Program) -> float:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean; NaN where a single value gives none."""
+    """Return the standard error of the mean; NaN for a single value."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def return_difference(programs: Mapping[str, Program], side: str = "rejax") -> tuple[float, float]:
-    """jaxrl's mean return minus that of another side, and its standard error."""
+    """Return jaxrl's mean return minus another side's, and the standard error of the difference."""
     ours, theirs = (programs[name]["returns"] for name in ("jaxrl", side))
     return mean(ours) - mean(theirs), math.hypot(standard_error(ours), standard_error(theirs))
 
 
 def short(x: float) -> str:
-    """652k, 9.02k, 1.3M: three figures."""
+    """Format with three significant digits: 652k, 9.02k, 1.3M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= size:
             return f"{float(f'{x / size:.3g}'):g}{unit}"

@@ -1,4 +1,4 @@
-"""Processes that a benchmark talks to, apart from those of jaxrl's that it measures. Imports no jax."""
+"""Helper processes of a benchmark, separate from jaxrl's processes under measurement. Imports no jax."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class Other:
-    """A process that runs ``target(connection, *args)``, and ends when it is told None."""
+    """A process that runs ``target(connection, *args)`` and ends when it is sent None."""
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
         self.connection, theirs = SPAWN.Pipe()
@@ -29,20 +29,20 @@ class Other:
         self.connection.send(message)
 
     def wait(self) -> None:
-        """Until it has done what it was told.
+        """Wait until the process has answered.
 
         Raises:
-          WorkerError: it has ended.
+          WorkerError: the process has ended.
         """
         try:
             self.connection.recv()
         except (EOFError, OSError) as error:
-            raise WorkerError(f"{self.process.name} of this benchmark ended: see what it printed") from error
+            raise WorkerError(f"helper process {self.process.name} of this benchmark ended; check its output above") from error
 
 
 @contextmanager
 def started(target: Callable[..., None], *args: Any) -> Iterator[Other]:
-    """One that is there meanwhile."""
+    """Run a process for the duration of the context."""
     other = Other(target, *args)
     try:
         yield other
@@ -55,7 +55,7 @@ def started(target: Callable[..., None], *args: Any) -> Iterator[Other]:
 
 
 def step_raw(connection: Connection, name: str, seed: int, num_envs: int, num_threads: int, actions: np.ndarray) -> None:
-    """As many steps as it is told of envpool's own, as its documentation shows them, by actions [n, num_envs, ...] in turn."""
+    """Make the requested number of envpool's steps, as its documentation shows, cycling through actions [n, num_envs, ...]."""
     import envpool
 
     pool = envpool.make_gymnasium(name, num_envs=num_envs, num_threads=num_threads, seed=seed)

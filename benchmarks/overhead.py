@@ -1,4 +1,4 @@
-"""What checkpoints and logs cost a run: chunks of the quickstart's training with and without them, taking turns. And a policy."""
+"""Cost of checkpoints and logs in a run, measured on alternating chunks with and without them, and of a loaded policy's call."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from jaxrl.types import Agent
 SEEDS = list(range(8))
 CHECKPOINT_SECONDS = 10.0
 LIMITS = {"checkpoint": 0.03, "logs": 0.02}
-"""Of the time, at most: a checkpoint every 10 s, and a record per second."""
+"""Largest share of the time: for a checkpoint every 10 s, and for a record per second."""
 POLICY_SECONDS = 0.2e-3
-"""Of CPU time, at most: one call of a loaded policy."""
+"""Largest CPU time of one call of a loaded policy."""
 
 
 def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
-    """Time ``pairs`` pairs of chunks for each of both, and write ``overhead.json``."""
+    """Time ``pairs`` pairs of chunks for checkpoints and for logs. Write ``overhead.json``."""
     agent = make_ppo("CartPole-v1")
     driver = open_fused(agent, SEEDS)[0]
     states, *_ = driver.iterate(driver.init(), 20)
@@ -76,7 +76,7 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
 
 
 def policy_calls(agent: Agent, calls: int = 1000, repeats: int = 20) -> dict[str, list[float]]:
-    """CPU seconds of all threads per call of a policy as ``load_policy`` gives it; one value per repeat."""
+    """Measure the CPU seconds, over all threads, per call of a policy as returned by ``load_policy``; one value per repeat."""
     policy = agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
     loaded = LoadedPolicy(agent, policy, seed=0, step=0, key=jax.random.key(1))
     found = {}
@@ -98,7 +98,7 @@ def policy_calls(agent: Agent, calls: int = 1000, repeats: int = 20) -> dict[str
 def paired_chunks(
     states: Any, plain: Callable[[Any], Any], other: Callable[[Any], Any], pairs: int, what: str
 ) -> tuple[Any, list[float]]:
-    """Seconds that ``other`` takes longer than ``plain``, per pair; which comes first changes from pair to pair."""
+    """Return the final states and the extra seconds of ``other`` over ``plain`` for each pair. The order alternates."""
     differences = []
     for pair in range(-2, pairs):  # the first two do not count
         seconds = {}
@@ -113,7 +113,7 @@ def paired_chunks(
 
 
 def shares(result: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """Share of the time that each takes: (median, low, high), a 95 % bootstrap interval of the median."""
+    """Return each one's share of the time as (median, low, high), with a 95 % bootstrap interval of the median."""
     every = {"checkpoint": CHECKPOINT_SECONDS, "logs": result["chunk_seconds"]}
     found = {}
     for what, extra in result["extra_seconds"].items():
@@ -125,7 +125,7 @@ def shares(result: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def overhead_report(result: Mapping[str, Any]) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     what = {"checkpoint": "a checkpoint every 10 s", "logs": f"a record every {result['chunk_seconds']:g} s, all logs"}
     rows = []
     for name, (share, low, high) in shares(result).items():
@@ -135,16 +135,16 @@ def overhead_report(result: Mapping[str, Any]) -> str:
         "## Cost of checkpoints and logs: PPO on CartPole, 8 seeds",
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores, "
         f"jax {result['versions']['jax']}, orbax-checkpoint {result['versions']['orbax-checkpoint']}",
-        table(["", "asked", "share of the time", "met"], rows),
-        "Median over pairs of chunks with and without, taking turns (95 % bootstrap interval).",
+        table(["", "required", "share of the time", "met"], rows),
+        "Median over alternating pairs of chunks with and without it (95 % bootstrap interval).",
     ]
-    if "policy_seconds" in result:  # not in results of before
+    if "policy_seconds" in result:  # older results lack it
         limit = f"< {POLICY_SECONDS * 1e3:g} ms"
         calls = [
             [name, limit, f"{np.median(seconds) * 1e3:.3f} ms", "yes" if np.median(seconds) < POLICY_SECONDS else "NO"]
             for name, seconds in result["policy_seconds"].items()
         ]
-        lines += [table(["load_policy(…)(obs)", "asked", "CPU time per call", "met"], calls)]
+        lines += [table(["load_policy(…)(obs)", "required", "CPU time per call", "met"], calls)]
     return "\n\n".join(lines)
 
 

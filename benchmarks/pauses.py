@@ -1,4 +1,4 @@
-"""Noticing that the machine stood still: a virtual one can be suspended while clocks go on. Standard library only."""
+"""Detection of pauses of the machine: a virtual machine can be suspended while clocks continue. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 TICK, LONGEST = 0.05, 1.0
-"""Seconds between two looks at the clock, and what counts as a pause; a busy machine delays a sleeping thread far less."""
+"""Seconds between two readings of the clock, and the shortest pause. A busy machine delays a sleeping thread far less."""
 T = TypeVar("T")
 
 
 class PauseWatch:
-    """A thread that sleeps, and notes when it slept too long."""
+    """A thread that sleeps and records when it slept too long."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Any] = time.sleep) -> None:
         self.seconds = 0.0
-        """Of all pauses so far."""
+        """Total of all pauses so far."""
         self._clock, self._sleep = clock, sleep
         self._last = clock()
 
@@ -38,13 +38,13 @@ class PauseWatch:
         self._last = now
 
     def undisturbed(self, measure: Callable[[], T], what: str, tries: int = 4) -> T:
-        """What ``measure`` returns, called again if the machine stood still meanwhile; of the last try if it always did."""
+        """Call ``measure`` again as long as the machine paused during the call. Return the result of the last try."""
         for left in reversed(range(tries)):
             before = self.seconds
             result = measure()
             self._sleep(2 * TICK)  # the thread may not have woken yet
             if self.seconds == before:
                 break
-            again = "measured again" if left else "kept all the same"
-            print(f"{what}: the machine stood still for {self.seconds - before:.0f} s; {again}", file=sys.stderr, flush=True)
+            again = "measured again" if left else "kept, since all tries were disturbed"
+            print(f"{what}: the machine paused for {self.seconds - before:.0f} s; {again}", file=sys.stderr, flush=True)
         return result

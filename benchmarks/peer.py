@@ -1,5 +1,7 @@
-"""Peers in environments of their own: Rejax needs an old gymnax, SBX needs torch, and both bring tensorflow-probability. Standard
-library only."""
+"""Peers in separate virtual environments: Rejax needs an old gymnax, SBX needs torch, and both install tensorflow-probability.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from benchmarks.protocol import ROOT
 
 
 class PeerError(RuntimeError):
-    """A peer's environment could not be made."""
+    """A peer's virtual environment could not be built."""
 
 
 class Peer(NamedTuple):
-    """A library that jaxrl is measured beside, by ``NAME_peer.py`` in an environment with ``requirements-NAME.txt``."""
+    """A library that jaxrl is compared with. ``NAME_peer.py`` runs in a virtual environment with ``requirements-NAME.txt``."""
 
     name: str
     title: str
     modules: tuple[str, ...]
-    """What has to be there to import."""
+    """Modules that must be importable."""
 
     @property
     def folder(self) -> Path:
@@ -34,21 +36,21 @@ class Peer(NamedTuple):
         return self.folder / "bin" / "python"
 
     def requirements(self, gpu: bool) -> list[str]:
-        """Those of the file, and the jax that jaxrl runs on here."""
+        """Return the requirements of the file, and the version of jax that jaxrl runs on here."""
         lines = (ROOT / "benchmarks" / f"requirements-{self.name}.txt").read_text(encoding="utf-8").splitlines()
         return [*(line for line in lines if line and line[0] != "#"), f"jax{'[cuda12]' if gpu else ''}=={version('jax')}"]
 
     def install(self, *, gpu: bool = False) -> Path:
-        """Its interpreter; builds its environment first if it is missing or holds something else.
+        """Build the environment if it is missing or out of date. Return its interpreter.
 
         Raises:
-          PeerError: pip failed, or what it installed cannot be imported; the message ends with what was printed.
+          PeerError: pip failed, or an installed module cannot be imported. The message ends with the output.
         """
         stamp, requirements = self.folder / "installed.txt", self.requirements(gpu)
         wanted = "\n".join([sys.version, *requirements])
         if stamp.is_file() and stamp.read_text() == wanted:
             return self.python
-        print(f"Installing {', '.join(requirements)} into {self.folder.name}: once; minutes.", file=sys.stderr, flush=True)
+        print(f"Installing {', '.join(requirements)} into {self.folder.name}, once. Takes minutes.", file=sys.stderr, flush=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._run(sys.executable, "-m", "venv", str(self.folder))
         self._run(str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
@@ -61,8 +63,8 @@ class Peer(NamedTuple):
         if done.returncode:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
             raise PeerError(
-                f"the environment of {self.title} failed at {' '.join(command[1:])}, and --without-peer {self.name} leaves it "
-                f"out:\n{tail}"
+                f"the environment of {self.title} could not be built: {' '.join(command[1:])} failed. --without-peer {self.name} "
+                f"skips it. Output:\n{tail}"
             )
 
 

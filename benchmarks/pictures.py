@@ -1,4 +1,4 @@
-"""Learning curves of scores: one picture for each page that shows it, drawn from the results alone."""
+"""Learning curves of scores: one picture per page, drawn from the results alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jaxrl.algorithms.presets import interval_text, shown
 from jaxrl.runtime.logs.records import TRAINING_RETURN
 
 FRONT = "ppo-cartpole"
-"""The score whose curve the README and the first page show, in a picture of its own."""
+"""The score whose curve the README and the first page show. It has a separate picture."""
 COLUMNS = 3
 RESOLUTION = 84
 """Pixels per inch of a page's panels."""
 MAX_WIDTH = 760
-"""In pixels."""
+"""Largest width of a picture, in pixels."""
 COLOURS = 8
-"""Of a picture: a third of the size of one with all, and no difference to see."""
+"""Colours of a picture. With 8 it has a third of the size and looks the same."""
 
 Result = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ def read_scores(folder: Path) -> list[dict[str, Any]]:
 
 
 def pages(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Return the name of each picture and the scores that it shows: those of one algorithm, and the front page's."""
+    """Map each picture's name to the scores that it shows: one picture per algorithm, and one for the front page."""
     found: dict[str, list[Result]] = {}
     for result in results:
         found.setdefault(page_name(result["agent"]), []).append(result)
@@ -59,7 +59,7 @@ def headings(result: Result) -> tuple[str, str]:
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Draw the curves of scores, a panel each, as a PNG whose description identifies the results."""
+    """Draw the curves of scores, one panel each, as a PNG. Its description identifies the results."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -100,7 +100,7 @@ def _draw_panels(results: Sequence[Result], path: Path) -> None:
 
 
 def panel_title(result: Result) -> str:
-    """Return the name of a score, and the mean with its interval."""
+    """Return the name of a score and its mean with the interval."""
     mean = result["mean"]
     score = interval_text(mean, *result["interval"]) if len(result["seeds"]) > 1 else shown(mean, mean)
     return f"{result['name']}\n{score}, {len(result['seeds'])} seed{'s' * (len(result['seeds']) > 1)}"
@@ -130,7 +130,7 @@ def identity(results: Sequence[Result]) -> str:
 
 
 def is_of(path: Path, results: Sequence[Result]) -> bool:
-    """Whether a picture was drawn from these results."""
+    """Return True if a picture was drawn from these results."""
     from PIL import Image
 
     if not path.exists():
@@ -140,7 +140,7 @@ def is_of(path: Path, results: Sequence[Result]) -> bool:
 
 
 def draw_missing(scores: Path, pictures: Path) -> None:
-    """Draw the pictures of a folder of scores that are missing or of other results, and remove those that no page shows."""
+    """Draw the pictures that are missing or out of date, and remove those that no page shows."""
     wanted = {pictures / f"{name}.png": of for name, of in pages(read_scores(scores)).items()}
     for path, results in wanted.items():
         if not is_of(path, results):

@@ -1,4 +1,4 @@
-"""What a function's matrix products would take if nothing else were done: the bound of a program that is made of small ones."""
+"""Time of a function's matrix products alone: a lower bound for programs that consist of small products."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from jaxrl.runtime.trainers.fused import CPU_OPTIONS
 from jaxrl.xla.private_jax import known_options, needed_part
 
 TRIPS = 500
-"""Of a product in a loop, so that what it takes to call the program counts for little."""
+"""Iterations of a product's loop. Many, so that the cost of calling the program is negligible."""
 SECONDS = 0.2
-"""For which a product is timed."""
+"""Seconds for which a product is timed."""
 
 
 class Product(NamedTuple):
@@ -27,11 +27,11 @@ class Product(NamedTuple):
     left: tuple[int, ...]
     right: tuple[int, ...]
     dimensions: Any
-    """As ``lax.dot_general`` has them."""
+    """Dimension numbers, as in ``lax.dot_general``."""
 
     @property
     def swapped(self) -> Product:
-        """The same numbers, in another order."""
+        """The product with its factors swapped: the same numbers, in another order."""
         (left, right), (left_batch, right_batch) = self.dimensions
         return Product(self.right, self.left, ((right, left), (right_batch, left_batch)))
 
@@ -44,10 +44,10 @@ class Product(NamedTuple):
 
 
 def products_of(function: Callable[..., Any], *args: Any) -> Counter[Product]:
-    """The matrix products of one call, and how often each is made.
+    """Count the matrix products of one call.
 
-    What no output needs does not count. A ``while_loop``, whose length is not known, counts as one trip, a ``cond`` as its most
-    costly branch; convolutions do not count.
+    Convolutions, and products that no output needs, do not count. A ``while_loop``, whose length is unknown, counts as one trip,
+    and a ``cond`` as its most costly branch.
     """
     return _products(needed_part(jax.make_jaxpr(function)(*args).jaxpr))
 
@@ -70,7 +70,7 @@ def _products(jaxpr: Any) -> Counter[Product]:
 
 
 def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
-    """Of an equation: what it loops over, branches to or calls."""
+    """Yield the jaxprs in an equation's parameters: bodies of loops, branches and calls."""
     for value in params.values():
         for x in value if isinstance(value, tuple | list) else (value,):
             if hasattr(jaxpr := getattr(x, "jaxpr", x), "eqns"):
@@ -78,7 +78,7 @@ def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 
 
 def flops_of(function: Callable[..., Any], *args: Any) -> int:
-    """Floating-point operations of a function's matrix products."""
+    """Count the floating-point operations of a function's matrix products."""
     return _flops(products_of(function, *args))
 
 
@@ -87,17 +87,17 @@ def _flops(products: Mapping[Product, int]) -> int:
 
 
 def seconds_of(function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> float:
-    """Of a function's matrix products on one CPU device, each made in a loop by itself, with its factors in the cache."""
+    """Measure the seconds of a function's matrix products on one CPU device, each alone in a loop, with factors in the cache."""
     return sum(number * product_seconds(product, seconds) for product, number in products_of(function, *args).items())
 
 
 def product_seconds(product: Product, seconds: float) -> float:
-    """Of one, in the better order of its factors: a compiler swaps them where that saves a transpose."""
+    """Measure the seconds of one product, in the faster order of its factors: compilers swap them to save a transpose."""
     return min(_loop_seconds(order, seconds) for order in (product, product.swapped))
 
 
 def _loop_seconds(product: Product, seconds: float) -> float:
-    """With what makes the loop's next trip wait for it, a copy of one number."""
+    """Measure the seconds per trip, including the copy of one number that makes the next trip depend on this one."""
     rng = np.random.default_rng(0)
     factors = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in product[:2]]
 

@@ -1,4 +1,4 @@
-"""Long-lived workers: a process that compiles once and then acts on command, a line of JSON at a time. Standard library only."""
+"""Long-lived worker processes that compile once and then execute commands, one line of JSON each. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Handler = Callable[..., dict[str, Any]]
 
 
 class WorkerError(RuntimeError):
-    """A worker died or refused a command; the message ends with what it printed last."""
+    """A worker died or refused a command. The message ends with its last output."""
 
 
 class Worker:
-    """A worker's handle; a context manager that ends the process."""
+    """Handle of a worker process. A context manager that ends the process on exit."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._command = list(command)
@@ -30,7 +30,7 @@ class Worker:
         )
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """The worker's answer to a command; blocks until it is there."""
+        """Send a command and return the worker's answer. Blocks until it arrives."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
@@ -53,11 +53,11 @@ class Worker:
         self.close()
 
     def kill(self) -> None:
-        """End the process, which holds nothing that this could spoil; whoever waits for an answer gets an error."""
+        """Kill the process. This loses no data. A thread that waits for an answer gets an error."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, and close what it talked through."""
+        """End the process and close its streams."""
         self.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
@@ -66,7 +66,7 @@ class Worker:
 
 
 def serve(handlers: Mapping[str, Handler]) -> None:
-    """Answer commands from stdin until it closes. Whatever else is printed meanwhile goes to stderr."""
+    """Answer commands from stdin until it closes. All other output goes to stderr."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
@@ -76,9 +76,9 @@ def serve(handlers: Mapping[str, Handler]) -> None:
 
 
 def clean_environment(cache: Path) -> dict[str, str]:
-    """The environment of a worker: the user's without settings that steer JAX (but the platform), and a compilation cache.
+    """Return a worker's environment variables: the user's without JAX settings except the platform, plus a compilation cache.
 
-    Both sides get the same one, and neither inherits what only one of them would profit from.
+    All sides get the same variables, so none inherits a setting that helps only that side.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "JAXRL_", "XLA_", "PYTHON"))}
     if platforms := os.environ.get("JAX_PLATFORMS"):

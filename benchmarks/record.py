@@ -1,4 +1,4 @@
-"""What every measurement writes down: how, when and on what it was made, and what came out."""
+"""Result files: the measured values with the command, date, hardware and versions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def write_result(out: Path, name: str, *packages: str, **measured: Any) -> dict[
     """Write ``NAME.json``.
 
     Args:
-      packages: whose versions count besides those that jaxrl always tells.
+      packages: Packages whose versions are recorded, in addition to those that jaxrl always records.
 
     Returns:
-      Its contents.
+      The contents of the file.
     """
     result = {
         "command": machine.command(),

@@ -1,4 +1,4 @@
-"""Rejax's program of a case. Runs in Rejax's own environment, so it imports nothing of jaxrl."""
+"""Rejax's program of a case. It runs in Rejax's virtual environment, so it does not import jaxrl."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RENAMED = {
 
 
 def make_algorithm(case: Case) -> Any:
-    """The algorithm of a case. Evaluation inside training is off."""
+    """Return the algorithm of a case. Evaluation inside training is off."""
     total_steps = case.peer_total_steps or case.total_steps
     config = {RENAMED.get(name, name): value for name, value in case.settings.items()}
     if "tau" in config:
@@ -34,7 +34,7 @@ def make_algorithm(case: Case) -> Any:
     if case.algorithm == "dqn":
         config["exploration_fraction"] = min(config.pop("exploration_steps") / total_steps, 1.0)
         config |= {"num_epochs": 1, "target_update_freq": 1}
-    if case.algorithm == "sac":  # one that is given among agent_kwargs is replaced by 64, 64, without a word
+    if case.algorithm == "sac":  # Rejax silently replaces sizes in agent_kwargs by 64, 64
         config |= {"num_epochs": 1, "target_update_freq": 1, "hidden_layer_sizes": tuple(case.hidden_sizes)}
     activation = "tanh" if case.algorithm == "ppo" else "relu"
     algorithm = get_algo(case.algorithm).create(
@@ -50,15 +50,15 @@ def make_algorithm(case: Case) -> Any:
 
 
 def check_networks(algorithm: Any, hidden_sizes: tuple[int, ...]) -> None:
-    """Refuse networks that are not of the size that the case says: there are keywords that Rejax takes and does not look at."""
+    """Raise ValueError unless the networks have the case's sizes: Rejax ignores some keywords silently."""
     for name in ("actor", "critic", "agent"):
         network = getattr(algorithm, name, None)
         if network is not None and tuple(network.hidden_layer_sizes) != hidden_sizes:
-            raise ValueError(f"Rejax made an {name} of {network.hidden_layer_sizes}, and the case is of {hidden_sizes}")
+            raise ValueError(f"Rejax built an {name} with sizes {network.hidden_layer_sizes}; the case needs {hidden_sizes}")
 
 
 def greedy(actor: Any, obs: Any) -> Any:
-    """The mode of a squashed Gaussian policy, between the bounds."""
+    """Return the mode of a squashed Gaussian policy, scaled to the action bounds."""
     return actor.action_loc + jnp.tanh(actor._action_dist(obs).mode()) * actor.action_scale
 
 
@@ -100,7 +100,7 @@ class RejaxProgram:
         algorithm = self._algorithm
 
         def mean_return(params: Any, key: Any) -> Any:
-            # Rejax's own evaluation policy explores; this one is greedy, as on the other side.
+            # Rejax's evaluation policy explores. This one is greedy, as for jaxrl.
             def act(obs: Any, key: Any) -> Any:
                 if self._case.algorithm == "ppo":
                     return algorithm.actor.apply(params[0], obs[None], method="_action_dist").mode()[0]

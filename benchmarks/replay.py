@@ -1,4 +1,4 @@
-"""Adding to replay and drawing from it, beside flashbax (``pip install "jaxrl[peers]"``), alone and vmapped."""
+"""Speed of replay (add and draw) compared with flashbax (``pip install "jaxrl[peers]"``), single and vmapped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrl.replay.uniform import uniform_replay
 
 CAPACITY, BATCH, COPIES = 100_000, 128, (1, 16)
 ITERATIONS, FEWEST = 2_000, 20
-"""In a timed section: at most, and where they are slow."""
+"""Iterations per timed section: at most, and at least where they are slow."""
 SECTION_SECONDS = 2.0
 EXPONENT = 0.6
 ROW = ReplayRow(np.zeros(4, np.float32), np.int32(0), np.float32(0), np.bool_(False), np.bool_(True))  # type: ignore[arg-type]
@@ -28,11 +28,11 @@ ROW = ReplayRow(np.zeros(4, np.float32), np.int32(0), np.float32(0), np.bool_(Fa
 
 
 class Side(NamedTuple):
-    """One library's buffer: what an iteration of a rule that learns after every row does with it."""
+    """One library's buffer, with one iteration of an algorithm that learns after every row."""
 
     init: Callable[[], Any]
     iterate: Callable[[Any, Any, ReplayRow], tuple[Any, Any]]
-    """(state, key, row) -> (state, a number that depends on all that was drawn)."""
+    """(state, key, row) -> (state, a number that depends on everything drawn)."""
 
 
 def ours(capacity: int, *, prioritised: bool) -> Side:
@@ -51,7 +51,7 @@ def ours(capacity: int, *, prioritised: bool) -> Side:
 def flashbax(capacity: int, *, prioritised: bool) -> Side:
     import flashbax
 
-    # It counts pairs of rows; a batch before the first draw, as here.
+    # flashbax counts pairs of rows. min_length=1 lets it draw from the start, as jaxrl does here.
     sizes = {"max_length": capacity, "min_length": 1, "sample_batch_size": BATCH}
     make = flashbax.make_prioritised_flat_buffer if prioritised else flashbax.make_flat_buffer
     buffer = make(**sizes, **({"priority_exponent": EXPONENT} if prioritised else {}))
@@ -72,7 +72,7 @@ def _sum(*rows: ReplayRow) -> Any:
 
 
 def program(side: Side, copies: int, iterations: int) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """The states of so many copies, and the compiled loop: (states, keys) -> (states, sums); it uses the states up."""
+    """Return the initial states of ``copies`` buffers and the jitted loop (states, keys) -> (states, sums). It donates states."""
 
     def loop(state: Any, key: Any) -> Any:
         def one(carry: Any, number: Any) -> Any:
@@ -93,7 +93,7 @@ def program(side: Side, copies: int, iterations: int) -> tuple[Any, Callable[[An
 
 
 class Timed:
-    """The loop of one side, in sections of about ``SECTION_SECONDS``, or of ``most`` iterations if those take less."""
+    """The loop of one side, in sections of about ``SECTION_SECONDS`` or ``most`` iterations, whichever is shorter."""
 
     def __init__(self, side: Side, copies: int, most: int) -> None:
         self.keys = jax.random.split(jax.random.key(0), copies) if copies > 1 else jax.random.key(0)
@@ -107,14 +107,14 @@ class Timed:
         self.section()
 
     def section(self) -> float:
-        """Seconds per iteration."""
+        """Run one section and return its seconds per iteration."""
         start = time.perf_counter()
         self.state, _ = jax.block_until_ready(self.loop(self.state, self.keys))
         return (time.perf_counter() - start) / self.iterations
 
 
 def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
-    """Seconds per iteration of all copies: both libraries take turns. Writes ``replay.json``."""
+    """Measure the seconds per iteration of all copies, with both libraries in turn. Write ``replay.json``."""
     iterations, capacity = max(2, round(ITERATIONS * scale)), max(BATCH, round(CAPACITY * scale))
     cases = []
     for prioritised in (False, True):
@@ -130,24 +130,24 @@ def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
 
 
 def ratios(result: Mapping[str, Any]) -> list[float]:
-    """flashbax's time over jaxrl's, the median of rounds, for each case."""
+    """Return flashbax's time over jaxrl's for each case: the median over rounds."""
     pairs = ((case["seconds"]["flashbax"], case["seconds"]["jaxrl"]) for case in result["cases"])
     return [median(theirs / ours for theirs, ours in zip(*pair, strict=True)) for pair in pairs]
 
 
 def replay_report(result: Mapping[str, Any]) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     rows = []
     for case, ratio in zip(result["cases"], ratios(result), strict=True):
         times = [f"{1e6 * median(case['seconds'][name]):.1f}" for name in ("jaxrl", "flashbax")]
         met = "yes" if ratio >= 1 else "NO"
         rows.append(["prioritised" if case["prioritised"] else "uniform", str(case["copies"]), *times, f"{ratio:.2f}×", met])
     lines = [
-        f"## Replay: one row added, {result['batch_size']} drawn of {result['capacity']:,}",
+        f"## Replay: one row added, {result['batch_size']} of {result['capacity']:,} drawn",
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores, "
         f"jax {result['versions']['jax']}, flashbax {result['versions']['flashbax']}",
         table(["", "copies", "jaxrl, µs", "flashbax, µs", "flashbax / jaxrl", "≥ 1"], rows),
-        "Time of one iteration of all copies, in one program: medians of rounds in which both take turns. Prioritised ones also "
-        "write the priorities of what was drawn.",
+        "Time of one iteration of all copies in one program: medians over rounds in which both libraries take turns. Prioritised "
+        "replay also writes new priorities for the rows drawn.",
     ]
     return "\n\n".join(lines)

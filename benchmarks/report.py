@@ -1,4 +1,4 @@
-"""Tables in Markdown, from results alone. Standard library only."""
+"""Markdown tables, made from results alone. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from benchmarks.work import share_table, work_table
 from jaxrl.algorithms.presets import interval_text, shown
 
 NAMES = {"jaxrl": "jaxrl", "vmapped": "jaxrl, seeds vmapped", "rejax": "Rejax", "sbx": "SBX", "random": "random policy"}
-"""Of the sides that are programs of their own; the others are parts of one."""
+"""Names of the sides that are whole programs; the other sides are parts of a program."""
 OTHERS = ("overhead", "replay", "sampling", "learners", "actors", "memory", "scaling")
-"""Measurements that are a module each, with a function ``NAME_report``."""
+"""Measurements with a module each, which has a function ``NAME_report``."""
 
 
 # ----------------------------------------------------------------------------------------------------------------------- speed
 
 
 def speed_report(result: Mapping[str, Any]) -> str:
-    """The tables of one ``speed-GROUP.json``."""
+    """Return the tables of one ``speed-GROUP.json``."""
     cases = result["cases"]
     parts = [
         f"## Speed: {GROUPS[result['group']]}",
@@ -41,31 +41,32 @@ def speed_report(result: Mapping[str, Any]) -> str:
     if any("sbx" in case["programs"] for case in cases):
         parts.append(SBX)
     if left_out := [TITLES[side] for side in result.get("without", ()) if any(side in _asked(case) for case in cases)]:
-        parts.append(f"Not measured, as it was not installed (`--without-peer`): {', '.join(left_out)}.")
+        parts.append(f"Not measured (`--without-peer`): {', '.join(left_out)}.")
     if "matmul_flops_per_second" in result:
         parts.append(work_table(cases, result["matmul_flops_per_second"]))
     if all("updates" in case["programs"] for case in cases):
         parts.append(share_table(cases, result["matmul_flops_per_second"], result.get("kernel_seconds")))
     if result["hardware"].get("gpu") is None:
-        parts.append("No GPU was at hand, so no kernel launches were counted.")
+        parts.append("No GPU was available, so kernel launches were not counted.")
     if result["scale"] == 1 and (rows := claim_rows(result)):
         parts.append(claim_table(rows))
     elif result["scale"] != 1:
         parts.append(
-            f"Runs were shortened to {result['scale']:g} of their length: this shows that everything works, and no speed."
+            f"Runs were shortened to {result['scale']:g} of their length. This shows that everything works, and says nothing "
+            "about speed."
         )
     return "\n\n".join(parts)
 
 
 SBX = (
-    "SBX steps gymnasium's environment in Python, one step at a time, and jaxrl gymnax's of the same name, compiled into its own "
-    "program: what is compared is training as each library does it, not its update alone. Of SBX, which compiles anew for each "
-    "model, neither the warm-up nor the first updates are in the timed sections."
+    "SBX steps gymnasium's environment in Python, one step at a time. jaxrl uses gymnax's environment of the same name, compiled "
+    "into its training program. The comparison is between whole trainings, not between updates alone. SBX compiles for each new "
+    "model, so neither its warm-up nor its first updates are in the timed sections."
 )
 
 
 def _asked(case: Mapping[str, Any]) -> list[str]:
-    """The peers that a case is measured beside."""
+    """Return the peers that a case is compared with."""
     return [*([] if case.get("no_peer") else ["rejax"]), *case.get("beside", ())]
 
 
@@ -120,14 +121,14 @@ def speed_table(cases: Sequence[Mapping[str, Any]]) -> str:
             ]
             rows.append(row + ([f"{program['launches_per_iteration']:,.0f}"] if launches else []))
     legend = (
-        "Medians (least–greatest). *steps*: per seed. *return*: greedy, at the end, mean ± standard error over seeds and rounds. "
-        "*random policy*: the same rollouts without network and learning."
+        "Medians (minimum–maximum). *steps*: per seed. *return*: greedy, after training, mean ± standard error over seeds and "
+        "rounds. *random policy*: the same rollouts without a network and without learning."
     )
     return table(header + ["kernels/iteration"] * launches, rows) + "\n\n" + legend
 
 
 def ratio_table(cases: Sequence[Mapping[str, Any]], side: str = "rejax") -> str:
-    """jaxrl beside another side: medians of paired ratios."""
+    """Return a table that compares jaxrl with another side: medians of paired ratios."""
     rows = []
     for case in cases:
         ours, theirs = case["programs"]["jaxrl"], case["programs"][side]
@@ -138,11 +139,13 @@ def ratio_table(cases: Sequence[Mapping[str, Any]], side: str = "rejax") -> str:
                 with_range(paired(rates(ours), rates(theirs))),
                 *(with_range(paired(ours[name], theirs[name])) if name in theirs else "–" for name in COMPILATIONS),
                 f"{peak(ours) / peak(theirs):.2f}",
-                with_error(difference, error, "+") if ours["total_steps"] == theirs["total_steps"] else "not the same steps",
+                with_error(difference, error, "+")
+                if ours["total_steps"] == theirs["total_steps"]
+                else "different number of steps",
             ]
         )
     header = [f"jaxrl / {TITLES[side]}", "speed", "compile seconds", "cached", "peak memory", "return, difference"]
-    return table(header, rows) + "\n\nMedians of the ratios of paired measurements (least–greatest)."
+    return table(header, rows) + "\n\nMedians of the ratios of paired measurements (minimum–maximum)."
 
 
 # ---------------------------------------------------------------------------------------------------------------------- scores
@@ -169,10 +172,10 @@ def score_table(results: Sequence[Mapping[str, Any]]) -> str:
                 f"{result['train_seconds']:.0f}",
             ]
         )
-    header = ["experiment", "steps", "seeds", "mean [95 %]", "least", "asked", "passed", "training, s"]
+    header = ["experiment", "steps", "seeds", "mean [95 %]", "worst seed", "required", "passed", "training, s"]
     legend = (
-        "A score is the mean of 128 greedy episodes at the end of training, or what *asked* says; the interval is a bootstrap "
-        "over seeds."
+        "A score is the mean return of 128 greedy episodes at the end of training, unless *required* says otherwise. The "
+        "interval is a bootstrap over seeds."
     )
     return table(header, rows) + "\n\n" + legend
 
@@ -184,7 +187,7 @@ def render(folder: Path, *, with_scores: bool = True) -> str:
     """Render every result in a folder as Markdown.
 
     Raises:
-      FileNotFoundError: there is none.
+      FileNotFoundError: The folder has no results.
     """
     parts = [speed_report(result) for result in read_speed(folder)]
     if with_scores and (scores := read_scores(folder / "scores")):

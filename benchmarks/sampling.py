@@ -1,4 +1,4 @@
-"""Collecting on the host with a random policy, beside the same environments stepped raw."""
+"""Speed of host samplers with a random policy, compared with raw steps of the same environments."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from jaxrl.types import HostEnv
 
 NUM_ENVS = 64
 DRAWN = 64
-"""Batches of actions for the raw environments, drawn before anything is timed, which they go through in turn."""
+"""Batches of actions for the raw environments. They are drawn before timing and used in turn."""
 
 
 class Case(NamedTuple):
     env: str
-    """As envpool names it."""
+    """envpool's name of it."""
     asked: float
-    """Share of the raw environments' steps per second that a sampler has to reach."""
+    """Share of the raw environments' steps per second that a sampler must reach."""
     rollout_length: int
     rows: int
-    """In a timed section."""
+    """Rows per timed section."""
 
 
 CASES = (Case("CartPole-v1", 0.85, 128, 4096), Case("Pong-v5", 0.90, 32, 128), Case("HalfCheetah-v4", 0.95, 128, 512))
 
 Rows = Callable[[], Any]
-"""Collects one rollout, or steps as many rows."""
+"""Collects one rollout, or steps the same number of rows."""
 
 
 def drawn_actions(name: str, num_envs: int) -> np.ndarray:
-    """For envpool's environment of this name: [DRAWN, num_envs, ...]."""
+    """Draw random actions for an environment of envpool: [DRAWN, num_envs, ...]."""
     space, rng = jaxrl.make_env(f"envpool:{name}").action_space, np.random.default_rng(0)
     if isinstance(space, spaces.Discrete):
         return rng.integers(0, int(space.n), (DRAWN, num_envs)).astype(np.int32)
@@ -53,7 +53,7 @@ def drawn_actions(name: str, num_envs: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def raw(case: Case) -> Iterator[Rows]:
-    """envpool's own ``step``, as its documentation shows it, with actions that are there already."""
+    """Yield a function that calls envpool's ``step`` as its documentation shows, with pre-drawn actions."""
     import envpool
 
     pool = envpool.make_gymnasium(case.env, num_envs=NUM_ENVS, seed=0)
@@ -69,7 +69,7 @@ def raw(case: Case) -> Iterator[Rows]:
 
 @contextlib.contextmanager
 def sampled(case: Case, sampler: str) -> Iterator[Rows]:
-    """Rollouts of one of jaxrl's samplers, with everything that a learner gets."""
+    """Yield a function that collects complete rollouts with one of jaxrl's samplers."""
     agent = make_random_agent(f"envpool:{case.env}", NUM_ENVS, case.rollout_length)
     assert isinstance(agent.env, HostEnv)
     with contextlib.closing(SAMPLERS[sampler](agent, [0])) as collecting:
@@ -79,7 +79,7 @@ def sampled(case: Case, sampler: str) -> Iterator[Rows]:
 
 
 def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
-    """Environment steps per second: all sides of a case take turns. Writes ``sampling.json``."""
+    """Measure environment steps per second, with the sides of a case in turn. Write ``sampling.json``."""
     cases = []
     for case in CASES:
         times = max(1, round(scale * case.rows / case.rollout_length))
@@ -100,7 +100,7 @@ def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
 
 
 def shares(case: Mapping[str, Any]) -> dict[str, float]:
-    """Of the raw environments' rate, for each sampler: the median of rounds."""
+    """Return each sampler's share of the raw environments' rate: the median over rounds."""
     rates = case["steps_per_second"]
     return {
         name: median(ours / raw for ours, raw in zip(rates[name], rates["raw"], strict=True)) for name in rates if name != "raw"
@@ -108,12 +108,12 @@ def shares(case: Mapping[str, Any]) -> dict[str, float]:
 
 
 def missed(result: Mapping[str, Any]) -> bool:
-    """Whether no sampler reaches what is asked, in some case."""
+    """Return True if in some case no sampler reaches the required share."""
     return any(max(shares(case).values()) < case["asked"] for case in result["cases"])
 
 
 def sampling_report(result: Mapping[str, Any]) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     rows = []
     for case in result["cases"]:
         reached = shares(case)
@@ -125,7 +125,7 @@ def sampling_report(result: Mapping[str, Any]) -> str:
         f"## Sampling: {result['num_envs']} environments of envpool and a random policy",
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores, "
         f"jax {result['versions']['jax']}, envpool {result['versions']['envpool']}",
-        table(["", "raw, env steps/s", *names, "asked of the best", "met"], rows),
-        "Medians of rounds in which all sides take turns; raw are envpool's own steps, with actions drawn before.",
+        table(["", "raw, env steps/s", *names, "required of the best", "met"], rows),
+        "Medians over rounds in which all sides take turns. *raw*: envpool's own steps, with pre-drawn actions.",
     ]
     return "\n\n".join(lines)

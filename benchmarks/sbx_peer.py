@@ -1,6 +1,6 @@
-"""SBX's program of a case. Runs in SBX's own environment, so it imports nothing of jaxrl.
+"""SBX's program of a case. It runs in SBX's virtual environment, so it does not import jaxrl.
 
-SBX steps one gymnasium environment in Python, and calls a compiled update after each step.
+SBX steps one gymnasium environment in Python and calls a compiled update after each step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.cases import Case
 from benchmarks.worker import EPISODES, count_parameters, serve_program
 
 COMPILING_STEPS = 32
-"""After the warm-up, not timed: in them SBX compiles all that it calls, which it does anew for each model."""
+"""Steps after the warm-up that are not timed. In them SBX compiles its functions, which it does again for each model."""
 
 
 class SBXProgram:
@@ -29,17 +29,17 @@ class SBXProgram:
 
     def __init__(self, case: Case) -> None:
         if case.algorithm != "sac" or case.num_seeds != 1:
-            raise ValueError(f"{case.name}: of SBX only SAC with one seed is measured")
+            raise ValueError(f"{case.name}: only SAC with one seed can be measured with SBX")
         self._case, self.total_steps = case, case.peer_total_steps or case.total_steps
 
     def _model(self, seed: int) -> Any:
         given = dict(self._case.settings)
-        del given["num_envs"], given["max_grad_norm"]  # it has one environment, and clips nothing
+        del given["num_envs"], given["max_grad_norm"]  # SBX has one environment and does not clip
         sizes = list(self._case.hidden_sizes)
         env = gymnasium.make(self._case.env)
         model = SAC("MlpPolicy", env, train_freq=1, gradient_steps=1, policy_kwargs={"net_arch": sizes}, seed=seed, **given)
         if list(model.actor.net_arch) != sizes or list(model.qf.net_arch) != sizes:
-            raise ValueError(f"SBX made networks of {model.actor.net_arch} and {model.qf.net_arch}, and the case is of {sizes}")
+            raise ValueError(f"SBX built networks of {model.actor.net_arch} and {model.qf.net_arch}; the case needs {sizes}")
         return model
 
     def compile(self) -> tuple[float, int]:
@@ -48,11 +48,11 @@ class SBXProgram:
         return 0.0, count_parameters((model.policy.actor_state.params, model.policy.qf_state.params))
 
     def prepare(self, seeds: np.ndarray) -> Any:
-        """A model that has filled its buffer at random and compiled."""
+        """Return a model that has compiled, with a buffer filled by random actions."""
         return self._model(int(seeds[0])).learn(self._case.settings["learning_starts"] + COMPILING_STEPS)
 
     def train(self, model: Any) -> tuple[Any, int]:
-        """The rest of its training; what was before is not among the steps."""
+        """Run the rest of the training. Earlier steps are not counted."""
         before = model.num_timesteps
         model.learn(self.total_steps - before, reset_num_timesteps=False)
         jax.block_until_ready(model.policy.qf_state.params)

@@ -1,12 +1,12 @@
-"""What more devices are worth: seeds over them, the environments of one seed over them, and the all-reduces that this takes.
+"""Speedup by more devices: seeds over devices, the environments of one seed over devices, and the all-reduces that this needs.
 
-Sides are processes, or groups of them, which live side by side and take turns:
+Sides are processes or groups of processes. They run at the same time and take turns:
 
-* ``2 devices``: one process, in which JAX has two CPU devices, or one of which is used alone;
-* ``one core``: a process of one device that may use one core;
-* ``2 processes``, ``4 processes``: of one device each, which talk over loopback (``jax.distributed``, gloo).
+* ``2 devices``: one process in which JAX has two CPU devices. It uses both, or only one;
+* ``one core``: a process with one device that may use one core;
+* ``2 processes``, ``4 processes``: processes with one device each, connected over loopback (``jax.distributed``, gloo).
 
-``benchmarks.scaling_model`` makes of the result what to expect of more.
+``benchmarks.scaling_model`` predicts the speed of more devices from the result.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Side(NamedTuple):
 
     num_processes: int
     devices: int
-    """Of each process."""
+    """Devices of each process."""
     core: str = "any"
-    """The only one that they may use."""
+    """The only core that they may use."""
 
 
 SIDES = {
@@ -53,35 +53,35 @@ SIDES = {
 
 
 class Plan(NamedTuple):
-    """What is measured."""
+    """Cases and sizes to measure."""
 
     seeds: Case
-    """Over devices, each its own."""
+    """Seeds over devices."""
     seeds_iterations: int
-    """In a timed section."""
+    """Iterations per timed section."""
     shared: Case
-    """One seed, whose environments are shared out."""
+    """One seed, whose environments are split over devices."""
     shared_iterations: int
     sizes: tuple[int, ...]
-    """Of all-reduces, in bytes."""
+    """Sizes of all-reduces, in bytes."""
     section_seconds: float
-    """About what a timed section of all-reduces takes."""
+    """Approximate length of a timed section of all-reduces."""
 
 
 def case_of(num_envs: int, num_seeds: int) -> Case:
-    """PPO on CartPole, of the cases of speed."""
+    """Return a case of PPO on CartPole from the cases of ``speed``."""
     return next(case for case in CASES if (case.group, case.settings["num_envs"], case.num_seeds) == ("ppo", num_envs, num_seeds))
 
 
 SIZES = (*(4 * 8**n for n in range(8)), 16 * 2**20)
 PLAN = Plan(case_of(4, 8), 400, case_of(512, 1), 16, SIZES, 0.25)
 FEWEST = 8
-"""All-reduces in a section."""
+"""Smallest number of all-reduces in a section."""
 
 
 @contextlib.contextmanager
 def opened(names: Sequence[str], cache: Path) -> Iterator[dict[str, Group]]:
-    """Groups of processes, by the names of their sides."""
+    """Start groups of processes. Yield them by the names of their sides."""
     with contextlib.ExitStack() as stack:
         groups = {}
         for name in names:
@@ -100,7 +100,7 @@ class Rounds:
         self._repeats, self._watch = repeats, watch
 
     def measure(self, sections: Mapping[Any, Callable[[], float]]) -> dict[Any, list[float]]:
-        """Seconds of each, round by round, after one round that does not count."""
+        """Return the seconds of each section, round by round, after a warm-up round."""
         seconds: dict[Any, list[float]] = {key: [] for key in sections}
         for turn in range(self._repeats + 1):
             for key, section in sections.items():
@@ -114,7 +114,7 @@ class Rounds:
 
 
 def slowest(answers: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of the process that took the longest."""
+    """Return the seconds of the slowest process."""
     return max(answer["seconds"] for answer in answers)
 
 
@@ -125,17 +125,17 @@ SEEDS = {
     "1 device": (TWO_DEVICES, "seeds on one"),
     ONE_CORE: (ONE_CORE, "seeds on one"),
 }
-"""All seeds on both devices of a process; on one of them, with whatever XLA makes of the other core; and on one core."""
+"""All seeds on both devices of a process, on one of them (XLA may use the other core's threads too), and on one core."""
 TRAINED = {
     TWO_DEVICES: ("whole", "half", "shared", "apart"),
     ONE_CORE: ("whole", "half"),
     TWO_PROCESSES: ("shared", "apart"),
 }
-"""By group: see ``scaling_worker.SIDES``."""
+"""Group -> sides. See ``scaling_worker.SIDES``."""
 
 
 def measure_seeds(groups: Mapping[str, Group], plan: Plan, rounds: Rounds, scale: float) -> dict[str, Any]:
-    """Seconds of an iteration of all seeds."""
+    """Measure the seconds of an iteration of all seeds."""
     iterations = max(1, round(scale * plan.seeds_iterations))
     for group, side in SEEDS.values():
         groups[group].ask("prepare", side=side, case=plan.seeds._asdict())
@@ -149,7 +149,7 @@ def measure_seeds(groups: Mapping[str, Group], plan: Plan, rounds: Rounds, scale
 
 
 def measure_shared(groups: Mapping[str, Group], plan: Plan, rounds: Rounds, scale: float) -> dict[str, Any]:
-    """Seconds of an iteration of one seed, of its parts, and of its all-reduces by themselves."""
+    """Measure the seconds of an iteration of one seed, of its parts, and of its all-reduces by themselves."""
     iterations = max(1, round(scale * plan.shared_iterations))
     settings = plan.shared.settings
     half = plan.shared._replace(settings=settings | {"num_envs": settings["num_envs"] // 2})
@@ -178,7 +178,7 @@ def measure_shared(groups: Mapping[str, Group], plan: Plan, rounds: Rounds, scal
 
 
 def measure_reducing(groups: Mapping[str, Group], plan: Plan, rounds: Rounds) -> dict[str, Any]:
-    """Seconds of one all-reduce of each size."""
+    """Measure the seconds of one all-reduce of each size."""
     names = [name for name in (TWO_DEVICES, TWO_PROCESSES, FOUR_PROCESSES) if name in groups]
 
     def section(group: str, num_bytes: int, times: int) -> float:
@@ -196,14 +196,14 @@ def measure_reducing(groups: Mapping[str, Group], plan: Plan, rounds: Rounds) ->
 
 
 def measure(repeats: int, scale: float, out: Path, plan: Plan = PLAN) -> dict[str, Any]:
-    """All parts, one after the other. Writes ``scaling.json``.
+    """Measure all parts, one after the other. Write ``scaling.json``.
 
     Raises:
-      WorkerError: a process died, or did not answer in time.
+      WorkerError: A process died or did not answer in time.
     """
     load = machine.load()
     if load is not None and load > machine.BUSY:
-        say(f"The machine is busy (load {load}): these figures will say little. Measure on a quiet one.")
+        say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
     rounds = Rounds(repeats, PauseWatch().start())
     with tempfile.TemporaryDirectory() as folder:
         with opened([TWO_DEVICES, ONE_CORE, TWO_PROCESSES], Path(folder)) as groups:

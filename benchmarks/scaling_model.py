@@ -1,9 +1,9 @@
-"""How long an iteration takes on n devices: a model of a few numbers, and its arithmetic. Standard library only.
+"""Model of an iteration's time on n devices, with few parameters. Standard library only.
 
     seconds(n) = fixed + per_row · rows(n) + Σ over all-reduces of (hops(n) · hop + 2 (n − 1) / n · bytes / bandwidth)
 
-``rows(n)`` is a device's share: all rows over n where the batch is given (strong scaling); where each device brings its own it is
-the same however many there are (weak scaling). See docs/scaling.md.
+``rows(n)`` are the rows of a device. With a fixed batch these are all rows over n (strong scaling). With a fixed batch per device
+they are constant (weak scaling). See docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 HOPS = {"ring": lambda n: 2 * (n - 1), "tree": lambda n: 2 * math.ceil(math.log2(n))}
-"""Messages that follow each other in an all-reduce: once around the ring to sum up and once to tell, or up a tree and down."""
+"""Successive messages in an all-reduce: around the ring once to sum and once to distribute, or up a tree and down."""
 
 
 class Link(NamedTuple):
-    """What devices talk through."""
+    """A connection between devices."""
 
     hop: float
-    """Seconds until a message of no length has arrived."""
+    """Seconds until an empty message arrives."""
     bandwidth: float
-    """Bytes per second, of one device to the next."""
+    """Bytes per second from one device to the next."""
     hops: str = "ring"
     """A key of ``HOPS``."""
 
 
 class Level(NamedTuple):
-    """So many devices, or so many groups of them, on one kind of link."""
+    """A number of devices, or of groups of devices, on one kind of link."""
 
     size: int
     link: Link
@@ -38,13 +38,13 @@ class Work(NamedTuple):
     """An iteration of one seed."""
 
     fixed: float
-    """Seconds that are the same however few rows a device has."""
+    """Seconds that do not depend on the number of rows."""
     per_row: float
-    """Seconds, on one device."""
+    """Seconds per row on one device."""
     rows: int
-    """On one device that has them all (strong scaling), or on each (weak scaling)."""
+    """Rows in all (strong scaling), or on each device (weak scaling)."""
     all_reduces: tuple[tuple[int, int], ...]
-    """(bytes, how many of them)."""
+    """(bytes, times)."""
 
 
 class Prediction(NamedTuple):
@@ -52,9 +52,9 @@ class Prediction(NamedTuple):
     compute: float
     """Seconds."""
     reducing: float
-    """Seconds, in all-reduces."""
+    """Seconds in all-reduces."""
     efficiency: float
-    """Rows per second and device, over those of one device."""
+    """Rows per second and device, relative to one device."""
 
     @property
     def seconds(self) -> float:
@@ -62,7 +62,7 @@ class Prediction(NamedTuple):
 
 
 def all_reduce(num_bytes: float, levels: Sequence[Level]) -> float:
-    """Seconds. Level by level, as within hosts and then between them: a host sends and receives a sum of its devices, once."""
+    """Return the seconds of an all-reduce. It goes level by level: within hosts, then once between hosts with each host's sum."""
     seconds = 0.0
     for size, link in levels:
         if size > 1:
@@ -71,7 +71,7 @@ def all_reduce(num_bytes: float, levels: Sequence[Level]) -> float:
 
 
 def predict(work: Work, levels: Sequence[Level], *, weak: bool) -> Prediction:
-    """An iteration of one seed on all devices of some levels, the innermost first."""
+    """Predict an iteration of one seed on all devices of ``levels``, innermost first."""
     devices = math.prod(level.size for level in levels)
     reducing = sum(times * all_reduce(num_bytes, levels) for num_bytes, times in work.all_reduces) if devices > 1 else 0.0
     compute = work.fixed + work.per_row * (work.rows if weak else work.rows / devices)
@@ -80,10 +80,10 @@ def predict(work: Work, levels: Sequence[Level], *, weak: bool) -> Prediction:
 
 
 def of_devices(number: int, inner: Level, outer: Link) -> list[Level]:
-    """Levels of so many devices, on hosts of ``inner.size`` each, or on one that they do not fill.
+    """Return the levels of ``number`` devices on hosts with ``inner.size`` devices each. A single host may be partly used.
 
     Raises:
-      ValueError: they fill some hosts, and not the last one.
+      ValueError: There are several hosts, and the last one is not full.
     """
     if number <= inner.size:
         return [inner._replace(size=number)]
@@ -93,20 +93,20 @@ def of_devices(number: int, inner: Level, outer: Link) -> list[Level]:
 
 
 def work_of(whole: float, half: float, rows: int, all_reduces: Iterable[Sequence[int]]) -> Work:
-    """From the seconds of an iteration of all rows, and of one of half of them, on one device."""
-    per_row = min((whole - half) / (rows / 2), whole / rows)  # nothing is fixed where half of the rows take less than half
+    """Compute the work from the seconds of an iteration with all rows, and with half of the rows, on one device."""
+    per_row = min((whole - half) / (rows / 2), whole / rows)  # fixed is 0 if half of the rows take less than half of the time
     sizes = tuple((num_bytes, times) for num_bytes, times in all_reduces)
     return Work(whole - per_row * rows, per_row, rows, sizes)
 
 
 def fit(points: Sequence[tuple[float, float]], size: int, hops: str = "ring") -> Link:
-    """The link of ``size`` devices whose all-reduces took so long, (bytes, seconds): the least squares of relative errors.
+    """Fit the link of ``size`` devices to the (bytes, seconds) of all-reduces, by least squares of relative errors.
 
     Raises:
-      ValueError: fewer than two sizes.
+      ValueError: There are fewer than two sizes.
     """
     if len({num_bytes for num_bytes, _ in points}) < 2:
-        raise ValueError("a fit needs all-reduces of two sizes at least")
+        raise ValueError("a fit needs all-reduces of at least two sizes")
     # seconds ≈ a + b · bytes, so a / seconds + b · bytes / seconds ≈ 1
     rows = [(1 / seconds, num_bytes / seconds) for num_bytes, seconds in points]
     aa, ab, bb = sum(x * x for x, _ in rows), sum(x * y for x, y in rows), sum(y * y for _, y in rows)
@@ -122,6 +122,8 @@ def fit(points: Sequence[tuple[float, float]], size: int, hops: str = "ring") ->
 
 
 def slowest_of(number: int, variation: float) -> float:
-    """By how much the slowest of so many is expected to be slower than one, where times vary by a share, as a normal deviation:
-    at most (E[max] ≤ σ √(2 ln n))."""
+    """Bound the expected time of the slowest of ``number`` processes relative to one.
+
+    Times are normal with the relative deviation ``variation``: E[max] ≤ 1 + σ √(2 ln n).
+    """
     return 1 + variation * math.sqrt(2 * math.log(number))

@@ -1,4 +1,4 @@
-"""Tables of ``scaling.json``: what was measured, the model of it beside it, and what it says of more devices. Standard library
+"""Tables of ``scaling.json``: measurements, the fitted model beside them, and its predictions for more devices. Standard library
 only."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.scaling_model import Level, Link, Prediction, Work, all_reduce, 
 
 Result = Mapping[str, Any]
 ASKED = 1.7
-"""Times as many rows per second of eight seeds on two devices as on one of them."""
+"""Required speedup of eight seeds on two devices over one of them."""
 NAMES = {"2 devices": "2 devices of a process", "2 processes": "2 processes of a device"}
 NUMBERS = {"2 devices": 2, "2 processes": 2, "4 processes": 4}
 
@@ -25,18 +25,18 @@ NUMBERS = {"2 devices": 2, "2 processes": 2, "4 processes": 4}
 
 
 def seeds_ratios(result: Result, than: str = "1 device") -> list[float]:
-    """How many times as fast two devices train the seeds, round by round."""
+    """Return the speedup of training the seeds on two devices, round by round."""
     seconds = result["seeds"]["seconds"]
     return paired(seconds[than], seconds["2 devices"])
 
 
 def missed(result: Result) -> bool:
-    """Whether two devices are less worth than is asked."""
+    """Return True if two devices do not reach the required speedup."""
     return median(seeds_ratios(result)) < ASKED
 
 
 def seeds_table(result: Result) -> str:
-    """Seeds over devices."""
+    """Return the table of seeds over devices."""
     part, rows = result["seeds"], []
     titles = {"2 devices": "2 devices", "1 device": "1 device", "one core": "1 device on one core"}
     for name, title in titles.items():
@@ -49,27 +49,27 @@ def seeds_table(result: Result) -> str:
         rows.append([title, rate, with_range(ratios), *asked])
     title = f"{part['case']['num_seeds']} seeds of {part['case']['title'].partition(',')[0]}"
     legend = (
-        "Of *1 device*, one of the process's two, XLA may still give a large kernel to threads on both cores; this is what is "
-        "asked. *on one core*: another process, held to a core."
+        "*1 device* is one of the process's two. XLA may still run its large kernels on threads of both cores. The requirement "
+        "is for this ratio. *on one core*: another process, pinned to one core."
     )
-    return table([title, "rows/s", "2 devices are × as fast", "asked", "met"], rows) + "\n\n" + legend
+    return table([title, "rows/s", "speedup of 2 devices", "required", "met"], rows) + "\n\n" + legend
 
 
 class Shares(NamedTuple):
-    """Of one seed over two devices: medians of rounds."""
+    """Efficiencies and costs of one seed over two devices: medians over rounds."""
 
     strong: float
-    """Seconds of all rows on one device, over twice those of two."""
+    """Seconds for all rows on one device, over twice the seconds of two devices."""
     weak: float
-    """Seconds of half of the rows on one device, over those of all on two."""
+    """Seconds for half of the rows on one device, over the seconds for all rows on two."""
     reducing: float
-    """The share of the all-reduces, by themselves."""
+    """Share of the time that the all-reduces take by themselves."""
     more: float
-    """The share that goes when the devices say nothing to each other: what they wait for each other as well."""
+    """Share of the time saved if the devices do not communicate: all-reduces and waiting for each other."""
 
 
 def shares(result: Result, group: str, base: str) -> Shares:
-    """Of the two devices of a group, beside one of ``base``."""
+    """Compare the two devices of ``group`` with one device of ``base``."""
     one, two = (result["shared"]["seconds"][name] for name in (base, group))
     strong = [ratio / 2 for ratio in paired(one["whole"], two["shared"])]
     weak, apart = paired(one["half"], two["shared"]), paired(two["apart"], two["shared"])
@@ -78,7 +78,7 @@ def shares(result: Result, group: str, base: str) -> Shares:
 
 
 def shared_table(result: Result) -> str:
-    """The environments of one seed over devices."""
+    """Return the table of one seed's environments over devices."""
     part, rows = result["shared"], []
     for group, title in NAMES.items():
         spent = part["seconds"][group]
@@ -95,24 +95,25 @@ def shared_table(result: Result) -> str:
                 f"{of_core.more:.0%}",
             ]
         )
-    header = ["", "ms an iteration", "strong", "weak", "all-reduces", "by themselves", "by difference"]
+    header = ["", "ms per iteration", "strong", "weak", "all-reduces", "by themselves", "by difference"]
     one = {name: part["seconds"][name] for name in ("2 devices", "one core")}
     alone = "; ".join(
-        f"{title} takes {1e3 * median(one[name]['whole']):.1f} ms, and for half of the rows {1e3 * median(one[name]['half']):.1f}"
+        f"{title} takes {1e3 * median(one[name]['whole']):.1f} ms, or {1e3 * median(one[name]['half']):.1f} for half of the rows"
         for name, title in (("2 devices", "one device"), ("one core", "one device on one core"))
     )
     legend = (
-        f"{part['case']['title']}: {part['rows']:,} rows an iteration. {alone[0].upper()}{alone[1:]}. *strong*: its seconds over "
-        "twice those of two devices with the same rows between them; *weak*: its seconds for half of the rows over those of two "
-        "that have as many each; first of one device that may use both cores, then of one on one core. *by themselves*: the "
-        "share of a program of these all-reduces and nothing else. *by difference*: the share that goes where each device trains "
-        "a seed of its own, of half of the rows: the all-reduces with all waiting for each other."
+        f"{part['case']['title']}: {part['rows']:,} rows per iteration. {alone[0].upper()}{alone[1:]}. *strong*: the seconds of "
+        "one device over twice those of two devices that share the same rows. *weak*: its seconds for half of the rows over "
+        "those of two devices with half of the rows each. The first number is for a device that may use both cores, the second "
+        "for a device on one core. *by themselves*: the share that a program with only these all-reduces takes. *by difference*: "
+        "the share saved if each device trains a separate seed with half of the rows. This is the cost of the all-reduces and "
+        "of waiting for each other."
     )
     return table(header, rows) + "\n\n" + legend
 
 
 def points(result: Result, group: str) -> list[tuple[int, float]]:
-    """(bytes, seconds) of all-reduces: medians of rounds."""
+    """Return (bytes, seconds) of all-reduces: medians over rounds."""
     return [(point["bytes"], median(point["seconds"])) for point in result["reducing"][group]]
 
 
@@ -121,7 +122,7 @@ def link(result: Result, group: str) -> Link:
 
 
 def reducing_table(result: Result) -> str:
-    """All-reduces by themselves, beside the line through them; those of four processes beside what two say of them."""
+    """Return the table of all-reduces and the fitted line. Four processes are compared with the line fitted to two."""
     two = link(result, "2 processes")
     models: dict[str, Callable[[float], float]] = {
         name: lambda size, name=name: all_reduce(size, [Level(NUMBERS[name], link(result, name))])  # type: ignore[misc]
@@ -138,8 +139,9 @@ def reducing_table(result: Result) -> str:
         ["bandwidth, GB/s", *(bandwidth(link(result, name)) for name in models)],
     ]
     legend = (
-        "Microseconds of an all-reduce, in brackets what the model says: the line through the column, by its relative errors; of "
-        "4 processes, that of 2. Each column's own line is below. 4 processes share this machine's cores."
+        "Microseconds of an all-reduce, with the model's prediction in brackets: a line fitted to the column by relative errors. "
+        "For 4 processes it is the line fitted to 2. The last two rows show each column's fit. 4 processes share this machine's "
+        "cores."
     )
     return table(["all-reduce", *models], [*rows, *fitted]) + "\n\n" + legend
 
@@ -163,13 +165,13 @@ def shown_bytes(size: int) -> str:
 
 
 def measured_work(result: Result, group: str) -> Work:
-    """An iteration of one seed, as one core does it, with the all-reduces of a group."""
+    """Return the work of an iteration of one seed, as measured on one core, with the all-reduces of ``group``."""
     part, one = result["shared"], result["shared"]["seconds"]["one core"]
     return work_of(median(one["whole"]), median(one["half"]), part["rows"], part["all_reduces"][group])
 
 
 def checked_table(result: Result) -> str:
-    """The model of one core and of a link, beside two devices."""
+    """Return a table that compares the model of one core and a link with two devices."""
     rows = []
     for group, title in NAMES.items():
         expected = predict(measured_work(result, group), [Level(2, link(result, group))], weak=False)
@@ -185,19 +187,19 @@ def checked_table(result: Result) -> str:
                 f"{expected.seconds / found - 1:+.0%}",
             ]
         )
-    header = ["ms an iteration", "compute", "all-reduces (measured)", "predicted", "measured", "error"]
+    header = ["ms per iteration", "compute", "all-reduces (measured)", "predicted", "measured", "error"]
     return table(header, rows)
 
 
 class Cluster(NamedTuple):
-    """Machines that nobody measured."""
+    """An assumed cluster, for predictions. None of them was measured."""
 
     title: str
     assumed: str
     inner: Level
-    """Of a host's devices."""
+    """The devices of a host."""
     outer: Link
-    """Between hosts."""
+    """Link between hosts."""
     work: Work
 
 
@@ -205,30 +207,30 @@ ETHERNET = Link(50e-6, 10e9 / 8)
 NVLINK, INFINIBAND = Link(3e-6, 300e9, "tree"), Link(10e-6, 200e9 / 8, "tree")
 GPU_WORK = Work(0.04, 1 / 20e6, 65_536, ((36_624, 16), (20, 36)))
 CNN_WORK = Work(0.04, 1 / 50e3, 16_384, ((6_746_624, 16), (20, 36)))
-GPUS = "8 GPUs a host on NVLink (300 GB/s, 3 µs a hop), 200 Gbit/s and 10 µs between hosts, trees"
+GPUS = "8 GPUs per host on NVLink (300 GB/s, 3 µs per hop), 200 Gbit/s and 10 µs between hosts, trees"
 
 
 def clusters(result: Result) -> list[Cluster]:
-    """What the page predicts for."""
+    """Return the clusters of docs/scaling.md."""
     return [
         Cluster(
             "hosts of CPUs",
-            "8 devices a host, each as one core here and linked as two devices of a process are here; 10 Gbit/s Ethernet, 50 µs "
-            "a hop, rings. The iteration is the one that was measured",
+            "8 devices per host. Each is like one core of the machine measured here, with the link of two devices of a process. "
+            "10 Gbit/s Ethernet, 50 µs per hop, rings. The iteration is the one measured",
             Level(8, link(result, "2 devices")),
             ETHERNET,
             measured_work(result, "2 devices"),
         ),
         Cluster(
             "GPUs, 2×64 units",
-            f"{GPUS}. The same iteration: 40 ms to start its kernels, however many rows, and 20 million rows/s beyond that",
+            f"{GPUS}. The same iteration: 40 ms to start its kernels, independent of the rows, plus 20 million rows/s",
             Level(8, NVLINK),
             INFINIBAND,
             GPU_WORK,
         ),
         Cluster(
             "GPUs, Nature's network",
-            f"{GPUS}. 16,384 rows of Atari an iteration, of 1.69 million parameters: 40 ms to start kernels, and 50,000 rows/s",
+            f"{GPUS}. 16,384 rows of Atari per iteration and 1.69 million parameters: 40 ms to start kernels, plus 50,000 rows/s",
             Level(8, NVLINK),
             INFINIBAND,
             CNN_WORK,
@@ -240,7 +242,7 @@ DEVICES = (8, 16, 64, 256, 1024)
 
 
 def predicted_table(result: Result) -> str:
-    """Efficiencies of more devices, by the model, of machines that are assumed."""
+    """Return the model's efficiencies for more devices on the assumed clusters."""
 
     def cell(found: Prediction) -> str:
         return f"{found.efficiency:.0%} ({found.reducing / found.seconds:.0%})"
@@ -251,7 +253,7 @@ def predicted_table(result: Result) -> str:
             found = [predict(cluster.work, of_devices(n, cluster.inner, cluster.outer), weak=weak) for n in DEVICES]
             rows.append([f"{cluster.title}, {'weak' if weak else 'strong'}", *map(cell, found)])
     legend = "\n".join(f"* **{cluster.title}**: {cluster.assumed}." for cluster in listed)
-    about = "Efficiency, and in brackets the all-reduces' share of the seconds. No such machine was measured: what is assumed is"
+    about = "Efficiency, with the all-reduces' share of the time in brackets. These machines were not measured. The assumptions:"
     return table(["devices", *map(str, DEVICES)], rows) + f"\n\n{about}\n\n{legend}"
 
 
@@ -259,7 +261,7 @@ VARIATIONS = (0.01, 0.05, 0.2)
 
 
 def stragglers_table() -> str:
-    """Seeds over devices that wait for the slowest at the end of each chunk: arithmetic alone."""
+    """Return the efficiency of seeds over devices that wait for the slowest at the end of each chunk. Computed, not measured."""
     rows = [[f"{share:.0%}", *(f"{1 / slowest_of(n, share):.0%}" for n in DEVICES)] for share in VARIATIONS]
     return table(["seconds of a chunk vary by", *map(str, DEVICES)], rows)
 
@@ -268,7 +270,7 @@ def stragglers_table() -> str:
 
 
 def scaling_report(result: Result) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     lines = ["## Devices and processes", about(result)]
     lines += [make(result) for make in (seeds_table, shared_table, reducing_table, checked_table)]
     return "\n\n".join(lines)
@@ -279,10 +281,12 @@ def about(result: Result) -> str:
     text = (
         f"* `{result['command']}`, {result['date']}\n* {hardware['cpu']}, {hardware['cores']} cores, "
         f"jax {result['versions']['jax']}, load before: {result['load']}\n"
-        f"* Medians of {result['repeats']} rounds in which all sides take turns"
+        f"* Medians over {result['repeats']} rounds in which all sides take turns"
     )
     if result["scale"] != 1:
-        text += f"\n* Shortened to {result['scale']:g} of its length: this shows that everything works, and no speed"
+        text += (
+            f"\n* Shortened to {result['scale']:g} of its length. This shows that everything works, and says nothing about speed"
+        )
     return text
 
 
@@ -297,10 +301,10 @@ PAGE: dict[str, Callable[[Result], str]] = {
 
 
 def page_part(name: str, folder: Path) -> str:
-    """A table of docs/scaling.md, or what makes it."""
+    """Return a table of docs/scaling.md, or the command that measures it."""
     if name == "stragglers":
         return stragglers_table()
     path = folder / "scaling.json"
     if not path.exists():
-        return "*Not measured yet: `python -m benchmarks scaling` does it.*"
+        return "*Not measured yet. Run `python -m benchmarks scaling`.*"
     return PAGE[name](json.loads(path.read_text(encoding="utf-8")))

@@ -1,6 +1,6 @@
-"""One of the processes of ``python -m benchmarks scaling``: ``python -m benchmarks.scaling_worker CORE PROCESSES NUMBER PORT``.
+"""Worker process of ``python -m benchmarks scaling``: ``python -m benchmarks.scaling_worker CORE PROCESSES NUMBER PORT``.
 
-It trains a case over devices, or does nothing but all-reduces. ``CORE``: the only one that it may use, or "any".
+It trains a case over devices, or runs all-reduces alone. ``CORE``: the only core that it may use, or "any".
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from jaxrl.xla.private_jax import known_options
 
 ANY = "any"
 JOINING, SILENT = 120.0, 600.0
-"""Seconds in which all processes must come, and after which one is lost: on a machine that may stand still for a while."""
+"""Seconds in which all processes must join, and after which a silent one counts as lost. A machine may be suspended meanwhile."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ sides
 
 
 def alone(agent: Agent) -> Agent:
-    """One seed on one device."""
+    """Train one seed on one device."""
     return agent
 
 
@@ -45,7 +45,7 @@ def seeds(num_devices: int, agent: Agent) -> Agent:
 
 
 def shared(agent: Agent) -> Agent:
-    """One seed on all devices, each of which has its share of the environments."""
+    """Train one seed on all devices. Each device has its share of the environments."""
     return data_parallel(agent, make_mesh({DATA: jax.device_count()}))
 
 
@@ -57,12 +57,12 @@ SIDES: dict[str, Callable[[Agent], Agent]] = {
     "shared": shared,
     "apart": partial(seeds, 2),
 }
-"""What trains where. "half" is as much as a device of "shared" has; "apart" are two seeds of this size that say nothing to each
-other."""
+"""How each side is laid out over devices. "half" has the rows that one device of "shared" has. "apart" trains two such seeds,
+which do not communicate."""
 
 
 class Training:
-    """A side that is ready to train."""
+    """A compiled side, ready to train."""
 
     def __init__(self, side: str, case: Case) -> None:
         agent = make_agent(case)
@@ -75,7 +75,7 @@ class Training:
         self.all_reduces = sorted(Program(self._loop.as_text() or "").all_reduces().items())
 
     def run(self, iterations: int) -> float:
-        """Seconds."""
+        """Train for ``iterations`` and return the seconds."""
         start = time.perf_counter()
         self.states, metrics = self._loop(self.states, np.int32(iterations))
         jax.block_until_ready((self.states, metrics))
@@ -86,9 +86,9 @@ class Training:
 
 
 def all_reduces(all_of: Sequence[tuple[int, int]]) -> Callable[..., Any]:
-    """A program that does so many all-reduces of so many bytes, (bytes, times), in turn, as often as it is told: of (rounds, 0).
+    """Return a program of (rounds, 0) that repeats, ``rounds`` times, the all-reduces listed as (bytes, times).
 
-    The zero comes from outside, so that no compiler knows what comes out.
+    The zero is an argument, so that the compiler cannot compute the result in advance.
     """
 
     def several(rounds: jax.Array, zero: jax.Array) -> jax.Array:
@@ -96,7 +96,7 @@ def all_reduces(all_of: Sequence[tuple[int, int]]) -> Callable[..., Any]:
             return jax.lax.fori_loop(0, times, lambda _, x: jax.lax.psum(x, DATA), x)
 
         def one(_: jax.Array, zero: jax.Array) -> jax.Array:
-            for num_bytes, times in all_of:  # each waits for the one before, or the devices might be at different ones
+            for num_bytes, times in all_of:  # each depends on the previous one, so that devices cannot be at different ones
                 zero = reduce(jnp.zeros(num_bytes // 4) + zero, times)[0]
             return zero
 
@@ -111,14 +111,14 @@ def all_reduces(all_of: Sequence[tuple[int, int]]) -> Callable[..., Any]:
 
 
 class Commands:
-    """What a worker is asked for; programs stay compiled."""
+    """Commands of a worker. Programs stay compiled between commands."""
 
     def __init__(self) -> None:
         self._training: dict[str, Training] = {}
         self._reducing: dict[Any, Callable[..., Any]] = {}
 
     def prepare(self, side: str, case: Mapping[str, Any]) -> dict[str, Any]:
-        """Compile, and train for one iteration; with how many all-reduces of how many bytes an iteration does."""
+        """Compile a side and train for one iteration. Return the (bytes, times) of an iteration's all-reduces."""
         self._training[side] = Training(side, Case(**case))
         self._training[side].run(1)
         return {"all_reduces": self._training[side].all_reduces}
@@ -127,7 +127,7 @@ class Commands:
         return {"seconds": self._training[side].run(iterations)}
 
     def reduce(self, all_of: Sequence[Sequence[int]], rounds: int) -> dict[str, Any]:
-        """All-reduces, (bytes, times), and nothing else."""
+        """Run all-reduces alone, given as (bytes, times)."""
         chosen = tuple((num_bytes, times) for num_bytes, times in all_of)
         if chosen not in self._reducing:
             self._reducing[chosen] = all_reduces(chosen)
@@ -139,7 +139,7 @@ class Commands:
 
 def main(core: str, num_processes: str, number: str, port: str) -> None:
     if core != ANY:
-        os.sched_setaffinity(0, {int(core)})  # before JAX starts its threads, as many as cores
+        os.sched_setaffinity(0, {int(core)})  # before JAX starts its threads, one per core
     if int(num_processes) > 1:
         initialize(f"127.0.0.1:{port}", int(num_processes), int(number), timeout=JOINING, heartbeat=SILENT)
     commands = Commands()

@@ -1,4 +1,4 @@
-"""Scores: train all seeds in one jit, evaluate greedily at the end, keep the evidence. Interrupted, the same command goes on."""
+"""Scores: train all seeds in one jit, evaluate greedily at the end, store the results. The same command resumes after a break."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
 CAME_LATER = ("at_most", "last_episodes", "run")
-"""Fields of experiments that results of before do not have."""
+"""Fields of experiments that older results lack."""
 
 
 def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool = False, quiet: bool = False) -> dict[str, Any]:
-    """Run an experiment to its end, or read what an equal one left.
+    """Run an experiment to its end, or read the existing result of an equal one.
 
     Args:
-      out: gets ``NAME.json``.
-      work: holds the run in ``NAME/`` until the end.
-      force: run it even if its result, or a part of it, is there.
-      quiet: show nothing.
+      out: Folder for ``NAME.json``.
+      work: Folder that holds the run in ``NAME/`` until the end.
+      force: Run it even if its result, or a partial run, exists.
+      quiet: Print nothing.
 
     Returns:
       The contents of ``NAME.json``.
@@ -48,7 +48,7 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
         shutil.rmtree(folder, ignore_errors=True)
     elif (done := finished(path, experiment)) is not None:
         if not quiet:
-            print(f"{experiment.name}: already there, in {path} (--force runs it again)")
+            print(f"{experiment.name}: result exists in {path} (--force runs it again)")
         return done
     result = train_and_evaluate(experiment, folder, quiet)
     out.mkdir(parents=True, exist_ok=True)
@@ -58,18 +58,18 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
         verdict = "passed" if result["passed"] else "NOT passed"
         _, score = pictures.headings(result)
         took = duration(result["train_seconds"])
-        print(f"{experiment.name}: {score}; asked: {experiment.limit}, {verdict}; trained in {took}")
+        print(f"{experiment.name}: {score}; required: {experiment.limit}, {verdict}; trained in {took}")
     return result
 
 
 def describe(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as it comes back from JSON; equal settings are equal here."""
+    """Return the experiment as read back from JSON, so that equal experiments compare equal."""
     fields = {name: x for name, x in experiment._asdict().items() if name not in CAME_LATER or x}
     return json.loads(json.dumps(fields))
 
 
 def finished(path: Path, experiment: Experiment) -> dict[str, Any] | None:
-    """The result of the same experiment, if it is there."""
+    """Return the result of the same experiment if it exists, else None."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
@@ -83,7 +83,7 @@ def build_agent(experiment: Experiment) -> Agent:
 
 
 def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> dict[str, Any]:
-    """The result, as it goes into the file."""
+    """Train, evaluate, and return the contents of the result file."""
     agent = build_agent(experiment)
     _, history = jaxrl.run(
         agent,
@@ -125,16 +125,16 @@ class Trained(NamedTuple):
     """Training returns at the end of a run."""
 
     mean: np.ndarray
-    """Of each seed."""
+    """Mean of each seed."""
     episodes: list[int]
-    """How many of each seed it is of."""
+    """Number of episodes in each seed's mean."""
 
 
 def training_returns(history: dict[str, np.ndarray], num_episodes: int) -> Trained:
-    """Means over the last chunks that hold ``num_episodes`` together, of all episodes that ended there.
+    """Return the means over all episodes of the last chunks that together hold ``num_episodes``.
 
-    Each end is followed by the row of a reset, which is no step: so many episodes ended in a chunk as it has rows that are none
-    (but for those that end with it, whose resets the next chunk has).
+    Each end of an episode is followed by a reset row, which is not a step. So the reset rows of a chunk count its episodes. An
+    episode that ends with the chunk has its reset row in the next one.
     """
     resets = np.diff(history["rows"][:, None] - history["env_steps"], axis=0, prepend=0)
     means, counts = [], []
@@ -148,15 +148,18 @@ def training_returns(history: dict[str, np.ndarray], num_episodes: int) -> Train
 
 
 def train_seconds(history: dict[str, np.ndarray]) -> float:
-    """Without compilation and evaluation, over all sessions; the first row has no rate, since nothing was trained yet."""
+    """Return the seconds of training in all sessions, without compilation and evaluation.
+
+    The first record has no rate, since nothing was trained yet.
+    """
     return float(np.nansum(np.diff(history["env_steps"].sum(axis=1), prepend=0) / history["sps"]))
 
 
 def bootstrap_interval(scores: np.ndarray) -> list[float]:
-    """The 95 % interval of the mean over seeds."""
+    """Return the 95 % bootstrap interval of the mean over seeds."""
     from scipy.stats import bootstrap
 
-    if len(scores) < 2 or np.ptp(scores) == 0:  # scipy needs two, and warns where all are equal
+    if len(scores) < 2 or np.ptp(scores) == 0:  # scipy needs two values, and warns if all are equal
         return [float(scores.min()), float(scores.max())]
     interval = bootstrap((scores,), np.mean, method="percentile", rng=np.random.default_rng(0)).confidence_interval
     return [float(interval.low), float(interval.high)]

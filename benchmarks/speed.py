@@ -1,4 +1,4 @@
-"""Speed: a case in jaxrl, its updates alone, its peers, and a bound with random actions, in turns. Standard library only."""
+"""Speed of a case in jaxrl, of its updates alone, of its peers and of a random policy, in turn. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from benchmarks.protocol import Worker, clean_environment
 from benchmarks.thin import write_thin
 
 OURS, PEER, BOUND = "jaxrl", "rejax", "random"
-"""Whose compilation is measured as well."""
+"""Sides whose compilation is measured too."""
 UPDATES = "updates"
-"""jaxrl's updates without its rollouts: a part of what ``OURS`` does, and no program that anyone runs."""
+"""jaxrl's updates without its rollouts: a part of ``OURS``, not a program that users run."""
 SEEDS_PER_ROUND = 1_000
 
 
@@ -34,17 +34,19 @@ def run(
     scale: float = 1.0,
     without: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """Measure the groups of ``only`` (none: all); their results, each in ``out/speed-GROUP.json`` as soon as it is there.
+    """Measure the groups of ``only`` (empty: all) and return their results.
+
+    Each result is written to ``out/speed-GROUP.json`` as soon as it is complete.
 
     Args:
-      without: peers that are left out.
+      without: Peers to leave out.
     """
     gpu = find_gpu()
     asked = {side for case in CASES if case.group in (only or GROUPS) for _, side in sides_of([case], without)}
     for name in sorted(asked & PEERS.keys()):
         PEERS[name].install(gpu=gpu is not None)
     if (load := machine.load()) is not None and load > machine.BUSY:
-        say(f"The machine is busy (load {load}): these figures will say little. Measure on a quiet one.")
+        say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
     results = []
     for group in only or GROUPS:
         about = {
@@ -68,7 +70,7 @@ def run(
 
 
 def sides_of(cases: Sequence[Case], without: Collection[str] = ()) -> list[tuple[Case, str]]:
-    """What is measured of each case, in the order in which it takes turns."""
+    """Return the sides of each case, in the order in which they take turns."""
 
     def sides(case: Case) -> tuple[str, ...]:
         return (UPDATES, OURS, *([] if case.no_peer else [PEER]), *case.beside, BOUND)
@@ -79,7 +81,7 @@ def sides_of(cases: Sequence[Case], without: Collection[str] = ()) -> list[tuple
 def measure(
     cases: Sequence[Case], keys: Sequence[tuple[Case, str]], repeats: int, compile_repeats: int, *, launches: bool = False
 ) -> list[dict[str, Any]]:
-    """All measurements of some cases, which take turns as well: their workers live side by side."""
+    """Measure several cases. They take turns too, so the workers of all of them run at the same time."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         caches = (Path(folder) / str(number) for number in itertools.count())
         watch = PauseWatch().start()
@@ -104,7 +106,7 @@ def measure(
 
 
 def add_counts(measured: Sequence[dict[str, Any]], cases: Sequence[Case], *, on_cpu: bool) -> None:
-    """What is counted of jaxrl's programs and timed by itself, among what was measured of them."""
+    """Add counts and separately timed parts of jaxrl's programs to their measurements."""
     flops, counts, products = kernels.count_flops(cases), {}, {}
     if on_cpu:
         counts, products = kernels.count(cases), kernels.time_products(cases)
@@ -114,7 +116,7 @@ def add_counts(measured: Sequence[dict[str, Any]], cases: Sequence[Case], *, on_
 
 
 def compile_once(case: Case, side: str, caches: Iterator[Path], watch: PauseWatch) -> tuple[Worker, dict[str, Any]]:
-    """A worker that is ready to train; how long it compiled is not measured."""
+    """Start a worker and compile, without timing. Return the worker and its description."""
     worker = start(case, side, next(caches))
     try:
         about = worker.ask("compile")
@@ -125,11 +127,14 @@ def compile_once(case: Case, side: str, caches: Iterator[Path], watch: PauseWatc
 
 
 def compile_twice(case: Case, side: str, caches: Iterator[Path], watch: PauseWatch) -> tuple[Worker, dict[str, Any]]:
-    """Trace-and-compile seconds in two fresh processes: one with an empty cache, which lives on, another with what it left."""
+    """Measure trace-and-compile seconds in two new processes: with an empty cache, and with the cache that the first one filled.
+
+    Return the first worker, still running, and its description with both times.
+    """
     workers: list[Worker] = []
 
     def cold() -> tuple[Path, dict[str, Any]]:
-        while workers:  # of a try that was disturbed
+        while workers:  # left by a disturbed attempt
             workers.pop().close()
         cache = next(caches)
         workers.append(start(case, side, cache))
@@ -151,7 +156,7 @@ def compile_twice(case: Case, side: str, caches: Iterator[Path], watch: PauseWat
 
 
 def start(case: Case, side: str, cache: Path) -> Worker:
-    """The worker of one side of a case."""
+    """Start the worker of one side of a case."""
     case_json = json.dumps(case._asdict())
     if side in PEERS:
         command = [str(PEERS[side].python), "-m", f"benchmarks.{side}_peer", case_json]
@@ -167,7 +172,7 @@ def time_in_turns(
     programs: Mapping[str, Mapping[str, dict[str, Any]]],
     watch: PauseWatch,
 ) -> None:
-    """Rounds of one timed section each, A B A B …, after one that does not count; then the returns of all that was trained."""
+    """Run rounds of one timed section per side, A B A B …, after a warm-up round. Then evaluate all trained policies."""
     for number in range(repeats + 1):
         for case, side in keys:
             worker, seed = workers[case.name, side], number * SEEDS_PER_ROUND
@@ -182,12 +187,12 @@ def time_in_turns(
 
 
 def without_updates(keys: Sequence[tuple[Case, str]]) -> list[tuple[Case, str]]:
-    """The programs that a policy comes out of."""
+    """Return the sides that produce a policy."""
     return [(case, side) for case, side in keys if side != UPDATES]
 
 
 def launches_per_iteration(case: Case, side: str, cache: Path) -> float:
-    """Kernels per iteration: the difference between two short runs, so that what happens once drops out."""
+    """Count kernels per iteration as the difference between two short runs, which cancels one-time work."""
     rows = case.steps_per_iteration
     start_up = case.settings.get("learning_starts", 0)
 
@@ -203,7 +208,7 @@ def launches_per_iteration(case: Case, side: str, cache: Path) -> float:
 
 
 def find_gpu() -> str | None:
-    """The name of the GPU that JAX would use."""
+    """Return the name of the GPU that JAX would use, or None."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Worker([sys.executable, "-c", _ASK_DEVICE], clean_environment(Path(folder))) as worker,

@@ -1,4 +1,4 @@
-"""What it costs to start a kernel that has nothing to do."""
+"""Cost of starting an empty kernel."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jaxrl.xla.private_jax import known_options
 
 TRIPS = 2_000
 CHAIN = 64
-"""Kernels per trip, about: each depends on all of the one before, so that the compiler can join none."""
+"""Approximate kernels per trip. Each depends on all of the previous one's output, so the compiler cannot fuse them."""
 
 
 def kernel_seconds(seconds: float = 0.5) -> float:
-    """Seconds per kernel of a long chain of tiny ones on one CPU device, in a program compiled as those of ``jaxrl.run`` are."""
+    """Return the seconds per kernel in a long chain of tiny kernels on one CPU device, compiled with ``jaxrl.run``'s options."""
 
     def trip(_: int, x: jax.Array) -> jax.Array:
         for _ in range(CHAIN):

@@ -17,19 +17,19 @@ from jaxrl.algorithms.presets import interval_text
 from jaxrl.registry import ALGORITHMS
 
 MARKED = re.compile(r"(?<=<!-- begin )(\w+)(: python -m benchmarks table -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
-"""A place for a table in a Markdown file: ``<!-- begin NAME: python -m benchmarks table -->`` to ``<!-- end -->``."""
+"""Place of a table in a Markdown file: from ``<!-- begin NAME: python -m benchmarks table -->`` to ``<!-- end -->``."""
 README_CASES = ("ppo-1-seed", "ppo-8-seeds", "dqn-10k", "dqn-100k", "dqn-8-seeds", "sac-256", "sac-8-seeds")
-"""The README's cases of speed; ``docs/results.md`` has all."""
+"""Cases in the README's table of speed. ``docs/results.md`` has all cases."""
 
 
 def read_speed(folder: Path) -> list[dict[str, Any]]:
-    """The results that are there, in the order of the groups."""
+    """Read the available results, in the order of the groups."""
     paths = (folder / f"speed-{group}.json" for group in GROUPS)
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
 
 
 def beside_peer(case: Mapping[str, Any]) -> list[str]:
-    """A case's title, its env steps per second in jaxrl and in Rejax, and the ratio."""
+    """Return a case's title, its env steps per second in jaxrl and in Rejax, and the ratio."""
     programs = case["programs"]
     ours, theirs = rates(programs["jaxrl"]), rates(programs["rejax"]) if "rejax" in programs else []
     if not theirs:
@@ -38,16 +38,16 @@ def beside_peer(case: Mapping[str, Any]) -> list[str]:
 
 
 def peer_table(results: Iterable[Mapping[str, Any]], names: Collection[str] | None = None) -> str:
-    """Return the speed of cases beside Rejax: of those in ``names``, or of all."""
+    """Return the table of speed compared with Rejax, for the cases in ``names`` or for all."""
     cases = [case for result in results for case in result["cases"] if names is None or case["name"] in names]
-    return table(["on CartPole, or as named", "jaxrl", "Rejax", "ratio"], [beside_peer(case) for case in cases])
+    return table(["on CartPole unless named", "jaxrl", "Rejax", "ratio"], [beside_peer(case) for case in cases])
 
 
 def algorithm_table(scores: Iterable[Mapping[str, Any]]) -> str:
     """Return a row for each algorithm of the registry, with its first score.
 
     Args:
-      scores: results of experiments, in their order.
+      scores: Results of experiments, in their order.
     """
     first: dict[str, Mapping[str, Any]] = {}
     for measured in scores:
@@ -58,27 +58,27 @@ def algorithm_table(scores: Iterable[Mapping[str, Any]]) -> str:
         if result := first.get(entry.title):
             score = f"`{result['name']}`: {interval_text(result['mean'], *result['interval'])}"
         rows.append([f"[{entry.title}](docs/algorithms/{entry.name}.md)", entry.line, entry.takes, entry.models, score])
-    header = ["algorithm", "what it is", "actions", "models", "first score: mean return [95 %]"]
+    header = ["algorithm", "description", "actions", "models", "first score: mean return [95 %]"]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, [":--"] * len(header), *rows))
 
 
 def fill(text: str, tables: Mapping[str, str]) -> str:
-    """Return a Markdown file with tables in the places that name them.
+    """Return a Markdown file's text with each table filled into the place that has its name.
 
     Raises:
-      ValueError: the places are not those of ``tables``, each of them once.
+      ValueError: The places do not match ``tables`` one to one.
     """
     places = [match[1] for match in MARKED.finditer(text)]
     if sorted(places) != sorted(tables):
-        raise ValueError(f"the file has places for the tables {sorted(places)}, and not for {sorted(tables)}")
+        raise ValueError(f"the file has places for the tables {sorted(places)}, but these are the tables: {sorted(tables)}")
     return MARKED.sub(lambda match: f"{match[1]}{match[2]}{tables[match[1]]}", text)
 
 
 def page_table(results: Iterable[Mapping[str, Any]], algorithm: str) -> str:
-    """An algorithm's cases: beside Rejax, and where jaxrl's time goes.
+    """Return the table of an algorithm's cases: speed compared with Rejax, and the breakdown of jaxrl's time.
 
     Raises:
-      ValueError: none was measured.
+      ValueError: No case was measured.
     """
     rows = []
     for result in results:
@@ -86,7 +86,7 @@ def page_table(results: Iterable[Mapping[str, Any]], algorithm: str) -> str:
             if case["algorithm"] == algorithm:
                 rows.append([*beside_peer(case), *_work(case, result.get("matmul_flops_per_second"))])
     if not rows:
-        raise ValueError(f"no speed of {algorithm} was measured: python -m benchmarks speed")
+        raise ValueError(f"no speed of {algorithm} was measured; run python -m benchmarks speed")
     return table(["training", "jaxrl, env steps/s", "Rejax", "ratio", "rollouts", "products"], rows)
 
 

@@ -1,25 +1,25 @@
-"""DQN's switches, one at a time: what is added to its defaults, and what is taken from them. Data only."""
+"""Variants of DQN, each with one switch added to its defaults or removed from them. Data only."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 CROSS_ENTROPY = {"learning_rate": 1e-3, "adam_eps": 1.5e-4}
-"""A step size for the loss of C51."""
+"""A learning rate for C51's loss."""
 QUANTILES = {"num_quantiles": 8, "huber_threshold": 10.0, "learning_rate": 3e-3}
-"""Eight for speed; a threshold that fits returns of up to 100; and a step size for gradients that are sums over quantiles."""
+"""Eight quantiles for speed, a threshold for returns of up to 100, and a learning rate for gradients summed over quantiles."""
 CARTPOLE_RETURNS = {"v_min": 0.0, "v_max": 100.0}
-"""Discounted by 0.99, at most 100."""
+"""Range of returns with a discount of 0.99."""
 MINATAR_RETURNS = {"v_min": 0.0, "v_max": 20.0}
-"""At most those of a reward in five steps."""
+"""Range of returns, for at most one reward in five steps."""
 
 MINATAR_GAMES = {"Breakout": 10, "SpaceInvaders": 45}
-"""What DQN reaches after 5M frames: Young & Tian 2019, in training."""
+"""DQN's training returns after 5M frames in Young & Tian 2019."""
 MINATAR_ROWS: dict[str, Any] = {
-    "model": {"encoder": "flat"},  # learns several times as many steps in a second as convolutions
+    "model": {"encoder": "flat"},  # several times as many steps per second as convolutions
     "rollout_length": 16,
     "batch_size": 32,
-    "replay_ratio": 8,  # one update in 4 steps
+    "replay_ratio": 8,  # one update per 4 steps
     "learning_starts": 5_000,
     "target_update_interval": 250,
     "learning_rate": 5e-4,
@@ -29,15 +29,15 @@ MINATAR = {
     "dqn": ("make_dqn", {**MINATAR_ROWS, "epsilon_end": 0.05, "exploration_steps": 100_000}),
     "rainbow": ("make_rainbow", {**MINATAR_ROWS, **MINATAR_RETURNS}),
 }
-"""Builder and settings of a score, ``NAME-minatar-GAME``."""
+"""NAME -> builder and settings of the scores ``NAME-minatar-GAME``."""
 
 
 class Variant(NamedTuple):
-    """DQN with one thing changed."""
+    """DQN with one change."""
 
     label: str
     settings: dict[str, Any]
-    """What differs from ``make_dqn``'s defaults."""
+    """Settings that differ from ``make_dqn``'s defaults."""
 
 
 SWITCHES = {
@@ -53,7 +53,7 @@ SWITCHES = {
     "single": Variant("− double", {"double": False}),
     "mnih": Variant("− both", {"n_step": 1, "double": False}),
 }
-"""Each name ends that of its score, ``dqn-cartpole-NAME``."""
+"""NAME -> variant of the score ``dqn-cartpole-NAME``."""
 
 PANELS: dict[str, dict[str, str]] = {
     "CartPole-v1": {
@@ -71,4 +71,4 @@ PANELS: dict[str, dict[str, str]] = {
         for game in MINATAR_GAMES
     },
 }
-"""The figure that compares them: environment -> name of a score -> label."""
+"""Panels of the figure that compares the scores: environment -> name of a score -> label."""

@@ -1,4 +1,4 @@
-"""Results in a thin form: what tables and learning curves are drawn from, and no more. Standard library and NumPy."""
+"""Thin results: only the data that tables and learning curves need. Standard library and NumPy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from jaxrl.runtime.logs.records import TRAINING_RETURN
 
 MAX_POINTS = 21
-"""Points of a learning curve: two of five of about 50 chunks."""
+"""Largest number of points of a learning curve: two of five of about 50 chunks."""
 DIGITS = 4
-"""Significant digits of a curve: more cannot be seen."""
+"""Significant digits of a curve. More would not be visible."""
 
 
 def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
@@ -27,8 +27,8 @@ def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
       history: ``env_steps`` and the returns of training episodes, [points, num_seeds].
 
     Returns:
-      ``env_steps``: the mean over seeds, a number per point. The returns: a list of one number per seed for each point, with
-      ``DIGITS`` significant digits, None where a seed has none.
+      ``env_steps``, the mean over seeds: one number per point. The returns: for each point a list of one number per seed, with
+      ``DIGITS`` significant digits, or None where a seed has no return.
     """
     steps, returns = history["env_steps"], history[TRAINING_RETURN]
     known = np.flatnonzero(~np.isnan(returns).all(axis=1))

@@ -1,4 +1,4 @@
-"""A rollout of another process's: through memory that both have, as an ``ActorPool`` takes it, and pickled, through a queue."""
+"""Transport of a rollout from another process: through shared memory, as in an ``ActorPool``, and pickled, through a queue."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jaxrl.envs.subprocess.shared_memory import SharedMemory, SharedMemoryLayout
 PAGE = 4096
 """Bytes."""
 WRITE, SHARE, PUT = "write", "share", "put"
-"""What the other process is told: to write all arrays anew; to say that they lie in shared memory; to put them into the queue."""
+"""Commands for the other process: write new values into all arrays, report that shared memory is ready, fill the queue."""
 
 Section = Callable[[], float]
-"""Does what is timed once: its seconds."""
+"""Runs a timed section once and returns its seconds."""
 
 
 def pong_rollout(num_envs: int, num_rows: int) -> SharedMemoryLayout:
-    """Where its arrays lie: what the policy saw, with one row more; what it did; and what came of it."""
+    """Return the layout of the arrays: inputs (with one row more), actions, and the results of the steps."""
     seen, rows = (1, num_rows + 1, num_envs), (1, num_rows, num_envs)
     arrays = [((*seen, 4, 84, 84), np.uint8), (seen, np.int32), (seen, np.float32), (seen, np.bool_)]
     arrays += [(rows, np.int32), (rows, np.float32), (rows, np.bool_), (rows, np.bool_), (rows, np.bool_)]
@@ -32,7 +32,7 @@ def pong_rollout(num_envs: int, num_rows: int) -> SharedMemoryLayout:
 
 
 def hand_over(connection: Connection, layout: SharedMemoryLayout, queue: Any) -> None:
-    """What the other process runs: it has the arrays twice, in memory that is shared and in its own."""
+    """Main function of the other process. It has the arrays twice: in shared and in private memory."""
     shared = received(connection, layout.num_bytes).arrays(layout)
     own = [np.empty_like(x) for x in shared]
     while told := connection.recv():
@@ -48,9 +48,9 @@ def hand_over(connection: Connection, layout: SharedMemoryLayout, queue: Any) ->
 
 @contextlib.contextmanager
 def handed(layout: SharedMemoryLayout, rollouts: int) -> Iterator[dict[str, Section]]:
-    """Seconds from asking for a rollout until one byte of each of its pages was read, of each of the two ways, over so many.
+    """Yield a timed section for each transport: mean seconds from the request for a rollout until a byte of each page was read.
 
-    Before each the other process writes all arrays anew, which is not timed: workers write rows as they come.
+    Before each transfer the other process writes all arrays. That is not timed, since workers write rows as they collect them.
     """
     queue: Any = SPAWN.Queue()
     memory, numbers = SharedMemory(layout.num_bytes), itertools.cycle(range(1, 100))
@@ -84,5 +84,5 @@ def handed(layout: SharedMemoryLayout, rollouts: int) -> Iterator[dict[str, Sect
 
 
 def touch(arrays: list[np.ndarray]) -> int:
-    """Read one byte of each page: their sum."""
+    """Read one byte of each page and return the sum."""
     return sum(int(x.reshape(-1).view(np.uint8)[::PAGE].sum(dtype=np.int64)) for x in arrays)

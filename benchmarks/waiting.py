@@ -1,4 +1,4 @@
-"""A slow environment in Python: it waits, as one does that talks to a simulator. ``gymnasium:benchmarks.waiting:Waiting``."""
+"""A slow environment in Python, which waits as if for a simulator: ``gymnasium:benchmarks.waiting:Waiting``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from gymnasium import spaces
 
 SECONDS = 0.005
-"""Of a step."""
+"""Duration of a step."""
 
 
 class Waiting(gymnasium.Env):
-    """Shows what was done last; an episode has 100 steps."""
+    """An environment that shows the last action. An episode has 100 steps."""
 
     observation_space, action_space = spaces.Box(0.0, 1.0, (4,), np.float32), spaces.Discrete(2)
 

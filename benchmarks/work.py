@@ -1,4 +1,4 @@
-"""Where jaxrl's time goes: kernels, arithmetic, rollouts and updates. Standard library only."""
+"""Breakdown of jaxrl's time into kernels, arithmetic, rollouts and updates. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.numbers import Program, paired, short, with_range
 
 
 def work_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float) -> str:
-    """What jaxrl's programs consist of, and how near their matrix products come to the machine's rate."""
+    """Return the table of kernels in jaxrl's programs and of their matrix products' share of the machine's rate."""
     counted = all("kernels" in case["programs"]["jaxrl"] for case in cases)
     rows = []
     for case in cases:
@@ -23,18 +23,19 @@ def work_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float) -> str:
         rows.append([*row, with_range(speeds, short), f"{median(speeds) / matmul_rate:.1%}"])
     header = ["jaxrl", *(f"kernels/{name}" for name in KERNEL_COLUMNS if counted), "matmul flop/s", "of the machine's"]
     legend = (
-        "*kernels*: that the compiled program starts per device. *matmul flop/s*: those of the matrix products of training, over "
-        f"all of its time (least–greatest). At products of large f32 matrices this machine does {short(matmul_rate)}flop/s."
+        "*kernels*: started by the compiled program, per device. *matmul flop/s*: operations of training's matrix products over "
+        "its whole time (minimum–maximum). In products of large f32 matrices this machine reaches "
+        f"{short(matmul_rate)}flop/s."
     )
     return table(header, rows) + "\n\n" + legend
 
 
 def share_table(cases: Sequence[Mapping[str, Any]], matmul_rate: float, kernel_seconds: float | None) -> str:
-    """How jaxrl's time divides into rollouts and updates, and that of the updates into products and the rest.
+    """Return the table that divides jaxrl's time into rollouts and updates, and the updates' time into products and the rest.
 
     Args:
-      matmul_rate: floating-point operations per second of the machine.
-      kernel_seconds: what starting a kernel takes; None where it was not measured, on a GPU.
+      matmul_rate: Floating-point operations per second of the machine.
+      kernel_seconds: Seconds to start a kernel. None if not measured (on a GPU).
     """
     counted = kernel_seconds is not None and all("kernels" in case["programs"]["jaxrl"] for case in cases)
     rows = []
@@ -68,44 +69,44 @@ def _parts(products: float, starts: float) -> list[str]:
 
 
 def matmul_rates(ours: Program) -> list[float]:
-    """Of each timed section of jaxrl: floating-point operations per second of its matrix products."""
+    """Return the floating-point operations per second in jaxrl's matrix products, for each timed section."""
     return [ours["matmul_flops"] / section["seconds"] for section in ours["sections"]]
 
 
 def as_case(measured: Mapping[str, Any]) -> Case:
-    """The case of a result, which holds what was measured besides; older ones lack fields that cases have now."""
+    """Return the case of a result, which also holds measurements. Older results lack newer fields of ``Case``."""
     return Case(**{name: measured[name] for name in Case._fields if name in measured})
 
 
 def rollout_shares(case: Case, programs: Mapping[str, Program]) -> list[float]:
-    """Of each round: what rollouts, and all else that is no update, take of the time of training."""
+    """Return, for each round, the share of training time spent outside updates, that is in rollouts."""
     whole, part = (seconds_per_iteration(case, programs[side]) for side in ("jaxrl", "updates"))
     return [1 - share for share in paired(part, whole)]
 
 
 def update_rates(case: Case, programs: Mapping[str, Program]) -> list[float]:
-    """Of each round: floating-point operations per second of the matrix products of updates."""
+    """Return, for each round, the floating-point operations per second in the updates' matrix products."""
     flops = programs["jaxrl"]["update_matmul_flops"]
     return [flops / seconds for seconds in seconds_per_iteration(case, programs["updates"])]
 
 
 def _legend(kernel_seconds: float | None) -> str:
     text = (
-        "*rollouts*: their share of the time of training, with all that is no update; updates are timed alone, on one rollout "
-        "that stays. *products*: the share of the machine's matmul rate that updates reach, and so the share of their time that "
-        "their matrix products would need at this rate."
+        "*rollouts*: the share of training time outside updates. Updates are timed alone, always on the same rollout. "
+        "*products*: the share of the machine's matmul rate that updates reach, which is also the share of their time that their "
+        "matrix products would need at that rate."
     )
     if kernel_seconds is None:
         return text
     return text + (
-        " *as they are*: what these very products take on one device while the others rest, each in a loop by itself, compiled "
-        "as jaxrl's programs are; where each seed keeps to one device. *starts*: what it takes to start the kernels of updates, "
-        f"{1e9 * kernel_seconds:.0f} ns each for those that have nothing to do. *rest*: elementwise functions and copies."
+        " *as they are*: the time of the same products at their sizes, each alone in a loop on one device with the others idle, "
+        "compiled as jaxrl's programs are; only where a seed uses one device. *starts*: the time to start the kernels of "
+        f"updates, {1e9 * kernel_seconds:.0f} ns for each empty kernel. *rest*: elementwise functions and copies."
     )
 
 
 def seconds_per_iteration(case: Case, program: Program) -> list[float]:
-    """Of each timed section, for all seeds together."""
+    """Return the seconds per iteration of all seeds, for each timed section."""
     rows = program["total_steps"] - case.settings.get("learning_starts", 0)
     iterations = rows // case.steps_per_iteration * case.runs_per_section
     return [section["seconds"] / iterations for section in program["sections"]]

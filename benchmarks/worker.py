@@ -1,7 +1,7 @@
-"""The worker that both sides run: it times a program's training from scratch, and evaluates what came out of it later.
+"""Worker of all sides. It times a program's training from scratch, and later evaluates the trained policies.
 
 python -m benchmarks.jaxrl_side CASE jaxrl    a case as JSON; jaxrl, or random for the bound
-python -m benchmarks.rejax_peer CASE          a peer, in its own environment
+python -m benchmarks.rejax_peer CASE          a peer, in a separate virtual environment
 """
 
 from __future__ import annotations
@@ -23,46 +23,49 @@ from benchmarks.cases import Case
 from benchmarks.protocol import serve
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "stable_baselines3", "torch", "numpy")
-"""Whose versions are told, where they are installed."""
+"""Packages whose versions are recorded if installed."""
 EPISODES = 128
 """Greedy episodes per trained policy."""
 
 
 class Program(Protocol):
-    """One side of a case. One that compiles anew for each run has a method ``prepare`` as well, which is not timed: it gives for
-    some seeds what ``train`` then takes."""
+    """One side of a case.
+
+    A program that compiles again for each run also has a method ``prepare``, which is not timed. It takes the seeds and returns
+    the argument of ``train``.
+    """
 
     name: str
     version: str
     total_steps: int
 
     def compile(self) -> tuple[float, int]:
-        """Trace and compile all that training needs: ``(seconds, parameters of one seed's networks)``."""
+        """Trace and compile everything that training needs. Return ``(seconds, parameters of one seed's networks)``."""
         ...
 
     def train(self, seeds: np.ndarray) -> tuple[Any, int]:
-        """Train from scratch and wait for the end: ``(states, environment steps of all seeds)``."""
+        """Train from scratch and wait for the end. Return ``(states, environment steps of all seeds)``."""
         ...
 
     def policies(self, states: Any) -> Any:
-        """What acts greedily, of each seed: leaves [num_seeds, ...]."""
+        """Return the greedy policy of each seed: leaves [num_seeds, ...]."""
         ...
 
     def evaluate(self, policies: Any, keys: Any) -> Any:
-        """The mean return of ``EPISODES`` greedy episodes of each of [n] policies: f32[n]."""
+        """Return the mean return of ``EPISODES`` greedy episodes of each of n policies: f32[n]."""
         ...
 
 
 class Session:
-    """A program under measurement; its public methods are the worker's commands."""
+    """A program under measurement. Its public methods are the worker's commands."""
 
     def __init__(self, program: Program, case: Case) -> None:
         self._program, self._case = program, case
         self._trained: dict[int, list[Any]] = {}
-        """Policies by first seed: a section that is repeated replaces its own."""
+        """First seed -> policies. A repeated section replaces the policies of its first try."""
 
     def compile(self) -> dict[str, Any]:
-        devices = jax.devices()  # the backend's own start is no compilation
+        devices = jax.devices()  # starts the backend, which must not count as compilation
         seconds, parameters = self._program.compile()
         return {
             "compile_seconds": seconds,
@@ -78,7 +81,7 @@ class Session:
         }
 
     def train(self, first_seed: int, keep: bool = True) -> dict[str, Any]:
-        """The timed section: the case's runs, one after the other, each with seeds of its own."""
+        """Run the timed section: the case's runs, one after the other, each with different seeds."""
         first = np.arange(self._case.runs_per_section)[:, None] * self._case.num_seeds
         seeds = (first_seed + first + np.arange(self._case.num_seeds)).astype(np.uint32)
         prepare = getattr(self._program, "prepare", lambda seeds: seeds)
@@ -91,14 +94,14 @@ class Session:
         return {"seconds": seconds, "env_steps": int(sum(steps)), "peak_bytes": peak_memory()}
 
     def evaluate(self) -> dict[str, Any]:
-        """Returns of all policies that were kept, one per seed."""
+        """Return the returns of all kept policies, one per seed."""
         trained = [policies for section in self._trained.values() for policies in section]
         policies = jax.tree.map(lambda *leaves: np.concatenate(leaves), *trained)
         keys = jax.random.split(jax.random.key(2**31), len(jax.tree.leaves(policies)[0]))
         return {"returns": np.asarray(self._program.evaluate(policies, keys), np.float64).tolist()}
 
     def launches(self) -> dict[str, Any]:
-        """Kernels that a GPU ran in one section."""
+        """Count the kernels that a GPU ran in one section."""
         with tempfile.TemporaryDirectory() as folder:
             with jax.profiler.trace(folder):
                 self.train(0, keep=False)
@@ -115,17 +118,17 @@ def installed_versions() -> dict[str, str]:
 
 
 def count_launches(planes: Iterable[Any]) -> int:
-    """Events on the streams of GPUs in a profile."""
+    """Count the events on the streams of GPUs in a profile."""
     lines = [line for plane in planes if plane.name.startswith("/device:GPU") for line in plane.lines]
     return sum(1 for line in lines if line.name.startswith("Stream") for _ in line.events)
 
 
 def peak_memory() -> int:
-    """Bytes: the accelerator's if there is one, else the largest resident size of this process so far."""
+    """Return the peak memory in bytes: the accelerator's if there is one, else this process's largest resident size so far."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
-    try:  # rather than getrusage, which counts the process before exec as well
+    try:  # not getrusage, which also counts the process before exec
         status = Path("/proc/self/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024
     except (OSError, StopIteration):

@@ -1,10 +1,10 @@
-"""A learning rule of your own on the contracts: REINFORCE with a baseline, in one screen.
+"""A custom algorithm: REINFORCE with a baseline.
 
-Its functions take an ``AlgorithmSetup`` first: the model, the optimizer and everything else that is settled before tracing.
-``prepare`` checks the builder's arguments, and ``bind`` makes an Agent. Everything else follows: jit, vmap over seeds and
-hyperparameters, ``jaxrl.run`` with logs and resumable checkpoints, environments in JAX or on the host.
+Its functions take an ``AlgorithmSetup`` as first argument: the model, the optimizer and everything else that is fixed before
+tracing. ``prepare`` checks the builder's arguments, and ``bind`` returns an Agent. The agent then works with jit, with vmap over
+seeds and hyperparameters, with ``jaxrl.run`` (logs, resumable checkpoints), and with environments in JAX or on the host.
 
-``REINFORCE`` tells the command line of it, which makes flags of the settings:
+The entry ``REINFORCE`` makes it available on the command line, with a flag for each setting:
 
 python examples/custom_algorithm.py
 jaxrl train examples.custom_algorithm:REINFORCE --env CartPole-v1 --learning-rate 1e-3
@@ -43,14 +43,14 @@ REINFORCE = Entry(
 
 @dataclass(frozen=True)
 class ReinforceConfig(RolloutConfig):
-    """Structure: each field is a keyword of the builder, and a flag; its type is its range."""
+    """Static settings. Each field is a keyword of the builder and a flag; its type gives its range."""
 
     num_envs: Count = 16
     rollout_length: Count = 128
 
 
 class ReinforceHyperparams(NamedTuple):
-    """Data: keywords and flags too, and vmap may run over them."""
+    """Hyperparameters. They are keywords and flags too, but stored as arrays, so vmap can run over them."""
 
     learning_rate: LearningRate = 3e-3
     """Adam's step size."""
@@ -59,7 +59,7 @@ class ReinforceHyperparams(NamedTuple):
     max_grad_norm: Positive = 0.5
     """Clip the gradient to this global norm."""
     total_steps: TotalSteps = 0.0
-    """Rows per seed of the whole run, by whose end the learning rate has fallen to 0; 0: not known yet."""
+    """Rows per seed of the whole run; the learning rate falls to 0 over them. 0: not known yet."""
 
 
 def act(setup, policy, carry, inputs, env_id, key, *, explore):
@@ -75,8 +75,8 @@ def update(setup, learner, rollout):
 
     def loss(packed):
         _, output = setup.model.unroll(unpack(packed), rollout.carry, rollout.inputs)
-        reached = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always what row t reached
-        # All rewards; where an episode was cut short, what follows is worth the value of the observation that it reached.
+        reached = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always the observation that row t reached
+        # λ = 1: the sum of all rewards, bootstrapped from the value of the last observation where an episode was truncated.
         returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), reached, rollout.valid)
         value = output.value[:-1]
         log_prob = jax.tree.map(lambda x: x[:-1], output.policy).log_prob(rollout.extras["drawn"])

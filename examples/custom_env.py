@@ -1,7 +1,7 @@
-"""An environment of your own: two pure functions, two spaces, and parameters that are data.
+"""A custom environment: two pure functions, two spaces, and parameters that are arrays.
 
-python examples/custom_env.py                                       # check it, then learn it in seconds
-jaxrl train ppo --env examples.custom_env:make_drift --seeds 8      # 'module:function' is its id everywhere else
+python examples/custom_env.py                                       # check it, then train on it for a few seconds
+jaxrl train ppo --env examples.custom_env:make_drift --seeds 8      # elsewhere its id is 'module:function'
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Params(NamedTuple):
 
 def reset(key, params):
     position = jax.random.uniform(key, (1,), minval=-1.0, maxval=1.0)
-    return position, position  # the state (any pytree) and what the agent sees of it
+    return position, position  # the state (any pytree) and its observation
 
 
 def step(key, position, action, params):
@@ -31,8 +31,8 @@ def step(key, position, action, params):
     return position, jaxrl.TimeStep(
         obs=position,
         reward=1.0 - jnp.abs(position[0]),
-        terminated=lost,  # the end of the story
-        truncated=jnp.asarray(False),  # for limits of its own; the one below is enforced by jaxrl
+        terminated=lost,
+        truncated=jnp.asarray(False),  # for time limits inside step; jaxrl enforces max_episode_steps
     )
 
 
@@ -44,7 +44,7 @@ def make_drift(wind: float = 0.2) -> jaxrl.Env:
 
 def main() -> None:
     env = make_drift()
-    jaxrl.check_env(env)  # says everything that is wrong, and how to mend it
+    jaxrl.check_env(env)  # reports everything that is wrong, and how to fix it
     ppo = jaxrl.make_ppo(env, num_envs=8, rollout_length=64)
     train = jax.jit(jaxrl.make_train(ppo, total_steps=50_000))
     _, metrics = train(jax.random.key(0))

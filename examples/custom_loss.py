@@ -1,4 +1,4 @@
-"""A loss term of your own beside PPO's: a function of (parameters, minibatch) that gives a loss and what to log.
+"""A custom loss term added to PPO's: a function of (parameters, minibatch) that returns a loss and metrics to log.
 
 python examples/custom_loss.py
 """
@@ -11,7 +11,7 @@ import jaxrl
 
 
 def weight_decay(params, batch):
-    """L2 on the kernels. ``batch`` has inputs, action, advantage, target, … of the minibatch, for losses that look at data."""
+    """Return an L2 penalty on the kernels. ``batch`` has the minibatch's inputs, action, advantage, target, …, unused here."""
     squares = sum(jnp.sum(x**2) for x in jax.tree.leaves(params) if x.ndim > 1)
     return 1e-3 * squares, {"kernel_norm": jnp.sqrt(squares)}
 

@@ -1,4 +1,4 @@
-"""A network of your own, without flax: a Model is four pure functions over any pytree of parameters.
+"""A custom network without flax: a Model is four pure functions over any pytree of parameters.
 
 python examples/custom_model.py
 """
@@ -12,7 +12,7 @@ from jaxrl.models import ActorCriticOutput
 
 
 def make_fourier(observation_space, action_space, num_features: int = 64) -> jaxrl.Model:
-    """Random Fourier features, and two linear heads on them: the only weights that learn."""
+    """Build random Fourier features with two linear heads. Only the heads are trained."""
     (size,), num_actions = observation_space.shape, int(action_space.n)
 
     def init(key, inputs):
@@ -29,7 +29,7 @@ def make_fourier(observation_space, action_space, num_features: int = 64) -> jax
         features = jnp.cos(inputs.obs @ fixed[0] + fixed[1])
         return carry, ActorCriticOutput(Categorical(features @ params["policy"]), features @ params["value"])
 
-    return jaxrl.Model(init, apply, unroll=apply, initial_carry=lambda batch_size: ())  # memoryless: a row and a rollout alike
+    return jaxrl.Model(init, apply, unroll=apply, initial_carry=lambda batch_size: ())  # no memory: apply also works on [T, B]
 
 
 def main(total_steps: int = 100_000) -> None:

@@ -1,4 +1,4 @@
-"""A module of equinox as a Model: its arrays are the parameters, the rest of it is static.
+"""An equinox module as a Model: its arrays are the parameters, the rest of it is static.
 
 pip install equinox; python examples/equinox_model.py
 """
@@ -12,7 +12,7 @@ from jaxrl.models import ActorCriticOutput
 
 
 class Net(eqx.Module):
-    """A policy and a value on two layers that they share, of one observation."""
+    """Policy and value heads on a shared two-layer torso. Takes a single observation."""
 
     torso: eqx.nn.MLP
     policy: eqx.nn.Linear
@@ -30,7 +30,7 @@ class Net(eqx.Module):
 
 
 def from_equinox(make) -> jaxrl.Model:
-    """The Model of ``make(key)``, a memoryless module that is called with one observation."""
+    """Return a Model of ``make(key)``, a module without memory that takes a single observation."""
     shapes = eqx.filter_eval_shape(lambda: make(jax.random.key(0)))
     static = eqx.filter(shapes, lambda x: isinstance(x, jax.ShapeDtypeStruct), inverse=True)
 

@@ -1,4 +1,4 @@
-"""Train a policy, and write it for programs without jaxrl: as a function of JAX, and as arrays of NumPy."""
+"""Train a policy and export it for programs without jaxrl: as a JAX function and as NumPy arrays."""
 
 import numpy as np
 

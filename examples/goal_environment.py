@@ -1,6 +1,6 @@
-"""A goal environment of your own, and replay in hindsight: failures teach how to reach what they reached.
+"""A custom goal environment, trained with hindsight experience replay.
 
-One is an Env with ``compute_reward``, whose observations are a Dict of ``observation``, ``achieved_goal`` and ``desired_goal``.
+A goal environment is an Env with ``compute_reward`` and a Dict observation: ``observation``, ``achieved_goal``, ``desired_goal``.
 
 python examples/goal_environment.py
 jaxrl train dqn --env examples.goal_environment:make_walk --hindsight future --gamma 0.9
@@ -24,7 +24,7 @@ class State(NamedTuple):
 
 
 def compute_reward(achieved, desired):
-    """For any goal, also one that nobody had in mind: the reward, and whether the episode ends."""
+    """Return the reward and whether the episode ends, for any goal. Hindsight calls it with goals that were never set."""
     reached = (achieved == desired).all()
     return reached.astype(jnp.float32), reached
 
@@ -34,7 +34,7 @@ def observe(state):
 
 
 def make_walk(size: int = 16) -> jaxrl.Env:
-    """Walk to a cell of a board, which nothing but its own reward points to."""
+    """Walk to a cell of a board. The only reward is at that cell."""
 
     def reset(key, params):
         state = State(*jax.random.randint(key, (2, 2), 0, size))
@@ -54,7 +54,7 @@ def make_walk(size: int = 16) -> jaxrl.Env:
 
 def main(size: int = 16, total_steps: int = 40_000, num_seeds: int = 4) -> dict[str, float]:
     env = make_walk(size)
-    jaxrl.check_env(env)  # also that compute_reward gives what step does
+    jaxrl.check_env(env)  # also checks that compute_reward agrees with step
     success = {}
     for hindsight in ("none", "future"):
         dqn = jaxrl.make_dqn(env, hindsight=hindsight, gamma=0.9, batch_size=256, learning_rate=1e-3, adam_eps=1e-5)

@@ -1,4 +1,4 @@
-"""A simulator outside of JAX behind jaxrl's learning rules: a ``HostEnv`` is spaces and a function that opens a batch.
+"""A simulator outside of JAX: a ``HostEnv`` is two spaces and a function that opens a batch of environments.
 
 python examples/host_env.py
 jaxrl train ppo --env examples.host_env:make_balance --seeds 2
@@ -16,10 +16,10 @@ LIMIT = 100
 
 
 class Balance:
-    """Masses on unstable ground, pushed to the left or to the right: a batch that runs, as ``HostEnv.open`` returns it."""
+    """Masses on unstable ground, pushed to the left or to the right: a running batch, as ``HostEnv.open`` returns it."""
 
     def __init__(self, num_envs: int, seed: int, first_id: int = 0) -> None:
-        # Environment i draws from (seed, i): the same in a batch of any size, and other seeds have no environment in common.
+        # Environment i draws from (seed, i): the same numbers in a batch of any size, and different ones for every seed.
         self.streams = [np.random.default_rng([seed, first_id + i]) for i in range(num_envs)]
         self.state = np.zeros((num_envs, 2), np.float32)  # position, velocity
         self.time = np.zeros(num_envs, int)
@@ -33,10 +33,10 @@ class Balance:
     def reset(self) -> Any:
         self.begin(np.ones_like(self.done))
         self.done = np.zeros_like(self.done)
-        return self.state.copy()  # a later step writes into this array
+        return self.state.copy()  # a copy: later steps write into this array
 
     def step(self, action: Any) -> HostStep:
-        fresh = self.done  # these ended one step before, and reset now: they ignore their action
+        fresh = self.done  # these ended in the previous step and reset now, ignoring their action
         position, velocity = self.state.T
         velocity = velocity + 0.1 * position + 0.02 * (2 * np.asarray(action) - 1)
         self.state = np.stack([position + 0.2 * velocity, velocity], axis=1).astype(np.float32)
@@ -58,7 +58,7 @@ def make_balance() -> jaxrl.HostEnv:
 
 def main(total_steps: int = 40_000) -> None:
     env = make_balance()
-    jaxrl.check_env(env, steps=100)  # says everything that is wrong, and how to mend it
+    jaxrl.check_env(env, steps=100)  # reports everything that is wrong, and how to fix it
     _, history = jaxrl.run(jaxrl.make_ppo(env), total_steps, seeds=1)
     print(f"PPO on masses to balance: return {history['evaluation/episodic_return'][-1].mean():.1f} of {LIMIT}")
 

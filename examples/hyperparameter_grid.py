@@ -1,4 +1,4 @@
-"""A grid of hyperparameters times seeds in one program: both are data, so both vmap.
+"""A grid of hyperparameters times seeds in one program: both are arrays, so vmap runs over both.
 
 python examples/hyperparameter_grid.py
 """

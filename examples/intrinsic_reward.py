@@ -1,6 +1,7 @@
-"""A reward that random actions never find: PPO alone, and with random network distillation (Burda et al. 2018).
+"""Hard exploration: PPO alone, and PPO with random network distillation (Burda et al. 2018).
 
-DeepSea hides one reward behind as many right steps in a row as it is deep, and each of them costs a little.
+DeepSea of depth N gives one reward after N steps to the right in a row, and each of them has a small cost. Random actions
+practically never find it.
 
 python examples/intrinsic_reward.py
 """

@@ -1,4 +1,4 @@
-"""Learn from a saved buffer, without stepping an environment: one agent collects rows, another learns from nothing but its file.
+"""Offline learning from a saved replay buffer: one agent collects rows, another learns from the file without an environment.
 
 python examples/offline_dqn.py [FILE]
 """
@@ -17,7 +17,7 @@ def main(file: str = "runs/cartpole-replay.npz", total_steps: int = 100_000, ite
     states, _ = jaxrl.run(collector, total_steps, quiet=True)
     jaxrl.save_replay(file, jax.tree.map(lambda x: x[0], states))
 
-    # Nothing here resets or steps CartPole: the agent is asked for its learning rule alone.
+    # Only the agent's algorithm is used from here on: CartPole is neither reset nor stepped.
     offline = jaxrl.make_dqn("CartPole-v1", anneal=False, learning_rate=1e-3, prioritized=True, **sizes)
     learner = offline.algorithm.init(jax.random.key(1), merge_hyperparams(offline.hyperparams, None))
     learner = jaxrl.load_replay(file, offline, learner)
@@ -27,7 +27,7 @@ def main(file: str = "runs/cartpole-replay.npz", total_steps: int = 100_000, ite
     learner = learn(learner)
 
     score = jaxrl.evaluate(offline, offline.algorithm.policy(learner), jax.random.key(2), num_episodes=32)
-    print(f"return of what was learnt from the file: {float(score.episodic_return.mean()):.1f}")
+    print(f"return of the policy learnt from the file: {float(score.episodic_return.mean()):.1f}")
 
 
 if __name__ == "__main__":

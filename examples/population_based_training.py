@@ -1,6 +1,6 @@
 """Population-based training (Jaderberg et al. 2017): hyperparameters are part of the state, so a population is one vmapped state.
 
-After each chunk the worse quarter of the members takes over the learners of the better one, and perturbs their hyperparameters.
+After each chunk the worst quarter of the members copies the learners of the best quarter and perturbs their hyperparameters.
 
 python examples/population_based_training.py
 """
@@ -16,7 +16,7 @@ RETURN = "charts/episodic_return"
 
 
 def exploit_and_explore(states, scores, key):
-    """States whose worst quarter was replaced by copies of the best, with other hyperparameters."""
+    """Replace the worst quarter of the members by copies of the best, with perturbed hyperparameters."""
     order = np.argsort(np.nan_to_num(scores, nan=-np.inf))
     quarter = max(1, len(order) // 4)
     source = np.arange(len(order))
@@ -26,7 +26,7 @@ def exploit_and_explore(states, scores, key):
     def take(x):
         return x[source]
 
-    # Parameters, optimiser and hyperparameters travel; environments and keys stay, so that members remain independent.
+    # Copy parameters, optimiser state and hyperparameters. Environments and keys stay, so that members remain independent.
     learner = states.learner
     copied = jax.tree.map(take, (learner.params, learner.opt_state, learner.hyperparams))
     hyperparams = copied[2]
@@ -45,7 +45,7 @@ def main(members: int = 8, total_steps: int = 200_000, chunk_iterations: int = 2
         "ent_coef": (10 ** rng.uniform(-3.0, -1.0, members)).astype(np.float32),
     }
 
-    def evolve(chunk):  # depends on nothing but the chunk: so a resumed run is the same
+    def evolve(chunk):  # depends only on the chunk, so a resumed run is the same
         key = jax.random.fold_in(jax.random.key(1), chunk.iteration)
         return exploit_and_explore(chunk.states, chunk.record[RETURN], key)
 

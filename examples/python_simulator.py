@@ -1,4 +1,4 @@
-"""A slow simulator in plain Python, as a gymnasium environment, behind eight worker processes.
+"""A slow simulator in plain Python, as a gymnasium environment, stepped by eight worker processes.
 
 python examples/python_simulator.py
 jaxrl train impala --env gymnasium:examples.python_simulator:House --scheme impala --num-workers 8 --num-envs 8 --out runs/house
@@ -14,11 +14,11 @@ from gymnasium import spaces
 import jaxrl
 
 WANTED = 21.0
-"""Degrees in the room."""
+"""Target temperature of the room, in degrees."""
 
 
 class House(gymnasium.Env):
-    """A room with a heater, over a winter's day in steps of a quarter of an hour. Every degree off costs 1, and heat a little."""
+    """A room with a heater, over a winter's day in steps of 15 minutes. Each degree off the target costs 1, and heating 0.1."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     action_space = spaces.Discrete(2)  # off, on
@@ -33,7 +33,7 @@ class House(gymnasium.Env):
         return self.seen(), {}
 
     def step(self, action: Any) -> Any:
-        time.sleep(self.seconds)  # for an answer: many simulators are programs of their own
+        time.sleep(self.seconds)  # stands for the wait for an external simulator
         for _ in range(15):  # minutes
             outside = self.mildness + 5 * np.sin((self.hour - 9) * np.pi / 12)
             to_walls, lost = 0.05 * (self.room - self.walls), 0.002 * (self.walls - outside)
@@ -51,7 +51,7 @@ class House(gymnasium.Env):
 def main(total_steps: int = 30_000, num_workers: int = 8) -> None:
     agent = jaxrl.make_impala(f"gymnasium:{__name__}:House", num_envs=8, rollout_length=32, learning_rate=3e-3)
     _, alone = jaxrl.run(agent, total_steps // 10, eval_every=0, quiet=True)
-    _, shared = jaxrl.run(agent, total_steps, scheme="impala", num_workers=num_workers, eval_every=0)  # that is all
+    _, shared = jaxrl.run(agent, total_steps, scheme="impala", num_workers=num_workers, eval_every=0)
 
     def steps_per_second(history: dict[str, np.ndarray]) -> float:
         return agent.num_envs * agent.rollout_length * float(np.median(history["charts/updates_per_second"]))

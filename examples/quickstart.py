@@ -1,4 +1,4 @@
-"""Train PPO on CartPole over eight seeds, with logs, checkpoints and a learning curve; then use what was learnt.
+"""Train PPO on CartPole over eight seeds, with logs, checkpoints and a learning curve; then use the trained policy.
 
 python examples/quickstart.py [FOLDER]
 """
@@ -12,7 +12,7 @@ import jaxrl
 
 def main(out: str = "runs/example-quickstart", total_steps: int = 500_000, seeds: int = 8) -> None:
     ppo = jaxrl.make_ppo("CartPole-v1")
-    _, history = jaxrl.run(ppo, total_steps, seeds=seeds, out=out)  # again after a kill: it goes on
+    _, history = jaxrl.run(ppo, total_steps, seeds=seeds, out=out)  # the same call resumes a killed run
     final = history["evaluation/episodic_return"][-1]
     print(f"evaluation return: {final.mean():.1f} over {len(final)} seeds, the worst {final.min():.1f}")
 

@@ -1,4 +1,4 @@
-"""Kill a run and call it again: it goes on from its last checkpoint, and ends bit for bit as if nothing had happened.
+"""Kill a run and call it again: it resumes from its last checkpoint and ends bit for bit as an uninterrupted run.
 
 python examples/resume.py [FOLDER]
 """

@@ -1,4 +1,4 @@
-"""Act with an exported policy where jaxrl is not installed: with JAX, or with NumPy alone (export_policy.py writes the files)."""
+"""Act with an exported policy without jaxrl: with JAX, or with NumPy alone. export_policy.py writes the files."""
 
 import sys
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def with_jax(path="policy.jax"):
-    """Any policy without memory. The file has everything: parameters, normalisation, masks, the units of actions."""
+    """Load any policy without memory. The file contains parameters, normalisation, action masks and action scaling."""
     from jax import export
 
     with open(path, "rb") as file:
@@ -15,7 +15,7 @@ def with_jax(path="policy.jax"):
 
 
 def with_numpy(path="policy.npz"):
-    """PPO's default network for observations without images, and a choice between actions: tanh layers, the largest logit."""
+    """Load PPO's default network for vector observations and discrete actions: tanh layers, then the largest logit."""
     weights = dict(np.load(path))
     layers = sum(name.startswith("actor/hidden_") and name.endswith("/kernel") for name in weights)
 

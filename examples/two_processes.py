@@ -1,4 +1,4 @@
-"""A run of several processes, from a script, which alone is a plain run.
+"""A run of several processes from a script. Started without ``jaxrl launch``, it is a run of one process.
 
 jaxrl launch --processes 2 -- examples/two_processes.py
 """
@@ -10,8 +10,8 @@ from jaxrl.parallel import initialize
 
 
 def main(total_steps: int = 16_384) -> None:
-    if "JAXRL_NUM_PROCESSES" in os.environ:  # as jaxrl launch sets it; srun and mpirun have variables of their own
-        initialize()  # before anything else of JAX: it counts its devices once
+    if "JAXRL_NUM_PROCESSES" in os.environ:  # set by jaxrl launch; srun and mpirun set other variables
+        initialize()  # before any other use of JAX, which counts its devices only once
 
     ppo = jaxrl.make_ppo("CartPole-v1", num_envs=8, rollout_length=32)
     _, history = jaxrl.run(ppo, total_steps=total_steps, seeds=2, out="runs/together")

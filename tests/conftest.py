@@ -40,28 +40,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 MOST_MAPPINGS = 20_000
 
-EXPENSIVE_FILES = (
-    "test_learning.py",
-    "test_contract.py",
-    "test_examples.py",
-    "test_ppo.py",
-    "test_dqn.py",
-    "test_run.py",
-    "test_resume.py",
-    "test_readme.py",
-    "test_docs.py",
-    "test_terminal.py",
-    "test_doctor.py",
-    "test_cli.py",
-    "test_checkpoint.py",
-    "test_benchmarks.py",
-    "test_envs_gymnax.py",
-    "test_envs.py",
-)
-"""Run last, the longest first, so that all workers end together; the others come before them, in pytest's own order."""
-
-
-IN_EACH_QUARTER = ("test_collectives", "test_private_jax", "test_scan", "test_several_devices")
+IN_EACH_QUARTER = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
 """Files of what has differed between versions of JAX."""
 
 
@@ -72,12 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Cheapest first: a broken helper is reported before the long tests that stand on it.
+    """Put cheap tests first: a broken helper is reported before the long tests that use it. Expensive files come last, the
+    longest first, so that all workers end together.
 
-    Workers take groups: all tests of one learning rule, which share its compiled programs, or the rest of a file.
+    Workers take groups: all tests of one algorithm, which share its compiled programs, or the rest of a file.
     """
-    rank = {name: position for position, name in enumerate(EXPENSIVE_FILES)}
-    items.sort(key=lambda item: rank.get(item.path.name, -1))
+    items.sort(key=expected_seconds)
     for item in items:
         rule = getattr(item, "callspec", None) and item.callspec.params.get("rule")
         item.add_marker(pytest.mark.xdist_group(rule if isinstance(rule, str) else item.path.stem))
@@ -85,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = set(in_quarter(quarter, [group_of(item) for item in items]))
         config.hook.pytest_deselected(items=[item for item in items if group_of(item) not in chosen])
         items[:] = [item for item in items if group_of(item) in chosen]
+
+
+def expected_seconds(item: pytest.Item) -> tuple[bool, float]:
+    """Return the sorting key of a test: 0 s before the ``expensive(seconds)`` ones in falling order."""
+    marker = item.get_closest_marker("expensive")
+    return (True, -float(marker.args[0])) if marker else (False, 0.0)
 
 
 def group_of(item: pytest.Item) -> str:

@@ -38,12 +38,14 @@ ModelFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Model]
 ModelArguments: TypeAlias = Mapping[str, Any]
 """Keyword arguments of the function that makes the algorithm's default network: {"core": "gru"}."""
 
-MODEL = "a jaxrl.Model(init, apply, unroll, initial_carry), or a function of (observation_space, action_space) that gives one"
+MODEL = "a jaxrl.Model(init, apply, unroll, initial_carry), or a function of (observation_space, action_space) that returns one"
 OPTIMIZER = (
-    "an optax transformation, or a function of the hyperparameters that gives one: lambda hp: optax.adamw(hp.learning_rate)"
+    "an optax transformation, or a function of the hyperparameters that returns one: lambda hp: optax.adamw(hp.learning_rate)"
 )
 LOSS = "a function (params, Batch) -> (loss, {name: scalar})"
-INTRINSIC = "a function of (observation_space, action_space) that gives a jaxrl.intrinsic.Intrinsic, such as jaxrl.intrinsic.rnd"
+INTRINSIC = (
+    "a function of (observation_space, action_space) that returns a jaxrl.intrinsic.Intrinsic, such as jaxrl.intrinsic.rnd"
+)
 
 
 def show(part: Any) -> str:
@@ -82,7 +84,7 @@ def other_way(action_space: spaces.Space) -> str:
     takes = f"{other.builder} takes {other.takes}"
     if isinstance(action_space, spaces.MultiDiscrete):
         number = math.prod(action_space.nvec.ravel().tolist())
-        return f"let the environment number the combinations, as Discrete({number}), and take them apart in step; or {takes}"
+        return f"make the action space Discrete({number}), one action per combination, and decode it in step; or {takes}"
     return takes
 
 
@@ -127,7 +129,7 @@ def with_arguments(
 
 
 def is_own(model: Any, network: ModelFn) -> bool:
-    """Whether a builder's ``model`` keyword selects the default ``network``, with or without arguments."""
+    """Return whether a builder's ``model`` keyword selects the default ``network``, with or without arguments."""
     return model is None or model is network or (isinstance(model, functools.partial) and model.func is network)
 
 
@@ -186,7 +188,7 @@ def _flax_library(part: Any) -> str | None:
 
 
 def _takes(function: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the function's signature accepts these arguments. True if it has no signature."""
+    """Return whether the function's signature accepts these arguments. True if it has no signature."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -229,13 +231,13 @@ def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool
         if not same_shapes(outputs[1], expected):
             raise TypeError(
                 f"{label} unroll over two rows gives {show_shapes(outputs[1])}, and apply {show_shapes(outputs[0])} for one: "
-                "unroll must give the same with the axis of time in front"
+                "unroll must return the same outputs with a leading time axis"
             )
     return outputs[0]
 
 
 def is_recurrent(model: Model) -> bool:
-    """Whether the model has a carry."""
+    """Return whether the model has a carry."""
     return bool(jax.tree.leaves(jax.eval_shape(lambda: model.initial_carry(1))))
 
 
@@ -328,12 +330,12 @@ def resolve_optimizer(
         fix = READ_BY_OPTIMIZERS[name]
         if name in scheduled:
             raise ValueError(
-                f"{name} has a schedule, and {label} does not look at it: use lambda hp: {fix}, "
-                "or give the transformation a schedule of its own"
+                f"{name} has a schedule, but {label} does not use it: use lambda hp: {fix}, "
+                "or pass a schedule to the transformation itself"
             )
         if float(getattr(hyperparams, name)) != getattr(defaults, name):
             raise ValueError(
-                f"{name}={getattr(hyperparams, name):g} has no effect, because {label} does not look at it: leave it out, or use "
+                f"{name}={getattr(hyperparams, name):g} has no effect, because {label} does not use it: leave it out, or use "
                 f"lambda hp: {fix}"
             )
     return function, unread
@@ -407,7 +409,7 @@ def check_loss(label: str, loss: Callable[[PyTree, Any], Any], params: PyTree, b
     for name, value in {"the loss": out[0], **{f"the scalar {name!r}": x for name, x in out[1].items()}}.items():
         is_number = isinstance(value, int | float | jax.Array | np.ndarray | np.generic) and jnp.result_type(value).kind in "fiu"
         if not is_number or jnp.shape(value) != ():
-            fix = ", say a mean over the rows that batch.valid names" if is_number else f": {requirement}"
+            fix = ", such as a mean over the valid rows (batch.valid)" if is_number else f": {requirement}"
             raise TypeError(f"{label} returned {show_shapes(value)} as {name}, which must be one number{fix}")
 
 

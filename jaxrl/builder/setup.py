@@ -310,8 +310,8 @@ def apply(setup: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
     """
     if not same_shapes(gradient, learner.params):
         raise ValueError(
-            f"gradient is {show_shapes(gradient)}, and the parameters are {show_shapes(learner.params)}: it must be what "
-            "gradients gives of an agent with the same model, for one seed (or jax.vmap(apply) over learners and gradients)"
+            f"gradient is {show_shapes(gradient)}, but the parameters are {show_shapes(learner.params)}: pass the result of "
+            "gradients from an agent with the same model, for one seed (or use jax.vmap(apply) over learners and gradients)"
         )
     pack, unpack = packing(setup.optimizer, learner.params)
     packed = pack(learner.params)
@@ -335,7 +335,7 @@ def mark_discontinuity(setup: AlgorithmSetup[Any], learner: Any) -> Any:
 
 @dataclass(frozen=True)
 class PreparedAgent(Generic[C]):
-    """A builder's arguments after checks: the rule, the environment, the hyperparameters and the spec."""
+    """A builder's arguments after checks: the algorithm's setup, the environment, the hyperparameters and the spec."""
 
     setup: AlgorithmSetup[C]
     env: Env | HostEnv

@@ -324,9 +324,9 @@ def _notes(
         share = agent.num_envs // devices_per_seed
         what = f"{devices_per_seed} devices share a seed's environments, {share} each"
         if agent.algorithm.learn:
-            yield f"{what}, and draw a share of each batch from them: this is another run than one device's"
+            yield f"{what}, and draw a share of each batch from them: results differ from those of one device"
         elif learns_alike(agent) and devices_per_seed.bit_count() == 1:
-            yield f"{what}, and learn what one would, up to rounding"
+            yield f"{what}, and learn the same as one device, up to rounding"
         else:
             yield what
     if advice:
@@ -334,8 +334,8 @@ def _notes(
     if out is not None:
         for name, what in unimportable_parts(agent.spec).items():
             yield (
-                f"no other process can import {name}={what}: to resume or load this run there, give it again, as in "
-                f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top of a module of its own"
+                f"no other process can import {name}={what}: to resume or load this run there, pass it again, as in "
+                f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top level of a separate module"
             )
 
 
@@ -370,7 +370,7 @@ def resume(
     config = read_config(out)
     request, agent = config["run"], build_again(config["agent"], trust=trust, to_learn=True, **parts)
     if missing := [name for name in ("total_steps", *KEPT) if name not in request]:
-        raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: put it back from a copy")
+        raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: restore it from a copy")
     settings = {name: request[name] for name in KEPT} | {name: request[name] for name in ON_HOST if name in request}
     output = {name: value for name, value in config.get("output", {}).items() if name in RunOutput._fields}
     output["devices_per_seed"] = devices_per_seed or devices_for(agent, output.get("devices_per_seed"))

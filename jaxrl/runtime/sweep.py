@@ -80,7 +80,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
     for table in ("settings", "grid"):
         _refuse_unknown(f"{shown}, [{table}]", entries.get(table, {}), [*structure, *hyperparams, *_model(entries["algorithm"])])
     if in_both := set(entries.get("settings", {})) & set(entries["grid"]):
-        raise ValueError(f"{shown}: {sorted(in_both)[0]} is in [settings] and in [grid]: leave it in one")
+        raise ValueError(f"{shown}: {sorted(in_both)[0]} is in [settings] and in [grid]: keep it in only one of them")
     for name, values in entries["grid"].items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{shown}, [grid]: {name} = {values!r} must be a list of values, such as [1, 2]")
@@ -190,7 +190,7 @@ class Manifest:
             found = parse_json(read_regular(self.path))
             is_other = {"eval_explore": False, **found["sweep"]} != self.sweep  # older manifests have greedy evaluations only
             if is_other and (found["done"] or (folder / JOBS).exists()):  # a file corrected before anything ran is accepted
-                raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or give its file again")
+                raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or use that sweep's file")
             self.done = found["done"]
         elif folder.exists() and contents(folder, MANIFEST):
             raise FileExistsError(f"out={str(folder)!r} is not empty, and holds no sweep: name another folder")
@@ -233,7 +233,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
             raise Interrupted(number=number)
         if code:
             raise ChildProcessError(
-                f"{title} failed with exit code {code}, as said above. Mend it and give the same command again"
+                f"{title} failed with exit code {code}; see the message above. Fix this and repeat the same command"
             )
     return jobs
 

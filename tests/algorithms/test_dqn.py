@@ -36,6 +36,8 @@ from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_Q_NETWORK, Tiny, assert_bit_equal, assert_close, outputs_of, small_dqn, to_numpy
 from tests.helpers.probe_set import probe_set
 
+pytestmark = pytest.mark.expensive(80)
+
 TINY = Tiny(
     settings={
         "num_envs": 4,
@@ -473,7 +475,7 @@ def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
         ({"total_steps": -5}, "total_steps=-5 is not allowed: it must be an integer >= 0"),
         (
             {"schedules": {"epsilon": optax.linear_schedule(1, 0, 3)}},
-            r"schedules\['epsilon'\] names no .* Did you mean 'epsilon_",
+            r"schedules\['epsilon'\] does not name .* Did you mean 'epsilon_",
         ),
     ],
 )
@@ -485,7 +487,7 @@ def test_sizes_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
 def test_parts_of_the_wrong_kind() -> None:
     with pytest.raises(TypeError, match=r"DQN needs a Discrete .*:target_action has Box.*: make_ppo takes Discrete.*and Box"):
         small_dqn(probes.target_action())
-    with pytest.raises(TypeError, match=r"has MultiDiscrete\(\[2 3\]\): let the environment number .* as Discrete\(6\)"):
+    with pytest.raises(TypeError, match=r"has MultiDiscrete\(\[2 3\]\): make the action space Discrete\(6\), one action"):
         small_dqn(probes.truncation()._replace(action_space=spaces.MultiDiscrete([2, 3])))
     with pytest.raises(TypeError, match=r"its model must be memoryless"):
         small_dqn(probes.truncation(), model=RECURRENT)

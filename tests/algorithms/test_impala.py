@@ -22,9 +22,9 @@ from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.collect import collect
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Agent, Max, Rollout
-from tests.algorithms.test_ppo_loss import linear_model
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, outputs_of, small
+from tests.helpers.loss_cases import linear_model
 from tests.helpers.oracles.policy_gradient import B, T, episodes, log_probs, losses, rollout_case, slope, values
 from tests.helpers.probe_set import PROBES, Learnt, learn_probes
 

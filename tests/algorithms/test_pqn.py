@@ -188,9 +188,9 @@ def test_the_network_is_normalised_unless_it_is_told_otherwise() -> None:
         ({"num_envs": 1, "epsilon_exponent": 7}, "epsilon_exponent=7 has no effect with num_envs=1"),
         (
             {"normalize_layers": False, "model": lambda o, a: q_network(o, a)},
-            "normalize_layers=False has no effect beside a model of your own",
+            "normalize_layers=False has no effect with a custom model",
         ),
-        ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] names no hyperparameter"),
+        ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] does not name a hyperparameter"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

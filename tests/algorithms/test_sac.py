@@ -354,17 +354,17 @@ def test_one_message_for_each_mistake() -> None:
         ({"policy_delay": 3}, "policy_delay=3 must divide the 2 updates of an iteration"),
         ({"num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
         ({"critic_dropout": 1.0}, "critic_dropout=1 is not allowed"),
-        ({"critic_dropout": 0.1}, "critic_dropout=0.1 has no effect beside critic="),
+        ({"critic_dropout": 0.1}, "critic_dropout=0.1 has no effect with a custom critic"),
         (
             {"optimizer": optax.adam(1e-3), "actor_learning_rate": 0.1},
-            "actor_learning_rate=0.1 has no effect on an optimizer that",
+            "actor_learning_rate=0.1 has no effect with an optimizer that",
         ),
         ({"actor_value": "max"}, "actor_value='max' must be one of 'min', 'mean'"),
         ({"discrete_entropy": 0.5}, r"discrete_entropy=0.5 has no effect on Box"),
-        ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a temperature that is fixed"),
+        ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a fixed temperature"),
         (
             {"schedules": {"temperature": lambda i: 1.0}},
-            r"schedules\['temperature'\] has no effect on .* learnt",
+            r"schedules\['temperature'\] has no effect: with learn_temperature=True",
         ),
     ],
 )
@@ -384,7 +384,7 @@ def test_a_temperature_that_is_not_positive_is_refused_as_data() -> None:
 def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"box_entropy=2 has no effect on Discrete\(2\)"):
         discrete_sac(probes.truncation(), box_entropy=2)
-    with pytest.raises(ValueError, match="hold_noise=3 is for the noise of a Box action space"):
+    with pytest.raises(ValueError, match="hold_noise=3 needs a Box action space"):
         discrete_sac(probes.truncation(), hold_noise=3)
 
 
@@ -394,11 +394,11 @@ def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
         ("model", actor_critic, "must give a TanhNormal policy of size 1"),
         ("model", 5, "model=5 must be"),
         ("critic", 5, "critic=5 must be"),
-        ("critic", q_network, "a Q-network needs a Discrete one"),
+        ("critic", q_network, "a Q-network needs a Discrete space"),
         (
             "critic",
             partial(action_value, num_outputs=2),
-            r"must give a value f32\[batch\] of observation and action; .* float32\[1, 2\]",
+            r"must give a value f32\[batch\] for each observation and action; .* float32\[1, 2\]",
         ),
         ("critic", RECURRENT, "must be memoryless"),
     ],

@@ -216,7 +216,7 @@ def test_probe(probe: str) -> None:
         ({"policy_delay": 3}, "policy_delay=3 must divide the 2 updates of an iteration"),
         ({"replay_ratio": 5}, "replay_ratio=5 gives 1.25 updates per iteration"),
         ({"noise": "pink"}, "noise='pink' must be one of 'gaussian', 'ou'"),
-        ({"noise": "ou", "hold_noise": 2}, "hold_noise=2 is for noise='gaussian'"),
+        ({"noise": "ou", "hold_noise": 2}, "hold_noise=2 needs noise='gaussian'"),
         ({"ou_theta": 0.5}, "ou_theta=0.5 has no effect without noise='ou'"),
         ({"target_noise": -0.1}, "target_noise=-0.1 is not allowed"),
     ],

@@ -327,5 +327,5 @@ def test_a_page_has_its_tables_or_what_makes_them(name: str, tmp_path: Path) -> 
 
 
 def test_short_runs_say_so() -> None:
-    assert "no speed" not in scaling_report.about(RESULT)
-    assert "no speed" in scaling_report.about({**RESULT, "scale": 0.1})
+    assert "nothing about speed" not in scaling_report.about(RESULT)
+    assert "nothing about speed" in scaling_report.about({**RESULT, "scale": 0.1})

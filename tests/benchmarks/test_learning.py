@@ -6,6 +6,8 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.scores import run_experiment
 from benchmarks.switches import MINATAR, MINATAR_GAMES, SWITCHES
 
+pytestmark = pytest.mark.expensive(600)
+
 MOST_ROWS = 20_000_000
 """Of all seeds together: minutes. What takes longer is measured by the command alone, and `make test-all` says so."""
 LONG = {"sac-halfcheetah", "ppo-pong"}

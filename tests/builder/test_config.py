@@ -91,7 +91,7 @@ class NoRangeConfig(RolloutConfig):
     ids=["float", "Any", "Config"],
 )
 def test_a_setting_without_a_range_is_refused(config: Any, hyperparams: Any) -> None:
-    message = r"\.speed has no range: say with its type what it may be, as speed: Unit = … does.* Annotated\[float, Range"
+    message = r"\.speed has no range: give the allowed values in its type, as in speed: Unit = ….* Annotated\[float, Range"
     with pytest.raises(TypeError, match=message):
         split_settings("make_rule", config, hyperparams, {})
     if hyperparams is not PPOHyperparams:

@@ -22,20 +22,13 @@ from jaxrl.replay.uniform import uniform_replay
 from jaxrl.types import Agent, Model, StepInput
 from tests.helpers import probes
 from tests.helpers.agents import SMALL_ACTOR_CRITIC, every_rule, small, small_dqn, small_ppo, suited
+from tests.helpers.optimizers import halved, plain_sgd
 
 KEY = partial(jax.random.key, 0)
 ENV = "tests.helpers.probes:truncation?every=3"
 
 
 # Parts that another process can import.
-
-
-def halved(iteration: Any) -> Any:
-    return 0.5 * jnp.ones_like(iteration)
-
-
-def plain_sgd(hyperparams: Any, momentum: float = 0.0) -> optax.GradientTransformation:
-    return optax.sgd(hyperparams.learning_rate, momentum)
 
 
 def weight_decay(params: Any, batch: Any) -> Any:
@@ -239,7 +232,7 @@ def test_what_a_model_is_made_of_keeps_its_name() -> None:
 
 
 def test_a_spec_with_holes_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no agent spec: it lacks \['builder', 'parts'\]"):
+    with pytest.raises(ValueError, match=r"not an agent spec: it lacks \['builder', 'parts'\]"):
         build({"env": ENV, "settings": {}})
 
 

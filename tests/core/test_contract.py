@@ -45,6 +45,8 @@ from tests.helpers.agents import (
 from tests.helpers.hosted import hosted
 from tests.helpers.key_uses import twice, uses_of
 
+pytestmark = pytest.mark.expensive(220)
+
 KEY = partial(jax.random.key, 0)
 GAMMA = 0.9
 

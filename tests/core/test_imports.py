@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import itertools
-import json
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,8 +16,9 @@ import pytest
 import jaxrl
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.system.devices import shard_count, usable_cores
+from tests.helpers.fresh_python import in_fresh_python
+from tests.helpers.paths import PACKAGE, ROOT
 
-PACKAGE = Path(jaxrl.__file__).parent
 HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
 SHELL = ("jaxrl", "jaxrl.__main__")
 """The face, whose table of names imports on first use, and the command line."""
@@ -49,14 +48,6 @@ def imported_by(name: str, path: Path) -> set[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             found |= {text for part in node.args[:1] if isinstance(text := getattr(part, "value", None), str)}
     return found
-
-
-def in_fresh_python(code: str) -> Any:
-    """What ``code`` leaves in ``result``, from an interpreter of its own in which nothing is imported."""
-    script = f"import json, sys\n{code}\nprint(json.dumps(result))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_the_list_of_modules_is_whole() -> None:
@@ -142,8 +133,15 @@ def test_no_circles() -> None:
     graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
     assert "jaxrl.runtime.training_loop.session" in graph["jaxrl.runtime.run"]
     graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
-    benchmarks = {f"benchmarks.{path.stem}": path for path in (PACKAGE.parent / "benchmarks").glob("*.py")}
+    benchmarks = {f"benchmarks.{path.stem}": path for path in (ROOT / "benchmarks").glob("*.py")}
     graphlib.TopologicalSorter({name: imported_by(name, path) & set(benchmarks) for name, path in benchmarks.items()}).prepare()
+
+
+def test_no_test_imports_another() -> None:
+    """Tests share what stands in ``tests/helpers``, so that each file is read, moved and deleted by itself."""
+    tests = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / "tests").rglob("test_*.py")}
+    assert len(tests) > 100
+    assert not {name: found for name, path in tests.items() if (found := imported_by(name, path) & set(tests) - {name})}
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
@@ -169,7 +167,7 @@ def test_what_jax_does_not_promise_stands_in_one_file(folder: str) -> None:
     spelled = re.compile(
         rf"^ *(import|from) jax\.{private}\b|^ *from jax import .*\b{private}\b|\bjax\.{private}\.\w", re.MULTILINE
     )
-    found = {path.name for path in (PACKAGE.parent / folder).rglob("*.py") if spelled.search(path.read_text())}
+    found = {path.name for path in (ROOT / folder).rglob("*.py") if spelled.search(path.read_text())}
     here = {"jaxrl": "private_jax.py", "tests": "test_private_jax.py"}
     assert found == ({here[folder]} if folder in here else set())
 

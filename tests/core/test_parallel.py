@@ -118,9 +118,9 @@ def test_axes_that_do_not_run_over_environments_are_named() -> None:
 
 
 def test_no_axis_and_no_spec_cannot_be_shared_out() -> None:
-    with pytest.raises(ValueError, match="this agent has no spec to build it again from: bind it with axis_name='d'"):
+    with pytest.raises(ValueError, match="this agent has no spec to rebuild it from: bind it with axis_name='d'"):
         data_parallel(counting_agent(), 2)
-    with pytest.raises(ValueError, match="names no device axis"):
+    with pytest.raises(ValueError, match="this agent has no axis_name: build it"):
         split_state(counting_agent(), counting_agent().init(KEY()), 2)
 
 
@@ -213,7 +213,7 @@ def test_data_parallel_is_an_agent(rule: str) -> None:
 )
 def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], message: str) -> None:
     agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, axis_name="d", **settings)
-    with pytest.raises(ValueError, match=f"^each of 2 devices has num_envs=3, and then {message}"):
+    with pytest.raises(ValueError, match=f"^each of 2 devices would have num_envs=3, but {message}"):
         data_parallel(agent, 2)
     half = small_ppo("CartPole-v1", num_envs=3, rollout_length=8, **{**settings, "num_minibatches": 1})
     shares = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.stack([x, x]), half.init(KEY())))
@@ -250,7 +250,7 @@ def test_seeds_side_by_side_over_devices_and_shared_out_are_those_alone() -> Non
 def test_one_key_is_split_for_the_seeds() -> None:
     agent = counting_agent()
     assert_bit_equal(vmap_seeds(agent, 3).init(KEY()), vmap_seeds(agent, 3).init(jax.random.split(KEY(), 3)))
-    with pytest.raises(ValueError, match=r"key has shape \(2,\): give one key, or one for each of 3 seeds"):
+    with pytest.raises(ValueError, match=r"key has shape \(2,\): give one key, or one for each of the 3 seeds"):
         vmap_seeds(agent, 3).init(jax.random.split(KEY(), 2))
     with pytest.raises(TypeError, match="key must be a typed key"):
         vmap_seeds(agent, 3).init(jnp.zeros(2, jnp.uint32))  # type: ignore[arg-type]
@@ -258,13 +258,13 @@ def test_one_key_is_split_for_the_seeds() -> None:
 
 def test_meshes_that_do_not_fit_are_refused() -> None:
     agent = small_ppo("tests.helpers.probes:two_choices")
-    with pytest.raises(ValueError, match=r"needs one that is named 'seeds'"):
+    with pytest.raises(ValueError, match=r"needs an axis named 'seeds'"):
         shard_seeds(agent, make_mesh({"data": 2}))
-    with pytest.raises(ValueError, match=r"data_parallel needs 'data', and at most 'seeds' besides"):
+    with pytest.raises(ValueError, match=r"data_parallel needs 'data', and optionally 'seeds'"):
         data_parallel(agent, make_mesh({"seeds": 2}))
     with pytest.raises(ValueError, match=r"3 seeds must be a multiple of the 2 devices on the axis 'seeds'"):
         shard_seeds(agent, make_mesh({"seeds": 2})).init(jax.random.split(KEY(), 3))
-    with pytest.raises(ValueError, match=r"mesh {'seeds': 99} has 99 devices, and there are \d+"):
+    with pytest.raises(ValueError, match=r"mesh {'seeds': 99} needs 99 devices, and there are \d+"):
         make_mesh({"seeds": 99})
 
 

@@ -12,6 +12,8 @@ import pytest
 from jaxrl.runtime.system import devices
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(190)
+
 EXAMPLES = ROOT / "examples"
 
 SHORT: dict[str, tuple[dict[str, Any], str]] = {
@@ -42,7 +44,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
     "resume": ({"total_steps": 8192}, r"cut off in the middle\n\d+ rows of logs; every bit of both final states equal: True"),
     "offline_dqn": (
         {"file": "rows.npz", "total_steps": 4096, "iterations": 2},
-        r"\d+ rows of each of 8 environments to learn from\nreturn of what was learnt from the file: \d+\.\d",
+        r"\d+ rows of each of 8 environments to learn from\nreturn of the policy learnt from the file: \d+\.\d",
     ),
     "export_policy": ({"total_steps": 1024}, r"actions: \[[01]( [01]){4}\]"),
     "two_processes": ({"total_steps": 1024}, r"return \d+\.\d"),

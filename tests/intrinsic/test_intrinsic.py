@@ -31,8 +31,8 @@ from jaxrl.rollout.running_statistics import Statistics
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.types import Agent, Algorithm, Rollout, StepInput
-from tests.algorithms.test_ppo_loss import linear_model, loss_case
 from tests.helpers.agents import assert_bit_equal, assert_close, run_steps, small, small_ppo, to_numpy
+from tests.helpers.loss_cases import linear_model, loss_case
 
 KEY = partial(jax.random.key, 0)
 T, B, FEATURES, UNITS, SIZE = 6, 4, 3, 8, 5
@@ -345,7 +345,7 @@ def test_it_is_built_again_from_the_spec() -> None:
     shapes = [jax.eval_shape(each.init, jax.eval_shape(KEY)) for each in (agent(), again)]
     assert jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
     spec["parts"]["intrinsic"] = {"import": "jaxrl.models:actor_critic"}
-    with pytest.raises(ValueError, match="gives no Intrinsic"):
+    with pytest.raises(ValueError, match="does not return Intrinsic"):
         jaxrl.build(spec)
 
 

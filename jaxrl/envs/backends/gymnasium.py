@@ -157,7 +157,7 @@ def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module exists, but one of its own imports is missing
+                raise  # the module exists, but a module that it imports is missing
             raise ValueError(
                 f"{label}: no module {module!r} was found in {sys.path[0] or 'the current folder'!r} or among the installed "
                 "packages: work in the folder that holds it, or put that folder on PYTHONPATH"

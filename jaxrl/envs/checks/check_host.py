@@ -41,7 +41,7 @@ class Played(NamedTuple):
     seen: list[Any]
     """Copies of everything returned."""
     late_reward: bool
-    """Whether a reset row had a nonzero reward."""
+    """A reset row had a nonzero reward."""
 
 
 def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:

@@ -1,4 +1,4 @@
-"""Host environments in several processes, each of which opens and steps a part of them. No process here imports jax."""
+"""Host environments in several processes. Each process opens and steps a part of them, without importing jax."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Processes:
         self._sent: list[Part] = []
         """Parts that step in the background, in the order of sending."""
         self._begun, self._looked, self._stopped = False, 0.0, set[Part]()
-        """Whether ``reset`` has returned; time of the last check of silent processes; parts that were stopped then."""
+        """``reset`` has returned; time of the last check of silent processes; parts that were stopped then."""
         self._release = weakref.finalize(self, _end, self._parts)
         if log_folder is not None:
             log_folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class Processes:
         return np.arange(rows.start, rows.stop, dtype=np.int32), done[0].own_answer()
 
     def recv_all(self) -> HostStep:
-        """Return the row of all environments, all of which must have been sent actions."""
+        """Return the row of all environments. Actions must have been sent to all of them."""
         self._num_envs()
         with self._killing():
             self._hear_all()

@@ -84,7 +84,7 @@ class Lane:
         self.env, self.num_envs, self.num_rows = host_env(agent), agent.num_envs, agent.rollout_length
         self.envs: Any = open_envs(self.env, self.num_envs, [seed], batch_size=self.num_envs // 2)
         self.in_any_parts = takes_batch_size(self.env)
-        """Whether any half of the environments may begin rows together, or only those that one ``recv`` returned."""
+        """True if any half of the environments may begin rows together, False if only those that one ``recv`` returned may."""
         if not can_send(self.envs):
             self.envs.close()
             raise not_in_background(agent, "async")
@@ -105,7 +105,7 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        """Whether all environments have finished the rollout."""
+        """True if all environments have finished the rollout."""
         return bool((self.at >= self.num_rows).all())
 
     def turn(self, act: Any, keys: Key, version: int) -> None:
@@ -170,8 +170,8 @@ class Lane:
         inputs, outcome = finish_step(done, episode, self.action[env_id], reached, limit)
         if np.logical_and(outcome.truncated, np.logical_not(reached.truncated)).any():
             raise RuntimeError(
-                f"{self.env.name}: an episode went on past max_episode_steps={limit}, and sampler='async' cannot end it: use "
-                "sampler='sync', or set truncated there in step"
+                f"{self.env.name}: an episode continued past max_episode_steps={limit}, and sampler='async' cannot end it: use "
+                "sampler='sync', or set truncated at the limit in step"
             )
         self._write(CAME, self.at[env_id], env_id, outcome)
         self.done[env_id] = outcome.done

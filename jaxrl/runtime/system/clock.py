@@ -19,7 +19,7 @@ class Ran:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next check is due. Checks read one system file per process, so they are rarer than messages."""
+        """True if the next check is due. Checks read one system file per process, so they are rarer than messages."""
         return time.monotonic() - self.last >= LOOK
 
     def look(self) -> float:

@@ -17,10 +17,10 @@ from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.rollout.running_statistics import Statistics
 from jaxrl.types import Agent, AgentState, Rollout
-from tests.algorithms.test_ppo import clock, one_rollout
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, assert_bit_equal, assert_close, small, to_numpy
 from tests.helpers.oracles.policy_gradient import rollout_case
+from tests.helpers.ppo_cases import clock, one_rollout
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -117,7 +117,7 @@ def test_a_gradient_of_another_agent_is_refused(rule: str) -> None:
     apply = partial(jax.eval_shape, agent.algorithm.apply, learner)
     apply(learner.params)
     for wrong in ({}, jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), learner.params)):
-        with pytest.raises(ValueError, match=r"gradient is .*, and the parameters are .*: it must be what gradients gives"):
+        with pytest.raises(ValueError, match=r"gradient is .*, but the parameters are .*: pass the result of gradients"):
             apply(wrong)
 
 

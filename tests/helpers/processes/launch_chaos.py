@@ -55,7 +55,7 @@ TOLD = {
     "early-kill": "was killed by SIGKILL",
     "kill": "was killed by SIGKILL",
     "save-kill": "was killed by SIGKILL",
-    "stop": "stands still (SIGSTOP)",
+    "stop": "was stopped (SIGSTOP)",
     "raise": "ended with exit code 1",
     "term": "ended with exit code 143 (as after SIGTERM to any of them, which lets all save)",
 }

@@ -284,5 +284,5 @@ def test_seeds_may_repeat_where_hyperparameters_differ() -> None:
     check_members([1, 1], {"gamma": np.array([0.9, 0.8])})
     with pytest.raises(ValueError, match="1 occurs twice with the same hyperparameters"):
         check_members([1, 1], {"gamma": 0.9})
-    with pytest.raises(ValueError, match="1 occurs twice, and"):
+    with pytest.raises(ValueError, match="1 occurs twice: "):
         check_members([1, 1])

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 
 import pytest
 
 from tests.helpers.paths import ROOT
-
-
-def free_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
+from tests.helpers.ports import free_port
 
 
 def trained(num_processes: int, rule: str) -> list[str]:

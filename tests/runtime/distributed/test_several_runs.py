@@ -19,9 +19,9 @@ import pytest
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.logs.run_folder import CHECKPOINTS
 from tests.helpers.paths import ROOT
+from tests.helpers.ports import free_port
 from tests.helpers.processes.children import soon
 from tests.helpers.processes.several_runs import call, plain_leaves
-from tests.runtime.distributed.test_several_processes import free_port
 
 PPO: dict[str, Any] = {
     "rule": "ppo",
@@ -123,12 +123,12 @@ def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_p
     with started(2, calls, result) as processes:
         printed = ended(processes)
     expected = [
-        r"process 1 is to train something else than process 0: agent\.settings\.num_epochs is 3 there and \d in process 0\. Call",
+        r"process 1 differs from process 0: agent\.settings\.num_epochs is 3 there and \d in process 0\. Call",
         r"process 1 .* run\.total_steps is 640 there and 320 in process 0",
-        r"out='.*elsewhere' is not the folder that process 0 has made: name one on a file system that all machines share",
+        r"out='.*elsewhere' is not the folder that process 0 made: name a folder on a file system that all machines share",
         r"3 seeds can use 1 of the 2 devices of 2 processes, but process 1 has none of them: use a number of seeds",
-        r"inference='learner' is for one process, and this is one of 2, .*: nearest are scheme='a2c'",
-        r"2 processes, with a device each, share out the environments of each seed: num_envs=3 must be a multiple",
+        r"inference='learner' is for one process, and this is one of 2\. .*: use scheme='a2c'",
+        r"2 processes, each with one device, divide the environments of each seed: num_envs=3 must be a multiple",
     ]
     for text in printed:
         errors = [line for line in text.splitlines() if line.startswith("ERROR")]

@@ -24,6 +24,8 @@ from jaxrl.runtime.doctor.packages import Requirement, declared, read_all, satis
 from jaxrl.runtime.doctor.process import Answer, ask
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(55)
+
 NO_FILES_HERE = "/proc"
 """Nobody can make a file in this folder, root neither."""
 

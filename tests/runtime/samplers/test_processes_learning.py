@@ -18,8 +18,8 @@ from jaxrl.runtime.samplers.asynchronous import AsyncSampler
 from jaxrl.runtime.samplers.host_envs import begun_anew, open_envs
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.runtime.samplers.stepper import Stepper
-from tests.envs.subprocess.test_processes_restart import NOTHING, at, seed_of
 from tests.helpers.batches import ACTIONS, Batch, Once, host
+from tests.helpers.worker_rows import NOTHING, at, seed_of
 
 
 def test_a_lost_row_is_a_reset_row() -> None:

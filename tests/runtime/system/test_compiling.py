@@ -21,9 +21,8 @@ from jaxrl.runtime.run import RunInterrupted
 from jaxrl.runtime.system.compiling import THREAD, Abandoned, CompiledCall, Compiling, under_way, waiting_unless
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, small_ppo
+from tests.helpers.command_line import ENV, SMALL, start, wait_for
 from tests.helpers.hosted import hosted
-from tests.runtime.cli.test_cli import ENV, SMALL, start
-from tests.runtime.training_loop.test_interrupt import wait_for
 
 PATCH = """
 import sys, threading

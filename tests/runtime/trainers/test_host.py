@@ -110,7 +110,7 @@ def test_episodes_end_at_the_limit_as_in_pure_environments(kind: Any) -> None:
 
 
 def test_an_environment_that_cannot_be_cut_says_so() -> None:
-    with pytest.raises(RuntimeError, match=r"clock: an episode went on past max_episode_steps=3: set truncated"):
+    with pytest.raises(RuntimeError, match=r"clock: an episode continued past max_episode_steps=3: set truncated"):
         collected(clock(max_episode_steps=3))
 
 

@@ -19,7 +19,7 @@ from jaxrl.runtime.checkpoint.transfer import read_source
 from jaxrl.runtime.logs.run_folder import RunFolder, read_config
 from tests.helpers.agents import assert_bit_equal, cartpole
 from tests.helpers.processes.chaos import progress
-from tests.runtime.training_loop.test_resume import at, train
+from tests.helpers.short_runs import at, train
 
 SHORT, LONG = 32 * 8, 32 * 12
 
@@ -44,7 +44,7 @@ def test_lost_best_policies_are_told_and_replaced_by_the_next(damage: Callable[[
     train(cartpole("ppo"), tmp_path, SHORT)
     damage(tmp_path / "best")
     with pytest.warns(
-        CheckpointWarning, match="the best policies are lost: .*/best.* Those of the next evaluation take their place"
+        CheckpointWarning, match="the best policies are lost: .*/best.* Those of the next evaluation will replace them"
     ):
         _, history = train(cartpole("ppo"), tmp_path, LONG)
     assert history["iteration"][-1] == 12 and steps(tmp_path / "best") == [12] and read_info(tmp_path / "best").step == 12
@@ -72,7 +72,7 @@ def test_the_damaged_end_of_a_finished_run_is_trained_once_and_saved(damage: Cal
     before, trained = progress(tmp_path), []
     with pytest.warns(CheckpointWarning) as told:
         repaired, _ = train(cartpole("ppo"), tmp_path, LONG, on_chunk=lambda chunk: trained.append(chunk.iteration))
-    assert "is set aside as 12.damaged" in str(told[-1].message)
+    assert "was set aside as 12.damaged" in str(told[-1].message)
     assert trained == [10, 12] and progress(tmp_path) == before
     assert_bit_equal(repaired, whole)
     again, _ = train(cartpole("ppo"), tmp_path, LONG, on_chunk=lambda chunk: trained.append(chunk.iteration))
@@ -94,12 +94,12 @@ def test_a_checkpoint_of_another_run_is_told_and_not_taken(tmp_path: Path) -> No
     with pytest.warns(CheckpointWarning) as told:
         states, _ = train(cartpole("ppo"), mine, LONG)
     said = " ".join(str(warning.message) for warning in told)
-    assert "was written by another run. Using step 8 instead" in said and "is set aside as 12.damaged" in said
+    assert "was written by another run. Using step 8 instead" in said and "was set aside as 12.damaged" in said
     assert_bit_equal(states, whole)
     assert progress(mine) == progress(tmp_path / "whole") and steps(mine / "checkpoints")[-1] == 12
     shutil.rmtree(mine / "checkpoints")
     shutil.copytree(other / "checkpoints", mine / "checkpoints")
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint: step 12 .* was written by another run"):
+    with pytest.raises(CheckpointError, match=r"no intact checkpoint: step 12 .* was written by another run"):
         train(cartpole("ppo"), mine, LONG)
     shutil.rmtree(mine / "best")
     shutil.copytree(other / "best", mine / "best")

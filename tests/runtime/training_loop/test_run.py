@@ -39,6 +39,8 @@ from tests.helpers.agents import assert_bit_equal, assert_close, run_steps, smal
 from tests.helpers.fakes import faked
 from tests.helpers.hosted import hosted
 
+pytestmark = pytest.mark.expensive(75)
+
 SEEDS = [3, 0, 7, 4]
 
 
