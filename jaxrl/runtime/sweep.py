@@ -98,13 +98,13 @@ def _checked(sweep: SweepFile) -> SweepFile:
     _, config, hyperparams = entry.load()
     types = setting_types(config) | setting_types(hyperparams)
 
-    def value(name: str, given: Any) -> Any:
+    def value(name: str, setting: Any) -> Any:
         if name == "model":
-            return _checked_model(sweep.algorithm, given)
-        plain = checked(name, given, types[name])
-        return given if isinstance(plain, float) else plain  # unchanged, since jobs are named after it
+            return _checked_model(sweep.algorithm, setting)
+        plain = checked(name, setting, types[name])
+        return setting if isinstance(plain, float) else plain  # unchanged, since jobs are named after it
 
-    settings = {name: value(name, given) for name, given in sweep.settings.items()}
+    settings = {name: value(name, setting) for name, setting in sweep.settings.items()}
     grid = {name: [value(name, each) for each in values] for name, values in sweep.grid.items()}
     for name, values in grid.items():
         if repeated := [each for each in values if values.count(each) > 1]:
@@ -116,10 +116,10 @@ def _checked(sweep: SweepFile) -> SweepFile:
     total_steps, episodes = check_count("total_steps", sweep.total_steps), check_count("eval_episodes", sweep.eval_episodes)
     plain = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
     for job in expand(plain):
-        given = {**settings, **job.settings}
-        recurrent = given.pop("model", {}).get("core") is not None
+        combination = {**settings, **job.settings}
+        recurrent = combination.pop("model", {}).get("core") is not None
         try:
-            split_settings(entry.builder, config, hyperparams, given)[0].check(recurrent=recurrent)
+            split_settings(entry.builder, config, hyperparams, combination)[0].check(recurrent=recurrent)
         except ValueError as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
     return plain

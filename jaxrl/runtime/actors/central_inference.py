@@ -96,6 +96,6 @@ def with_threads(agent: Agent, num_threads: int = 1) -> HostEnv:
     name = agent.spec.get("env", "")
     if not is_threaded(agent) or "num_threads" in name:
         return host_env(agent)
-    made = make_env(name, num_threads=num_threads)
-    assert isinstance(made, HostEnv)
-    return made
+    env = make_env(name, num_threads=num_threads)
+    assert isinstance(env, HostEnv)
+    return env

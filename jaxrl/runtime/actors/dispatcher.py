@@ -199,15 +199,15 @@ class Dispatcher:
     def _turn(self) -> None:
         """Wait for an event and handle it."""
         by_connection: dict[Any, WorkerHandle] = {member.child.connection: member for member in self.members}
-        for ready in wait([*by_connection, self.asleep], LOOK):
-            if ready == self.asleep:
+        for source in wait([*by_connection, self.asleep], LOOK):
+            if source == self.asleep:
                 os.read(self.asleep, 4096)
             else:
-                self._hear(by_connection[ready])
+                self._hear(by_connection[source])
         if self.ran.is_due:
-            now = self.ran.look()
+            elapsed = self.ran.look()
             for member in self.members:
-                if trouble := member.trouble(int(self.progress.rows[member.job.worker]), self.timeout, now):
+                if trouble := member.trouble(int(self.progress.rows[member.job.worker]), self.timeout, elapsed):
                     self._replace(member, trouble)
         with self.lock:
             for member in self.members:
@@ -220,24 +220,24 @@ class Dispatcher:
             return self._replace(member, member.child.how_it_ended())
         except Garbled as error:
             return self._replace(member, str(error))
-        for told in said:
-            if isinstance(told, Failed):
-                return self._replace(member, f"failed: {told.message}", told.traceback)
-            if not isinstance(told, Ready | Shapes | Done):
+        for message in said:
+            if isinstance(message, Failed):
+                return self._replace(member, f"failed: {message.message}", message.traceback)
+            if not isinstance(message, Ready | Shapes | Done):
                 return self._replace(member, str(Garbled()))
             with self.lock:
-                self._take(member, told)
+                self._take(member, message)
 
-    def _take(self, member: WorkerHandle, told: Ready | Shapes | Done) -> None:
-        if isinstance(told, Ready):
+    def _take(self, member: WorkerHandle, message: Ready | Shapes | Done) -> None:
+        if isinstance(message, Ready):
             member.ready = True
             if all(each.ready for each in self.members):
                 self.started.set()
-        elif isinstance(told, Shapes):
-            self.rollouts.shape(of_all(told.rows, self.num_envs, len(self.members)))
+        elif isinstance(message, Shapes):
+            self.rollouts.shape(of_all(message.rows, self.num_envs, len(self.members)))
             member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
         else:
-            self._finished(member, told)
+            self._finished(member, message)
 
     def _send(self, member: WorkerHandle) -> None:
         """Start a worker's next rollout, if one is requested."""

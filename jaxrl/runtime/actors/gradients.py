@@ -62,10 +62,10 @@ class PartLearner(HostLearner):
 def of_one_update(metrics: Metrics, shares: int) -> Metrics:
     """Convert the merged losses of ``shares`` parts of one update to losses of that update."""
 
-    def one(x: Any) -> Any:
+    def rescaled(x: Any) -> Any:
         return Mean(x.sum / shares, x.count // shares) if isinstance(x, Mean) else x
 
-    return {name: one(x) if name.startswith("losses/") else x for name, x in metrics.items()}
+    return {name: rescaled(x) if name.startswith("losses/") else x for name, x in metrics.items()}
 
 
 def _applied(agent: Agent, learner: Any, rollout: Rollout, metrics: Metrics, gradient: PyTree) -> tuple[Any, Metrics]:
@@ -111,8 +111,8 @@ class AllReducedLearner(HostLearner):
         """Apply ``function`` to each device's share. It returns a learner and metrics."""
         learner_specs = specs_of(declared_axes(learner), DATA)
         rollout_specs = specs_of(jax.tree.map(lambda axis, part: jax.tree.map(lambda _: axis, part), JOINED, rollout), DATA)
-        given, gives = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
-        shared = jax.shard_map(in_order(function), mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)
+        in_specs, out_specs = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
+        shared = jax.shard_map(in_order(function), mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
         return shared(learner, rollout)
 
 

@@ -199,8 +199,8 @@ def _members(
     sent = bool(missing.pop("env", None)) or host_env(agent).name.startswith("gymnasium:")
     env = wrapper(lambda: agent.env) if sent else None
     if not agent.spec or missing:
-        what = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was not made by a builder"
-        raise ValueError(f"worker processes cannot import {what}: define it at the top level of a separate module")
+        unimportable = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was not made by a builder"
+        raise ValueError(f"worker processes cannot import {unimportable}: define it at the top level of a separate module")
     if log_folder is not None:
         log_folder.mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []

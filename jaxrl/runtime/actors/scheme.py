@@ -150,16 +150,16 @@ def _why_impossible(scheme: Scheme) -> str | None:
 
 def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
     """Return the message for a scheme that cannot train this agent, with the nearest one that can; None if it can."""
-    name, rule = algorithm_name(agent.spec), agent.algorithm
+    name, algorithm = algorithm_name(agent.spec), agent.algorithm
     if scheme.num_workers > (here := _envs_here(agent)):
         of_each = "" if current().is_alone else f" in all, each of {current().num_processes} processes has {here}"
         most = f"num_envs={agent.num_envs}{of_each}"
         return f"num_workers={scheme.num_workers} must be at most {most}: each worker needs at least one environment"
-    if scheme.gradients == "workers" and rule.gradients is None:
-        nearest_one = "apex" if rule.learn else "ddppo"
+    if scheme.gradients == "workers" and algorithm.gradients is None:
+        nearest_scheme = "apex" if algorithm.learn else "ddppo"
         return (
             f"gradients='workers' is for algorithms with one gradient per rollout, and {name} takes several: use "
-            f"scheme={nearest_one!r}, where workers only collect"
+            f"scheme={nearest_scheme!r}, where workers only collect"
         )
     if scheme.inference == "learner" and scheme.clock == "async" and agent.num_envs % 2:
         return f"num_envs={agent.num_envs} must be even: inference='learner' with clock='async' acts in one half at a time"
@@ -171,7 +171,7 @@ def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
             f"sync_fraction={scheme.sync_fraction:g} leaves gaps in replay, after which {name} would reset its recurrent carry: "
             "use sync_fraction=1, or scheme='r2d2', where no worker waits"
         )
-    if (scheme.lag or scheme.clock == "async") and scheme.gradients == "learner" and not rule.tolerates_lag:
+    if (scheme.lag or scheme.clock == "async") and scheme.gradients == "learner" and not algorithm.tolerates_lag:
         return (
             f"this scheme collects with older parameters, and {name} does not correct for stale data: use scheme='a2c', which "
             "waits, or an algorithm with replay, or one that corrects for stale data, such as PPO or IMPALA"
@@ -198,10 +198,10 @@ def describe(scheme: Scheme, num_envs: int) -> str:
     """
     cores, workers = usable_cores(), scheme.num_workers
     each = f"{num_envs // workers}" + (f" or {num_envs // workers + 1}" if num_envs % workers else "")
-    what = "act and step" if scheme.inference == "workers" else "step"
+    duties = "act and step" if scheme.inference == "workers" else "step"
     threads = threads_per_worker(workers)
     over = "" if workers + 1 <= cores else ": more than this machine has, which suits environments that mostly wait"
     return (
-        f"{workers} worker{'s' * (workers > 1)} {what} in {each} environments per seed each, with {threads} of {cores} cores "
+        f"{workers} worker{'s' * (workers > 1)} {duties} in {each} environments per seed each, with {threads} of {cores} cores "
         f"each, and the learner has one{over}"
     )

@@ -103,7 +103,7 @@ class GroupLearner(AllReducedLearner):
         self.start = partial(self._start, over(agent.init))
         # Each process acts by itself, without collectives.
         self.policy = lambda learner: local(policy(learner))
-        self.iteration_key = lambda *given: local(iteration_key(*given))
+        self.iteration_key = lambda *arguments: local(iteration_key(*arguments))
         if agent.algorithm.observe is not None:
             self.observe = InPlace(agent.algorithm, self._observe, num_seeds)
 
@@ -130,8 +130,8 @@ class GroupLearner(AllReducedLearner):
         def of_all(parts: Metrics) -> Metrics:
             return all_reduce(jax.tree.map(lambda x: x[0], parts), DATA)
 
-        given = PartitionSpec(DATA)
-        reduced = jax.shard_map(of_all, mesh=self.mesh, in_specs=(given,), out_specs=WHOLE, check_vma=False)
+        data_spec = PartitionSpec(DATA)
+        reduced = jax.shard_map(of_all, mesh=self.mesh, in_specs=(data_spec,), out_specs=WHOLE, check_vma=False)
         return super().learn_from(learner, rollout, reduced(episodes))
 
     def _observe(self, learner: Any, rollout: Rollout) -> Any:
@@ -174,7 +174,9 @@ class GroupDriver(HostDriver):
         group, policies = current(), self.policies(states)
         mine = range(group.process_id, len(self.seeds), group.num_processes)
         played = {str(i): self.play(policies, i, iteration, num_episodes, explore=explore) for i in mine}
-        plain = {i: [np.asarray(x).tolist() for x in (one.episodic_return, one.episodic_length)] for i, one in played.items()}
+        plain = {
+            i: [np.asarray(x).tolist() for x in (result.episodic_return, result.episodic_length)] for i, result in played.items()
+        }
         said = functools.reduce(operator.or_, group.gather(plain))
         returns, lengths = zip(*(said[str(i)] for i in range(len(self.seeds))), strict=True)
         return np.asarray(returns, np.float32), np.asarray(lengths, np.int32)
@@ -185,9 +187,9 @@ class GroupDriver(HostDriver):
         said = group.gather([mask[:, :share].tolist() for mask in self.lookout.found])
         return Suspects(*(np.concatenate([np.array(part, bool) for part in parts], 1) for parts in zip(*said, strict=True)))
 
-    def _once(self, *given: Any) -> Any:
+    def _once(self, *arguments: Any) -> Any:
         try:
-            return super()._once(*given)
+            return super()._once(*arguments)
         except (WorkerFailed, EnvironmentFailed) as error:  # the other processes wait for this one and end with it
             raise GroupWorkerFailed(f"process {current().process_id}: {error}") from error
 
@@ -195,12 +197,12 @@ class GroupDriver(HostDriver):
 def local(tree: PyTree) -> PyTree:
     """Return this process's copy of replicated arrays."""
 
-    def one(x: Any) -> Any:
+    def local_copy(x: Any) -> Any:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(one(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+            return jax.random.wrap_key_data(local_copy(jax.random.key_data(x)), impl=jax.random.key_impl(x))
         return x.addressable_data(0)
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(local_copy, tree)
 
 
 def place(states: AgentState, where: AgentState) -> AgentState:

@@ -47,8 +47,8 @@ class Actor:
 
     def __init__(self, connection: Connection, job: WorkerJob) -> None:
         self.connection, self.job = connection, job
-        given = {} if job.env is None else {"env": job.env()}
-        agent = build(job.spec, trust=job.trust, **given)
+        overrides = {} if job.env is None else {"env": job.env()}
+        agent = build(job.spec, trust=job.trust, **overrides)
         self.agent = agent._replace(env=with_threads(agent, job.num_threads))
         mine = (self.agent, job.seeds, job.offset + job.first_id, job.num_envs)
         self.sampler = CutSampler(*mine, self.is_due) if job.cut_short else HostSampler(*mine)
@@ -59,10 +59,10 @@ class Actor:
         self.memory: dict[tuple[str, int], Any] = {}
         self.after, self.number = job.after, 0
 
-    def attach(self, told: RolloutSegment) -> None:
+    def attach(self, segment: RolloutSegment) -> None:
         """Map the shared memory that follows on the connection."""
-        arrays = received(self.connection, told.layout.num_bytes).arrays(told.layout)
-        self.memory[told.kind, told.number] = jax.tree.unflatten(jax.tree.structure(told.shapes), arrays)
+        arrays = received(self.connection, segment.layout.num_bytes).arrays(segment.layout)
+        self.memory[segment.kind, segment.number] = jax.tree.unflatten(jax.tree.structure(segment.shapes), arrays)
 
     def collect(self, call: Collect) -> None:
         """Collect a rollout."""
@@ -156,8 +156,8 @@ def serve(connection: Connection) -> None:
         enable_compilation_cache()
         actor = Actor(connection, job)
         connection.send(Ready())
-        while (told := connection.recv()) != CLOSE:
-            (actor.attach if isinstance(told, RolloutSegment) else actor.collect)(told)
+        while (message := connection.recv()) != CLOSE:
+            (actor.attach if isinstance(message, RolloutSegment) else actor.collect)(message)
     except EOFError:
         pass  # the learner's process has ended
     except Exception as error:

@@ -69,15 +69,15 @@ class WorkerHandle:
         for each in memory:
             self.give(*each)
 
-    def give(self, memory: SharedMemory, told: RolloutSegment) -> None:
+    def give(self, memory: SharedMemory, segment: RolloutSegment) -> None:
         """Pass it a block of memory, unless it has it already."""
-        if (told.kind, told.number) in self.attached:
+        if (segment.kind, segment.number) in self.attached:
             return
-        self.attached.add((told.kind, told.number))
-        self.child.send(told)
+        self.attached.add((segment.kind, segment.number))
+        self.child.send(segment)
         memory.give(self.child.connection, self.child.process.pid)
 
-    def trouble(self, rows: int, timeout: float, now: float) -> str | None:
+    def trouble(self, rows: int, timeout: float, elapsed: float) -> str | None:
         """Return the process's fault, if it has one.
 
         A process that has ended is usually found by its closed connection. It is found here if a process that it started keeps
@@ -85,20 +85,20 @@ class WorkerHandle:
 
         Args:
           rows: number of rows that it has reported.
-          now: time on the clock of ``Ran``.
+          elapsed: time on the clock of ``Ran``.
         """
         if self.child.has_ended and not self.child.has_said:
             return self.child.how_it_ended()
         if self.since is None or rows != self.rows or not (self.busy or not self.ready):
-            self.rows, self.since = rows, now
+            self.rows, self.since = rows, elapsed
         if not self.child.is_stopped:
             self.stopped = None
         elif self.stopped is None:
-            self.stopped = now
-        elif now - self.stopped > STANDSTILL:
+            self.stopped = elapsed
+        elif elapsed - self.stopped > STANDSTILL:
             return "was stopped (SIGSTOP)"
         allowed = timeout if self.warm else max(timeout, START_TIMEOUT)
-        if now - self.since > allowed:
+        if elapsed - self.since > allowed:
             return (
                 f"did {'not finish a row' if self.ready else 'not start'} in {allowed:g} s: it hangs, or needs a larger timeout"
             )

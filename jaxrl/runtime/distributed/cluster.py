@@ -55,9 +55,11 @@ def find_place(
       ValueError: a value is missing or wrong; the message names it and its source.
     """
     found = _own(variables, num_processes) or _of_slurm(variables) or _of_open_mpi(variables, coordinator) or {}
-    given = {COORDINATOR: coordinator, NUM_PROCESSES: num_processes, PROCESS_ID: process_id}
+    arguments = {COORDINATOR: coordinator, NUM_PROCESSES: num_processes, PROCESS_ID: process_id}
     said = {
-        name: str(found[name] if value is None else value) for name, value in given.items() if value is not None or name in found
+        name: str(found[name] if value is None else value)
+        for name, value in arguments.items()
+        if value is not None or name in found
     }
     if NUM_PROCESSES not in said:
         raise ValueError(

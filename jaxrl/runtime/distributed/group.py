@@ -86,10 +86,10 @@ class ProcessGroup:
             return [make()]
         error: Exception | None = None
         try:
-            given: Any = {"value": make()}
+            outcome: Any = {"value": make()}
         except Exception as failure:
-            error, given = failure, {"error": " ".join(str(failure).split()) or type(failure).__name__}
-        said = self.gather(given, timeout)
+            error, outcome = failure, {"error": " ".join(str(failure).split()) or type(failure).__name__}
+        said = self.gather(outcome, timeout)
         if error is not None:
             raise error
         for number, each in enumerate(said):

@@ -72,11 +72,11 @@ class Door:
 
     def next_report(self, late: float) -> dict[str, Any] | None:
         """Return the next report; None if none arrives until ``late``, on the clock of ``time.monotonic``."""
-        while (now := time.monotonic()) < late:
-            for visitor in [visitor for visitor in self._silent if visitor.late <= now]:
+        while (current_time := time.monotonic()) < late:
+            for visitor in [visitor for visitor in self._silent if visitor.late <= current_time]:
                 self._dismiss(visitor)
             until = min([late, *(visitor.late for visitor in self._silent)])
-            for key, _ in self._selector.select(max(0.0, until - now)):
+            for key, _ in self._selector.select(max(0.0, until - current_time)):
                 if key.data is None:
                     self._let_in()
                 elif (visitor := key.data) in self._silent and self._hears(visitor):

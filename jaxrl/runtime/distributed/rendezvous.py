@@ -132,8 +132,8 @@ def addresses(place: ProcessPlace) -> list[str]:
         return [host]
     if place.is_local:
         return ["127.0.0.1"]
-    given = {str(each[4][0]): None for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    found = sorted(given, key=lambda address: ":" in address)  # IPv4 first, which all machines have
+    resolved = {str(each[4][0]): None for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    found = sorted(resolved, key=lambda address: ":" in address)  # IPv4 first, which all machines have
     if not (reachable := [each for each in found if not is_loopback(each)]):
         raise ValueError(
             f"coordinator={place.coordinator!r} leads to {found[0]} on the machine of process 0 (see /etc/hosts), where other "
@@ -200,16 +200,20 @@ def _report(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: b
 
 def _nonce_of(place: ProcessPlace, connection: socket.socket, late: float) -> str:
     """Return the nonce that process 0 sends first."""
-    what = f"process {place.process_id} connected to coordinator={place.coordinator!r}"
+    situation = f"process {place.process_id} connected to coordinator={place.coordinator!r}"
     try:
         nonce = parsed(read_line(connection, late)).get("nonce")
         if isinstance(nonce, str):
             return nonce
     except TimeoutError:
-        raise TimeoutError(f"{what}, but nothing answers there: another program uses that port, or process 0 hangs") from None
+        raise TimeoutError(
+            f"{situation}, but nothing answers there: another program uses that port, or process 0 hangs"
+        ) from None
     except (OSError, ValueError):
         pass
-    raise PortTaken(f"{what}, but the answer is not from process 0: another program uses that port, or process 0 has just ended")
+    raise PortTaken(
+        f"{situation}, but the answer is not from process 0: another program uses that port, or process 0 has just ended"
+    )
 
 
 def _connect(place: ProcessPlace, timeout: float) -> socket.socket:

@@ -66,8 +66,8 @@ def visible_gpus(dev: Path = Path("/dev")) -> Sequence[str]:
         return []
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         return []
-    if (given := os.environ.get(GPUS)) is not None:
-        return list(itertools.takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, given.split(","))))
+    if (visible := os.environ.get(GPUS)) is not None:
+        return list(itertools.takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, visible.split(","))))
     return [str(number) for number in range(len(list(dev.glob("nvidia[0-9]*"))))]
 
 

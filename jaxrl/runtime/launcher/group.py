@@ -59,14 +59,14 @@ class RankGroup:
         running = self.running
         heard: dict[Any, Callable[[], Any]] = {rank.child.connection: rank.hear for rank in running if not rank.is_ending}
         heard |= {rank.output.end: rank.output.read for rank in running if rank.output.is_open}
-        for ready in wait([*heard], SOON if any(rank.is_ending for rank in running) else LOOK):
-            heard[ready]()
+        for source in wait([*heard], SOON if any(rank.is_ending for rank in running) else LOOK):
+            heard[source]()
         for rank in running:
             rank.look()
         if self.ran.is_due:
-            now = self.ran.look()
+            elapsed = self.ran.look()
             for rank in self.running:
-                rank.look_for_standstill(now)
+                rank.look_for_standstill(elapsed)
 
     def cause(self) -> Fault | None:
         """Return the first fault, once it is clear; None if there is no fault.

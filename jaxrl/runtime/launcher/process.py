@@ -103,19 +103,19 @@ class Rank:
             self.code = self.child.process.returncode
             self.output.close()
 
-    def look_for_standstill(self, now: float) -> None:
+    def look_for_standstill(self, elapsed: float) -> None:
         if not self.child.is_stopped:
             self.stopped = None
         elif self.stopped is None:
-            self.stopped = now
+            self.stopped = elapsed
 
-    def fault(self, now: float, patience: float) -> Fault | None:
+    def fault(self, elapsed: float, patience: float) -> Fault | None:
         """Return the process's fault, if it has one. A process that is stopped for ``patience`` seconds is lost."""
         if self.code:
             kind = BY_CODE.get(self.code, Kind.LOST if self.code < 0 else Kind.FAILED)
             return Fault(kind, self.when, self.number, self.how, self.output.last_lines)
-        if self.is_running and self.stopped is not None and now - self.stopped >= patience:
-            how = f"was stopped (SIGSTOP) for {now - self.stopped:.0f} s"
+        if self.is_running and self.stopped is not None and elapsed - self.stopped >= patience:
+            how = f"was stopped (SIGSTOP) for {elapsed - self.stopped:.0f} s"
             return Fault(Kind.LOST, 0.0, self.number, how, self.output.last_lines)
         return None
 

@@ -113,8 +113,8 @@ class Lane:
         for env_id, inputs in self._half_to_begin() if self.in_any_parts else self._parts_to_begin():
             self._begin(act, keys, version, env_id, inputs)
         with self.watch("environments"):
-            ready, reached = self.envs.recv()
-        self._receive(ready, reached)
+            ready_ids, reached = self.envs.recv()
+        self._receive(ready_ids, reached)
 
     def _parts_to_begin(self) -> list[tuple[np.ndarray, StepInput]]:
         """Return the ready parts, except those with an environment that has finished the next rollout. A part with an

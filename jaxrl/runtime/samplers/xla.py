@@ -157,12 +157,12 @@ def _collect(
     def row(standing: Standing, t_and_key: tuple[Array, Key]) -> tuple[Standing, Any]:
         """Execute one row. ``standing.input`` holds the inputs of all rows, [num_seeds, T + 1, B]."""
         t, key = t_and_key
-        now = at(standing.input, t)
-        carry, action, extras = act(policy, standing.carry, now, env_id, key)
+        step_input = at(standing.input, t)
+        carry, action, extras = act(policy, standing.carry, step_input, env_id, key)
         allowed, wrong = _allowed(env.action_space, action)
         handles, reached = _step(compiled, standing.handles, allowed)
         after, outcome = finish_step(standing.done, standing.episode, action, reached, env.max_episode_steps)
-        forbidden = nothing_allowed(now.obs, env.action_space)
+        forbidden = nothing_allowed(step_input.obs, env.action_space)
         faults = Faults(
             wrong,
             (outcome.truncated & ~reached.truncated).any(),

@@ -24,6 +24,6 @@ class Ran:
 
     def look(self) -> float:
         """Return the seconds. Call this when ``is_due``; longer gaps count as suspensions."""
-        now = time.monotonic()
-        self.seconds, self.last = self.seconds + min(now - self.last, 2 * LOOK), now
+        current_time = time.monotonic()
+        self.seconds, self.last = self.seconds + min(current_time - self.last, 2 * LOOK), current_time
         return self.seconds

@@ -42,8 +42,8 @@ def _numbers(program: Any) -> int:
     for equation in program.eqns:
         inner = [_numbers(part) for value in equation.params.values() for part in _programs(value)]
         if inner:
-            one = max(inner) if equation.primitive.name == "cond" else sum(inner)
-            total += one * equation.params.get("length", 1)  # length of a scan
+            numbers = max(inner) if equation.primitive.name == "cond" else sum(inner)
+            total += numbers * equation.params.get("length", 1)  # length of a scan
         else:
             total += sum(math.prod(getattr(x.aval, "shape", ())) for x in equation.outvars)
     return total

@@ -50,13 +50,13 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
     """Return the hyperparameters to change, each a float or f32[num_seeds]."""
     if hyperparams is None:
         return None
-    given = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
-    if not isinstance(given, Mapping):
-        raise TypeError(f"hyperparams must be a mapping or the algorithm's NamedTuple, not {type(given).__name__}")
+    values = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
+    if not isinstance(values, Mapping):
+        raise TypeError(f"hyperparams must be a mapping or the algorithm's NamedTuple, not {type(values).__name__}")
     checked: dict[str, Any] = {}
-    for name, value in given.items():
-        for one in np.ravel(value).tolist():
-            check_hyperparam(type(agent.hyperparams), name, one)
+    for name, value in values.items():
+        for number in np.ravel(value).tolist():
+            check_hyperparam(type(agent.hyperparams), name, number)
         array = np.asarray(value, np.float32)
         if array.shape not in ((), (num_seeds,)):
             raise ValueError(
@@ -105,12 +105,12 @@ class TrainingPlan(NamedTuple):
         """Return the rows per seed after ``trained`` iterations of training, including the warm-up."""
         return (self.warmup_iterations + trained) * self.rows_per_iteration
 
-    def stops(self, now: int = 0) -> Iterator[int]:
-        """Yield the iterations after ``now`` that end a chunk: multiples of ``chunk_iterations``, evaluations, and the last."""
-        while now < self.iterations:
-            ahead = [now + every - now % every for every in (self.chunk_iterations, self.eval_every) if every]
-            now = min(*ahead, self.iterations)
-            yield now
+    def stops(self, iteration: int = 0) -> Iterator[int]:
+        """Yield the later iterations that end a chunk: multiples of ``chunk_iterations``, evaluations, and the last."""
+        while iteration < self.iterations:
+            ahead = [iteration + every - iteration % every for every in (self.chunk_iterations, self.eval_every) if every]
+            iteration = min(*ahead, self.iterations)
+            yield iteration
 
     def episodes(self, trained: int, records: Sequence[Record]) -> int:
         """Return the number of episodes of the evaluation after ``trained`` iterations; 0 if none is due."""
@@ -177,6 +177,6 @@ def with_length_of(request: Mapping[str, Any], before: Mapping[str, Any]) -> dic
     if request["total_steps"] <= before["total_steps"]:
         return dict(request)
     agreed = {**request, **{name: before[name] for name in ("total_steps", "iterations")}}
-    if given := (before["hyperparams"] or {}).get("total_steps"):
-        agreed["hyperparams"] = {**(request["hyperparams"] or {}), "total_steps": given}
+    if total_steps := (before["hyperparams"] or {}).get("total_steps"):
+        agreed["hyperparams"] = {**(request["hyperparams"] or {}), "total_steps": total_steps}
     return agreed

@@ -43,7 +43,7 @@ def divergence(seeds: Sequence[int], new: np.ndarray, suspects: Suspects | None,
 
 def spent(seconds: Mapping[str, float]) -> str:
     """Format the time that a run did not spend on training: `` (compilation 12 s, evaluation 31 s)``."""
-    parts = ", ".join(f"{what} {duration(each)}" for what, each in seconds.items() if each)
+    parts = ", ".join(f"{activity} {duration(each)}" for activity, each in seconds.items() if each)
     return f" ({parts})" if parts else ""
 
 

@@ -120,9 +120,11 @@ class RunFiles:
         before = hardware.get("devices_per_seed", 1) if isinstance(hardware, dict) else 1
         if before == self.devices_per_seed:
             return ""
-        now = f"{self.devices_per_seed} device{'s' * (self.devices_per_seed > 1)}"
-        what = "batches are drawn differently from here" if self.agent.algorithm.learn else "results are as before up to rounding"
-        return f", with a seed's environments on {now} where they were on {before}: {what}"
+        devices = f"{self.devices_per_seed} device{'s' * (self.devices_per_seed > 1)}"
+        effect = (
+            "batches are drawn differently from here" if self.agent.algorithm.learn else "results are as before up to rounding"
+        )
+        return f", with a seed's environments on {devices} where they were on {before}: {effect}"
 
     def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
         """Return and record the source of a run without a checkpoint: the argument, or the source from before it was killed."""
@@ -173,9 +175,9 @@ class RunFiles:
         """Check that the checkpoint was saved with the current settings, which may have been edited in ``config.json`` since."""
         saved, here = what_counts(found.spec or {}, plain(self.agent.spec))
         there = found.request or {}  # older versions saved fewer settings, or none
-        now = plain(with_length_of(self.request, there)) if there else {}
-        now = {key: now.get(key) for key in there}
-        if difference := first_difference({"agent": saved, "run": there}, {"agent": here, "run": now}):
+        requested = plain(with_length_of(self.request, there)) if there else {}
+        requested = {key: requested.get(key) for key in there}
+        if difference := first_difference({"agent": saved, "run": there}, {"agent": here, "run": requested}):
             raise ValueError(
                 f"out={os.fspath(self.folder.shown)!r}: its checkpoint {found.step} was saved with other settings than {CONFIG} "
                 f"has now: {difference} here. Restore {CONFIG}, or start a new run from this one's parameters with init_from=…"
@@ -185,8 +187,8 @@ class RunFiles:
     def resume_command(self) -> str:
         """Command or call that resumes this run in another process."""
         if parts := unimportable_parts(self.agent.spec):
-            given = ", ".join(f"{name}=…" for name in parts)
-            return f"jaxrl.resume({os.fspath(self.folder.shown)!r}, {given})"
+            keywords = ", ".join(f"{name}=…" for name in parts)
+            return f"jaxrl.resume({os.fspath(self.folder.shown)!r}, {keywords})"
         trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self.agent.spec))
         words = ["jaxrl", "train", "--resume", os.fspath(self.folder.shown)]
         return shlex.join([*words, *(word for name in trusted for word in ("--trust", name))])
@@ -303,9 +305,9 @@ def keep_earlier_rows(progress: Path, records: Sequence[Record]) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration, csv.Error):
         first = int(next(csv.DictReader(io.StringIO(read_regular(progress).decode())))["iteration"])
         if not records or first < records[0]["iteration"]:
-            what = f"begins at iteration {records[0]['iteration']}" if records else "has no row up to the checkpoint"
+            finding = f"begins at iteration {records[0]['iteration']}" if records else "has no row up to the checkpoint"
             aside = set_aside(progress)
-            warn(f"{RECORDS} {what}: the rows from before stay in {aside.name}")
+            warn(f"{RECORDS} {finding}: the rows from before stay in {aside.name}")
 
 
 def _describe_spaces(agent: Agent) -> dict[str, Any] | None:

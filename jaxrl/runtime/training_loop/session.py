@@ -228,12 +228,12 @@ class Session:
         record = self.record(states, valid.sum() / seconds)
         record |= {name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()}
         if self.on_chunk:
-            given = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
-            if given is not None:
+            new_states = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
+            if new_states is not None:
                 # A frozen seed with new parameters continues; its next rows do not follow the stored ones.
-                revived = self.diverged & self.changed(states, given) if self.diverged.any() else self.diverged
+                revived = self.diverged & self.changed(states, new_states) if self.diverged.any() else self.diverged
                 self.diverged = record["diverged"] = self.diverged & ~revived
-                states = self.driver.place(given)
+                states = self.driver.place(new_states)
                 if revived.any() and self.driver.agent.algorithm.mark_discontinuity is not None:
                     states = self.driver.mark_discontinuity(states, revived)
         self.keep(states, record)
@@ -245,12 +245,12 @@ class Session:
         parts: list[Metrics] = []
         done = 0
         while done < iterations and not (parts and self.diverged.all()) and self.failure is None:
-            now = min(iterations - done, self.plan.call_iterations)
-            states, metrics, alive = self.driver.iterate(states, now, ~self.diverged)
+            count = min(iterations - done, self.plan.call_iterations)
+            states, metrics, alive = self.driver.iterate(states, count, ~self.diverged)
             metrics, alive = self.fetch((metrics, alive))
-            now = now if self.failure is None else self.driver.done
-            parts += [widened(metrics)] if now else []
-            self.diverged, done = ~alive, done + now
+            count = count if self.failure is None else self.driver.done
+            parts += [widened(metrics)] if count else []
+            self.diverged, done = ~alive, done + count
         return states, functools.reduce(merge, parts) if parts else {}, done if self.failure else iterations
 
     def keep(self, states: PyTree, record: Record) -> None:

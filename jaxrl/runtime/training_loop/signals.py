@@ -31,20 +31,20 @@ _last_wish = -math.inf
 def is_echo() -> bool:
     """Return True if this signal repeats a request: it came within ``ECHO`` seconds of the request's first signal."""
     global _last_wish
-    now = time.monotonic()
-    if now - _last_wish < ECHO:
+    current_time = time.monotonic()
+    if current_time - _last_wish < ECHO:
         return True
-    _last_wish = now
+    _last_wish = current_time
     return False
 
 
 class Interrupted(KeyboardInterrupt):
     """A signal interrupted the current work. A command then exits with 128 + ``signal``."""
 
-    def __init__(self, message: str = "", number: int = signal.SIGINT, *, told: bool = False) -> None:
+    def __init__(self, message: str = "", number: int = signal.SIGINT, *, shown: bool = False) -> None:
         super().__init__(message)
-        self.signal, self.told = number, told
-        """``told``: True if the message has been shown."""
+        self.signal, self.shown = number, shown
+        """``shown``: True if the message has been shown."""
 
 
 def end_in_a_line() -> None:
@@ -62,7 +62,7 @@ def _end_in_a_line(kind: type[BaseException], error: BaseException, traceback: T
         return
     with contextlib.suppress(OSError, ValueError):  # a closed terminal
         sys.stdout.flush()
-        if not error.told:
+        if not error.shown:
             print(f"jaxrl: {error}", file=sys.stderr, flush=True)
     code = 128 + error.signal
     if under_way():  # Python would wait for the compiler

@@ -102,10 +102,10 @@ def test_a_script_that_is_stopped_between_chunks_ends_with_one_line_too() -> Non
     code = (
         "from jaxrl.runtime.run import RunInterrupted; from jaxrl.runtime.training_loop.signals import end_in_a_line\n"
         "end_in_a_line()\n"
-        "raise RunInterrupted('stopped', None, {}, 15, told=%s)"
+        "raise RunInterrupted('stopped', None, {}, 15, shown=%s)"
     )
-    for told, said in ((False, "jaxrl: stopped\n"), (True, "")):
-        done = subprocess.run([sys.executable, "-c", code % told], capture_output=True, text=True, timeout=120)
+    for shown, said in ((False, "jaxrl: stopped\n"), (True, "")):
+        done = subprocess.run([sys.executable, "-c", code % shown], capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (143, said)
 
 
