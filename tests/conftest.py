@@ -26,7 +26,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests and the processes they start share compiled programs in a folder that starts empty, so no stale program can hide a failure.
+# Tests and the processes they start share compiled programs in a folder that starts empty: a stale one cannot hide a failure.
 # A folder in JAXRL_TEST_CACHE is kept, which shortens a developer's second run.
 if CACHE := os.environ.get("JAXRL_TEST_CACHE"):
     CACHE = os.path.abspath(CACHE)

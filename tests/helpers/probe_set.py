@@ -44,7 +44,7 @@ GAMMA = 0.9
 
 
 class Learnt(NamedTuple):
-    """What an agent has learnt at each observation of ``SEEN``, or at given observations."""
+    """Outputs of a trained agent at each observation of ``SEEN``, or at given observations."""
 
     action: Any
     """The greedy action."""

@@ -91,8 +91,8 @@ def action_by_observation() -> Env:
 def two_choices() -> Env:
     """One step, MultiDiscrete [2, 3]: ½ for the higher action of the first, and ½ for the highest *allowed* one of the second.
 
-    The observation's sign says whether the last action of the second is allowed; a forbidden action costs 100. At the end no action
-    is allowed.
+    The last action of the second is allowed if the observation's sign is positive. A forbidden action costs 100. At the end no
+    action is allowed.
     """
 
     def observe(sign: Any, mask: Any) -> Any:
