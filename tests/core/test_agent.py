@@ -47,9 +47,7 @@ def test_a_step_takes_one_state() -> None:
 
 def test_a_step_outside_of_jit_warns_once() -> None:
     whole = small_ppo(probes.constant_reward())
-    quick = whole.algorithm._replace(
-        update=lambda learner, rollout: (learner, {})
-    )  # the real update would take seconds without jit
+    quick = whole.algorithm._replace(update=lambda learner, rollout: (learner, {}))  # the real one would take seconds
     agent = bind(quick, whole.env, num_envs=4, rollout_length=1, hyperparams=whole.hyperparams)
     state = jax.tree.map(lambda x: x[0], batch(agent))
     _warn_of_eager_step.cache_clear()

@@ -230,7 +230,7 @@ def little_memory() -> Iterator[None]:
 def test_nothing_ends_in_an_error_of_the_wrong_kind(
     agent: Agent, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """400 calls with junk; JAXRL_FUZZ_SEED=… repeats those that a failure names."""
+    """400 calls with junk. JAXRL_FUZZ_SEED=… repeats the calls that a failure names."""
     seed = int(os.environ.get("JAXRL_FUZZ_SEED", time.time_ns() % 2**32))
     with capsys.disabled():  # and past pytest-xdist, which has no output of a worker that a call ends
         print(f"\nJAXRL_FUZZ_SEED={seed}", file=sys.__stderr__, flush=True)

@@ -178,9 +178,7 @@ def test_the_gradient_is_clipped_by_its_global_norm() -> None:
             np.testing.assert_allclose(updates[name], expected, rtol=1e-4)
     optaxs = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
     kept = optaxs.init(jax.tree.map(jnp.asarray, gradients[0]))
-    assert (
-        jax.tree.structure(state) == jax.tree.structure(kept) and int(state[1][0].count) == 2
-    )  # older checkpoints can be resumed
+    assert jax.tree.structure(state) == jax.tree.structure(kept) and int(state[1][0].count) == 2  # old checkpoints resume
 
 
 def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
