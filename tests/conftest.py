@@ -1,4 +1,4 @@
-"""What every test stands on: two CPU devices, no accelerator unless asked for, and cheap files first."""
+"""Shared setup of the tests: two CPU devices, no accelerator unless requested, cheap files first."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ import pytest
 if TYPE_CHECKING:
     from jaxrl.types import Agent
 
-# Tests mean the same on a machine with a GPU; `make test-gpu` sets the variable. Processes that tests start inherit it.
+# Tests use the CPU on a machine with a GPU too; `make test-gpu` sets the variable. Processes that tests start inherit it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_num_cpu_devices", 2)
 
-# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; the tests of Ctrl-C need it heard.
+# A shell makes background processes ignore Ctrl-C, and their children inherit that. The tests of Ctrl-C need it handled.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests and the processes they start share compiled programs, in a folder that starts empty: a stale one cannot hide a failure.
-# A folder in JAXRL_TEST_CACHE is kept, and shortens a developer's second run.
+# Tests and the processes they start share compiled programs in a folder that starts empty: a stale one cannot hide a failure.
+# A folder in JAXRL_TEST_CACHE is kept, which shortens a developer's second run.
 if CACHE := os.environ.get("JAXRL_TEST_CACHE"):
     CACHE = os.path.abspath(CACHE)
 else:
-    CACHE = os.environ["JAXRL_TEST_CACHE"] = tempfile.mkdtemp(prefix="jaxrl-test-cache-")  # for pytest-xdist's workers, too
+    CACHE = os.environ["JAXRL_TEST_CACHE"] = tempfile.mkdtemp(prefix="jaxrl-test-cache-")  # also for pytest-xdist's workers
     atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 os.environ["JAXRL_CACHE_DIR"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -52,7 +52,7 @@ IN_EACH_QUARTER = ("test_ordered_collectives", "test_private_jax", "test_packed_
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    what = "run this quarter of the tests, and those of what a new JAX breaks"
+    what = "run this quarter of the tests, and those that a new JAX is likely to break"
     parser.addoption("--quarter", type=int, choices=range(4), help=what)
 
 
@@ -84,15 +84,15 @@ def group_of(item: pytest.Item) -> str:
 
 
 def in_quarter(quarter: int, groups: Iterable[str]) -> list[str]:
-    """Every fourth of the groups in their order, in which those that take long stand together."""
+    """Return every fourth group. Long groups are neighbours in the order, so each quarter gets its share of them."""
     return [group for i, group in enumerate(dict.fromkeys(groups)) if i % 4 == quarter or group in IN_EACH_QUARTER]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Refuse to run without the groups: every worker would compile, and keep in memory, the programs of all rules."""
+    """Refuse to run without groups: every worker would compile, and keep in memory, the programs of all algorithms."""
     if node.config.option.dist == "loadgroup" and not all("@" in id for id in ids):
-        pytest.exit(f"pytest-xdist made no groups of the tests, for pytest {pytest.__version__} is not one that it knows", 4)
+        pytest.exit(f"pytest-xdist did not group the tests: it does not support pytest {pytest.__version__}", 4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -121,7 +121,7 @@ def resident_bytes() -> int:
 
 @pytest.fixture
 def hangups_heard() -> Iterator[None]:
-    """For tests of SIGHUP, and the processes that they start: ``nohup make test`` has it ignored, as all else leaves it."""
+    """Restore the default handling of SIGHUP for a test and the processes it starts: under ``nohup make test`` it is ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -129,7 +129,7 @@ def hangups_heard() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of PPO with the seeds 4 and 2, to be copied and spoilt."""
+    """Run folder of PPO with the seeds 4 and 2. Tests copy it before they damage it."""
     import jaxrl
     from jaxrl.runtime.system.devices import CACHE_VARIABLE
     from tests.helpers.agents import cartpole
@@ -143,7 +143,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def agent() -> Agent:
-    """A small PPO on CartPole, whose compiled programs all tests share."""
+    """A small PPO agent on CartPole. All tests share its compiled programs."""
     from tests.helpers.agents import cartpole
 
     return cartpole("ppo")

@@ -1,4 +1,4 @@
-"""A2C: loss and gradient against NumPy, update as apply of gradients, probes, memory, bad input."""
+"""A2C: loss and gradient against NumPy, an update as applied gradient, probes, memory, invalid settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HP = A2CHyperparams(gamma=0.8, gae_lambda=0.7, ent_coef=0.3, vf_coef=0.6)
 
 
 def advantages(rollout: Rollout, value: np.ndarray, gamma: float, lam: float) -> np.ndarray:
-    """Schulman et al. 2016, eq. 16, row by row."""
+    """Compute advantages (Schulman et al. 2016, eq. 16), row by row."""
     found = np.zeros((T, B))
     for b in range(B):
         for t in range(T):
@@ -81,7 +81,7 @@ def test_loss_and_gradient_are_the_papers(discrete: bool, lam: float, normalize:
 
 
 def test_with_lambda_1_a_target_is_all_rewards_to_the_rollouts_end() -> None:
-    """The paper's n-step return of the environment without an end, by hand; n shrinks towards the end."""
+    """The paper's n-step return, computed by hand in the environment whose episode does not end; n shrinks towards the end."""
     params, rollout = rollout_case(True)
     value = values(params, rollout)
     g = (advantages(rollout, value, 0.8, 1.0) + value[:-1])[:, 0]
@@ -104,13 +104,13 @@ def test_probe(probe: str) -> None:
 
 
 def test_probe_target_action() -> None:
-    """A Box, by RMSProp."""
+    """A Box, with RMSProp."""
     run = learner_of("a2c", probes.target_action(), 250, ent_coef=0.0, gae_lambda=0.95, optimizer=clipped_rmsprop)
     assert float(jit(run)(KEY(), ()).action[1, 0]) == pytest.approx(3.0, abs=0.3)
 
 
 def test_probe_two_choices() -> None:
-    """A MultiDiscrete space with a mask, which is never broken; and no choice is left at an end."""
+    """A MultiDiscrete space with a mask, which is always respected. At an end no action is allowed."""
     seen = {"sign": SEEN[[0, 2]], "action_mask": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int8)}
     action, probability, value, least = jit(learner_of("a2c", probes.two_choices(), 250, seen))(KEY(), ())
     assert action.tolist() == [[1, 1], [1, 2]] and action.dtype == jnp.int32
@@ -118,7 +118,7 @@ def test_probe_two_choices() -> None:
 
 
 def test_a_gru_remembers_a_cue() -> None:
-    """A memoryless policy stays at a mean return of 0."""
+    """A policy without memory has a mean return of 0."""
     agent = small_a2c(probes.memory(), model=RECURRENT, num_envs=32, rollout_length=20, learning_rate=1e-2, gamma=0.9)
 
     def run(key: Any) -> Any:

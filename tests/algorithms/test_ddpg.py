@@ -1,4 +1,4 @@
-"""DDPG: its target against NumPy, probes. What it shares with TD3 is tested there."""
+"""DDPG: its target against NumPy, probes. test_td3.py tests what it shares with TD3."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ small_ddpg = partial(small, "ddpg")
 
 
 def test_targets_are_those_of_the_target_networks() -> None:
-    """Without noise; one critic, the case's second."""
+    """Without noise, and with one critic: the case's second."""
     own = rule(DDPGConfig(), "deterministic")
     run = jax.jit(
         lambda *given: ddpg.target(own, DDPGHyperparams(), ActorCriticPair(*given[:2]), given[2]), compiler_options=COMPILE_FAST

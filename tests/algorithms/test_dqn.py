@@ -1,4 +1,4 @@
-"""DQN: what replay gives back, cadence by a loop over update numbers, exploration, probes, bad input."""
+"""DQN: replayed transitions, update schedule against a loop, exploration, probes, invalid settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TINY = Tiny(
     one_gradient=(
         "tests.helpers.probes:constant_reward?num_actions=1",
         {"batch_size": 64},
-    ),  # one transition, so draws do not matter
+    ),  # a single transition, so draws have no influence
 )
 
 KEY = partial(jax.random.key, 0)
@@ -75,7 +75,7 @@ STREAMS = {
 
 @cache
 def stream(name: str, rollouts: int = 3, rows: int = 8) -> tuple[Agent, Rollout, QLearner]:
-    """Rollouts of the same environments as collected, [rollouts, rows, 3], and a learner that observed them."""
+    """Return rollouts of the same environments, [rollouts, rows, 3], and a learner that observed them."""
     env = STREAMS[name]()
     agent = small_dqn(env, num_envs=3, rollout_length=rows, batch_size=24, buffer_size=3 * rollouts * rows, learning_starts=0)
 
@@ -96,7 +96,7 @@ def stream(name: str, rollouts: int = 3, rows: int = 8) -> tuple[Agent, Rollout,
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_transitions_are_what_the_policy_saw(name: str) -> None:
-    """Every row that can be drawn, with what it reached: inputs t and t + 1 of the rollout, the last observation included."""
+    """Each row that can be drawn has inputs t and t + 1 of the rollout, including the last observation of an episode."""
     _, rollouts, learner = stream(name)
     rows, envs = 24, 3
     row, env = (x.reshape(-1) for x in np.meshgrid(np.arange(1, rows - 1), np.arange(envs), indexing="ij"))
@@ -107,7 +107,7 @@ def test_transitions_are_what_the_policy_saw(name: str) -> None:
     assert valid.any() and not valid.all()
 
     def at(tree: Any, offset: int) -> Any:
-        """Row ``row + offset`` of the whole stream; the last input of a rollout is the first of the next."""
+        """Return row ``row + offset`` of the whole stream. The last input of a rollout is the first of the next."""
         n = row + offset
         return jax.tree.map(lambda x: x[n // 8, n % 8, env][valid], tree)
 
@@ -154,7 +154,7 @@ def counting_sgd(hyperparams: Any) -> optax.GradientTransformation:
     [(3, 1.0, 0), (3, 0.25, 0), (1, 1.0, 0), (1, 0.1, 0), (7, 0.5, 0), (7, 0.5, 1_500_000_001)],
 )
 def test_the_target_changes_by_the_number_of_updates(interval: int, tau: float, first_version: int) -> None:
-    """Two updates per iteration, also late in a run, when the number of updates does not fit into 32 bits."""
+    """Two updates per iteration, also late in a run, when the number of updates exceeds 32 bits."""
     learn = jit(cadence(interval).algorithm.learn)
     start, draw, gradient = by_hand()
     hyperparams = start.hyperparams._replace(tau=jnp.float32(tau))
@@ -173,7 +173,7 @@ def test_the_target_changes_by_the_number_of_updates(interval: int, tau: float, 
         assert_close(learner.params, params, atol=1e-4)
         assert_close(learner.target_params, target, atol=1e-4)
         if tau == 1.0 and (2 * version + 2) % interval == 0:
-            assert_bit_equal(learner.target_params, learner.params)  # a copy, not nearly one
+            assert_bit_equal(learner.target_params, learner.params)  # a copy, not an approximation
     assert changes == (2 * first_version % interval + 10) // interval > 0
     assert int(learner.version) == first_version + 5
 
@@ -185,7 +185,7 @@ def cadence(interval: int, **settings: Any) -> Agent:
 
 @cache
 def by_hand() -> Any:
-    """A learner after its warm-up; what it draws at a version; and the gradient of one batch of that."""
+    """Return a learner after its warm-up, its draws at a version, and the gradient of one batch of them."""
     agent, replay = cadence(1), uniform_replay(60, 4, 2, before=1)
     model = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
     loss = partial(dqn_loss, model, DQNConfig(), axis_name=None)
@@ -201,7 +201,7 @@ def by_hand() -> Any:
 
 
 def test_priorities_follow_what_each_update_learns() -> None:
-    """Drawn, learnt and written update by update, as a loop does it; the weights' exponent rises to 1 at total_steps."""
+    """Drawn, learnt and written update by update, as in a loop. The exponent of the weights rises to 1 at total_steps."""
     settings = {"prioritized": True, "priority_exponent": 0.7, "importance_exponent": 0.5, "anneal": True, "total_steps": 320}
     agent = cadence(3, **settings)
     replay = prioritised_replay(priority_exponent=0.7, importance_exponent=1.0)(60, 4, 2, before=1, after=1)
@@ -227,7 +227,7 @@ def test_priorities_follow_what_each_update_learns() -> None:
         assert_close(learner.params, params, atol=1e-4)
         assert_close(learner.replay.levels, state.levels, atol=1e-3)
         assert "priorities" not in metrics
-    assert len(np.unique(learner.replay.levels[0])) > 5  # most rows of the batches have been weighed
+    assert len(np.unique(learner.replay.levels[0])) > 5  # most rows of the batches have new priorities
 
 
 def test_settings_of_priorities_alone_are_refused() -> None:
@@ -243,7 +243,7 @@ def test_settings_of_priorities_alone_are_refused() -> None:
 
 
 def test_the_replay_ratio_is_exact() -> None:
-    """Rows drawn per row collected, by counting both: updates in the optimiser, rows at the replay's door."""
+    """Rows drawn per row collected, by counting both: updates in the optimizer, and rows added to replay."""
     asked: list[int] = []
 
     def counting_replay(*sizes: int, **window: int) -> Replay:
@@ -263,7 +263,7 @@ def test_the_replay_ratio_is_exact() -> None:
     assert int(count) == 10 * 3
     assert int(metrics["losses/td_loss"].count) == 30
     assert int(metrics["charts/valid_rows"].count) == 80
-    # The buffer holds what was asked for, 31 rows of each environment, in a ring of whole adds.
+    # The buffer holds the requested 31 rows of each environment, in a ring of whole adds.
     assert int(state.learner.replay.size) == 31 and state.learner.replay.valid.shape == (32, 4)
 
 
@@ -305,7 +305,7 @@ def test_the_warm_up_collects_at_least_learning_starts(starts: int, iterations: 
 
 
 def test_without_a_warm_up_the_first_updates_are_harmless() -> None:
-    """Two rows have no row with a neighbour on both sides: nothing to learn from, nothing learnt, nothing broken."""
+    """With two rows, no row has a neighbour on both sides: nothing is learnt, and nothing breaks."""
     agent = small_dqn(probes.truncation(), learning_starts=0)
     before, after, metrics = jit(lambda key: ((state := agent.init(key)).learner.params, *agent.step(state)))(KEY())
     assert_bit_equal(after.learner.params, before)
@@ -318,7 +318,7 @@ def test_update_is_learn_after_observe() -> None:
     rule = agent.algorithm
     assert_bit_equal(jit(rule.update)(learner, rollout), jit(lambda l, r: rule.learn(rule.observe(l, r)))(learner, rollout))
     observed = rule.observe(learner, rollout)
-    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # nothing but replay changes
+    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # only replay changes
 
 
 # ----------------------------------------------------------------------------------------------------------------- exploration
@@ -349,7 +349,7 @@ def test_schedules_of_epsilon_have_an_effect(name: str) -> None:
 
 
 def test_agents_keep_to_the_mask() -> None:
-    """Greedy and exploring, untrained: action b mod 3 is the only one allowed in row b."""
+    """Greedy and exploring, without training: in row b only action b mod 3 is allowed."""
     space = spaces.Dict({"x": spaces.Box(-1, 1, (1,), np.float32), "action_mask": spaces.MultiBinary(3)})
     free = {"x": jnp.zeros(1), "action_mask": jnp.ones(3, jnp.int8)}
     over = TimeStep(free, jnp.float32(1), jnp.array(True), jnp.array(False))
@@ -384,7 +384,7 @@ PROBES = {
 
 @cache
 def learnt(n_step: int = 1) -> dict[str, np.ndarray]:
-    """Q-values [3, 2] at the observations −1, 0 and 1, after training on each of the probes."""
+    """Return Q-values [3, 2] at the observations −1, 0 and 1, after training on each of the probes."""
     env = probe_set(*(make() for make in PROBES.values()))
     agent = small_dqn(env, gamma=0.9, learning_rate=0.02, learning_starts=120, target_update_interval=10, n_step=n_step)
     model = SMALL_Q_NETWORK(env.observation_space, env.action_space)
@@ -430,7 +430,7 @@ def test_params_and_target_are_equal_and_apart_at_the_start() -> None:
     learner = jit(shared().init)(KEY()).learner
     assert_bit_equal(learner.params, learner.target_params)
     for p, t in zip(jax.tree.leaves(learner.params), jax.tree.leaves(learner.target_params), strict=True):
-        assert p.unsafe_buffer_pointer() != t.unsafe_buffer_pointer()  # or a donated state would be refused
+        assert p.unsafe_buffer_pointer() != t.unsafe_buffer_pointer()  # else a donated state would be refused
 
 
 def test_one_trace_serves_all_hyperparameters() -> None:
@@ -440,12 +440,12 @@ def test_one_trace_serves_all_hyperparameters() -> None:
         for _ in range(2):
             state, metrics = step(state)
             epsilons.append(to_floats(metrics)["charts/epsilon"])
-    np.testing.assert_allclose(epsilons, [0.9, 0.74] * 2, rtol=1e-5)  # the one that acted
+    np.testing.assert_allclose(epsilons, [0.9, 0.74] * 2, rtol=1e-5)  # of the one that acted
     assert step._cache_size() == 1
 
 
 def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
-    """Twenty iterations, eight of which only collect."""
+    """Twenty iterations, and eight of them only collect."""
     agent = small_dqn(probes.truncation(), anneal=True, total_steps=160)
     assert agent.algorithm.warmup_iterations == 8
     learner = agent.algorithm.init(KEY(), agent.hyperparams._replace(learning_rate=0.1))
@@ -504,10 +504,10 @@ def test_models_that_are_none(model: Any) -> None:
 
 
 def test_inputs_of_the_first_row_are_those_of_a_fresh_start() -> None:
-    """What acting sees on the first row of an episode is what ``first_input`` says."""
+    """On the first row of an episode, acting gets the input of ``first_input``."""
     _, rollouts, _ = stream("memory")
     first = rollouts.inputs.is_first
     inputs = StepInput(*(x[first] for x in rollouts.inputs))
     assert len(inputs.obs) > 6
     assert not inputs.prev_action.any() and not inputs.prev_reward.any()
-    assert to_numpy(inputs.obs)[:, 0].all()  # the cue is shown at the first row only
+    assert to_numpy(inputs.obs)[:, 0].all()  # the cue is shown only in the first row

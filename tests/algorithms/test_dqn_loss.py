@@ -26,7 +26,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 
 
 def linear_model() -> Model:
-    """Q-values x·W, which NumPy computes as easily."""
+    """Model with Q-values x·W, easy to compute in NumPy."""
     apply = lambda params, carry, inputs, key=None: (carry, inputs.obs @ params)  # noqa: E731
     return Model(None, apply, apply, lambda batch: ())  # type: ignore[arg-type]
 
@@ -48,7 +48,7 @@ def test_the_loss_is_the_papers(double: bool) -> None:
             q_value = (x @ w)[batch.action[i]]
             error = q_value - (batch.reward[i] + batch.discount[i] * (after @ w_target)[best])
             expected += 0.5 * batch.weight[i] * error**2 / batch.valid.sum()
-            slope[:, batch.action[i]] += batch.weight[i] * error * x / batch.valid.sum()  # nothing flows through the target
+            slope[:, batch.action[i]] += batch.weight[i] * error * x / batch.valid.sum()  # no gradient through the target
             values.append(q_value)
         assert float(loss) == pytest.approx(expected, rel=1e-4)
         np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-4)
@@ -80,7 +80,7 @@ def test_draws_that_are_not_valid_carry_no_weight() -> None:
 
 
 def test_draws_that_are_not_valid_carry_no_weight_even_if_they_are_not_finite() -> None:
-    """Such a draw is a reset row, and its observation the last one of an episode that may have blown up."""
+    """Such a draw is a reset row. Its observation is the last one of an episode, which may not be finite."""
     w, w_target, batch = loss_case(1)
     changed = with_other_invalid_draws(batch, np.nan)
     assert_bit_equal(*(loss_and_gradient(True)(w, w_target, batch=b) for b in (batch, changed)))
@@ -95,7 +95,7 @@ def test_a_last_observation_that_is_not_finite_has_no_influence_after_a_terminat
 
 
 def test_forbidden_actions_are_not_looked_ahead_to() -> None:
-    """The mask of the next observation binds the chooser, the target network and so the loss."""
+    """The mask of the next observation applies to the choice of the next action and to the target network's values."""
     space = spaces.Dict({"x": spaces.Box(-1, 1, (FEATURES,), np.float32), "action_mask": spaces.MultiBinary(ACTIONS)})
     model = q_network(space, spaces.Discrete(ACTIONS), hidden_sizes=(8,))
     params = jit(model.init)(KEY(), example_input(space, spaces.Discrete(ACTIONS)))

@@ -1,4 +1,5 @@
-"""IMPALA: loss and gradient against NumPy, whose values stale rollouts teach, probes by older policies, memory, bad input."""
+"""IMPALA: loss and gradient against NumPy, values learnt from stale rollouts, probes with older policies, memory, invalid
+settings."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ HP = IMPALAHyperparams(gamma=0.8, vtrace_lambda=0.7, rho_bar=1.2, c_bar=0.9, ent
 
 
 def stale_case(discrete: bool, seed: int) -> tuple[dict[str, np.ndarray], Rollout]:
-    """``rollout_case`` as another policy acted in it; rows that are not valid have a log-probability that is no number."""
+    """Return ``rollout_case`` with another acting policy. Rows that are not valid have NaN log-probabilities."""
     params, rollout = rollout_case(discrete, seed)
     other, _ = rollout_case(discrete, seed + 100)
     log_prob = np.where(rollout.valid, log_probs(discrete, other, rollout)[0], np.nan)
@@ -53,7 +54,10 @@ def stale_case(discrete: bool, seed: int) -> tuple[dict[str, np.ndarray], Rollou
 
 
 def traced(rollout: Rollout, value: np.ndarray, ratio: np.ndarray, hp: Any) -> tuple[np.ndarray, np.ndarray]:
-    """``(targets, advantages)``: Espeholt et al. 2018, section 4.1 and 4.2, as a double sum over the rest of each episode."""
+    """Compute ``(targets, advantages)`` as a double sum over the rest of each episode (Espeholt et al.
+
+    2018, sections 4.1 and 4.2).
+    """
     target, advantage = np.zeros((T, B)), np.zeros((T, B))
     rho, c = np.minimum(hp.rho_bar, ratio), hp.vtrace_lambda * np.minimum(hp.c_bar, ratio)
     for b, start, stop in episodes(rollout):
@@ -109,13 +113,13 @@ def test_advantages_of_an_intrinsic_reward_count_as_their_rows_do() -> None:
 # --------------------------------------------------------------------------------------------------- what stale rollouts teach
 
 MU, PI, REWARD = np.array([0.25, 0.75]), np.array([0.5, 0.5]), np.array([4.0, 0.0])
-"""Of two actions: how often they are in the rollout, what the policy that learns gives them, and what they earn."""
+"""For two actions: their frequency in the rollout, their probability in the learning policy, and their reward."""
 GAMMA = 0.5
 CHAIN = A2CHyperparams(gamma=GAMMA, gae_lambda=1.0, ent_coef=0.0, vf_coef=1.0)
 
 
 def chain() -> Rollout:
-    """Two rows and an end: each pair of actions, as often as the policy μ takes it."""
+    """Build rollouts of two rows and an end, with each pair of actions as often as the policy μ takes it."""
     often = np.repeat([0, 1], [1, 3])
     action = np.stack(np.meshgrid(often, often)).reshape(2, -1).astype(np.int32)  # [T, B]
     seen = np.broadcast_to(np.eye(3, dtype=np.float32)[:, None], (3, 16, 3))
@@ -136,12 +140,12 @@ def chain() -> Rollout:
 
 @cache
 def fixed_point(loss: Any, config: Any) -> Any:
-    """hyperparams -> the values [start, second] at which the loss is stationary, and the policy's gradient there."""
+    """Return hyperparams -> the values [start, second] at which the loss is stationary, and the policy's gradient there."""
 
     def solve(hp: Any) -> Any:
         params = {"w": jnp.log(jnp.tile(jnp.asarray(PI, jnp.float32), (3, 1))), "v": jnp.zeros(3), "log_std": jnp.zeros(2)}
         slope = jax.grad(lambda params: loss(linear_model(True), config, hp, params, chain(), None)[0])
-        # A row of each observation in every two: twice the gradient is one of its mean squared error.
+        # Half of the rows have each observation, so twice the gradient is that of the observation's mean squared error.
         step = lambda _, v: v - 0.5 * slope({**params, "v": v})["v"]  # noqa: E731
         v = jax.lax.fori_loop(0, 200, step, params["v"])
         return v[:2], slope({**params, "v": v})["w"]
@@ -150,27 +154,28 @@ def fixed_point(loss: Any, config: Any) -> Any:
 
 
 def gradient_of(policy: np.ndarray, value: float, advantage_beyond: np.ndarray) -> np.ndarray:
-    """−∇ of E[log π · A] by the logits π, where actions come as ``policy`` has them, half a mean over two rows."""
+    """Compute −∇ E[log π · A] with respect to the logits of π, with actions drawn from ``policy``, halved as a mean over two
+    rows."""
     advantage = REWARD + advantage_beyond - value
     return -0.5 * policy @ (advantage[:, None] * (np.eye(2) - PI))
 
 
 @pytest.mark.parametrize("bars", [(1e3, 1e3), (1e3, 1.0), (1.0, 1.0), (0.5, 0.5)])
 def test_a_stale_rollout_teaches_the_values_of_the_policy_that_learns(bars: tuple[float, float]) -> None:
-    """Espeholt et al. 2018, eq. 3: the fixed point is V of the policy ∝ min(ρ̄·μ, π), π itself for a high ρ̄, whatever c̄ is."""
+    """Espeholt et al. 2018, eq. 3: the fixed point is V of the policy ∝ min(ρ̄·μ, π), which is π for a high ρ̄, for any c̄."""
     hp = IMPALAHyperparams(gamma=GAMMA, ent_coef=0.0, vf_coef=1.0, rho_bar=bars[0], c_bar=bars[1])
     value, slope = fixed_point(impala_loss, IMPALAConfig())(hp)
     kept = np.minimum(bars[0] * MU, PI)
     earned = (kept / kept.sum()) @ REWARD
     np.testing.assert_allclose(value, [earned * (1 + GAMMA), earned], rtol=1e-3)
-    if bars[0] > 2:  # as π itself would have acted
+    if bars[0] > 2:  # as if π itself had acted
         np.testing.assert_allclose(earned, PI @ REWARD)
         expected = gradient_of(PI, PI @ REWARD, np.zeros(2))
         np.testing.assert_allclose(slope[:2], np.stack([expected] * 2), rtol=1e-3)
 
 
 def test_a2c_takes_it_for_its_own() -> None:
-    """What IMPALA corrects: the values are those of μ, and so is the gradient."""
+    """The error that IMPALA corrects: A2C learns the values and the gradient of μ."""
     value, slope = fixed_point(a2c_loss, A2CConfig())(CHAIN)
     np.testing.assert_allclose(value, [MU @ REWARD * (1 + GAMMA), MU @ REWARD], rtol=1e-3)
     assert abs(float(value[1]) - PI @ REWARD) > 0.9
@@ -190,11 +195,11 @@ def test_a_fresh_rollout_teaches_as_a2c_does(discrete: bool) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- probes
 
 LAG = 8
-"""Updates for which the same policy acts."""
+"""Number of updates during which the same policy acts."""
 
 
 def lagging(agent: Agent, state: Any, iterations: int) -> Any:
-    """``run_iterations`` of rollouts in which policies act that are up to LAG − 1 updates old."""
+    """Do ``run_iterations`` with rollouts of policies that are up to LAG − 1 updates old."""
     env_id, rule = jnp.arange(agent.num_envs, dtype=jnp.int32), agent.algorithm
 
     def step(state: Any, acting: Any) -> Any:
@@ -224,12 +229,12 @@ def learnt() -> dict[str, Learnt]:
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe(probe: str) -> None:
-    """By rollouts of older policies."""
+    """With rollouts of older policies."""
     PROBES[probe][1](learnt()[probe])
 
 
 def test_a_gru_remembers_a_cue() -> None:
-    """By rollouts of older policies, from the carry that they had. A memoryless policy stays at a mean return of 0."""
+    """With rollouts of older policies, from the carry that they had. A policy without memory has a mean return of 0."""
     agent = small_impala(probes.memory(), model=RECURRENT, num_envs=32, rollout_length=20, learning_rate=1e-2, gamma=0.9)
 
     def run(key: Any) -> Any:
@@ -246,7 +251,7 @@ def test_a_gru_remembers_a_cue() -> None:
     ("env", "settings"), [(probes.target_action, {}), (probes.two_choices, {}), (probes.memory, {"model": RECURRENT})]
 )
 def test_the_policy_that_acted_has_ratios_of_1(env: Any, settings: dict[str, Any]) -> None:
-    """Continuous, masked, and recurrent from within episodes: what acting noted is what learning finds."""
+    """Continuous, masked, and recurrent from within episodes: learning computes the log-probabilities that acting stored."""
     agent: Agent = small_impala(env(), **settings)
     logged = to_floats(jit(lambda key: run_iterations(agent, agent.init(key), 2)[1])(KEY()))
     assert logged["losses/rho"] == pytest.approx(1.0, abs=1e-5) and logged["losses/approx_kl"] == pytest.approx(0.0, abs=1e-5)

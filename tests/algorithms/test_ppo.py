@@ -1,4 +1,4 @@
-"""PPO: whole updates against NumPy, probes, normalisation, memory, schedules, bad input."""
+"""PPO: whole updates against NumPy, probes, normalisation, memory, schedules, invalid settings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ FEATURES = 3
 
 
 def test_one_update_is_one_step_down_the_gradient() -> None:
-    """With advantages and λ-returns of all rows, from the values before learning; the last input gives V beyond the rollout."""
+    """Advantages and λ-returns of all rows come from the values before learning. The last input gives V after the rollout."""
     agent, (state, rollout) = whole_batch(), sample()
     after, metrics = jit(agent.algorithm.update)(state.learner, rollout)
 
@@ -99,7 +99,7 @@ def make_targets(model: Model, learner: Any, rollout: Rollout) -> Batch:
 
 
 def test_invalid_rows_of_a_rollout_have_no_influence() -> None:
-    """Whatever action, probability, reward and flags they hold, and, after a termination, whatever observation."""
+    """Their action, probability, reward and flags have no influence; after a termination, their observation neither."""
     agent, (state, rollout) = whole_batch(), sample()
     other = lambda x, y: jnp.where(rollout.valid, x, y)  # noqa: E731
     changed = rollout._replace(
@@ -113,14 +113,14 @@ def test_invalid_rows_of_a_rollout_have_no_influence() -> None:
     update = jit(lambda learner, rollout: agent.algorithm.update(learner, rollout)[0].params)
     params = update(state.learner, rollout)
     assert_bit_equal(update(state.learner, elsewhere(changed)), params)
-    # After a truncation the reset row's observation counts: it is the last one, and V of it what lies beyond.
+    # After a truncation the reset row's observation counts: it is the episode's last one, and its V is bootstrapped.
     cut = rollout._replace(truncated=rollout.terminated, terminated=jnp.zeros_like(rollout.terminated))
     moved = [jax.tree.leaves(to_numpy(update(state.learner, r))) for r in (cut, elsewhere(cut))]
     assert any(np.any(x != y) for x, y in zip(*moved, strict=True))
 
 
 def test_packing_parameters_for_the_optimiser_changes_nothing() -> None:
-    """``clipped_adam`` gets one flat vector, an optimiser of one's own the tree; two updates of either give the same."""
+    """``clipped_adam`` gets one flat vector, a custom optimizer gets the tree. Two updates of either are the same."""
     rng = np.random.default_rng(0)
     params, *gradients = (
         {"a": {"w": jnp.float32(rng.normal(size=(2, 3)))}, "b": jnp.float32(rng.normal(size=4))} for _ in range(3)
@@ -148,7 +148,7 @@ def test_extra_losses_are_added_and_logged() -> None:
 
 
 def test_every_row_is_used_once_per_epoch() -> None:
-    """Three epochs of four minibatches; rows are told apart by their observations."""
+    """Three epochs of four minibatches. Rows are identified by their observations."""
     agent, (state, rollout) = whole_batch(extra=True, num_epochs=3, num_minibatches=4), sample()
     names = np.random.default_rng(0).permutation(rollout.valid.size).astype(np.float32).reshape(rollout.valid.shape)
     obs = rollout.inputs.obs.at[:-1, ..., 0].set(names)
@@ -173,7 +173,7 @@ def test_probe(probe: str) -> None:
 
 
 def test_probe_target_action() -> None:
-    """By clipping, and with a Gaussian that is squashed within the bounds."""
+    """With clipping, and with a Gaussian that is squashed within the bounds."""
     squash = partial(SMALL_ACTOR_CRITIC, squash=True)
     for settings in ({}, {"model": squash}):
         action = jit(learner_of("ppo", probes.target_action(), 80, num_epochs=4, ent_coef=0.0, **settings))(KEY(), ())[0]
@@ -181,7 +181,7 @@ def test_probe_target_action() -> None:
 
 
 def test_probe_two_choices() -> None:
-    """A MultiDiscrete space with a mask, which is never broken; and no choice is left at an end."""
+    """A MultiDiscrete space with a mask, which is always respected. At an end no action is allowed."""
     seen = {"sign": SEEN[[0, 2]], "action_mask": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int8)}
     action, probability, value, least = jit(learner_of("ppo", probes.two_choices(), 80, seen, num_epochs=4))(KEY(), ())
     assert action.tolist() == [[1, 1], [1, 2]] and action.dtype == jnp.int32
@@ -190,7 +190,7 @@ def test_probe_two_choices() -> None:
 
 @pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT])
 def test_actions_of_several_dimensions_have_the_shape_of_their_space(model: Any) -> None:
-    """Of a MultiDiscrete space and of a Box, in what the environment gets, and in what the model sees of the last row."""
+    """For a MultiDiscrete space and a Box, in the environment's actions and in the model's previous action."""
     for kind in (spaces.MultiDiscrete([[2, 3], [4, 2], [2, 2]]), spaces.Box(np.float32(0), np.float32(1), (3, 2))):
         env = probes.constant_reward()
         env = env._replace(
@@ -214,14 +214,14 @@ def normalizing() -> Agent:
 
 
 def test_the_warm_up_seeds_the_statistics_with_valid_rows() -> None:
-    """8 rows in 4 environments: times 0 1 2 [3] 0 1 2 [3], where the brackets are reset rows."""
+    """8 rows in 4 environments: times 0 1 2 [3] 0 1 2 [3], with reset rows in brackets."""
     state = jit(normalizing().init)(KEY())
     assert normalizing().algorithm.warmup_iterations == 1 and small_ppo(clock()).algorithm.warmup_iterations == 0
     observations, rewards = state.learner.statistics
     assert float(observations.count) == pytest.approx(4 * 6, rel=1e-4)
     np.testing.assert_allclose(observations.mean, [55.0], rtol=1e-4)
     np.testing.assert_allclose(observations.variance, [25 * 2 / 3], rtol=2e-2)
-    returns = [1, 4 + 0.5, 9 + 0.5 * 4.5]  # γ = ½: the running discounted return of each row, then again from 0
+    returns = [1, 4 + 0.5, 9 + 0.5 * 4.5]  # γ = ½: the running discounted return of each row, then from 0 again
     assert float(rewards.moments.mean) == pytest.approx(np.mean(returns), rel=1e-3)
     assert float(rewards.moments.variance) == pytest.approx(np.var(returns), rel=1e-2)
     np.testing.assert_allclose(rewards.returns, np.zeros(4))  # the last row was a reset
@@ -244,11 +244,11 @@ def test_return_statistics_use_the_gamma_that_learning_uses() -> None:
 
 
 SHIFTING = probes.Cut(5)
-"""Episodes of six rows with the reset, so that each rollout of eight rows holds other ones."""
+"""Episodes of six rows including the reset, so that each rollout of eight rows contains different rows."""
 
 
 def test_acting_and_learning_use_the_same_statistics() -> None:
-    """So before the first gradient step every ratio is 1, though the statistics move with each iteration."""
+    """So before the first gradient step every ratio is 1, although the statistics change with each iteration."""
     agent = normalizing()
     state, step = jit(agent.init)(KEY(), None, SHIFTING), jit(agent.step)
     for _ in range(3):
@@ -273,14 +273,14 @@ def test_rewards_are_scaled_by_the_statistics_that_acted_and_stay_raw_in_the_log
     after, metrics = jit(agent.step)(state)
     assert to_floats(metrics)["charts/episodic_return"] == 1 + 4 + 9 + 16 + 25
     moments = [s.learner.statistics.rewards.moments for s in (state, after)]
-    assert float(moments[1].variance) != pytest.approx(float(moments[0].variance), rel=0.02)  # or any would do
+    assert float(moments[1].variance) != pytest.approx(float(moments[0].variance), rel=0.02)  # otherwise any statistics would do
 
 
 # ---------------------------------------------------------------------------------------------------------------------- memory
 
 
 def test_a_recurrent_model_learns_from_the_carry_that_acted() -> None:
-    """So before the first gradient step every ratio is 1, though rollouts begin in the middle of episodes."""
+    """So before the first gradient step every ratio is 1, although rollouts begin in the middle of episodes."""
     agent = small_ppo(probes.memory(), model=RECURRENT, num_epochs=1, num_minibatches=1, rollout_length=6, learning_rate=0.05)
     state, step = jit(agent.init)(KEY()), jit(agent.step)
     for _ in range(3):
@@ -289,7 +289,7 @@ def test_a_recurrent_model_learns_from_the_carry_that_acted() -> None:
         assert to_floats(metrics)["losses/grad_norm"] > 0
     assert np.any(state.actor.carry) and np.asarray(state.actor.episode.episodic_length).any()
 
-    # Values and advantages come from that carry as well.
+    # Values and advantages start from that carry too.
     rollout, model = one_rollout(agent)(state), RECURRENT(agent.env.observation_space, agent.env.action_space)
     value = jit(model.unroll)(state.learner.params, state.actor.carry, rollout.inputs)[1].value
     batch = make_targets(model, state.learner, rollout)

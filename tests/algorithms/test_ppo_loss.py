@@ -37,7 +37,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 
 
 def numpy_loss(discrete: bool, params: Any, batch: Batch, hp: Any, config: PPOConfig) -> dict[str, float]:
-    """Schulman et al. 2017, eq. 7 and 9, over the valid rows only, in double precision."""
+    """Compute the loss (Schulman et al. 2017, eq. 7 and 9) over the valid rows in double precision."""
     x, w, v = (np.asarray(a, np.float64) for a in (batch.inputs.obs, params["w"], params["v"]))
     valid, out, value = batch.valid, x @ w, x @ v
     if discrete:
@@ -72,7 +72,7 @@ def numpy_loss(discrete: bool, params: Any, batch: Batch, hp: Any, config: PPOCo
 
 
 def numpy_kl(discrete: bool, old: Any, out: np.ndarray, log_std: np.ndarray) -> np.ndarray:
-    """KL(old ‖ new): Σ p log(p / q) by scipy, or of each Gaussian component in closed form."""
+    """Compute KL(old ‖ new): Σ p log(p / q) by scipy, or for each Gaussian component in closed form."""
     if discrete:
         p, q = (scipy.special.softmax(np.asarray(x, np.float64), -1) for x in (old.logits, out))
         return scipy.stats.entropy(p, q, axis=-1)
@@ -98,7 +98,7 @@ def loss_and_gradient(discrete: bool, config: PPOConfig) -> Callable[..., Any]:
 
 
 def only_minibatch(config: PPOConfig, batch: Batch) -> Batch:
-    """All rows as the one minibatch of an epoch."""
+    """Return all rows as the only minibatch of an epoch."""
     return jax.tree.map(lambda x: x[0], shuffled(batch, np.arange(N)[None], config.normalize_advantages))
 
 
@@ -113,12 +113,12 @@ def test_the_loss_is_the_papers(discrete: bool, config: PPOConfig) -> None:
         (total, metrics), _ = loss_and_gradient(discrete, config)(params, batch)
         expected = numpy_loss(discrete, params, batch, HP, config)
         assert {"total": float(total), **floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
-        assert 0 < expected["losses/clipfrac"] < 1  # both sides of the clip are there
+        assert 0 < expected["losses/clipfrac"] < 1  # both sides of the clip occur
 
 
 @pytest.mark.parametrize("discrete", [True, False])
 def test_the_loss_with_a_penalty_is_the_papers(discrete: bool) -> None:
-    """Schulman et al. 2017, eq. 8; rows that are not valid may hold an old policy that is not finite."""
+    """Schulman et al. 2017, eq. 8. Rows that are not valid may have an old policy that is not finite."""
     config, (params, batch), (other, _) = PPOConfig(surrogate="kl"), loss_case(discrete), loss_case(discrete, 1)
     batch = batch._replace(policy=jax.tree.map(np.asarray, policy_of(discrete, other, batch.inputs.obs)))
     function = loss_and_gradient(discrete, config)
@@ -129,7 +129,7 @@ def test_the_loss_with_a_penalty_is_the_papers(discrete: bool) -> None:
 
 
 def with_other_invalid_rows(batch: Batch, garbage: float) -> Batch:
-    """Everything but ``valid`` replaced where it is False."""
+    """Replace everything except ``valid`` in the rows that are not valid."""
 
     def change(x: np.ndarray) -> np.ndarray:
         x = np.array(x)
@@ -147,7 +147,7 @@ def test_invalid_rows_have_no_influence() -> None:
 
 @pytest.mark.parametrize("discrete", [True, False])
 def test_invalid_rows_have_no_influence_even_if_they_are_not_finite(discrete: bool) -> None:
-    """A simulation that blew up ends its episode with an observation that is not finite; it is the reset row's."""
+    """A simulation that breaks ends its episode with an observation that is not finite, which is in the reset row."""
     params, batch = loss_case(discrete)
     function = loss_and_gradient(discrete, CONFIGS[0])
     assert_bit_equal(function(params, batch), function(params, with_other_invalid_rows(batch, np.nan)))
@@ -162,7 +162,7 @@ def test_a_minibatch_without_valid_rows_changes_nothing() -> None:
 
 
 def test_where_the_surrogate_is_clipped_no_gradient_flows() -> None:
-    """Ratio far above 1 with a positive advantage, and far below with a negative one: nothing more to gain."""
+    """The ratio is far above 1 with a positive advantage, or far below 1 with a negative one."""
     params, batch = loss_case(discrete=True)
     config, sign = PPOConfig(normalize_advantages=False), np.where(np.arange(N) % 2, 1, -1)
     log_prob = np.asarray(policy_of(True, params, batch.inputs.obs).log_prob(batch.action)) - 2.0 * sign
@@ -174,11 +174,11 @@ def test_where_the_surrogate_is_clipped_no_gradient_flows() -> None:
         return jax.grad(lambda p: ppo_loss(linear_model(True), config, only_policy, p, batch, None)[0])(params)["w"]
 
     assert not np.any(policy_gradient(flat))
-    assert np.any(policy_gradient(flat._replace(advantage=-flat.advantage)))  # the other way it flows
+    assert np.any(policy_gradient(flat._replace(advantage=-flat.advantage)))  # with the opposite sign there is a gradient
 
 
 def test_where_the_value_loss_is_clipped_no_gradient_flows() -> None:
-    """And in all rows within the clip it does, whatever rounding makes of the old value and the change."""
+    """In all rows within the clip there is a gradient, for any rounding of the old value and the change."""
     rng, rows = np.random.default_rng(0), 1000
     old, target = (rng.normal(size=rows).astype(np.float32) for _ in range(2))
     value = old + rng.uniform(-2 * HP.clip_eps, 2 * HP.clip_eps, rows).astype(np.float32)

@@ -1,4 +1,4 @@
-"""PPO's other ways to update and to explore, as whole iterations: penalty, early stop, accumulated gradients, held noise."""
+"""Whole iterations with PPO's options for updates and exploration: penalty, early stop, accumulated gradients, held noise."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EPOCHS = {"num_epochs": 3, "num_minibatches": 2}
 
 
 def by_hand(learner: Any, rollout: Any, stop_kl: float) -> tuple[Any, list[dict[str, float]]]:
-    """The parameters after a loop over the same minibatches that ends before the first step beyond ``stop_kl``, and its logs."""
+    """Loop over the same minibatches until the step before ``stop_kl`` is exceeded. Return the parameters and the logs."""
     model, config = small_model(whole_batch().env), PPOConfig(**EPOCHS)
     batch = targets(model, config, learner, rollout, learner.hyperparams)
     order = minibatches(jax.random.fold_in(learner.key, learner.version), batch.valid.size, rollout.env_id.size, *EPOCHS.values())
@@ -73,7 +73,7 @@ def test_from_the_first_minibatch_beyond_the_limit_on_nothing_is_learnt() -> Non
 
 
 def test_a_stop_stops_the_optimiser_too() -> None:
-    """Adam's moments and count stay as the last step that was taken left them."""
+    """Adam's moments and count are those after the last step that was taken."""
     state, rollout = sample()
     after = jit(small_ppo(probes.memory(), stop_kl=1e-12, **EPOCHS).algorithm.update)(adam_learner(), rollout)[0]
     taken = int(optax.tree.get(after.opt_state, "count"))
@@ -81,7 +81,7 @@ def test_a_stop_stops_the_optimiser_too() -> None:
 
 
 def adam_learner() -> Any:
-    """The learner of ``sample``, with Adam."""
+    """Return the learner of ``sample``, with Adam."""
     learner = sample()[0].learner
     opt_state = clipped_adam(learner.hyperparams).init(jax.flatten_util.ravel_pytree(learner.params)[0])
     return learner._replace(opt_state=opt_state)
@@ -92,7 +92,7 @@ def adam_learner() -> Any:
 
 @cache
 def penalised() -> tuple[Any, Any, dict[str, float]]:
-    """The state before and after an update that moves the policy a little, and its metrics."""
+    """Return the state before and after an update that moves the policy a little, and its metrics."""
     agent = whole_batch(surrogate="kl", kl_coef=0.5, kl_target=1e-6, **EPOCHS)
     state = jit(agent.init)(KEY())
     after, metrics = jit(agent.algorithm.update)(state.learner, sample()[1])
@@ -113,7 +113,7 @@ def test_the_penalty_is_adapted_by_the_divergence_after_the_update() -> None:
 
 
 def test_only_the_penalty_changes_the_structure_of_the_state() -> None:
-    """So that what was written before there was a penalty goes on."""
+    """So checkpoints from before the penalty existed can be resumed."""
     plain = whole_batch()
     assert type(sample()[0].learner) is Learner
     spec, other = plain.spec["settings"], whole_batch(surrogate="kl", accumulation_steps=2).spec["settings"]
@@ -138,7 +138,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_accumulated_gradients_are_those_of_whole_minibatches(case: str) -> None:
-    """Of two minibatches in two parts each: advantages stay those of the minibatch, and rows that are not valid count nothing."""
+    """Two minibatches in two parts each: advantages are normalised per minibatch, and invalid rows have no influence."""
     model, settings = CASES[case]
     settings = {"model": model, "num_minibatches": 2, "extra_losses": (weighted_params,), **settings}
     whole, parts = (small_ppo(probes.memory(), **settings, accumulation_steps=n) for n in (1, 2))
@@ -155,7 +155,7 @@ def test_accumulated_gradients_are_those_of_whole_minibatches(case: str) -> None
 
 
 def test_a_recurrent_models_minibatches_are_whole_sequences() -> None:
-    """Of [2 of 4 environments, all 8 rows], each environment once per epoch."""
+    """Minibatches of [2 of 4 environments, all 8 rows], and each environment once per epoch."""
     seen: list[tuple[int, ...]] = []
 
     def shapes(params: Any, batch: Any) -> Any:
@@ -189,7 +189,7 @@ def test_two_devices_do_what_one_does() -> None:
 
 
 def reaching(length: int = 4) -> Env:
-    """Episodes of ``length`` rows in which the observation is the time; actions of two components."""
+    """Episodes of ``length`` rows that observe the time. Actions have two components."""
 
     def reset(key: Any, params: Any) -> Any:
         return jnp.int32(0), jnp.zeros(1)
@@ -203,7 +203,7 @@ def reaching(length: int = 4) -> Env:
 
 @pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT], ids=["rows", "sequences"])
 def test_noise_is_held_and_drawn_anew_where_an_episode_starts(model: Any) -> None:
-    """Two rollouts of eight rows, of which the second goes on with the noise of the first; its log_probs are the model's own."""
+    """In two rollouts of eight rows, the second continues with the noise of the first. Log-probabilities are the model's."""
     agent = small_ppo(reaching(), model=model, hold_noise=3, num_epochs=1, num_minibatches=1)
     state, step = jit(agent.init)(KEY()), jit(agent.step)
     network, noise, first = model(agent.env.observation_space, agent.env.action_space), [], []
@@ -220,11 +220,11 @@ def test_noise_is_held_and_drawn_anew_where_an_episode_starts(model: Any) -> Non
         assert to_floats(metrics)["losses/approx_kl"] == pytest.approx(0, abs=1e-6)
     rows, starts = np.concatenate(noise), np.concatenate(first)[:, 0]
     assert starts.nonzero()[0].tolist() == [0, 5, 10, 15]  # four rows, and one for the reset
-    # Drawn at the start of an episode, and every three rows from there.
+    # Drawn at the start of an episode and then every three rows.
     same = [np.abs(rows[t] - rows[t - 1]).max() < 1e-4 for t in range(1, 16)]
     assert [t for t in range(1, 16) if not same[t - 1]] == [3, 5, 8, 10, 13, 15]
     draws = rows[[0, 3, 5, 8, 10, 13, 15]]
-    assert len(np.unique(draws.round(5))) == draws.size  # each draw, environment and component by itself
+    assert len(np.unique(draws.round(5))) == draws.size  # different for each draw, environment and component
 
 
 def test_greedy_actions_and_single_rows_know_of_no_held_noise() -> None:
@@ -238,14 +238,14 @@ def test_greedy_actions_and_single_rows_know_of_no_held_noise() -> None:
     _, action, extras = plain.algorithm.act(policy, (), inputs, ids, KEY(), explore=False)
     carry, greedy, same = held.algorithm.act(policy, other.actor.carry, inputs, ids, KEY(), explore=False)
     assert_bit_equal((greedy, same, carry), (action, extras, other.actor.carry))
-    # And the first row of an episode draws as it would without.
+    # The first row of an episode draws the same noise as without holding.
     drawn = plain.algorithm.act(policy, (), inputs, ids, KEY(), explore=True)[1:]
     assert_bit_equal(held.algorithm.act(policy, other.actor.carry, inputs, ids, KEY(), explore=True)[1:], drawn)
 
 
 @pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT], ids=["rows", "sequences"])
 def test_every_rule_that_draws_actions_can_hold_its_noise(model: Any) -> None:
-    """Its learner sees the model's own carry."""
+    """Its learner gets the model's carry, without the noise."""
     for rule in (name for name, entry in ALGORITHMS.items() if entry.family == "on-policy" and "Box" in entry.actions):
         agent = small(rule, reaching(), model=model, hold_noise=3)
         state = jax.eval_shape(lambda agent=agent: agent.step(agent.init(KEY()))[0])
@@ -333,5 +333,5 @@ def test_parts_have_to_fit_one_devices_share() -> None:
     agent: Agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, accumulation_steps=8, axis_name="d")
     with pytest.raises(ValueError, match=r"^each of 2 devices would have num_envs=3, but accumulation_steps=8 must .* = 12$"):
         data_parallel(agent, 2)
-    held = small_ppo(reaching(), num_envs=2, hold_noise=3, axis_name="d")  # a carry of noise makes no model recurrent
+    held = small_ppo(reaching(), num_envs=2, hold_noise=3, axis_name="d")  # a carry of noise does not make a model recurrent
     assert data_parallel(held, 2).num_envs == 2

@@ -1,4 +1,4 @@
-"""PQN: λ-returns, loss and gradient against NumPy, an iteration by hand, probes, exploration, bad input."""
+"""PQN: λ-returns, loss and gradient against NumPy, an iteration by hand, probes, exploration, invalid settings."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def linear_model() -> Model:
 
 
 def pqn_case(seed: int = 0) -> tuple[dict[str, np.ndarray], Rollout]:
-    """``rollout_case`` with inputs that are [T + 1, B] in all their parts."""
+    """Return ``rollout_case`` with all parts of the inputs in shape [T + 1, B]."""
     params, rollout = rollout_case(True, seed)
     spread = lambda x: x if x.ndim == 3 else np.broadcast_to(x, (T + 1, B))  # noqa: E731
     return params, rollout._replace(inputs=jax.tree.map(lambda x: spread(np.asarray(x)), rollout.inputs))
 
 
 def returns(rollout: Rollout, q: np.ndarray, gamma: float, lam: float) -> np.ndarray:
-    """Gallici et al. 2024, algorithm 1, row by row from the last."""
+    """Compute returns (Gallici et al. 2024, algorithm 1), row by row from the last."""
     found, best = np.zeros((T, B)), q.max(-1)
     for b in range(B):
         for t in reversed(range(T)):
@@ -87,7 +87,8 @@ def test_targets_are_lambda_returns_of_the_best_action(lam: float) -> None:
 
 
 def test_what_is_not_finite_after_an_end_counts_for_nothing() -> None:
-    """What a termination reached, and the reset row's action and reward; but a truncation's counts."""
+    """The observation after a termination, and the reset row's action and reward, have no influence; a truncation's observation
+    has."""
     params, rollout = pqn_case()
     obs = np.array(rollout.inputs.obs)
     obs[2, 1] = np.nan
@@ -136,7 +137,7 @@ def test_an_iteration_is_a_step_along_each_minibatch() -> None:
 
 @cache
 def learnt() -> dict[str, np.ndarray]:
-    """Q-values [3, 2] at the observations −1, 0 and 1, after training on each of the probes."""
+    """Return Q-values [3, 2] at the observations −1, 0 and 1, after training on each of the probes."""
     env = probe_set(*(make() for make, _ in PROBES.values()))
     agent = small_pqn(env, num_envs=16, rollout_length=4, gamma=0.9, learning_rate=0.01, epsilon_end=0.5, exploration_steps=1)
 

@@ -1,4 +1,4 @@
-"""R2D2: rescaling, loss, priorities and gradient against NumPy, the carry that is stored, updates by hand, probes, bad input."""
+"""R2D2: rescaling, loss, priorities and gradient against NumPy, the stored carry, updates by hand, probes, invalid settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = partial(q_network, hidden_sizes=(8,), core="gru", core_size=8)
 
 
 def first_values(agent: Agent, learner: Any, inputs: StepInput) -> Any:
-    """Q of inputs that begin episodes."""
+    """Return Q of inputs that begin episodes."""
     model = SMALL(agent.env.observation_space, agent.env.action_space)
     return unscaled(model.apply(learner.params, model.initial_carry(inputs.is_first.shape[0]), inputs)[1], 1e-3)
 
@@ -52,7 +52,7 @@ TINY = Tiny(
         "model": SMALL,
     },
     value=first_values,
-    # All sequences are the same one, and count alike, so draws do not matter.
+    # All sequences are the same and have equal weights, so draws have no influence.
     one_gradient=("tests.helpers.probes:constant_reward?num_actions=1", {"batch_size": 16, "priority_exponent": 0.0}),
 )
 
@@ -66,7 +66,7 @@ small_r2d2 = partial(small, "r2d2")
 
 
 def h(x: float, eps: float) -> float:
-    """Section 2.3 of the paper, in double precision."""
+    """Compute the rescaling of section 2.3 of the paper, in double precision."""
     return float(np.sign(x) * (np.sqrt(abs(x) + 1) - 1) + eps * x)
 
 
@@ -94,7 +94,7 @@ CASES = {
 
 
 def linear_model() -> Model:
-    """carry ← ½·carry + x·W, which begins at 0 where an episode does, and Q = carry·V: NumPy computes it as easily."""
+    """Model with carry ← ½·carry + x·W, which is 0 at the start of an episode, and Q = carry·V: easy to compute in NumPy."""
 
     def apply(params: Any, carry: Any, inputs: StepInput, key: Any = None) -> Any:
         carry = 0.5 * jnp.where(inputs.is_first[:, None], 0.0, carry) + inputs.obs @ params["w"]
@@ -105,7 +105,7 @@ def linear_model() -> Model:
 
 
 def loss_case(seed: int, config: R2D2Config) -> tuple[Any, Any, Sequences]:
-    """Two networks' parameters, and sequences with ends of both kinds, each followed by a row for the reset."""
+    """Return two networks' parameters, and sequences with both kinds of ends, each followed by a reset row."""
     rng = np.random.default_rng(seed)
     normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     rows = config.rows_behind
@@ -132,7 +132,7 @@ def loss_case(seed: int, config: R2D2Config) -> tuple[Any, Any, Sequences]:
 
 
 def all_q(params: Any, carry: np.ndarray, batch: Sequences, n: int, rows: range) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """Q-values of rows of one sequence, by their number, and the carry behind them."""
+    """Return Q-values of rows of one sequence, by row number, and the carry after them."""
     found = {}
     for t in rows:
         carry = 0.5 * (0 if batch.inputs.is_first[t, n] else carry) + np.float64(batch.inputs.obs[t, n]) @ params["w"]
@@ -141,7 +141,7 @@ def all_q(params: Any, carry: np.ndarray, batch: Sequences, n: int, rows: range)
 
 
 def target_of(config: R2D2Config, batch: Sequences, n: int, t: int, online: Any, target: Any, gamma: float) -> float:
-    """y of row t of sequence n, reward by reward."""
+    """Compute y of row t of sequence n, reward by reward."""
     eps, total, discount = config.rescale_eps, 0.0, 1.0
     for k in range(t, t + config.n_step):
         total, discount = total + discount * float(batch.reward[k, n]), discount * gamma
@@ -154,7 +154,8 @@ def target_of(config: R2D2Config, batch: Sequences, n: int, t: int, online: Any,
 
 
 def by_hand(config: R2D2Config, fixed: Any, other: Any, batch: Sequences, gamma: float, params: Any) -> tuple[float, Any]:
-    """The loss with its gradient's parameters apart from those that no gradient flows to; and the errors, NaN where none is."""
+    """Compute the loss, with the parameters that get a gradient separate from those that do not, and the errors (NaN where
+    invalid)."""
     first, last = config.burn_in, config.burn_in + config.sequence_length
     errors = np.full((config.sequence_length, N), np.nan)
     for n in range(N):
@@ -194,7 +195,7 @@ def test_loss_priorities_and_gradient_are_the_papers(name: str) -> None:
 
 
 def test_what_is_not_finite_after_an_end_counts_for_nothing() -> None:
-    """What a termination reached, in burn-in too; and all of a sequence that is not valid."""
+    """What a termination reached, also in burn-in, and all rows of an invalid sequence have no influence."""
     params, target, batch = loss_case(0, CASES["burnt in"])
     batch.valid[:, 2] = batch.terminated[:, 2] = batch.truncated[:, 2] = False
     obs = np.array(batch.inputs.obs)
@@ -212,7 +213,7 @@ def test_what_is_not_finite_after_an_end_counts_for_nothing() -> None:
 
 
 def test_sequences_begin_with_the_carry_of_acting() -> None:
-    """Unrolled from what is stored, the network that acted says again what it said, across rollouts and ends."""
+    """Unrolled from the stored carry, the network that acted gives the same outputs, across rollouts and ends."""
     agent = small_r2d2(
         probes.memory(), learning_starts=0, rollout_length=4, sequence_length=10, n_step=1, burn_in=0, replay_ratio=5
     )
@@ -247,7 +248,7 @@ def test_sequences_begin_with_the_carry_of_acting() -> None:
 
 
 def test_updates_draw_learn_and_weigh_one_after_the_other() -> None:
-    """As a loop does it; the weights' exponent rises to 1 at total_steps, and the target changes by the number of updates."""
+    """As in a loop. The exponent of the weights rises to 1 at total_steps, and the target changes by the number of updates."""
     sizes = {"num_envs": 4, "rollout_length": 2, "replay_ratio": 6, "batch_size": 8, "sequence_length": 3}  # 2 updates
     settings = {"learning_rate": 0.05, "priority_exponent": 0.7, "importance_exponent": 0.5, "anneal": True, "total_steps": 320}
     agent = small_r2d2(
@@ -279,11 +280,11 @@ def test_updates_draw_learn_and_weigh_one_after_the_other() -> None:
         assert_close(learner.target_params, target, atol=1e-4)
         assert_close(learner.replay.starts.levels, replay.starts.levels, atol=1e-3)
         assert "priorities" not in metrics
-    assert len(np.unique(learner.replay.starts.levels[0])) > 5  # many sequences have been weighed
+    assert len(np.unique(learner.replay.starts.levels[0])) > 5  # many sequences have new priorities
 
 
 def with_a_zero(env: Env) -> Env:
-    """The same with a second number in its observations, as the probe of memory has one."""
+    """Append a second number to the observations, as the memory probe has."""
     wide = lambda obs: jnp.append(obs, 0.0)  # noqa: E731
 
     def reset(key: Any, params: Any) -> Any:
@@ -299,8 +300,10 @@ def with_a_zero(env: Env) -> Env:
 
 @cache
 def learnt() -> dict[str, np.ndarray]:
-    """Q-values [4, 3, 2] of three episodes, after training on each of the probes: the first observation is −1, 0 or 1, two of 0
-    follow, and the fourth is the question of the probe of memory."""
+    """Return Q-values [4, 3, 2] of three episodes, after training on each probe.
+
+    The first observation is −1, 0 or 1, two zeros follow, and the fourth is the question of the memory probe.
+    """
     env = probe_set(*(with_a_zero(make()) for make, _ in PROBES.values()), probes.memory())
     sizes = {"num_envs": 16, "rollout_length": 4, "batch_size": 16, "sequence_length": 8, "replay_ratio": 4, "buffer_size": 6400}
     rates = {"gamma": 0.9, "learning_rate": 0.01, "epsilon_end": 0.5, "exploration_steps": 1, "adam_eps": 1e-5}
@@ -391,7 +394,7 @@ def test_parts_of_the_wrong_kind() -> None:
 
 
 def test_the_replay_that_is_its_own_may_be_given() -> None:
-    """Weights are corrected once, by the rule's exponent, whoever makes the replay."""
+    """Importance weights use the algorithm's exponent once, for any way to build the replay."""
 
     def learnt(**settings: Any) -> Any:
         agent = small_r2d2(probes.truncation(), **settings)
@@ -401,7 +404,7 @@ def test_the_replay_that_is_its_own_may_be_given() -> None:
 
 
 def test_any_replay_of_sequences_will_do() -> None:
-    """One that draws all alike, and so draws for all updates at once."""
+    """A replay that draws uniformly, and therefore for all updates at once."""
     agent = small_r2d2(probes.truncation(), replay=sequence_replay(uniform_replay))
     state = jit(agent.init)(KEY())
     after, metrics = jit(agent.step)(state)

@@ -1,4 +1,4 @@
-"""REINFORCE: loss and gradient against NumPy, which rows are learnt from, time limits, probes, bad input."""
+"""REINFORCE: loss and gradient against NumPy, rows used for learning, time limits, probes, invalid settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_
 TINY = Tiny(
     settings={"num_envs": 4, "rollout_length": 16, "anneal": False, "model": SMALL_ACTOR_CRITIC},
     value=lambda *given: outputs_of(*given).value,
-    one_gradient=("CartPole-v1", {"rollout_length": 64}),  # episodes have to end
+    one_gradient=("CartPole-v1", {"rollout_length": 64}),  # episodes must end
 )
 
 KEY = partial(jax.random.key, 0)
@@ -38,7 +38,7 @@ HP = REINFORCEHyperparams(gamma=0.8, ent_coef=0.3, vf_coef=0.6)
 
 
 def returns(rollout: Rollout, value: np.ndarray, gamma: float) -> tuple[np.ndarray, np.ndarray]:
-    """``(returns, whether they are known)``, episode by episode."""
+    """Compute ``(returns, whether they are known)``, episode by episode."""
     found, known = np.zeros((T, B)), np.zeros((T, B), bool)
     for b, start, stop in episodes(rollout):
         last = stop - 1
@@ -68,7 +68,7 @@ def test_loss_and_gradient_are_the_papers(discrete: bool, baseline: bool, normal
     (total, metrics), gradient = function(params, rollout)
 
     def shown(params: Any) -> Any:
-        return params if baseline else {**params, "v": 0.0 * params["v"]}  # no value at all
+        return params if baseline else {**params, "v": 0.0 * params["v"]}  # without values
 
     value = values(shown(params), rollout)
     target, known = returns(rollout, value, HP.gamma)
@@ -85,7 +85,7 @@ def test_loss_and_gradient_are_the_papers(discrete: bool, baseline: bool, normal
 
 
 def test_rows_of_unfinished_episodes_have_no_influence() -> None:
-    """The first environment ends nothing, and the second nothing after its reset."""
+    """The first environment has no end, and the second none after its reset."""
     params, rollout = rollout_case(True)
     _, known = returns(rollout, values(params, rollout), 1.0)
     assert known.sum(0).tolist() == [0, 2, 3, 3]
@@ -127,7 +127,7 @@ def test_probe_target_action() -> None:
 
 
 def test_probe_two_choices_without_a_baseline() -> None:
-    """A MultiDiscrete space with a mask, which is never broken."""
+    """A MultiDiscrete space with a mask, which is always respected."""
     seen = {"sign": SEEN[[0, 2]], "action_mask": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int8)}
     run = learner_of("reinforce", probes.two_choices(), 250, seen, baseline=False, ent_coef=0.01)
     action, probability, _, least = jit(run)(KEY(), ())

@@ -1,4 +1,4 @@
-"""SAC: cadence by a loop over updates, acting, the temperature, probes of both kinds of actions, bad input."""
+"""SAC: update schedule against a loop, acting, the temperature, probes of both kinds of actions, invalid settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.helpers.probe_set import PROBES
 TINY = Tiny(
     settings={**SETTINGS, "temperature": 1e-3, "model": partial(policy_network, hidden_sizes=(8,))},
     value=values_of,
-    # One transition, whose action is 0 in model units: no draw matters to the critics, and the others stay as they are.
+    # A single transition, whose action in model units is 0: draws have no influence on the critics, and the others do not change.
     one_gradient=(
         "tests.helpers.probes:constant_reward?num_actions=1",
         {"batch_size": 64, "actor_learning_rate": 0, "temperature_learning_rate": 0},
@@ -61,7 +61,7 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
 
 
 def learnt_once(agent: Agent, rule: Any) -> Any:
-    """``(learner after the warm-up, (learner, metrics) after an iteration's updates, what these draw)``, in one program."""
+    """Return ``(learner after the warm-up, (learner, metrics) after an iteration's updates, their draws)``, in one program."""
 
     def run(key: Any) -> Any:
         start = agent.init(key).learner
@@ -71,7 +71,7 @@ def learnt_once(agent: Agent, rule: Any) -> Any:
 
 
 def test_updates_are_those_of_a_loop() -> None:
-    """Four updates of three critics, and one of the policy and the temperature after every second."""
+    """Four updates of three critics, and one of the policy and the temperature after every second one."""
     settings = {"optimizer": sgd, "replay_ratio": 16, "policy_delay": 2, "num_critics": 3, "num_target_critics": 2}
     rates = {"learning_rate": 0.05, "actor_learning_rate": 0.02, "temperature_learning_rate": 0.1, "temperature": 0.5}
     agent = small_sac(probes.action_by_observation(), **settings, **rates)
@@ -112,14 +112,14 @@ def test_updates_are_those_of_a_loop() -> None:
 
 
 def asymmetric() -> Any:
-    """Two numbers within bounds of their own."""
+    """A Box of two numbers with different bounds."""
     box = spaces.Box(np.array([0, -2], np.float32), np.array([4, -1], np.float32))
     return probes.target_action()._replace(action_space=box)
 
 
 @cache
 def acting(version: int) -> Any:
-    """Actions of 4,000 environments by an untrained policy, exploring and greedy."""
+    """Return exploring and greedy actions of 4,000 environments by an untrained policy."""
     agent = small_sac(asymmetric())
     rule = agent.algorithm
 
@@ -157,7 +157,7 @@ def test_an_actor_has_no_critics() -> None:
 
 
 def test_random_actions_keep_to_the_mask() -> None:
-    """Action b mod 3 is the only one allowed in row b."""
+    """In row b only action b mod 3 is allowed."""
     space = spaces.Dict({"x": spaces.Box(-1, 1, (1,), np.float32), "action_mask": spaces.MultiBinary(3)})
     free = {"x": jnp.zeros(1), "action_mask": jnp.ones(3, jnp.int8)}
     over = TimeStep(free, jnp.float32(1), jnp.array(True), jnp.array(False))
@@ -182,7 +182,7 @@ def test_random_actions_keep_to_the_mask() -> None:
 
 
 def test_held_noise_repeats_a_random_action() -> None:
-    """Three rows with each draw of the warm-up, in the environment's action of the row before."""
+    """Each draw of the warm-up is used for three rows. The environment's previous action shows it."""
     agent = small_sac(probes.endless(), hold_noise=3, rollout_length=9, num_envs=2, batch_size=36, learning_starts=9)
     rows = jit(agent.init)(KEY()).learner.replay.records.unpack()
     action = np.asarray(rows.action)[:9, :, 0]
@@ -197,7 +197,7 @@ LEARNING = {"gamma": 0.9, "learning_rate": 0.02, "actor_learning_rate": 0.02, "l
 
 
 def moved(env: Any) -> Any:
-    """An environment with Discrete actions as one with a Box from 1 to 5."""
+    """Convert Discrete actions to a Box from 1 to 5."""
     boxed = probes.as_box(env)
     step = lambda key, state, action, params: boxed.step(key, state, (action - 3.0) / 2.0, params)  # noqa: E731
     return boxed._replace(step=step, action_space=spaces.Box(1.0, 5.0, (1,), np.float32))  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def moved(env: Any) -> Any:
 
 @cache
 def learnt(kind: str) -> dict[str, Any]:
-    """Of a Box from 1 to 5, and of Discrete actions."""
+    """For a Box from 1 to 5, and for Discrete actions."""
     return learn_q_probes(
         partial({"box": lambda env, **s: small_sac(moved(env), **s), "discrete": discrete_sac}[kind], **LEARNING)
     )
@@ -246,7 +246,7 @@ def test_discrete_seeds_in_a_batch_are_those_alone() -> None:
 
 
 class Broken(NamedTuple):
-    """What an environment gives, from which observation on actions are NaN, and the temperature beside it."""
+    """The environment's data, the observation from which actions are NaN, and the temperature."""
 
     reward: Any = 1.0
     obs: Any = 0.0
@@ -267,7 +267,7 @@ BROKEN = (
 
 @cache
 def broken() -> Any:
-    """For each of ``BROKEN``, with its fixed temperature: the state after the warm-up, and that and the metrics after a step."""
+    """For each of ``BROKEN``, with its fixed temperature: the state after the warm-up, and the state and metrics after a step."""
     base = small_sac(probes.truncation(), learn_temperature=False)
 
     def step(key: Any, time: Any, action: Any, params: Broken) -> Any:
@@ -289,7 +289,7 @@ def broken() -> Any:
 
 
 def test_a_seed_whose_data_is_not_finite_is_frozen() -> None:
-    """All but its replay, which holds what broke it; those beside it go on."""
+    """All but its replay, which contains the bad data. Other seeds continue."""
     before, ((after, alive), metrics) = broken()
     np.testing.assert_array_equal(alive, [True, True, False, False, False, False, False])
     np.testing.assert_array_equal(np.isfinite(metrics["losses/td_loss"].sum), alive)
@@ -303,7 +303,7 @@ def test_a_seed_whose_data_is_not_finite_is_frozen() -> None:
 
 
 def test_a_fixed_temperature_stays_and_is_data() -> None:
-    """Two of them in one program."""
+    """Two temperatures in one program."""
     _, ((after, _), metrics) = broken()
     logged = metrics["losses/temperature"]
     np.testing.assert_allclose((logged.sum / logged.count)[:2], [0.2, 0.4], rtol=1e-6)
@@ -312,7 +312,7 @@ def test_a_fixed_temperature_stays_and_is_data() -> None:
 
 @pytest.mark.slow
 def test_a_run_reports_the_seed_whose_rewards_break(capsys: pytest.CaptureFixture[str]) -> None:
-    """On the host, after 120 rows of seed 7, of which 64 are the warm-up; seed 6 trains to the end."""
+    """On the host, after 120 rows of seed 7, where 64 are the warm-up. Seed 6 trains to the end."""
     env = hosted(probes.truncation())
 
     def breaking(num_envs: int, seed: int) -> Any:
@@ -430,6 +430,6 @@ def test_params_and_targets_are_equal_and_apart_at_the_start() -> None:
     learner = jit(agent.algorithm.init)(KEY(), SACHyperparams())
     assert_bit_equal(learner.params.critic, learner.target_params.critic)
     for p, t in zip(jax.tree.leaves(learner.params), jax.tree.leaves(learner.target_params), strict=False):
-        assert p.unsafe_buffer_pointer() != t.unsafe_buffer_pointer()  # or a donated state would be refused
+        assert p.unsafe_buffer_pointer() != t.unsafe_buffer_pointer()  # else a donated state would be refused
     kernels = [x for path, x in jax.tree.leaves_with_path(learner.params.critic) if re.search("kernel", str(path))]
     assert all((x[0] != x[1]).any() for x in kernels)  # critics differ

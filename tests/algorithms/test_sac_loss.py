@@ -26,7 +26,7 @@ ALPHA = 0.3
 
 @cache
 def programs(policy: str, actor_value: str = "min") -> Any:
-    """``(target, loss and gradient of the critics, loss and gradient of the policy)`` in one program."""
+    """Return ``(target, loss and gradient of the critics, loss and gradient of the policy)`` in one program."""
     own = rule(SACConfig(num_critics=CRITICS, num_target_critics=2, actor_value=actor_value), policy)  # type: ignore[arg-type]
 
     def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:
@@ -39,7 +39,7 @@ def programs(policy: str, actor_value: str = "min") -> Any:
 
 
 def values_by_hand(policy: str, actor: Any, critics: Any, inputs: Any, noise: Any, reduce: Any) -> tuple[np.ndarray, np.ndarray]:
-    """V(s) and the entropy, row by row."""
+    """Compute V(s) and the entropy, row by row."""
     actor, values, entropies = {name: double(w) for name, w in actor.items()}, [], []
     for i in range(N):
         x = double(inputs.obs[i])
@@ -106,7 +106,7 @@ def test_the_policy_maximises_the_soft_value(policy: str, actor_value: str) -> N
 
 @pytest.mark.parametrize("policy", KINDS)
 def test_draws_that_are_not_valid_carry_no_weight(policy: str) -> None:
-    """Those that are not finite are 0 by then: see ``draw_updates``."""
+    """Values that are not finite have been replaced by 0 before: see ``draw_updates``."""
     actor, critic, target_critic, now = case(policy, 1)
     other = jax.tree.map(np.array, now.batch)
     for x in jax.tree.leaves(other._replace(valid=())):
@@ -125,7 +125,7 @@ def test_a_last_observation_that_is_not_finite_has_no_influence_after_a_terminat
 
 
 def test_the_temperature_follows_the_papers_gradient() -> None:
-    """Of E[−α·log π − α·H̄] by log α, with differences; it rises where the entropy is below its target."""
+    """Gradient of E[−α·log π − α·H̄] by log α, with finite differences. α rises if the entropy is below its target."""
     log_prob, goal, log_alpha = np.array([-0.4, 1.5, 0.3]), -2.0, -0.7
     loss = lambda x: (-np.exp(x) * log_prob - np.exp(x) * goal).mean()  # noqa: E731
     expected = (loss(log_alpha + 1e-5) - loss(log_alpha - 1e-5)) / 2e-5

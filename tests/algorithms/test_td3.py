@@ -1,4 +1,4 @@
-"""TD3: its target and losses against NumPy, its cadence by a loop, noise of both kinds, probes, bad input."""
+"""TD3: its target and losses against NumPy, its update schedule against a loop, both kinds of noise, probes, invalid settings."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
 
 
 def test_updates_are_those_of_a_loop() -> None:
-    """Four updates of both critics; the policy and all targets move after every second."""
+    """Four updates of both critics. The policy and all targets move after every second one."""
     agent = small_td3(
         probes.action_by_observation(),
         optimizer=sgd,
@@ -150,8 +150,8 @@ def test_updates_are_those_of_a_loop() -> None:
 
 @cache
 def acted(noise: str) -> Any:
-    """Actions of 2,000 untrained policies' environments in 6 rows of a Box from 0 to 4, after the first update; a new episode
-    begins with the row 4. And the greedy action."""
+    """Return exploring actions of 2,000 environments in 6 rows of a Box from 0 to 4, after the first update, and the greedy
+    action. A new episode begins with row 4."""
     data = {"ou_theta": 0.3} if noise == "ou" else {}
     agent = small_td3(probes.target_action(), noise=noise, exploration_noise=0.05, **data)
     rule, env_id = agent.algorithm, jnp.arange(2000)
@@ -180,7 +180,7 @@ def test_gaussian_noise_is_independent() -> None:
 
 
 def test_ornstein_uhlenbeck_noise_has_its_moments_and_begins_anew_with_an_episode() -> None:
-    """Of x ← (1 − θ)·x + σ·ε from 0: variance σ²·Σ (1 − θ)²ᵏ; of rows t < u, (1 − θ)ᵘ⁻ᵗ times that at t."""
+    """x ← (1 − θ)·x + σ·ε from 0 has the variance σ²·Σ (1 − θ)²ᵏ; the covariance of rows t < u is (1 − θ)ᵘ⁻ᵗ times that at t."""
     actions, greedy, carry, unmoved = acted("ou")
     noise, expected = (actions - greedy[0, 0]) / 2, np.zeros((6, 6))
     for rows in (range(4), range(4, 6)):
@@ -189,7 +189,7 @@ def test_ornstein_uhlenbeck_noise_has_its_moments_and_begins_anew_with_an_episod
             for u in range(t, rows[-1] + 1):
                 expected[t, u] = expected[u, t] = 0.7 ** (u - t) * variance
     np.testing.assert_allclose(np.cov(noise), expected, atol=0.1 * expected.max())
-    np.testing.assert_array_equal(carry, unmoved)  # greedy acting leaves it
+    np.testing.assert_array_equal(carry, unmoved)  # greedy acting does not change it
     np.testing.assert_allclose(noise[-1], carry[:, 0], atol=1e-5)
 
 

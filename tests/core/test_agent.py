@@ -1,4 +1,4 @@
-"""What an agent's functions are given: keys, states and agents that are none are named, with what to do."""
+"""Checks of arguments of an agent's functions: invalid keys, states and agents are named, with a fix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = partial(jax.random.key, 0)
 
 
 def batch(agent: Any, size: int = 3) -> Any:
-    """The states of several seeds, as zeros: nothing is computed."""
+    """Return the states of several seeds as zeros, without computing them."""
     shapes = jax.eval_shape(lambda: jax.vmap(agent.init)(jax.random.split(jax.random.key(0), size)))
     return jax.tree.map(
         lambda x: jax.random.split(KEY(), x.shape) if x.dtype == KEY().dtype else jnp.zeros(x.shape, x.dtype), shapes
@@ -47,7 +47,7 @@ def test_a_step_takes_one_state() -> None:
 
 def test_a_step_outside_of_jit_warns_once() -> None:
     whole = small_ppo(probes.constant_reward())
-    quick = whole.algorithm._replace(update=lambda learner, rollout: (learner, {}))  # eager, it would take seconds
+    quick = whole.algorithm._replace(update=lambda learner, rollout: (learner, {}))  # the real one would take seconds
     agent = bind(quick, whole.env, num_envs=4, rollout_length=1, hyperparams=whole.hyperparams)
     state = jax.tree.map(lambda x: x[0], batch(agent))
     _warn_of_eager_step.cache_clear()
@@ -65,7 +65,7 @@ def test_a_traced_step_does_not_warn() -> None:
     with warnings.catch_warnings(action="error"):
         _warn_of_eager_step.cache_clear()
         jax.eval_shape(agent.step, state)
-        jax.eval_shape(lambda: agent.step(state))  # closed over
+        jax.eval_shape(lambda: agent.step(state))  # with the state in a closure
         jax.eval_shape(jax.vmap(agent.step), states)
         jax.eval_shape(lambda s: jax.lax.scan(lambda s, _: agent.step(s), s, length=2), state)
         shared = data_parallel(small_ppo("tests.helpers.probes:constant_reward"), 2)
@@ -125,7 +125,7 @@ def test_states_of_several_seeds_are_no_policy(build: Any) -> None:
     one = jax.tree.map(lambda x: x[0], states)
     assert jax.eval_shape(lambda s: jaxrl.evaluate(agent, s, KEY(), 2), one).finished.shape == (2,)
     every = jax.eval_shape(jax.vmap(lambda state: jaxrl.evaluate(agent, state, KEY(), 2)), states)
-    assert every.finished.shape == (3, 2)  # the two ways that the message names
+    assert every.finished.shape == (3, 2)  # the two ways that the message suggests
 
 
 def test_what_is_no_policy() -> None:
@@ -133,7 +133,7 @@ def test_what_is_no_policy() -> None:
     states = batch(agent)
     for wrong, words in (
         ((states, {}), "not a tuple: states is the first of the two that run returns$"),
-        ([jax.tree.map(lambda x: x[0], states)], r"not a list: pick one, states\[0\]$"),  # a host environment's, from run
+        ([jax.tree.map(lambda x: x[0], states)], r"not a list: pick one, states\[0\]$"),  # of a host environment, from run
         (states.learner, "not a Learner$"),
         (states.learner.params, "not bare parameters$"),
         (None, "not a NoneType$"),

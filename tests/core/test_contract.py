@@ -1,4 +1,4 @@
-"""The heart of the tests: the same functions of each rule, run in every way that jaxrl promises."""
+"""The core tests: every way in which jaxrl can run an algorithm gives the same result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def truncation_agent(rule: str, env: Env | HostEnv) -> Agent:
 
 
 def values_at_zero(rule: str, agent: Agent, learner: Any) -> np.ndarray:
-    """V (or Q) of the truncation probe's only observation."""
+    """Return V (or Q) of the truncation probe's only observation."""
     inputs = first_input(jnp.zeros((1, 1)), agent.env.action_space, 1)
     return np.asarray(tiny(rule).value(agent, learner, inputs))
 
@@ -74,7 +74,7 @@ def test_fused_truncation_bootstraps(rule: str) -> None:
 
 @each_family
 def test_loops_scans_and_chunks_are_one(rule: str) -> None:
-    """Five calls of step = a scan of five = chunks of two and three, bit for bit."""
+    """Five calls of step equal a scan of five, and chunks of two and three, bit for bit."""
     agent = cartpole(rule)
     state = agent.init(KEY())
     looped, _ = run_steps(agent, state, 5)
@@ -94,7 +94,10 @@ STEPS = 5
 
 @cache
 def side_by_side(rule: str) -> tuple[Any, list[Any]]:
-    """``(keys, states)`` of three seeds with a learning rate each, after 0, 1, … ``STEPS`` iterations in one program."""
+    """Run three seeds with different learning rates in one program.
+
+    Return ``(keys, states)`` after 0, 1, … ``STEPS`` iterations.
+    """
     agent, keys = cartpole(rule), jax.random.split(KEY(), len(RATES))
     init = jax.jit(jax.vmap(lambda key, rate: agent.init(key, {"learning_rate": rate})))
     step = jax.jit(jax.vmap(agent.step))
@@ -117,7 +120,7 @@ def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(rule: str) -> N
 
 @every_rule
 def test_a_learning_rate_is_data(rule: str) -> None:
-    """The same seed with two learning rates, in the program that ran one."""
+    """Train the same seed with two learning rates, in the program compiled for one."""
     agent = cartpole(rule)
     low, high = (run_steps(agent, agent.init(KEY(), {"learning_rate": rate}), 3)[0].learner.params for rate in RATES[:2])
     assert any((x != y).any() for x, y in zip(jax.tree.leaves(to_numpy(low)), jax.tree.leaves(to_numpy(high)), strict=True))
@@ -135,14 +138,14 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
     for name, leaves in moving.items():
         for leaf in leaves:
             assert (np.asarray(leaf)[0] != np.asarray(leaf)[1]).any(), name
-    # Several iterations: of a few actions, two seeds may draw the same.
+    # Several iterations, since two seeds may draw the same few actions.
     actions = [np.asarray(state.actor.input.prev_action) for state in states[1:]]
     assert any((both[0] != both[1]).any() for both in actions)
 
 
 @every_rule
 def test_no_random_number_is_used_twice(rule: str) -> None:
-    """From ``init`` over its warm-up through two iterations: what is drawn in one of them is drawn in no other."""
+    """From ``init`` and the warm-up through two iterations, each random number is drawn only once."""
     assert not twice(uses_of(cartpole(rule)))
 
 
@@ -189,7 +192,7 @@ def test_host_loop_truncation_bootstraps(rule: str) -> None:
 
 @each_family
 def test_host_loop_gives_the_same_data_as_the_fused_program(rule: str) -> None:
-    """On an environment without randomness, whole learner states agree bit for bit after the warm-up and five iterations."""
+    """On an environment without randomness, whole learner states are bit-equal after the warm-up and five iterations."""
     fused, host = (small(rule, env) for env in (probes.truncation(), hosted(probes.truncation())))
     state, _ = run_steps(fused, fused.init(KEY()), 5)
     learner = HostLearner(host, HostSampler(host, 0))
@@ -305,7 +308,7 @@ def test_gru_remembers_a_cue_and_a_memoryless_network_cannot() -> None:
         state, _ = jax.jit(partial(run_iterations, agent))(agent.init(KEY()), 100)
         results[name] = float(evaluate(agent, state, KEY(), 256).episodic_return.mean())
     assert results["gru"] > 0.95
-    assert abs(results["memoryless"]) < 0.25  # chance, four standard errors of 256 coin tosses of ±1
+    assert abs(results["memoryless"]) < 0.25  # chance: four standard errors of 256 coin tosses of ±1
 
 
 def test_gru_remembers_in_the_host_loop() -> None:

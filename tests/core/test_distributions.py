@@ -1,4 +1,4 @@
-"""Distributions against scipy.stats and numerical integration, and what masks and batches may and may not change."""
+"""Distributions against scipy.stats and numerical integration, and the effects of masks and batches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_categorical_does_not_mind_a_shift_of_its_logits() -> None:
 
 
 def test_categorical_gradients_are_differences() -> None:
-    """Central ones in float64; second derivatives are differences of the gradients."""
+    """Central differences in float64. Second derivatives are compared with differences of the gradients."""
     actions, h = np.random.default_rng(1).integers(5, size=(4, 2)), 1e-5
     steps = h * np.eye(5)[:, None, None]
 
@@ -75,7 +75,7 @@ def test_categorical_samples_have_their_frequencies() -> None:
 
 
 def masked() -> tuple[jax.Array, jax.Array]:
-    """Logits that favour forbidden actions, and the mask: rows with one, two and four of five allowed."""
+    """Return logits that favour forbidden actions, and the mask. Its rows allow one, two and four of five actions."""
     mask = jnp.array([[0, 0, 1, 0, 0], [1, 0, 0, 0, 1], [1, 1, 0, 1, 1]], bool)
     return jnp.where(mask, -5.0, 20.0), mask
 
@@ -86,7 +86,7 @@ def test_masked_actions_are_never_drawn() -> None:
     actions = jax.vmap(d.sample)(jax.random.split(jax.random.key(0), 2000))
     assert mask[jnp.arange(3), actions].all()
     assert mask[jnp.arange(3), d.mode()].all()
-    for row in range(3):  # all allowed ones do occur
+    for row in range(3):  # all allowed actions occur
         assert set(np.unique(actions[:, row])) == set(np.flatnonzero(mask[row]))
 
 
@@ -118,13 +118,13 @@ def test_pick_is_indexing() -> None:
 
 
 def test_logits_of_minus_infinity_are_forbidden_too() -> None:
-    """A network of one's own may mask this way; the loss over it must have a gradient."""
+    """Custom networks may mask this way. The gradient of a loss must be finite."""
     logits, other = jnp.array([0.0, -jnp.inf, 0.0]), jnp.array([0.0, -jnp.inf, np.log(3)])
     d, q = Categorical(logits), Categorical(other)
     assert float(d.log_prob(jnp.int32(2))) == pytest.approx(-np.log(2))
     assert float(d.entropy()) == pytest.approx(np.log(2))
     assert float(d.kl(q)) == pytest.approx(scipy.stats.entropy([0.5, 0.5], [0.25, 0.75]))
-    assert float(Categorical(jnp.zeros(3)).kl(d)) > 1e9  # in place of infinity
+    assert float(Categorical(jnp.zeros(3)).kl(d)) > 1e9  # instead of infinity
     for function in (lambda x: Categorical(x).entropy(), lambda x: Categorical(x).kl(q), lambda x: q.kl(Categorical(x))):
         assert jnp.isfinite(jax.grad(function)(logits)).all()
 
@@ -150,7 +150,7 @@ def test_actions_masked_in_both_add_nothing_to_the_divergence() -> None:
 
 
 def test_where_a_mask_forbids_every_action_all_are_as_likely() -> None:
-    """Nothing better is to be had in a trace; all ways to draw agree on it."""
+    """A traced program cannot raise here. All ways to draw agree."""
     d = Categorical(jnp.full((2000, 4), MASKED))
     np.testing.assert_allclose(d.entropy(), np.log(4), rtol=1e-6)
     np.testing.assert_allclose(d.log_prob(jnp.zeros(2000, jnp.int32)), -np.log(4), rtol=1e-6)
@@ -166,7 +166,7 @@ NVEC = (2, 5, 3)
 FLAT = np.random.default_rng(5).normal(scale=2.0, size=(4, 3, sum(NVEC))).astype(np.float32)
 EACH = np.split(FLAT, np.cumsum(NVEC)[:-1], axis=-1)
 JOINT = np.einsum("...i,...j,...k->...ijk", *(scipy.special.softmax(np.float64(x), -1) for x in EACH)).reshape(4, 3, -1)
-"""The probabilities of all combinations of actions, in the order of ``np.unravel_index``."""
+"""Probabilities of all combinations of actions, in the order of ``np.unravel_index``."""
 
 
 def test_multi_categorical_is_the_joint_distribution_of_its_dimensions() -> None:
@@ -193,7 +193,7 @@ def test_multi_categorical_samples_have_their_frequencies_however_they_are_drawn
 
 
 def test_multi_categorical_keeps_to_the_mask_and_to_the_choices_that_there_are() -> None:
-    """Also where one dimension has no choice left, which is then free."""
+    """Also if one dimension has no allowed action. It is then unrestricted."""
     mask = jnp.array([[1, 0, 0, 0, 1, 1, 0, 0, 1, 0], [0, 0, 1, 1, 1, 1, 1, 0, 0, 0]], bool)
     logits = jnp.where(mask, jnp.asarray(FLAT[0, :2]), MASKED)
     d = MultiCategorical.from_flat(logits, NVEC)
@@ -211,7 +211,7 @@ def test_multi_categorical_keeps_to_the_mask_and_to_the_choices_that_there_are()
 
 
 def test_multi_categorical_gradients_reach_what_is_there_and_allowed_alone() -> None:
-    mask = jnp.array([1, 1, 0, 0, 1, 1, 0, 0, 0, 0], bool)  # the last dimension: nothing
+    mask = jnp.array([1, 1, 0, 0, 1, 1, 0, 0, 0, 0], bool)  # the last dimension allows nothing
 
     def loss(flat: Any) -> Any:
         d = MultiCategorical.from_flat(jnp.where(mask, flat, MASKED), NVEC)
@@ -253,7 +253,7 @@ def test_normal_kl_is_the_integral() -> None:
         jax.tree.map(lambda a, b: jnp.concatenate([a, b]), one, two),
         jax.tree.map(lambda a, b: jnp.concatenate([b, b]), one, two),
     )
-    assert float(both[0].kl(both[1])) == pytest.approx(expected, rel=1e-5)  # components add up
+    assert float(both[0].kl(both[1])) == pytest.approx(expected, rel=1e-5)  # sums over components
     with pytest.raises(AssertionError, match="shape"):
         one.kl(both[0])
 
@@ -283,7 +283,7 @@ def squashed(low: Any = LOW, high: Any = HIGH) -> TanhNormal:
 
 
 def test_tanh_normal_is_the_density_of_what_it_draws() -> None:
-    """By change of variables in double precision, and by the share that it gives to each part of an interval."""
+    """By change of variables in double precision, and by the probability of each part of an interval."""
     d, half = squashed(), (np.float64(HIGH) - LOW) / 2
     unit = np.random.default_rng(0).uniform(-0.999, 0.999, size=(50, 3))
     x = np.arctanh(unit)
@@ -297,7 +297,7 @@ def test_tanh_normal_is_the_density_of_what_it_draws() -> None:
         with np.errstate(divide="ignore"):
             assert scipy.stats.kstest(np.arctanh(unit), scipy.stats.norm(MEAN[i], STD[i]).cdf).pvalue > 1e-3
 
-    grid = np.linspace(-8, 8, 4001)  # of x, fine where the density of the action is steep
+    grid = np.linspace(-8, 8, 4001)  # grid of x, fine where the density of the action is steep
     actions = np.tanh(grid)
     density = np.exp(
         TanhNormal(*(jnp.full((4001, 1), x, jnp.float32) for x in (0.4, 0.2))).log_prob(jnp.float32(actions)[:, None])
@@ -318,7 +318,8 @@ def test_tanh_normal_without_bounds_is_in_model_units() -> None:
 
 
 def test_tanh_normal_never_leaves_the_box_and_its_log_prob_is_finite_on_the_bounds() -> None:
-    """By the strict eyes of gymnasium, for means far outside, and bounds that are large, small, awkward or no interval at all."""
+    """Checked exactly, as gymnasium does, for distant means and for bounds that are large, small, hard to represent or of zero
+    width."""
     rng = np.random.default_rng(0)
     ends = np.sort((rng.normal(size=(2, 500)) * 10.0 ** rng.integers(-6, 7, (2, 500))).astype(np.float32), axis=0)
     ends[:, 0], ends[:, 1], ends[:, 2] = (-3.0, -0.8), (-3e38, 3e38), (2.0, 2.0)
@@ -335,7 +336,7 @@ def test_tanh_normal_never_leaves_the_box_and_its_log_prob_is_finite_on_the_boun
 
 
 def test_tanh_normal_ratios_hold_near_the_bounds() -> None:
-    """What a rule needs: log π − log μ of the same action, whatever rounding took from it."""
+    """Algorithms need log π − log μ of the same action, for any rounding of that action."""
     x = np.array([-7.0, -5.0, 5.0, 7.0])[:, None]
     action = jnp.float32(np.tanh(x))
     new, old = (TanhNormal(jnp.full((4, 1), m), jnp.full((4, 1), math.log(s))) for m, s in ((0.5, 1.5), (0.0, 2.0)))
@@ -345,7 +346,7 @@ def test_tanh_normal_ratios_hold_near_the_bounds() -> None:
 
 @pytest.mark.parametrize("std, error", [(0.1, 2e-5), (1.0, 2e-5), (2.0, 4e-3), (3.0, 0.03)])
 def test_tanh_normal_entropy_is_near_the_integral(std: float, error: float) -> None:
-    """As near as its docstring says."""
+    """Within the error given in its docstring."""
 
     def entropy(mean: float) -> float:
         x = np.linspace(mean - 12 * std, mean + 12 * std, 200_001)
@@ -364,7 +365,7 @@ def test_tanh_normal_entropy_is_near_the_integral(std: float, error: float) -> N
 
 
 def test_tanh_normal_at_noise_is_a_draw_with_its_log_probability() -> None:
-    """A draw has the density that integrates to 1, also where the action rounds to a bound, and its gradient is finite."""
+    """A draw has the density that integrates to 1, also if the action rounds to a bound, and its gradient is finite."""
     for mean, std in ((0.4, 0.7), (-1.0, 2.0)):
         x = np.linspace(-14, 14, 40_001)
         d = TanhNormal(
@@ -378,7 +379,7 @@ def test_tanh_normal_at_noise_is_a_draw_with_its_log_probability() -> None:
         assert np.trapezoid(np.exp(np.float64(log_prob)), exact) == pytest.approx(1, abs=1e-4)
         inside = np.abs(x) < 3
         np.testing.assert_allclose(log_prob[inside], d.log_prob(action)[inside], atol=1e-3)
-    # 1 - tanh² is e^-58 here, and 0 in float32.
+    # 1 - tanh² is e^-58 here, which float32 rounds to 0.
     far = TanhNormal(jnp.full((1, 1), 30.0), jnp.zeros((1, 1)))
     action, log_prob = far.at(jnp.zeros((1, 1)))
     assert float(action[0, 0]) == 1 and float(log_prob[0]) == pytest.approx(-0.5 * math.log(2 * math.pi) + 60 - 2 * math.log(2))
@@ -387,7 +388,7 @@ def test_tanh_normal_at_noise_is_a_draw_with_its_log_probability() -> None:
 
 
 def test_tanh_normal_kl_is_the_integral() -> None:
-    """Over actions; squashing both the same way changes nothing."""
+    """Over actions. Squashing both distributions in the same way does not change it."""
     (m1, s1), (m2, s2) = (0.2, 0.5), (-0.4, 0.8)
     one, two = (TanhNormal(*(jnp.full((20_001, 1), x) for x in (m, math.log(s)))) for m, s in ((m1, s1), (m2, s2)))
     action = np.tanh(np.linspace(-4, 4, 20_001))
@@ -419,13 +420,13 @@ def test_sample_each_depends_on_its_own_row_and_key_alone(make: Callable[[], Any
 
 def test_sample_each_draws_a_normal_row_as_the_row_itself_does() -> None:
     d, keys = Normal(*(x[:, 0] for x in gaussian(3))), jax.random.split(jax.random.key(3), 4)
-    for b, drawn in enumerate(sample_each(d, keys)):  # alone, an exp may round otherwise than in a vector
+    for b, drawn in enumerate(sample_each(d, keys)):  # a single exp may round differently than in a vector
         np.testing.assert_allclose(Normal(d.mean[b], d.log_std[b]).sample(keys[b]), drawn, rtol=1e-6)
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_sample_each_draws_with_the_probabilities_of_the_logits(impl: str) -> None:
-    """From the keys that acting folds: one key, environments 0, 1, 2, …; and from one environment over many rows."""
+    """With keys folded as in acting: one key for environments 0, 1, 2, …; and one environment over many rows."""
     n, logits = 6000, jnp.array([0.3, MASKED, -1.0, 1.2, -3.0])
     expected = n * scipy.special.softmax(np.asarray(logits, np.float64))
     key = jax.random.key(7, impl=impl)
@@ -448,7 +449,7 @@ def test_quantiles_are_the_inverse_of_the_cumulative_distribution() -> None:
 
 @pytest.mark.parametrize("n", [362, 4672], ids=["go 19x19", "chess"])
 def test_no_masked_action_is_drawn_from_thousands(n: int) -> None:
-    """Where rounded sums fall from one entry to the next, and everywhere else; and the others as often as they should be."""
+    """Also where rounded cumulative sums decrease from one entry to the next. The other actions have the right frequencies."""
     rng = np.random.default_rng(0)
     allowed = rng.random((4, n)) < 0.02
     logits = jnp.where(allowed, rng.normal(size=(4, n)).astype(np.float32), MASKED)
@@ -481,7 +482,7 @@ def test_the_largest_uniform_number_draws_no_masked_action() -> None:
 
 
 def test_shapes_that_would_broadcast_are_refused() -> None:
-    """Each of these would otherwise give numbers, of the wrong rows."""
+    """Otherwise each of these would return numbers for the wrong rows."""
     logits, mean = jnp.zeros((3, 4)), jnp.zeros((3, 2))
     keys = jax.random.split(jax.random.key(0), 1)
     for call in (

@@ -1,4 +1,4 @@
-"""What importing jaxrl does not do, and which way its arrows point."""
+"""Imports: side effects of importing jaxrl, and the allowed directions of imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.helpers.paths import PACKAGE, ROOT
 
 HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
 SHELL = ("jaxrl", "jaxrl.__main__")
-"""The face, whose table of names imports on first use, and the command line."""
+"""The package itself, whose table of names imports on first use, and the command line."""
 
 
 def module_name(path: Path) -> str:
@@ -34,7 +34,7 @@ PURE = {name: path for name, path in MODULES.items() if not name.startswith("jax
 
 
 def imported_by(name: str, path: Path) -> set[str]:
-    """All modules that a file imports: anywhere, inside functions, under TYPE_CHECKING, and by name (``import_module``)."""
+    """Return all modules that a file imports: at any level, inside functions, under TYPE_CHECKING, and with ``import_module``."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -78,14 +78,17 @@ FLOORS = (
     ("builder",),
     ("algorithms", "parallel", "training"),
 )
-"""Each imports its own floor and those above it in this list. The runtime is above them all, and the face above that."""
+"""Layers.
+
+Each imports its layer and those above it in this list. The runtime is above all of them, and the package above that.
+"""
 
 
 @pytest.mark.parametrize("name", PURE)
 def test_arrows_point_down_only(name: str) -> None:
     rank = {room: i for i, floor in enumerate(FLOORS) for room in floor}
     targets = imported_by(name, PURE[name])
-    assert "jaxrl" not in targets  # the face, which is above all
+    assert "jaxrl" not in targets  # the package itself, which is above all layers
     rooms = {target.split(".")[1] for target in targets if target.startswith("jaxrl.")}
     above = {room for room in rooms if rank[room] > rank[name.split(".")[1]]}
     assert not above
@@ -111,7 +114,7 @@ ROOMS = (
     "launcher",
     "cli",
 )
-"""Of the runtime; each imports itself and those before it in this list."""
+"""Packages of the runtime. Each imports itself and those before it in this list."""
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("jaxrl.runtime.")])
@@ -129,7 +132,7 @@ def test_a_folder_is_seen_at_a_glance() -> None:
 
 
 def test_no_circles() -> None:
-    """Whichever module is imported first, the runtime's too; an import inside a function hides none."""
+    """Any module can be imported first, also in the runtime. Imports inside functions count too."""
     graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
     assert "jaxrl.runtime.training_loop.session" in graph["jaxrl.runtime.run"]
     graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
@@ -162,7 +165,7 @@ def test_pure_modules_touch_no_file_clock_thread_or_screen(name: str) -> None:
 
 @pytest.mark.parametrize("folder", ["jaxrl", "benchmarks", "tests", "examples"])
 def test_what_jax_does_not_promise_stands_in_one_file(folder: str) -> None:
-    """So that a new JAX is met in one place: there each has another way, or an error that names it."""
+    """So a new JAX is adapted to in one place, where each interface has an alternative, or an error that names it."""
     private = "(_src|extend|interpreters|core)"
     spelled = re.compile(
         rf"^ *(import|from) jax\.{private}\b|^ *from jax import .*\b{private}\b|\bjax\.{private}\.\w", re.MULTILINE
@@ -179,7 +182,8 @@ def test_import_jaxrl_imports_nothing_heavy() -> None:
 
 
 def test_pure_modules_leave_jax_and_the_runtime_alone() -> None:
-    """All of them imported: no backend is started, no setting or environment variable changed, nothing of the runtime loaded."""
+    """After importing all of them no backend is started, no setting or environment variable is changed, and the runtime is not
+    loaded."""
     result = in_fresh_python(
         f"""
 import importlib, os, signal, threading, jax
@@ -210,11 +214,11 @@ result = {{
 
 
 NEED_VALUES = {"gymnax:FourRooms-misc", "gymnax:MetaMaze-misc"}
-"""Their constructors look at values of JAX arrays, so a backend must run."""
+"""Environments whose constructors read values of JAX arrays, so a backend must run."""
 
 
 def test_building_an_agent_starts_no_backend() -> None:
-    """So that ``run`` can still ask for a device per core: on every gymnax environment, envpool's, and one of the user's."""
+    """So ``run`` can still request one device per core: for every gymnax environment, envpool's, and a user's."""
     code = f"""
 import functools
 from jaxrl.xla.private_jax import backends_started
@@ -241,7 +245,7 @@ result = [len(ids), guilty, frozen_lake._DIRECTIONS[jax.numpy.array(2)].tolist()
 """
     number, guilty, direction, after = in_fresh_python(code)
     assert number >= 20 and guilty == []
-    assert direction == [0, 1] and after  # gymnax itself works as before; and the attribute does tell
+    assert direction == [0, 1] and after  # gymnax itself works as before; the attribute is really used
 
 
 def test_a_run_after_building_uses_all_cores() -> None:
@@ -278,7 +282,7 @@ def test_building_blocks_are_there_without_an_import_of_their_own() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    """The imports under TYPE_CHECKING, which nothing runs, agree with the table."""
+    """The imports under TYPE_CHECKING, which are never executed, agree with the table."""
     seen = {}
     hidden = [node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If)]
     for node in ast.walk(ast.Module(hidden, [])):
@@ -291,7 +295,7 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def length(function: ast.FunctionDef) -> int:
-    """The lines of its body without the docstring: what is to be understood at once."""
+    """Return the number of lines of its body without the docstring."""
     body = function.body[1:] if ast.get_docstring(function) else function.body
     return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
 
@@ -322,15 +326,17 @@ def code_lines(rule: str) -> list[str]:
     ],
 )
 def test_a_rule_reads_in_a_few_screens(rule: str, lines: int) -> None:
-    """Its imports aside."""
+    """Not counting its imports."""
     tree = ast.parse("\n".join(code_lines(rule)))
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert len(code_lines(rule)) - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports) <= lines
 
 
 def statements(rule: str) -> Counter[str]:
-    """The lines of a rule's file as Python would write them, a signature in one; without imports, docstrings and the mark of a
-    builder, whose home is elsewhere."""
+    """Count the lines of an algorithm's file as formatted by ``ast.unparse``, with a signature in one line.
+
+    Imports, docstrings and the builder's decorator do not count.
+    """
 
     class Bare(ast.NodeTransformer):
         def visit_Import(self, node: Any) -> None: ...

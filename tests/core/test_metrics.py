@@ -1,4 +1,4 @@
-"""Metrics: merging obeys the laws of a commutative monoid, and nothing counted is a blank."""
+"""Metrics: merging obeys the laws of a commutative monoid, and a metric without counts is blank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def measure(values: jax.Array, where: jax.Array) -> Metrics:
 
 measure_jit = jax.jit(measure)
 
-# Small whole numbers: their sums are exact in f32, so that the laws hold to the bit.
+# Sums of small integers are exact in f32, so the laws hold to the bit.
 parts = st.lists(
     st.tuples(st.lists(st.integers(-1000, 1000), min_size=4, max_size=4), st.lists(st.booleans(), min_size=4, max_size=4)).map(
         lambda part: (np.array(part[0], np.float32), np.array(part[1]))
@@ -62,7 +62,7 @@ def test_merge_reduce_and_identity_are_lawful(parts: list[tuple[np.ndarray, np.n
     else:
         assert closed["mean"] is closed["min"] is closed["max"] is None
     assert closed["scalar"] == pytest.approx(np.mean([part[0][0] for part in parts]))
-    assert closed == metrics.to_floats(stacked)  # to_floats combines over axes by itself
+    assert closed == metrics.to_floats(stacked)  # to_floats also reduces over axes
 
 
 def example() -> Metrics:
@@ -114,14 +114,14 @@ def test_scalars_of_several_updates_count_one_each() -> None:
 
 
 def test_counts_are_exact() -> None:
-    """Beyond 2^24 an f32 count would stop growing by one."""
+    """Above 2^24, adding 1 to an f32 count would not change it."""
     many = {"m": Mean(jnp.float32(0), jnp.int32(2**24))}
     one = {"m": metrics.scalar(jnp.float32(1))}
     merged = metrics.merge(metrics.merge(many, one), one)
     assert merged["m"].count.dtype == jnp.int32
     assert int(merged["m"].count) == 2**24 + 2
     assert metrics.masked_mean(jnp.ones(3), jnp.array([True, False, True])).count.dtype == jnp.int32
-    # Over many seeds the host's total may leave 32 bits.
+    # Over many seeds the total on the host may exceed 32 bits.
     seeds = {"m": Mean(np.full(4, 2.0**30, np.float32), np.full(4, 2**30, np.int32))}
     assert metrics.to_floats(seeds) == {"m": 1.0}
 
@@ -149,7 +149,7 @@ def test_scalars_that_a_scan_writes_as_one_come_out_by_name() -> None:
 
 
 def test_a_metric_is_its_ratio_for_float_and_numpy() -> None:
-    """A NamedTuple is a sequence to NumPy, which would give its fields, [sum, count], for a number and its weight."""
+    """A NamedTuple is a sequence to NumPy, which would otherwise return [sum, count]."""
     mean = Mean(jnp.array([6.0, 0.0, 1.0]), jnp.array([3, 0, 1], jnp.int32))
     np.testing.assert_array_equal(np.asarray(mean), [2.0, np.nan, 1.0])
     assert float(mean) == 1.75 == metrics.to_floats({"m": mean})["m"]

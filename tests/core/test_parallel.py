@@ -1,4 +1,4 @@
-"""Agents over devices: which leaves belong to environments, and that two devices learn what one does, however they are mapped."""
+"""Agents over devices: leaves that belong to environments, and equal results on one and two devices for every mapping."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NUM_ENVS, ROWS = 4, 3
 
 class Visits(NamedTuple):
     by_env: Any
-    """f32[2, num_envs]: valid rows, and rewards, of each environment"""
+    """f32[2, num_envs]: valid rows, and rewards, of each environment."""
     rows: Any
     """f32[]"""
 
@@ -70,7 +70,8 @@ class State(NamedTuple):
 
 
 def counting_agent(axis_name: str | None = None, num_counted: int = NUM_ENVS) -> Agent:
-    """A rule without a builder, so without a spec, that counts per environment, deep in its state."""
+    """Return an agent of an algorithm without a builder, hence without a spec, whose state has counts per environment at some
+    depth."""
     env = probes.constant_reward()
 
     def init(key: Any, hyperparams: Hyperparams) -> State:
@@ -136,7 +137,8 @@ def test_a_replay_says_which_of_its_axes_are_environments() -> None:
 
 
 def one_gradient(rule: str, **settings: Any) -> Agent:
-    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's."""
+    """Return an agent with one gradient per iteration, independent of draws and shuffles: the mean over devices equals the
+    whole."""
     env, sizes = tiny(rule).one_gradient
     return small(rule, env, **sizes, **settings)
 
@@ -164,14 +166,14 @@ def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
         step = transform(agent.step, axis_name="d")
         after, metrics = (step if mapped == "pmap" else jax.jit(step))(split_state(agent, state, 2))
         after = join_state(agent, jax.tree.map(jnp.asarray, after))
-    # Unclipped, because Adam and the clip would hide a gradient that is twice too large.
+    # Not clipped, since Adam and clipping would hide a gradient that is twice too large.
     assert gradient_norm(metrics) == pytest.approx(gradient_norm(expected), rel=1e-5)
     assert_close(after.learner.params, expected_state.learner.params)
     assert_close(after.actor, expected_state.actor)
 
 
 def test_gradient_norm_test_would_notice() -> None:
-    """The trap itself: without the cast, the gradient under shard_map's default checks is twice the true one."""
+    """Without the cast, the gradient under shard_map's default checks is twice the true one."""
     mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
     x = jnp.arange(1.0, 5.0)
 
@@ -184,7 +186,7 @@ def test_gradient_norm_test_would_notice() -> None:
 
 @each_family
 def test_data_parallel_is_an_agent(rule: str) -> None:
-    """Placed over two devices, the environments walk the same path as on one; and rules that draw no rows learn the same."""
+    """Over two devices the environments have the same trajectories as on one. Algorithms that draw no rows learn the same."""
     normalising = [name for name in setting_names(rule)[0] if name.startswith("normalize_")]
     agent = small(rule, "CartPole-v1", **dict.fromkeys(normalising, True))
     shared = data_parallel(agent, 2)
@@ -217,7 +219,7 @@ def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], mes
         data_parallel(agent, 2)
     half = small_ppo("CartPole-v1", num_envs=3, rollout_length=8, **{**settings, "num_minibatches": 1})
     shares = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.stack([x, x]), half.init(KEY())))
-    with pytest.raises(ValueError, match=r"must divide the \d+ items on each device"):  # whoever maps the step by hand
+    with pytest.raises(ValueError, match=r"must divide the \d+ items on each device"):  # for a step that the user maps
         jax.eval_shape(jax.vmap(agent.step, axis_name="d"), shares)
 
 
@@ -225,7 +227,7 @@ def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], mes
 
 
 def test_seeds_side_by_side_over_devices_and_shared_out_are_those_alone() -> None:
-    """On one device, on two, and on two that share each seed's environments; hyperparameters may be one for each."""
+    """On one device, on two, and on two that share each seed's environments. Hyperparameters may differ per seed."""
     agent, keys = small_ppo("tests.helpers.probes:two_choices", num_minibatches=1), jax.random.split(KEY(), 2)
     rates = jnp.array([1e-3, 1e-2])
     ways = {

@@ -1,4 +1,4 @@
-"""Full runs over devices reach what runs on one reach."""
+"""Full runs over devices reach the scores of runs on one device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAYS: dict[str, Callable[[Agent], Agent]] = {
 @pytest.mark.learning
 @pytest.mark.parametrize("way", WAYS)
 def test_ppo_on_cartpole(way: str) -> None:
-    """The preset, 500,000 steps of each seed: a mean of 128 greedy episodes at the end of at least 475, over seeds."""
+    """The preset, with 500,000 steps per seed: the mean over seeds of 128 greedy episodes at the end is at least 475."""
     preset = PRESETS["ppo-cartpole"]
     agent: Agent = getattr(jaxrl, f"make_{preset.algorithm}")(preset.env, **preset.settings)
     over, iterations = WAYS[way](agent), num_iterations(agent, preset.total_steps)

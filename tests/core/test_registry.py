@@ -1,4 +1,4 @@
-"""The registry: what its entries say is so, and one entry puts a rule in every place that knows of rules."""
+"""The registry: its entries are correct, and one entry adds an algorithm in all places that list algorithms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SWEEP = 'algorithm = "{}"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\ngamma 
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
-    """The example's rule, as if it had the entry of this name."""
+    """Register the example's algorithm under this name."""
     monkeypatch.delitem(vars(jaxrl), "make_reinforce", raising=False)
     monkeypatch.setitem(ALGORITHMS, "reinforce", REINFORCE)
     yield REINFORCE
@@ -57,7 +57,7 @@ def test_an_entry_says_what_its_file_has(rule: str) -> None:
 
 @every_rule
 def test_an_entry_names_the_network_of_its_builder(rule: str) -> None:
-    """All its arguments may be given."""
+    """All arguments of its network can be given."""
     entry = ALGORITHMS[rule]
     agent = entry.load().make(suited(rule, "CartPole-v1"), model={"hidden_sizes": (8,), "dtype": "float32"})
     assert agent.spec["parts"]["model"]["partial"] == {"import": f"jaxrl.models:{entry.network}"}
@@ -112,7 +112,7 @@ def test_one_entry_is_found_by_the_tests(registered: Entry, monkeypatch: pytest.
     agents = SimpleNamespace(**runpy.run_path("tests/helpers/agents.py"))
     assert (*ALGORITHMS,) == agents.RULES and "reinforce" in agents.RULES
     assert [agents.every_rule.args[1], len(agents.every_builder.args[1])] == [agents.RULES, len(ALGORITHMS)]
-    assert "reinforce" not in agents.REPRESENTATIVES and "ppo" in agents.REPRESENTATIVES  # one of a family
+    assert "reinforce" not in agents.REPRESENTATIVES and "ppo" in agents.REPRESENTATIVES  # one per family
     assert agents.cartpole("reinforce").num_envs == 2
 
 
@@ -120,7 +120,7 @@ def test_one_entry_is_found_by_the_tests(registered: Entry, monkeypatch: pytest.
 
 
 def test_train_and_algos_take_an_entry_of_the_users(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(ALGORITHMS, OWN, REINFORCE)  # and it is taken out again
+    monkeypatch.setitem(ALGORITHMS, OWN, REINFORCE)  # monkeypatch removes it again
     trained: list[Any] = []
     monkeypatch.setattr("jaxrl.runtime.run.run", lambda *args, **settings: trained.append((args, settings)))
     del ALGORITHMS[OWN]

@@ -1,4 +1,4 @@
-"""GAE, λ-returns, n-step returns, V-trace and discounted sums against loops over single episodes, on rows of every kind."""
+"""GAE, λ-returns, n-step returns, V-trace and discounted sums against loops over single episodes, for every kind of row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T, B = 9, 3
 
 
 class Rows(NamedTuple):
-    """What the functions take, [T, B]."""
+    """Arguments of the functions, [T, B]."""
 
     r_t: np.ndarray
     v_tm1: np.ndarray
@@ -50,13 +50,13 @@ endless_jit = jax.jit(endless_gae)
 
 @partial(jax.jit, static_argnames="n")
 def returns(rows: Rows, gamma: float, lam: float, n: int | None = None) -> Array:
-    """λ-returns; or those of n steps."""
+    """Compute λ-returns, or n-step returns."""
     given: Any = (rows.r_t, *discounts(rows, gamma, lam), rows.v_t, rows.valid)  # type: ignore[arg-type]
     return lambda_returns(*given) if n is None else n_step_returns(*given, n=n)
 
 
 def oracle(rows: Rows, gamma: float, gae_lambda: float) -> np.ndarray:
-    """A_t = Σ_k (γλ)^k · δ_{t+k} over the rest of the row's own episode, one environment and one row at a time."""
+    """Compute A_t = Σ_k (γλ)^k · δ_{t+k} over the rest of the row's episode, one environment and one row at a time."""
     length, envs = rows.valid.shape
     advantage = np.zeros((length, envs))
     for b in range(envs):
@@ -65,7 +65,7 @@ def oracle(rows: Rows, gamma: float, gae_lambda: float) -> np.ndarray:
                 continue
             for k in range(t, length):
                 if not rows.valid[k, b]:
-                    break  # padding: what is known of the episode stops here
+                    break  # padding: the known part of the episode ends here
                 beyond = 0.0 if rows.terminated[k, b] else float(rows.v_t[k, b])
                 delta = float(rows.r_t[k, b]) + gamma * beyond - float(rows.v_tm1[k, b])
                 advantage[t, b] += (gamma * gae_lambda) ** (k - t) * delta
@@ -75,9 +75,10 @@ def oracle(rows: Rows, gamma: float, gae_lambda: float) -> np.ndarray:
 
 
 def make_rows(seed: int, terminated: np.ndarray, truncated: np.ndarray, padding: np.ndarray) -> Rows:
-    """NEXT_STEP rows with these flags: an end is followed by a reset row, ``padding[b]`` rows at the tail are invalid.
+    """Build NEXT_STEP rows with these flags.
 
-    Invalid rows hold garbage, and so does the value beyond a termination.
+    An end is followed by a reset row, and ``padding[b]`` rows at the tail are invalid. Invalid rows hold garbage, and so does the
+    value after a termination.
     """
     rng = np.random.default_rng(seed)
     value = rng.normal(size=(T + 1, B)).astype(np.float32)
@@ -111,7 +112,7 @@ def test_gae_is_the_loop_over_episodes(
 def test_a_return_without_end_is_the_loop_over_valid_rows(
     seed: int, ended: np.ndarray, padding: np.ndarray, gamma: float, lam: float
 ) -> None:
-    """As if the rows that are not valid were not there, and the valid ones one single episode that goes on."""
+    """As if the invalid rows were missing, and the valid ones were one episode without an end."""
     rows, last = make_rows(seed, ended, np.zeros_like(ended), padding), np.float32([1.5, -2.0, 0.25])
     values = np.concatenate([rows.v_tm1, last[None]])
     expected = np.zeros((T, B))
@@ -145,7 +146,7 @@ def test_gae_by_hand() -> None:
 
 
 def test_nothing_leaks_over_an_end_even_without_a_reset_row() -> None:
-    """The recursion stops at ends by itself, as its equation says, not only because an invalid row follows."""
+    """The recursion stops at ends because of its equation, not only because an invalid row follows."""
     rows = Rows(column(1, 1), column(0, 0), column(0, 10), *(column(0, 0, dtype=bool),) * 2, column(1, 1, dtype=bool))
     for name, first in (("terminated", 1.0), ("truncated", 1.0)):
         ended = rows._replace(**{name: column(1, 0, dtype=bool)})
@@ -161,7 +162,7 @@ def test_both_flags_mean_terminated() -> None:
 
 @pytest.fixture(scope="module")
 def one_rollout() -> Rows:
-    """Ends and truncations of every kind in one rollout, with finite values everywhere."""
+    """A rollout with every kind of end and finite values everywhere."""
     rng = np.random.default_rng(7)
     rows = make_rows(1, rng.random((T, B)) < 0.2, rng.random((T, B)) < 0.2, np.array([0, 1, 3]))
     return Rows(rows.r_t, *(np.nan_to_num(x, nan=5.0) for x in rows[1:3]), *rows[3:])
@@ -174,7 +175,7 @@ def test_lambda_zero_is_the_one_step_error(one_rollout: Rows) -> None:
 
 
 def return_oracle(rows: Rows, gamma: float, n: int) -> np.ndarray:
-    """Up to n rewards of the row's own episode, then V of what was reached, and no other value in between."""
+    """Compute the sum of up to n rewards of the row's episode, then V of the last observation, and no other value."""
     expected = np.zeros((T, B))
     for t, b in zip(*np.nonzero(rows.valid), strict=True):
         discount, k = 1.0, t
@@ -203,7 +204,7 @@ def test_returns_are_rewards_and_then_the_value_reached(
 
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
 def test_a_lambda_return_is_the_advantage_and_the_value(one_rollout: Rows, lam: float) -> None:
-    """Of n steps too, where n is the whole rollout; with λ = 0 one step is all."""
+    """Also for n steps, if n is the whole rollout. λ = 0 gives one step."""
     rows = one_rollout
     expected = np.where(rows.valid, advantages(rows, 0.9, lam) + rows.v_tm1, 0.0)
     np.testing.assert_allclose(returns(rows, 0.9, lam), expected, rtol=1e-5, atol=1e-5)
@@ -211,7 +212,7 @@ def test_a_lambda_return_is_the_advantage_and_the_value(one_rollout: Rows, lam: 
 
 
 def hand_rows() -> Rows:
-    """Two rows of an episode that terminates, its reset row, and two of one that is cut."""
+    """Two rows of an episode that terminates, its reset row, and two rows of a truncated episode."""
     return Rows(
         r_t=column(1, 2, 0, 4, 8),
         v_tm1=column(10, 20, 30, 40, 50),
@@ -223,13 +224,13 @@ def hand_rows() -> Rows:
 
 
 def test_returns_by_hand() -> None:
-    """γ = ½. Beyond the cut V = 6."""
+    """γ = ½. After the truncation V = 6."""
     rows = hand_rows()
     # λ = 1: 1 + 2/2; 2; reset; 4 + 11/2; 8 + 6/2.
     np.testing.assert_allclose(returns(rows, 0.5, 1.0)[:, 0], [2, 2, 0, 9.5, 11])
     # λ = ½: 1 + ½(½·20 + ½·2); 2; reset; 4 + ½(½·50 + ½·11); 8 + ½·6.
     np.testing.assert_allclose(returns(rows, 0.5, 0.5)[:, 0], [6.5, 2, 0, 19.25, 11])
-    # One step: 1 + 20/2; 2; reset; 4 + 50/2; 8 + 6/2. Two are all that there are.
+    # One step: 1 + 20/2; 2; reset; 4 + 50/2; 8 + 6/2. No episode has more than two.
     np.testing.assert_allclose(returns(rows, 0.5, 1.0, n=1)[:, 0], [11, 2, 0, 29, 11])
     for n in (2, 7):
         np.testing.assert_allclose(returns(rows, 0.5, 1.0, n=n)[:, 0], [2, 2, 0, 9.5, 11])
@@ -251,8 +252,10 @@ def traced(rows: Rows, log_rho: Array, gamma: float, lam: float, rho_bar: float,
 
 
 def vtrace_oracle(rows: Rows, log_rho: np.ndarray, gamma: float, lam: float, rho_bar: float, c_bar: float) -> VTrace:
-    """Espeholt et al. 2018, eq. 1 as a double sum over the rest of the row's own episode:
-    v_s = V(x_s) + Σ_t γ^{t−s} (Π_{s≤i<t} c_i) ρ_t (r_t + γ V(x_{t+1}) − V(x_t))."""
+    """Compute v_s = V(x_s) + Σ_t γ^{t−s} (Π_{s≤i<t} c_i) ρ_t (r_t + γ V(x_{t+1}) − V(x_t)).
+
+    This is Espeholt et al. 2018, eq. 1, as a double sum over the rest of the row's episode.
+    """
     target, advantage = np.zeros((T, B)), np.zeros((T, B))
     ratio = np.exp(np.float64(log_rho))
 
@@ -271,7 +274,7 @@ def vtrace_oracle(rows: Rows, log_rho: np.ndarray, gamma: float, lam: float, rho
             target[s, b] += weight * delta(t, b)
     for s, b in zip(*np.nonzero(rows.valid), strict=True):
         beyond = 0.0 if rows.terminated[s, b] else float(rows.v_t[s, b])
-        if goes_on(s, b):  # λ of what follows is the trace, the rest the value
+        if goes_on(s, b):  # the trace of the next row has weight λ, its value the rest
             beyond += lam * (target[s + 1, b] - float(rows.v_tm1[s + 1, b]))
         advantage[s, b] = min(rho_bar, ratio[s, b]) * (float(rows.r_t[s, b]) + gamma * beyond - float(rows.v_tm1[s, b]))
     return VTrace(target, advantage)  # type: ignore[arg-type]
@@ -299,7 +302,7 @@ def test_vtrace_is_the_double_sum(
     rows = make_rows(seed, terminated, truncated, padding)
     log_rho = np.random.default_rng(seed).normal(size=(T, B)).astype(np.float32)
     log_rho[~rows.valid] = np.nan
-    # Within an episode V(x_{t+1}) of one row is V(x_t) of the next, as the double sum and the recursion alike have it.
+    # Within an episode V(x_{t+1}) of a row is V(x_t) of the next, in the double sum and in the recursion.
     for got, expected in zip(
         traced(rows, log_rho, gamma, lam, *bars), vtrace_oracle(rows, log_rho, gamma, lam, *bars), strict=True
     ):
@@ -341,7 +344,7 @@ def test_gae_of_one_environment_ignores_the_others(one_rollout: Rows) -> None:
 
 @pytest.mark.parametrize("length, shape", [(1, ()), (2, (2, 3)), (16, (2,)), (17, ()), (40, (2, 3))])
 def test_discounted_sums_are_the_loop(length: int, shape: tuple[int, ...]) -> None:
-    """Lengths below, at and beyond what the scan unrolls."""
+    """Lengths below, at and above the scan's unrolling."""
     rng = np.random.default_rng(length)
     r_t, bootstrap = rng.normal(size=(length, *shape)), rng.normal(size=shape)
     discount_t = rng.choice([0.0, 0.5, 0.9, 1.0], size=(length, *shape))
@@ -377,8 +380,8 @@ def test_shapes_that_do_not_fit_are_refused(one_rollout: Rows) -> None:
 
 
 def test_rows_whose_episode_ends_are_finished() -> None:
-    """By hand, one environment a line: none ends; an end, a reset row, and a beginning; one that began before, and an end at the
-    last row; padding, behind which another episode ends."""
+    """By hand, one environment per line: no end; an end, a reset row and a beginning; an episode that began before, with an end
+    at the last row; padding, with an end of another episode after it."""
     mark = lambda *lines: np.array([[c == "1" for c in line] for line in lines]).T  # noqa: E731
     rows = Rows(
         *[np.zeros((6, 4))] * 3,
@@ -398,7 +401,7 @@ def test_a_row_that_is_not_valid_ends_nothing() -> None:
 
 
 def cleanrl_gae(rewards: Any, values: Any, dones: Any, next_value: Any, next_done: Any, gamma: float, lam: float) -> Any:
-    """The loop of CleanRL's ppo.py: ``dones[t]`` says of the step before."""
+    """Loop of CleanRL's ppo.py, where ``dones[t]`` is about the previous step."""
     advantages, last = np.zeros_like(rewards), np.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):
         nonterminal = 1.0 - (next_done if t == len(rewards) - 1 else dones[t + 1])
@@ -424,7 +427,7 @@ def test_gae_of_plain_arrays_is_that_of_a_loop(lead: tuple[int, ...]) -> None:
 @given(st.integers(0, 2**31))
 @settings(max_examples=10, deadline=None)
 def test_gae_of_plain_arrays_is_gae_of_rows(seed: int) -> None:
-    """An episode that a limit cut counts the value of its last observation, which rows have on the row after it."""
+    """A truncated episode counts the value of its last observation, which is in the next row."""
     rng = np.random.default_rng(seed)
     ended, cut = rng.random((2, T, B)) < 0.3
     values, final = rng.normal(size=(T + 1, B)), rng.normal(size=(T, B))

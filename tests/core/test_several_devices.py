@@ -16,7 +16,7 @@ from tests.helpers.processes.several_devices import DEVICES, SETTINGS
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, np.ndarray]]:
-    """What ``tests.helpers.processes.several_devices`` found, by the number of devices."""
+    """Return the results of ``tests.helpers.processes.several_devices`` by the number of devices."""
     path = tmp_path_factory.mktemp("devices") / "found.npz"
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_NUM_CPU_DEVICES": "4"}
@@ -32,7 +32,7 @@ each_rule = pytest.mark.parametrize("found", SETTINGS, indirect=True)
 
 @each_rule
 def test_rollouts_are_the_same(found: dict[int, dict[str, np.ndarray]]) -> None:
-    """Whole: actions, ends and all that counts are equal, floats up to rounding, in three iterations and in this order."""
+    """Complete rollouts: actions, ends and counts are equal, floats up to rounding, in three iterations, in this order."""
     names = [name for name in found[1] if name.startswith("rollout ")]
     assert {"rollout 2['action']", "rollout 2['env_id']", "rollout 0['inputs'].obs"} <= set(names)
     assert found[1]["rollout 2['env_id']"].tolist() == [0, 1, 2, 3] and len(np.unique(found[1]["rollout 2['action']"])) == 2
@@ -45,8 +45,10 @@ def test_rollouts_are_the_same(found: dict[int, dict[str, np.ndarray]]) -> None:
 
 @each_rule
 def test_parameters_are_the_same(found: dict[int, dict[str, np.ndarray]]) -> None:
-    """After three iterations with one minibatch, or with batches of all that replay holds: the draws of several devices are
-    others than those of one, and this is all but the draws. The gradient is not clipped in its norm."""
+    """After three iterations with one minibatch, or with batches of all rows in replay.
+
+    Several devices draw other rows than one, so the test avoids draws. The gradient's norm is not clipped.
+    """
     names = [name for name in found[1] if name.startswith("params")]
     assert len(names) > 3 and found[1]["norm"] > 0
     for number in DEVICES[1:]:

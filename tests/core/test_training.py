@@ -1,4 +1,4 @@
-"""Training and evaluation as pure functions: how many iterations, which metrics, and exactly one episode per environment."""
+"""Training and evaluation as pure functions: iterations, metrics, and exactly one episode per environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
 
 
-# A learning rule that compiles in no time: what is tested here holds for any.
+# An algorithm that compiles quickly: these tests do not depend on the algorithm.
 
 
 class Rates(NamedTuple):
@@ -46,7 +46,10 @@ class Tally(NamedTuple):
 
 
 def tally(env: Env, warmup_iterations: int = 0) -> Agent:
-    """Its parameter adds up rewards. It explores by tossing coins; greedily it takes turns, by a carry that counts rows."""
+    """Return an agent whose parameter sums rewards.
+
+    It explores by coin tosses; its greedy actions alternate, by a carry that counts rows.
+    """
 
     def init(key: Any, hyperparams: Rates) -> Tally:
         return Tally(jax.random.uniform(key), (), hyperparams, (), key, jnp.int32(0), jnp.int32(0))
@@ -78,7 +81,7 @@ def tally(env: Env, warmup_iterations: int = 0) -> Agent:
 
 
 def parrot(every: int = 5) -> Env:
-    """Reward equal to the action; cut every ``every`` steps."""
+    """Reward equal to the action; truncated every ``every`` steps."""
 
     def step(key: Any, state: Any, action: Any, params: Any) -> Any:
         state, reached = probes.truncation().step(key, state, action, params)
@@ -89,7 +92,7 @@ def parrot(every: int = 5) -> Env:
 
 @cache
 def agent() -> Agent:
-    """32 rows per iteration, and no warm-up."""
+    """32 rows per iteration, without warm-up."""
     return tally(parrot())
 
 
@@ -125,8 +128,8 @@ def test_the_warm_up_collects_and_observes_and_learns_nothing() -> None:
     state = warmed().init(KEY())
     assert (int(state.iteration), int(state.learner.version)) == (2, 0)
     assert float(state.learner.params) == float(initial().learner.params)
-    assert int(state.learner.observed) == int(state.warmup_rows) == 4 * 14  # of 16 rows each, 5 and 11 are resets
-    # And the environments have moved on: the first iteration takes up where the warm-up ended.
+    assert int(state.learner.observed) == int(state.warmup_rows) == 4 * 14  # of 16 rows each; rows 5 and 11 are resets
+    # The environments have advanced: the first iteration continues where the warm-up ended.
     without, _ = run_steps(agent(), initial(), 2)
     assert_bit_equal(state.actor, without.actor)
     train = jit(make_train(warmed(), 4 * 32))
@@ -159,7 +162,7 @@ def test_metrics_every_nothing(every: Any) -> None:
 
 @cache
 def seven() -> tuple[AgentState, Any]:
-    """Seven iterations, one call of step each: the state, and each one's metrics."""
+    """Return the state after seven iterations, one call of step each, and the metrics of each."""
     state, metrics = initial(), []
     for _ in range(7):
         state, new = run_steps(agent(), state, 1)
@@ -169,7 +172,7 @@ def seven() -> tuple[AgentState, Any]:
 
 @pytest.mark.parametrize("every", [1, 3, 100])
 def test_train_is_repeated_steps(every: int) -> None:
-    """Seven iterations in entries of 1, of 3 with a tail of one, and of more than there are."""
+    """Seven iterations, with one entry per iteration, per 3 with a tail of one, and per more than all."""
     state, metrics = jit(make_train(agent(), 7 * 32, metrics_every=every))(KEY())
     expected_state, each = seven()
     assert_bit_equal(state, expected_state)
@@ -201,7 +204,7 @@ def test_one_compile_serves_any_number_of_iterations() -> None:
 
 
 def test_a_state_that_breaks_stays_what_it_was() -> None:
-    """Two seeds side by side, of which one breaks in its fourth iteration: by its parameters, or by its losses alone."""
+    """Two seeds under vmap. One of them breaks in its fourth iteration: by its parameters, or only by its losses."""
     base = agent()
 
     def step(state: AgentState) -> Any:
@@ -270,10 +273,10 @@ def test_init_wants_one_typed_key() -> None:
 
 
 def lottery() -> Env:
-    """Episodes of 1 or 9 steps with reward 1 each, equally likely: the mean return is 5, and of all steps 9 in 10 are long ones'.
+    """Episodes of 1 or 9 steps with reward 1 each, equally likely.
 
-    Counting the episodes that finish first in a fixed time would find mostly short ones. An end is said once: whoever steps on
-    hears no more of it.
+    The mean return is 5, and 9 of 10 steps are in long episodes. Counting the episodes that finish first in a fixed time would
+    count mostly short ones. An end is reported only once: later steps do not repeat it.
     """
 
     def reset(key: Any, params: Any) -> Any:
@@ -301,7 +304,7 @@ def test_an_episode_that_does_not_end_is_given_up() -> None:
     cuts = probes.Cut(jnp.array([2, 5, 6, 100]))
     result = jit(lambda s: evaluate(agent(), s, KEY(), 4, env_params=cuts, max_steps=5))(initial())
     np.testing.assert_array_equal(result.episodic_length, [2, 5, 5, 5])
-    np.testing.assert_array_equal(result.episodic_return, [1, 3, 3, 3])  # what was earned so far: every second action is 1
+    np.testing.assert_array_equal(result.episodic_return, [1, 3, 3, 3])  # the returns so far: every second action is 1
     np.testing.assert_array_equal(result.finished, [True, True, False, False])
 
 
@@ -325,7 +328,7 @@ def test_numbers_of_episodes_that_are_none() -> None:
 
 def test_explore_acts_as_in_training() -> None:
     run = jit(lambda s, explore: evaluate(agent(), s, KEY(), 40, explore=explore).episodic_return, static_argnums=1)
-    np.testing.assert_array_equal(run(initial(), False), np.full(40, 3.0))  # 1, 0, 1, 0, 1: the carry goes along
+    np.testing.assert_array_equal(run(initial(), False), np.full(40, 3.0))  # 1, 0, 1, 0, 1: the carry is used
     coins = run(initial(), True)
     assert len(np.unique(coins)) > 3 and abs(float(coins.mean()) - 2.5) < 4 * (5 / 4 / 40) ** 0.5
 
@@ -336,7 +339,7 @@ def test_evaluation_takes_a_policy_or_a_state() -> None:
     assert isinstance(policy, Policy)
     assert_bit_equal(evaluate(agent(), policy, KEY(), 3), by_state)
     np.testing.assert_array_equal(by_state.episodic_length, [5, 5, 5])
-    # A state brings its own parameters, a policy none.
+    # A state has environment parameters, a policy does not.
     state = agent().init(KEY(), None, probes.Cut(2))
     np.testing.assert_array_equal(evaluate(agent(), state, KEY(), 3).episodic_length, [2, 2, 2])
     np.testing.assert_array_equal(evaluate(agent(), state, KEY(), 3, env_params=probes.Cut(4)).episodic_length, [4, 4, 4])
@@ -346,7 +349,7 @@ def test_evaluation_takes_a_policy_or_a_state() -> None:
 
 
 def test_a_policy_plays_where_the_environment_indexes_tables_of_numpy() -> None:
-    """As Acrobot's torques are."""
+    """As in Acrobot's table of torques."""
     base = probes.truncation(3)
 
     def step(key: Any, state: Any, action: Any, params: Any) -> Any:
@@ -360,7 +363,10 @@ def test_a_policy_plays_where_the_environment_indexes_tables_of_numpy() -> None:
 
 
 def test_evaluation_over_seeds_and_keys() -> None:
-    """Vmapped, each seed gets what it gets alone, though their loops end at different times; other keys, other episodes."""
+    """Under vmap each seed gets its result from a single evaluation, although the loops end at different times.
+
+    Other keys give other episodes.
+    """
     walk = tally(random_walk())
     keys = jax.random.split(jax.random.key(4), 2)
     states = jit(jax.vmap(walk.init))(keys)
@@ -371,7 +377,7 @@ def test_evaluation_over_seeds_and_keys() -> None:
         alone = solo(jax.tree.map(lambda x, i=i: x[i], states), keys[i])
         assert_bit_equal(jax.tree.map(lambda x, i=i: x[i], both), alone)
         np.testing.assert_array_equal(alone.episodic_return, alone.episodic_length)
-    assert both.episodic_length[0].max() != both.episodic_length[1].max()  # or the two loops would not differ
+    assert both.episodic_length[0].max() != both.episodic_length[1].max()  # else the two loops would not differ
     assert len(np.unique(both.episodic_length)) > 3
 
 

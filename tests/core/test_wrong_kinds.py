@@ -1,4 +1,4 @@
-"""What is of the wrong kind is refused by an error of the right kind, in one short message, and leaves nothing behind."""
+"""Arguments of a wrong kind raise an error of the right type with one short message, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.helpers.hosted import Clock, clock
 
 ALLOWED = (TypeError, ValueError, OSError, ImportError)
 MOST = 2_000
-"""Characters of a message."""
+"""Largest number of characters in a message."""
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ CALLS = 400
 
 
 def junk(draw: random.Random) -> Any:
-    """Something that a user might give by mistake, or an attacker on purpose."""
+    """Return something that a user might pass by mistake, or an attacker on purpose."""
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
@@ -172,7 +172,7 @@ SETTINGS += " extra_losses normalize_observations axis_name surrogate lr batch_s
 
 
 def calls(agent: Agent, trained: Path, folder: Path) -> dict[str, Callable[[Callable[[], Any], random.Random], Any]]:
-    """What is called, with things to draw from."""
+    """Return the functions to call, which draw their arguments."""
     key, env = jax.random.key(0), probes.action_choice()
     state = {"x": jnp.arange(3)}
     return {
@@ -212,7 +212,10 @@ def calls(agent: Agent, trained: Path, folder: Path) -> dict[str, Callable[[Call
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
-    """8 GiB more than now: a call that asks for all memory fails by itself, where the system would kill the process."""
+    """Limit memory to 8 GiB more than now.
+
+    A call that requests all memory then fails, instead of the process being killed by the system.
+    """
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + 2**33, before[1]))
@@ -227,7 +230,7 @@ def little_memory() -> Iterator[None]:
 def test_nothing_ends_in_an_error_of_the_wrong_kind(
     agent: Agent, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """400 calls with junk; JAXRL_FUZZ_SEED=… repeats those that a failure names."""
+    """400 calls with junk. JAXRL_FUZZ_SEED=… repeats the calls that a failure names."""
     seed = int(os.environ.get("JAXRL_FUZZ_SEED", time.time_ns() % 2**32))
     with capsys.disabled():  # and past pytest-xdist, which has no output of a worker that a call ends
         print(f"\nJAXRL_FUZZ_SEED={seed}", file=sys.__stderr__, flush=True)

@@ -1,4 +1,4 @@
-"""Ids, the registry, and environments of users' own modules."""
+"""Ids, the registry, and environments of user modules."""
 
 import re
 import subprocess
@@ -50,7 +50,7 @@ corridor_env = corridor()
 
 @pytest.fixture
 def my_envs(tmp_path, monkeypatch):
-    """A user's package ``my_package.my_envs`` on the path; its environments leave the cache with it."""
+    """Put a user's package ``my_package.my_envs`` on the path. Its environments leave the cache with it."""
     package = tmp_path / "my_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -108,7 +108,7 @@ def test_an_id_is_canonical():
         ("gym:LunarLander-v3", "unknown backend 'gym': write 'envpool:LunarLander-v3'"),
         ("LunarLander-v3", "gymnax has no environment 'LunarLander-v3': write 'envpool:LunarLander-v3'"),
         ("HalfCheetah-v4", "gymnax has no environment 'HalfCheetah-v4': write 'envpool:HalfCheetah-v4'"),
-        ("Taxi-v4", "gymnax has no environment 'Taxi-v4': write .*'gymnasium:Taxi-v4'$"),  # newer envpools have it, too
+        ("Taxi-v4", "gymnax has no environment 'Taxi-v4': write .*'gymnasium:Taxi-v4'$"),  # newer envpools have it too
         ("gymnasium:ALE/Pong-v5", "gymnasium has no environment 'ALE/Pong-v5': write 'envpool:Pong-v5'$"),
         ("ALE/Pong-v5", "gymnax has no environment 'ALE/Pong-v5': write 'envpool:Pong-v5'$"),
         ("envpool:Catch-bsuite", "envpool has no environment 'Catch-bsuite': write 'Catch-bsuite'$"),
@@ -121,7 +121,7 @@ def test_an_id_is_canonical():
         ("my-env:make", "unknown backend 'my-env'.*or name a module and its function as Python imports them$"),
         ("BitFlip?n=4", "gymnax has no environment 'BitFlip': write 'jaxrl:BitFlip'$"),
         ("CartPole", "no environment 'CartPole': write 'CartPole-v1'$"),
-        # Other versions, and how other libraries write the names:
+        # Other versions, and names as in other libraries:
         ("LunarLander-v2", "'LunarLander-v2': write 'envpool:LunarLander-v2', or the newer 'envpool:LunarLander-v3'$"),
         ("gymnasium:LunarLander-v2", "write 'envpool:LunarLander-v2', or the newer 'gymnasium:LunarLander-v3'$"),
         ("Pendulum-v0", "write 'envpool:Pendulum-v0', or the newer 'Pendulum-v1'$"),

@@ -1,4 +1,4 @@
-"""Actions within their bounds and masks."""
+"""Actions within bounds and masks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_boxes_are_scaled_and_clipped() -> None:
 
 
 def test_actions_stay_within_any_bounds() -> None:
-    """Also by the strict eyes of gymnasium: by rounding, an affine map alone gives -0.79999995 in [-3, -0.8]."""
+    """gymnasium's exact check passes too: with rounding, an affine map alone gives -0.79999995 in [-3, -0.8]."""
     rng = np.random.default_rng(0)
     ends = rng.normal(size=(2, 2000)) * 10.0 ** rng.integers(-6, 7, (2, 2000))
     ends[:, 0], ends[:, 1] = (-3.0, -0.8), (-3e38, 3e38)
@@ -49,7 +49,7 @@ def test_actions_stay_within_any_bounds() -> None:
 
 
 def test_actions_of_the_environment_are_taken_back() -> None:
-    """Per dimension, asymmetric, huge and without width; shapes become flat."""
+    """Per dimension, with asymmetric, huge and zero-width bounds. Shapes are flattened."""
     low, high = np.array([[0, -2], [-1e30, 5]], np.float32), np.array([[4, -1], [1e30, 5]], np.float32)
     box = spaces.Box(low, high)
     units = jnp.array([[-1.0, -1.0, -1.0, 0.0], [0.25, 0.5, -0.5, 0.0], [1.0, 1.0, 1.0, 0.0]])
@@ -87,7 +87,7 @@ def test_epsilon_greedy_frequencies() -> None:
 
 
 def test_epsilon_greedy_keeps_to_the_mask() -> None:
-    mask = [True, False, False, True]  # the best is forbidden
+    mask = [True, False, False, True]  # the action with the largest logit is forbidden
     assert set(choose(0.0, mask)) == {3}
     counts = np.bincount(choose(1.0, mask), minlength=4)
     assert counts[1] == counts[2] == 0

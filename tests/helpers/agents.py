@@ -1,4 +1,4 @@
-"""Small agents that the tests share, and helpers to compare their states."""
+"""Small agents shared by the tests, and helpers to compare their states."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ RECURRENT = partial(actor_critic, hidden_sizes=(16,), core="gru", core_size=16)
 
 
 def only_noise(observation_space: Any, action_space: Any) -> Model:
-    """A policy whose actions of a Box, before they are scaled, are standard normal noise, whatever it sees: ``raw_action`` of a
-    rollout is what was drawn."""
+    """Build a policy whose unscaled Box actions are standard normal noise for every observation.
+
+    A rollout's ``raw_action`` is then the noise that was drawn.
+    """
 
     def apply(params: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
         nothing = params + jnp.zeros((*inputs.is_first.shape, *action_space.shape))
@@ -38,22 +40,22 @@ def only_noise(observation_space: Any, action_space: Any) -> Model:
 
 
 def assert_new_noise(rollouts: Sequence[Any]) -> None:
-    """Of agents of ``only_noise``: no row of any environment has the noise of another, nor has it anything to do with it."""
+    """Assert, for agents of ``only_noise``, that no two rows of any environments have equal noise, up to the sign."""
     noise = np.concatenate([np.asarray(rollout.extras["raw_action"]).ravel() for rollout in rollouts])
     assert np.unique(np.abs(noise)).size == noise.size > len(rollouts)
 
 
 class Tiny(NamedTuple):
-    """What the tests of every rule have to know of one: ``TINY`` in the rule's own ``tests/algorithms/test_NAME.py``."""
+    """Facts about an algorithm for tests of all algorithms: ``TINY`` in ``tests/algorithms/test_NAME.py``."""
 
     settings: dict[str, Any]
-    """Of a small agent: four environments, a network of 8 units, nothing annealed."""
+    """Settings of a small agent: four environments, a network of 8 units, no annealing."""
     value: Callable[[Agent, Any, StepInput], Any]
     """(agent, learner, inputs) -> V, or Q of each action, or of one."""
     one_gradient: tuple[str, dict[str, Any]]
-    """Environment and settings with which an iteration is one gradient, which no draw or shuffle can change."""
+    """Environment and settings with which an iteration is one gradient, independent of draws and shuffles."""
     boxed: bool = False
-    """Environments with Discrete actions become such with a Box of one number."""
+    """Convert environments with Discrete actions to a Box of one number."""
 
 
 @cache
@@ -62,20 +64,20 @@ def tiny(rule: str) -> Tiny:
 
 
 def outputs_of(agent: Agent, learner: Any, inputs: StepInput) -> Any:
-    """What the model of a rule with one model gives."""
+    """Return the output of the model of an algorithm with one model."""
     model = tiny(algorithm_name(agent.spec).lower()).settings["model"](agent.env.observation_space, agent.env.action_space)
     return model.apply(learner.params, (), inputs)[1]
 
 
 def suited(rule: str, env: str | Env | HostEnv) -> Any:
-    """An environment with Discrete actions as the small agent of a rule has it."""
+    """Convert an environment with Discrete actions for the small agent of an algorithm."""
     if not tiny(rule).boxed:
         return env
     return f"tests.helpers.probes:boxed?id={quote(env, safe='')}" if isinstance(env, str) else as_box(env)
 
 
 def gymnax_id(rule: str) -> str:
-    """Of an environment whose actions the rule takes as they are."""
+    """Return the id of an environment whose actions the algorithm supports without conversion."""
     return "CartPole-v1" if "Discrete" in ALGORITHMS[rule].actions else "Pendulum-v1"
 
 
@@ -88,14 +90,14 @@ small_ppo, small_dqn = partial(small, "ppo"), partial(small, "dqn")
 
 RULES = tuple(ALGORITHMS)
 REPRESENTATIVES = tuple({entry.family: name for name, entry in reversed(ALGORITHMS.items())}.values())
-"""The first rule of each family."""
+"""The first algorithm of each family."""
 
 every_rule = pytest.mark.parametrize("rule", RULES)
 every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, rule), id=rule) for rule in RULES])
 each_family = pytest.mark.parametrize(
     "rule", [pytest.param(rule, marks=() if rule in REPRESENTATIVES else pytest.mark.slow) for rule in RULES]
 )
-"""For tests of what runs a rule, rather than of the rule; ``make test-all`` has all rules."""
+"""For tests of the code that runs an algorithm, not of the algorithm. ``make test-all`` runs all algorithms."""
 
 
 @cache
@@ -105,12 +107,12 @@ def cartpole(rule: str) -> Agent:
 
 @cache
 def jitted(agent_step: Any) -> Any:
-    """One compiled step per agent, shared by the tests."""
+    """Return one compiled step per agent, shared by the tests."""
     return jax.jit(agent_step)
 
 
 def run_steps(agent: Agent, state: Any, num_steps: int) -> Any:
-    """``num_steps`` iterations, one call each, of a step that is traced once: ``(state, metrics of the last)``."""
+    """Run ``num_steps`` iterations, one call each, with a step that is traced once. Return ``(state, last metrics)``."""
     step, metrics = jitted(agent.step), None
     for _ in range(num_steps):
         state, metrics = step(state)
@@ -120,7 +122,7 @@ def run_steps(agent: Agent, state: Any, num_steps: int) -> Any:
 
 
 def to_numpy(tree: Any) -> Any:
-    """Arrays on the host; typed keys as their data."""
+    """Convert to NumPy arrays; typed keys become their data."""
 
     def convert(x: Any) -> np.ndarray:
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
@@ -138,7 +140,7 @@ def assert_bit_equal(a: Any, b: Any) -> None:
 
 
 def assert_close(a: Any, b: Any, atol: float = 1e-5) -> None:
-    """Integers equal, floats within ``atol`` (relative to 1 or to the value, whichever is larger)."""
+    """Assert that integers are equal, and floats within ``atol`` (relative to 1 or to the value, whichever is larger)."""
 
     def compare(path: Any, x: np.ndarray, y: np.ndarray) -> None:
         name = jax.tree_util.keystr(path)
@@ -151,6 +153,6 @@ def assert_close(a: Any, b: Any, atol: float = 1e-5) -> None:
 
 
 def unpacked(tree: Any) -> Any:
-    """With the rows of replay buffers as the leaves that they were, whose floats may be compared."""
+    """Unpack the rows of replay buffers into their original leaves, so that floats can be compared."""
     is_records = lambda x: isinstance(x, Records)  # noqa: E731
     return jax.tree.map(lambda x: x.unpack() if is_records(x) else x, tree, is_leaf=is_records)

@@ -1,4 +1,4 @@
-"""Batches of host environments in NumPy, for worker processes: they go wrong when an action says so, or at a given row."""
+"""Batches of host environments in NumPy, for worker processes. They fail at certain actions or at a given row."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def _raise() -> None:
 
 
 def _orphan() -> None:
-    """A process of its own has all of the connection, too."""
+    """Kill the process, after a fork that keeps the connection open."""
     if os.fork() == 0:
         time.sleep(600)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _regroup() -> None:
-    """It leaves its process group, and hangs."""
+    """Leave the process group and hang."""
     os.setpgid(0, os.getpgid(os.getppid()))
     time.sleep(600)
 
 
 def _garble() -> None:
-    """As a library that writes to a file which is none of its own."""
+    """Write to the connection, like a library that writes to a foreign file descriptor."""
     os.write(int(sys.argv[1]), b"garbage")
 
 
@@ -50,14 +50,16 @@ FAULTS = {
     "regroup": _regroup,
     "garble": _garble,
 }
-"""What actions do; those of a policy are harmless."""
+"""Faults that special actions cause. A policy's actions are harmless."""
 
 ACTIONS = {how: 100 + number for number, how in enumerate(FAULTS)}
 
 
 class Batch:
     """NEXT_STEP rows: observations are [number of the environment, a draw of its stream, rows since the reset], rewards are 1.
-    Episodes are truncated after ``length`` rows; row ``fails_at`` of a process raises."""
+
+    Episodes are truncated after ``length`` rows. Row ``fails_at`` of a process raises.
+    """
 
     def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, length: int = 10**9, fails_at: int | None = None) -> None:
         self.streams = [np.random.default_rng([seed, first_id + i]) for i in range(num_envs)]
@@ -70,7 +72,7 @@ class Batch:
 
     def reset_where(self, mask: Any) -> Any:
         self.time[mask], self.done[mask] = 0, False
-        return np.where(mask[:, None], self.seen(), 0)  # other rows are not looked at
+        return np.where(mask[:, None], self.seen(), 0)  # other rows are not read
 
     def step(self, action: Any) -> HostStep:
         self.rows += 1
@@ -94,8 +96,8 @@ class Batch:
 
 
 class Odd(Batch):
-    """What it gives changes in shape (``how`` "grows"), in type ("turns") or in structure ("tells"), or holds any objects; or
-    the action ("acts"), or one array for ever ("holds")."""
+    """Returns rows that change in shape (``how`` "grows"), dtype ("turns") or structure ("tells"), contain arbitrary objects, the
+    action ("acts"), or always the same array ("holds")."""
 
     def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, how: str = "objects") -> None:
         super().__init__(num_envs, seed, first_id)
@@ -119,7 +121,7 @@ class Odd(Batch):
 
 
 class Once(Batch):
-    """The first one of all that does a thing fails in it."""
+    """Fails once, in the first call of ``what``."""
 
     def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, mark: Path, what: str = "step") -> None:
         super().__init__(num_envs, seed, first_id)
@@ -146,7 +148,7 @@ class Once(Batch):
 
 
 class Flag(Batch):
-    """Opens while there is no ``flag``."""
+    """Fails to open if the file ``flag`` exists."""
 
     def __init__(self, *args: Any, flag: Path) -> None:
         super().__init__(*args)
@@ -155,7 +157,7 @@ class Flag(Batch):
 
 
 class Later(Batch):
-    """The first process fails in ``method`` when there is a ``flag``, once."""
+    """Fails once in ``method`` of the first process, when the file ``flag`` exists."""
 
     def __init__(self, *args: Any, flag: Path, method: str) -> None:
         super().__init__(*args)
@@ -176,7 +178,7 @@ class Later(Batch):
 
 
 def host(**options: Any) -> HostEnv:
-    """In two worker processes, as an agent takes it; ``options`` of ``Processes``, and ``batch``, those of ``Batch``."""
+    """Return a HostEnv of two worker processes. ``options`` are those of ``Processes``; ``batch`` has those of ``Batch``."""
     space = spaces.Box(-np.inf, np.inf, (3,))
     return HostEnv(partial(_open, **options), space, spaces.Discrete(2), name="batches")
 

@@ -1,7 +1,7 @@
-"""Digests of everything that a change of names and places must leave as it was.
+"""Digests of everything that a refactoring of names and modules must not change.
 
 ``python -m tests.helpers.digests BEFORE.json`` writes them. After a change
-``python -m tests.helpers.digests AFTER.json --against BEFORE.json`` writes them anew and prints each difference: for every
+``python -m tests.helpers.digests AFTER.json --against BEFORE.json`` writes new ones and prints each difference: for every
 algorithm and each of its switches the arrays after five iterations, the spec and the log keys; the help of every command; the
 public names.
 """
@@ -121,7 +121,7 @@ def digest(value: bytes | str) -> str:
 
 
 def digest_of_arrays(tree: Any) -> str:
-    """Of shapes, types and bits, in order; the names of fields and classes may change."""
+    """Return a digest of shapes, dtypes and bits, in order. It does not depend on names of fields and classes."""
     found = hashlib.sha256()
     for x in jax.tree.leaves(tree):
         is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)

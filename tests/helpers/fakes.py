@@ -1,4 +1,4 @@
-"""A driver that computes nothing, for tests of the loop around it."""
+"""A driver that computes nothing, for tests of the training loop."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jaxrl.types import Max, Mean
 
 
 class FakeDriver:
-    """Counts iterations; ``during[n]`` happens in its n-th call of ``iterate``, 0 in ``init``."""
+    """Counts iterations. Calls ``during[n]`` in the n-th call of ``iterate``, and ``during[0]`` in ``init``."""
 
     def __init__(self, num_seeds: int, during: dict[int, Callable[[], None]]) -> None:
         self.num_seeds, self.during, self.calls, self.closed = num_seeds, during, 0, False
         self.scores: dict[int, float] = {}
-        """Of the evaluation at an iteration, where it is not 1."""
+        """Iteration -> score of its evaluation. Default: 1."""
 
     def init(self, hyperparams: Any = None) -> Any:
         self.during.get(0, lambda: None)()
@@ -63,6 +63,6 @@ def press_ctrl_c() -> None:
 def faked(monkeypatch: pytest.MonkeyPatch, during: dict[int, Callable[[], None]]) -> FakeDriver:
     driver = FakeDriver(2, during)
     monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds, **options: (driver, jax.devices()[:1], None))
-    # Its states have no learner whose length could be set.
+    # The fake states have no learner whose total_steps could be set.
     monkeypatch.setattr(session_module, "with_total_steps", lambda states, total_steps: states)
     return driver

@@ -1,6 +1,6 @@
-"""Flags of XLA with which the tests' programs compile several times faster.
+"""XLA flags with which the tests' programs compile several times faster.
 
-``python -m tests.helpers.fast_flags`` prints those that this jaxlib knows. It would end a process that is given another."""
+``python -m tests.helpers.fast_flags`` prints those that this jaxlib knows. XLA ends a process that gets an unknown flag."""
 
 from __future__ import annotations
 

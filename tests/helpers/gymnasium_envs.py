@@ -1,4 +1,4 @@
-"""Environments of gymnasium's kind, with known answers or known faults: ``gymnasium:tests.helpers.gymnasium_envs:Truncation``."""
+"""Gymnasium environments with known answers or known faults: ``gymnasium:tests.helpers.gymnasium_envs:Truncation``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
 class Truncation(gymnasium.Env):
-    """``probes.truncation``: reward 1 for ever, cut every ``every`` steps."""
+    """``probes.truncation``: reward 1 forever, truncated every ``every`` steps."""
 
     observation_space, action_space = BOX, spaces.Discrete(2)
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 7}
@@ -42,13 +42,13 @@ class Truncation(gymnasium.Env):
 
 
 class Noise(gymnasium.Env):
-    """Observations are a draw of the environment's own stream, and the time; it never ends by itself, and tells of success."""
+    """Observes a draw of the environment's stream and the time, never ends by itself, and reports success."""
 
     observation_space, action_space = spaces.Box(-np.inf, np.inf, (2,), np.float64), BOX
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.obs = np.array([self.np_random.normal(), 0.0])  # one array for ever, which a caller must not see change
+        self.obs = np.array([self.np_random.normal(), 0.0])  # always the same array, whose changes a caller must not see
         return self.obs, {"success": False, "text": "new", "many": [1, 2]}
 
     def step(self, action: Any) -> Any:
@@ -61,7 +61,7 @@ gymnasium.register("jaxrl-tests/Unknown-v0", "tests.no_such_module:Env")
 
 
 class Lives(gymnasium.Env):
-    """Three lives, of which every second step costs one; each step earns 5, and the third loss ends the game."""
+    """Three lives. Every second step costs one, each step earns 5, and the third loss ends the game."""
 
     observation_space, action_space = spaces.Box(0, np.inf, (1,), np.float32), spaces.Discrete(2)
 
@@ -98,7 +98,7 @@ SPACES = {
 
 
 class Spaces(gymnasium.Env):
-    """Sees samples of one space, takes actions of another, and refuses all that are none."""
+    """Observes samples of one space, takes actions of another, and refuses all other actions."""
 
     def __init__(self, seen: str = "box", taken: str = "discrete") -> None:
         self.observation_space, self.action_space = copy.deepcopy((SPACES[seen], SPACES[taken]))  # each has a stream
@@ -114,7 +114,7 @@ class Spaces(gymnasium.Env):
 
 
 class Failing(gymnasium.Env):
-    """Goes wrong in the way of ``how`` where it is told to by action 1; ``mark`` is a file for the number of a process."""
+    """Fails in the way ``how`` at action 1. If ``mark`` is given it starts a program and records its pid in a file name."""
 
     observation_space, action_space = BOX, spaces.Discrete(2)
 
@@ -122,7 +122,7 @@ class Failing(gymnasium.Env):
         if how == "build":
             raise OSError("no world\nto build")
         self.how, self.game = how, None
-        if mark is not None:  # a program of its own, as some environments start
+        if mark is not None:  # a child program, as some environments start
             self.game = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             Path(mark).with_name(f"{Path(mark).name}.{self.game.pid}").touch()
 
@@ -160,12 +160,12 @@ class Failing(gymnasium.Env):
 
 
 def wrapped(every: int = 3) -> gymnasium.Env:
-    """A function that gives a whole environment, wrappers included."""
+    """Return an environment with a wrapper."""
     return gymnasium.wrappers.TransformReward(Truncation(every), lambda reward: 10 * reward)
 
 
 class Told(gymnasium.Env):
-    """``Truncation`` that shows a draw of its stream and the time, and goes wrong when its process is told to: by a file."""
+    """``Truncation`` that observes a draw of its stream and the time, and fails when a file orders its process to."""
 
     observation_space, action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Discrete(2)
 
@@ -174,8 +174,10 @@ class Told(gymnasium.Env):
 
     @staticmethod
     def tell(mark: Path, pid: int, how: str, row: int = 0) -> None:
-        """Let one environment of a process do one of ``batches.FAULTS`` in its row ``row``, or in the next one after that; or
-        "wait", until there is a file ``mark``; "wait.x" until there is ``mark.x``."""
+        """Order one environment of a process to do one of ``batches.FAULTS`` in row ``row`` or the next one after it.
+
+        "wait" waits until the file ``mark`` exists, "wait.x" until ``mark.x`` exists.
+        """
         order = Path(f"{mark}.{pid}")
         order.with_suffix(".new").write_text(f"{how} {row}")
         order.with_suffix(".new").rename(order)

@@ -1,4 +1,4 @@
-"""A pure environment stepped from the host, so that the host loop can meet the same probes as the fused program."""
+"""Host environments made from pure ones, so that the host loop can run the same probes as the fused program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl.types import Algorithm, Env, HostEnv, HostStep
 
 
 class _Running:
-    """NEXT_STEP rows of ``env``, as a C++ environment would give them."""
+    """NEXT_STEP rows of ``env``, as a C++ environment returns them."""
 
     def __init__(self, env: Env, num_envs: int, seed: int, first_id: int = 0) -> None:
         self.key, self.time, self.num_envs = jax.random.key(seed), 0, num_envs
@@ -44,7 +44,7 @@ class _Running:
 
 
 def hosted(env: Env) -> HostEnv:
-    """``env`` as a HostEnv."""
+    """Return ``env`` as a HostEnv."""
     return HostEnv(
         partial(_Running, env),
         env.observation_space,
@@ -55,7 +55,7 @@ def hosted(env: Env) -> HostEnv:
 
 
 class Clock:
-    """Observations are the time since the reset, in one array for ever; rewards are 1; no episode ends, but at ``limit``."""
+    """Observes the time since the reset, always in the same array. Rewards are 1. Episodes end only at ``limit``."""
 
     limit: int | None = None
 

@@ -1,7 +1,7 @@
-"""Where CI keeps compiled programs between its runs.
+"""The folder in which CI keeps compiled programs between runs.
 
-``python -m tests.helpers.kept_cache`` prints the folder, and clears it of old ones.
-JAX keys an entry by program, flags and versions; what it leaves out is in the folder's name.
+``python -m tests.helpers.kept_cache`` prints the folder and deletes old entries.
+JAX keys an entry by program, flags and versions. The folder's name has the rest: jaxlib and processor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from jaxrl.runtime.system.devices import processor
 
 DAYS = 14
-"""An entry's age at the most: programs change with the code, and nothing else would take the old ones away."""
+"""Largest age of an entry. Programs change with the code, and old entries are not deleted otherwise."""
 
 
 def kept_cache(now: float) -> Path:

@@ -1,4 +1,4 @@
-"""The kernels that PPO and DQN start, which a test holds: ``python -m tests.helpers.kernel_counts`` writes the figures anew."""
+"""Numbers of kernels that PPO and DQN start, checked by a test. ``python -m tests.helpers.kernel_counts`` updates them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELD = ("ppo-1-seed", "dqn-10k")
 
 
 def count_now() -> dict[str, Any]:
-    """What this jaxlib makes of the cases that are held, for a CPU like this one."""
+    """Count the kernels of the checked cases with this jaxlib and this kind of CPU."""
     compiler = f"jaxlib {version('jaxlib')} for {platform.machine()}"
     return {"compiler": compiler, "kernels": count([case for case in CASES if case.name in HELD])}
 

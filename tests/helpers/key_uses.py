@@ -1,7 +1,7 @@
-"""Which random numbers a program draws: every block of Threefry's that it makes, with the key and the counter that make it.
+"""Record of the random numbers that a program draws: each block of Threefry, with its key and its counter.
 
-A key is drawn from, or others are made of it, by numbers counted from 0 or by those that are folded in; ``jax.random.split(key,
-3)`` and ``fold_in(key, 2)`` are the same. Numbers that share a block are not independent of each other.
+Random numbers are drawn from a key, or other keys are derived from it. The counter is a position from 0, or the number folded in:
+``jax.random.split(key, 3)`` and ``fold_in(key, 2)`` use the same block. Numbers that share a block are not independent.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ DRAWN, MADE = "drawn from", "made of"
 
 
 class Use(NamedTuple):
-    """Of many keys alike."""
+    """A use of an array of keys."""
 
     how: str
     key: Any
     """u32[..., 2]"""
     counters: Any
-    """i32[...] or i32[..., n], of each key."""
+    """i32[...] or i32[..., n]: the counters of each key."""
 
 
 def counting(function: Callable[..., Any], *args: Any) -> Callable[..., tuple[list[Use], Any]]:
-    """From arguments like these to ``(all uses, function(*args))``, where what is no key and no number is zeros.
+    """Return a function of such arguments that returns ``(all uses, function(*args))``.
 
-    Nothing but keys and counters is computed, so it is compiled in a moment.
+    Only keys and integer scalars of the result are computed; everything else is zeros. So it compiles quickly.
     """
     names: list[str] = []
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
@@ -46,7 +46,7 @@ def counting(function: Callable[..., Any], *args: Any) -> Callable[..., tuple[li
         return [use[1:] for use in found], kept
 
     walked, out = jax.make_jaxpr(traced, return_shape=True)(*jax.tree.leaves(args))
-    program = jax.jit(jaxpr_as_fun(walked))  # JAX leaves out what nothing needs
+    program = jax.jit(jaxpr_as_fun(walked))  # JAX leaves out unused computations
 
     def counted(*args: Any) -> tuple[list[Use], Any]:
         found, kept = jax.tree.unflatten(jax.tree.structure(out), program(*jax.tree.leaves(args)))
@@ -62,7 +62,7 @@ def _is_kept(x: Any) -> bool:
 
 
 def uses_of(agent: Agent, iterations: int = 2) -> list[Use]:
-    """Those of ``agent.init`` and of some steps after it."""
+    """Return the uses of ``agent.init`` and of ``iterations`` steps after it."""
     key = jax.random.key(7)
     found, state = counting(agent.init, key)(key)
     step = counting(agent.step, state)
@@ -78,8 +78,10 @@ BLOCK = np.dtype([("key", np.uint64), ("counter", np.uint32)])
 
 
 def twice(found: Sequence[Use]) -> list[str]:
-    """What is wrong with these uses: blocks that are drawn more than once, or drawn and made a key of as well. That a key is made
-    once more of the same one is no other use of it."""
+    """Return the errors in these uses: blocks that are drawn more than once, or drawn and also used to derive a key.
+
+    Deriving the same key twice is not an error.
+    """
     drawn, made = (_blocks(use for use in found if use.how == how) for how in (DRAWN, MADE))
     blocks, count = np.unique(drawn, return_counts=True)
     again, both = blocks[count > 1], np.intersect1d(blocks, made)
@@ -102,7 +104,7 @@ def _blocks(found: Iterator[Use]) -> np.ndarray:
 
 
 def _run(closed: ClosedJaxpr, args: Sequence[Any]) -> tuple[list[Any], list[Use]]:
-    """``(results, uses)`` of a traced function."""
+    """Return ``(results, uses)`` of a traced function."""
     jaxpr, found = closed.jaxpr, list[Use]()
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
     read = lambda x: x.val if isinstance(x, Literal) else known[x]  # noqa: E731
@@ -124,14 +126,14 @@ def _run(closed: ClosedJaxpr, args: Sequence[Any]) -> tuple[list[Any], list[Use]
 
 
 def _numbers(jaxpr: Any) -> list[Any]:
-    """Words of keys that are taken for random numbers themselves, as ``sample_each`` does, and not for those of another key."""
+    """Return the words of keys that are used as random numbers, as in ``sample_each``, and not only to wrap a key again."""
     words = [eqn.outvars[0] for eqn in jaxpr.eqns if eqn.primitive.name == "random_unwrap"]
     others = {x for eqn in jaxpr.eqns if eqn.primitive.name != "random_wrap" for x in eqn.invars if not isinstance(x, Literal)}
     return [x for x in words if x in others]
 
 
 def _plainly(jaxpr: Any, eqns: list[Any], known: dict[Any, Any]) -> dict[Any, Any]:
-    """What some equations make, as a program of their own."""
+    """Evaluate some equations as a separate program. Return their outputs."""
     made = [x for eqn in eqns for x in eqn.outvars]
     own = set(made)
     needed = [*dict.fromkeys(x for eqn in eqns for x in eqn.invars if not isinstance(x, Literal) and x not in own)]
@@ -149,7 +151,7 @@ def _looks_at_keys(jaxprs: Any) -> bool:
 
 
 def _call(eqn: Any, values: Sequence[Any]) -> tuple[list[Any], list[Use]]:
-    """Of jit, custom_jvp_call, custom_vmap_call, remat, …; a loop whose length is not known has no place for what it draws."""
+    """Walk into jit, custom_jvp_call, custom_vmap_call, remat, …; a loop of unknown length cannot return its uses."""
     assert eqn.primitive.name != "while", "draws in a while loop are not counted"
     (inner,) = jaxprs_in_params(eqn.params)
     closed = [x for x in eqn.params.values() if isinstance(x, ClosedJaxpr)] or [ClosedJaxpr(inner, ())]
@@ -171,7 +173,7 @@ def _scan(eqn: Any, values: Sequence[Any]) -> tuple[list[Any], list[Use]]:
 
 
 def _cond(eqn: Any, values: Sequence[Any]) -> tuple[list[Any], list[Use]]:
-    """All branches, but of those for platforms the first."""
+    """Walk into all branches; of branches for platforms, only into the first."""
     index, *operands = values
     each = [_run(branch, operands) for branch in parameter(eqn, "branches")]
     results = [jax.lax.select_n(index, *x) for x in zip(*(results for results, _ in each), strict=True)]

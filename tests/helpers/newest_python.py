@@ -1,6 +1,6 @@
-"""The newest Python of this machine beside the one that runs this, where pip takes the newest JAX.
+"""The newest Python of this machine other than the running one. With it pip can install the newest JAX.
 
-``python -m tests.helpers.newest_python`` prints where it is, or nothing.
+``python -m tests.helpers.newest_python`` prints its path, or nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OLDEST = (3, 11)
-"""That jaxrl runs on."""
+"""Oldest version that jaxrl supports."""
 
 
 def newest_python(beside: tuple[int, ...] = sys.version_info[:2]) -> str | None:
-    """The interpreter, or None where there is no other version than ``beside`` (major, minor) that jaxrl runs on."""
+    """Return the interpreter, or None if no version that jaxrl supports exists except ``beside`` (major, minor)."""
     found = {version[:2]: path for path in _candidates() if (version := _version(path)) >= OLDEST and version[:2] != beside}
     return found[max(found)] if found else None
 
 
 def _candidates() -> Iterator[str]:
-    """Those of pyenv, old ones first; then, for they replace them, those that the shell finds."""
+    """Yield pyenv's interpreters, oldest first, then those on the shell's path, which replace equal versions."""
     try:
         root = subprocess.run(["pyenv", "root"], capture_output=True, text=True, check=False, timeout=60).stdout.strip()
     except OSError:
@@ -39,7 +39,10 @@ def _candidates() -> Iterator[str]:
 
 
 def _version(path: str) -> tuple[int, ...]:
-    """Of a release that can make environments; () of another, and of what does not start (pyenv's door to one not chosen)."""
+    """Return the version of a final release with venv and ensurepip, else ().
+
+    () also if it does not start, such as pyenv's shim of a version that is not selected.
+    """
     ask = "import sys, venv, ensurepip; print(*sys.version_info[:3]) if sys.version_info.releaselevel == 'final' else None"
     try:
         said = subprocess.run([path, "-c", ask], capture_output=True, text=True, check=False, timeout=60).stdout

@@ -1,5 +1,6 @@
-"""Several probe environments as one, so that one compiled program can learn them all, side by side under vmap; and what rules on
-an actor-critic model have to have learnt of each.
+"""Several probe environments as one, so that one compiled program can learn all of them under vmap.
+
+Also the checks of actor-critic algorithms on each probe.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.helpers.agents import SMALL_ACTOR_CRITIC, small, to_numpy
 
 
 def probe_set(*probes: Env) -> Env:
-    """All of ``probes`` stepped together; ``params``, the number of one of them, says which one is seen."""
+    """Return an environment that steps all ``probes`` together. ``params`` is the number of the probe that is observed."""
 
     def seen(which: Any, *trees: Any) -> Any:
         return jax.tree.map(lambda *x: jnp.stack(x)[which], *trees)
@@ -43,21 +44,21 @@ GAMMA = 0.9
 
 
 class Learnt(NamedTuple):
-    """By an agent, at each observation of ``SEEN``, or of those that were asked for."""
+    """Outputs of a trained agent at each observation of ``SEEN``, or at given observations."""
 
     action: Any
-    """The greedy one."""
+    """The greedy action."""
     probability: Any
-    """Of that."""
+    """Probability of the greedy action."""
     value: Any
     least: Any
-    """The least return of an episode in training."""
+    """Smallest return of an episode in training."""
 
 
 def learner_of(
     rule: str, env: Env, iterations: int, seen: Any = SEEN, train: Any = run_iterations, **settings: Any
 ) -> Callable[..., Learnt]:
-    """(key, env_params) -> what an agent of 16 environments has learnt after so many iterations, which ``train`` runs."""
+    """Return (key, env_params) -> ``Learnt``, by an agent with 16 environments after ``iterations`` that ``train`` runs."""
     sizes = {"num_envs": 16, "rollout_length": 4, "gamma": GAMMA, "learning_rate": 0.02, "max_grad_norm": 10.0}
     agent = small(rule, env, **{**sizes, **settings})
     model = SMALL_ACTOR_CRITIC(env.observation_space, env.action_space)
@@ -102,11 +103,11 @@ PROBES: dict[str, tuple[Callable[[], Env], Callable[[Learnt], None]]] = {
     "action choice": (probes.action_choice, _action_choice),
     "action by observation": (probes.action_by_observation, _action_by_observation),
 }
-"""Name -> probe, and a check of what was learnt."""
+"""Name -> probe, and a check of the learnt values."""
 
 
 def learn_probes(rule: str, iterations: int, **settings: Any) -> dict[str, Learnt]:
-    """All of ``PROBES``, each by an agent of its own, in one program."""
+    """Learn all ``PROBES``, each by a separate agent, in one program."""
     run = learner_of(rule, probe_set(*(make() for make, _ in PROBES.values())), iterations, **settings)
     batch = jax.jit(jax.vmap(run, in_axes=(None, 0)), compiler_options=COMPILE_FAST)
     results = to_numpy(batch(jax.random.key(0), jnp.arange(len(PROBES))))

@@ -1,4 +1,4 @@
-"""Probe environments (after Andy Jones): each isolates one thing that a learning rule can get wrong, with a known answer."""
+"""Probe environments (after Andy Jones). Each isolates one possible error of an algorithm, with a known answer."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def action_by_observation() -> Env:
 def two_choices() -> Env:
     """One step, MultiDiscrete [2, 3]: ½ for the higher action of the first, and ½ for the highest *allowed* one of the second.
 
-    The observation's sign says whether the last action of the second is allowed; a forbidden action costs 100. At the end nothing
-    is allowed.
+    The last action of the second is allowed if the observation's sign is positive. A forbidden action costs 100. At the end no
+    action is allowed.
     """
 
     def observe(sign: Any, mask: Any) -> Any:
@@ -127,11 +127,11 @@ class Cut(NamedTuple):
     """Parameters of the truncation probe."""
 
     every: Any = 5
-    """Rows after which an episode is cut."""
+    """Rows after which an episode is truncated."""
 
 
 def truncation(every: int = 5) -> Env:
-    """Reward 1 for ever, cut every ``every`` steps: V = 1 / (1 − gamma) everywhere, whatever the cut."""
+    """Reward 1 forever, truncated every ``every`` steps: V = 1 / (1 − gamma) everywhere, independent of ``every``."""
 
     def reset(key: jax.Array, params: Cut) -> Any:
         return jnp.zeros((), jnp.int32), jnp.zeros(1)
@@ -144,7 +144,7 @@ def truncation(every: int = 5) -> Env:
 
 
 def endless() -> Env:
-    """One long episode without a reward. Observations are the random number that its reset drew, and the time in 1/1024."""
+    """One endless episode without reward. Observations are the random number that its reset drew, and the time in 1/1024."""
 
     def reset(key: jax.Array, params: Any) -> Any:
         obs = jnp.array([1.0, 0.0]) * jax.random.uniform(key, minval=-1.0)
@@ -158,8 +158,10 @@ def endless() -> Env:
 
 
 def as_box(env: Env | HostEnv) -> Env | HostEnv:
-    """The same with the actions of a Discrete space as equal parts of the Box [−1, 1], for rules that take no others; a single
-    action is a Box without width."""
+    """Replace Discrete actions by equal parts of the Box [−1, 1], for algorithms that need a Box.
+
+    A single action becomes a Box of width 0.
+    """
     if not isinstance(env.action_space, spaces.Discrete):
         return env
     count = int(env.action_space.n)
@@ -185,7 +187,7 @@ def as_box(env: Env | HostEnv) -> Env | HostEnv:
 
 
 def boxed(id: str) -> Env | HostEnv:
-    """``as_box`` of an environment by its id."""
+    """Return ``as_box`` of the environment with this id."""
     return as_box(make_env(id))
 
 
@@ -193,9 +195,9 @@ CUE_DELAY = 3
 
 
 def memory() -> Env:
-    """A cue of ±1 at the first step; ``CUE_DELAY`` steps later the right action earns 1 and the wrong one −1.
+    """A cue of ±1 at the first step. ``CUE_DELAY`` steps later the right action earns 1 and the wrong one −1.
 
-    At the question the observation says only that it is asked, so a memoryless policy stays at a mean return of 0.
+    The later observation shows only that the action counts now, so a policy without memory has a mean return of 0.
     """
 
     def observe(cue: Any, time: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Folders as `jaxrl.run` leaves them, without a run, or as an older version left them: for what reads them."""
+"""Run folders written without a run, or as an older version wrote them, for tests of code that reads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_run(
     key: str = EVALUATION,
     **settings: Any,
 ) -> Path:
-    """A folder as ``jaxrl.run`` leaves it, as far as curves are concerned. ``returns``: [chunks, seeds]."""
+    """Write a run folder with the files that learning curves need. ``returns``: [chunks, seeds]."""
     returns = np.asarray(returns, np.float64)
     num_chunks, num_seeds = returns.shape
     seeds, steps = list(seeds or range(num_seeds)), list(steps or 100 * np.arange(1, num_chunks + 1))
@@ -61,7 +61,7 @@ def write_run(
 
 
 def make_older(step: Path, kinds: Iterable[str] = itertools.repeat("jax")) -> None:
-    """Rewrite the manifest of a checkpoint in format 1."""
+    """Rewrite a checkpoint's manifest in format 1."""
     file = step / manifest.NAME
     body = json.loads(file.read_text())
     structure = [{**leaf, "kind": kind} for leaf, kind in zip(body["structure"], kinds, strict=False)]

@@ -1,4 +1,4 @@
-"""Random network distillation against NumPy, and what every intrinsic reward has to be to a learning rule."""
+"""Random network distillation against NumPy, and properties of every intrinsic reward."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SMALL_RND = partial(rnd, gamma=GAMMA, gae_lambda=LAMBDA, coef=COEF, max_grad_nor
 
 
 def rollout_of(seed: int, garbage: float = 7.0) -> Rollout:
-    """Rows of every kind: an end is followed by the row of a reset; what is not valid, or comes after all, is garbage."""
+    """Return rows of every kind. An end is followed by a reset row. Invalid rows, and rows after all, hold garbage."""
     rng = np.random.default_rng(seed)
     obs = rng.normal([5.0, 0.0, -1.0], [2.0, 0.1, 1.0], (T + 1, B, FEATURES)).astype(np.float32)
     ended, valid = rng.random((T, B)) < 0.3, np.ones((T, B), bool)
@@ -67,7 +67,7 @@ def layer(params: Any, x: np.ndarray) -> np.ndarray:
 
 
 def network(params: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What it gives, and its last hidden layer."""
+    """Return the network's output and its last hidden layer."""
     params = params["params"]
     x = np.maximum(layer(params["torso"]["hidden_0"], x), 0)
     for name in sorted(set(params) - {"torso", "out"}):
@@ -76,7 +76,7 @@ def network(params: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Oracle:
-    """The part's statistics and rewards in double precision, rollout by rollout."""
+    """Compute the statistics and rewards in double precision, rollout by rollout."""
 
     def __init__(self) -> None:
         self.obs: list[np.ndarray] = []
@@ -84,7 +84,7 @@ class Oracle:
         self.running = dict.fromkeys(range(4, 8), 0.0)
 
     def seen(self, obs: np.ndarray) -> np.ndarray:
-        """By mean and deviation of all rows, and the prior's 1e-4 with mean 0 and variance 1."""
+        """Normalise by mean and deviation of all rows and the prior's 1e-4 rows with mean 0 and variance 1."""
         rows = np.concatenate(self.obs).astype(np.float64)
         count = len(rows) + 1e-4
         mean = rows.sum(0) / count
@@ -117,7 +117,7 @@ def started() -> RNDState:
 
 
 def test_bonus_statistics_and_advantages_are_numpys() -> None:
-    """Over a warm-up and two rollouts: the statistics are those of before, and the sums go on over resets and rollouts."""
+    """Over a warm-up and two rollouts: rewards use the statistics from before, and sums continue over resets and rollouts."""
     oracle, state = Oracle(), started()
     warm = rollout_of(0)
     oracle.take_obs(warm)
@@ -147,7 +147,7 @@ def test_bonus_statistics_and_advantages_are_numpys() -> None:
 
 
 def test_the_predictor_descends_its_error_and_the_target_stays() -> None:
-    """Adam's first step is the learning rate against the gradient's sign, whose closed form at the last layer is known."""
+    """Adam's first step is the learning rate times minus the gradient's sign, known in closed form for the last layer."""
     rollout = rollout_of(0)
     state = part().observe(started(), rollout, None)
     _, after, _ = part().learn(state, rollout, KEY(), None)
@@ -160,7 +160,7 @@ def test_the_predictor_descends_its_error_and_the_target_stays() -> None:
     error = predicted - network(state.target, x)[0]
     gradient = 2 * hidden.T @ error / error.size
     step = np.asarray(after.params["predictor"]["params"]["out"]["kernel"] - state.params["predictor"]["params"]["out"]["kernel"])
-    steep = np.abs(gradient) > 1e-2  # where Adam's epsilon does not count
+    steep = np.abs(gradient) > 1e-2  # where Adam's epsilon is negligible
     np.testing.assert_allclose(step[steep], -3e-4 * np.sign(gradient[steep]), rtol=2e-3)
     assert steep.sum() > 10
 
@@ -185,7 +185,7 @@ def test_what_was_seen_is_no_longer_new() -> None:
 
 @pytest.mark.parametrize("garbage", [-3.0, np.nan])
 def test_rows_that_are_not_valid_have_no_influence(garbage: float) -> None:
-    """What the last row of an episode reached does count, and stands at the row that is not valid."""
+    """The observation that an episode's last row reached does count, and is in the invalid row."""
     state = part().observe(started(), rollout_of(0), None)
     expected, other = (part().learn(state, rollout_of(1, value), KEY(), None) for value in (7.0, garbage))
     assert_bit_equal(other, expected)
@@ -193,7 +193,7 @@ def test_rows_that_are_not_valid_have_no_influence(garbage: float) -> None:
 
 
 def test_an_end_that_is_no_number_spoils_nothing() -> None:
-    """A simulation that blew up reached no number in a valid row, and its episode ends."""
+    """A simulation that broke reached NaN in a valid row, and its episode ends."""
     state, rollout = part().observe(started(), rollout_of(0), None), rollout_of(1)
     t, b = np.argwhere(rollout.terminated[:-1])[0]
     rollout.inputs.obs[t + 1, b] = np.nan
@@ -201,7 +201,7 @@ def test_an_end_that_is_no_number_spoils_nothing() -> None:
 
 
 def test_a_share_of_the_rows_trains_the_predictor() -> None:
-    """Almost none: it stays, and the value learns; the rewards are those of all rows."""
+    """With almost no rows the predictor does not change, and the value still learns. Rewards are those of all rows."""
     rare = jax.jit(SMALL_RND(*SPACES, proportion=1e-6).learn, static_argnums=3)
     state = part().observe(started(), rollout_of(0), None)
     (advantage, all_rows, _), (same, none, _) = (f(state, rollout_of(1), KEY(), None) for f in (part().learn, rare))
@@ -237,7 +237,7 @@ def test_without_one_nothing_is_there() -> None:
     plain = small_ppo("CartPole-v1")
     state = jax.eval_shape(plain.init, jax.eval_shape(KEY))
     assert type(state.learner) is Learner and plain.algorithm.warmup_iterations == 0
-    assert "intrinsic" not in plain.spec["parts"]  # as in the specs of before
+    assert "intrinsic" not in plain.spec["parts"]  # as in older specs
     assert not any("intrinsic" in name or "rnd" in name for name in jax.eval_shape(plain.step, state)[1])
 
 
@@ -261,7 +261,10 @@ def test_its_advantages_are_added_and_what_the_value_learns_stays() -> None:
 
 
 def test_a_rule_sees_raw_rewards_and_the_advantages_of_before_learning() -> None:
-    """Of a part whose advantage is its state, the number of rollouts learnt from; the warm-up's do not count."""
+    """With an intrinsic reward whose advantage is its state, the number of rollouts learnt from.
+
+    Those of the warm-up do not count.
+    """
 
     def learn(state: Any, rollout: Rollout, key: Any, axis_name: Any) -> Any:
         return jnp.full_like(rollout.reward, state), state + 1, {"charts/state": state}
@@ -288,7 +291,7 @@ def test_a_rule_sees_raw_rewards_and_the_advantages_of_before_learning() -> None
 
 
 def test_what_a_rule_keeps_of_its_own_stays_its_own() -> None:
-    """The coefficient of PPO's penalty, which moves with the policy; and noise that is held for some rows."""
+    """The coefficient of PPO's penalty, which changes with the policy, and noise that is held for some rows."""
     box = {"hold_noise": 2, "surrogate": "kl", "num_epochs": 1, "intrinsic": partial(rnd, **SMALL)}
     one = small_ppo("Pendulum-v1", **box)
     state = jax.eval_shape(one.init, jax.eval_shape(KEY))
@@ -351,7 +354,7 @@ def test_it_is_built_again_from_the_spec() -> None:
 
 @pytest.mark.learning
 def test_a_reward_that_is_never_found_by_chance_is_found() -> None:
-    """DeepSea 16 deep, one sequence of actions in 65,536: what docs/howto/exploration.md shows."""
+    """DeepSea of depth 16, one sequence of actions in 65,536, as in docs/howto/exploration.md."""
     found = main()
     assert found["PPO"] <= 1 and found["PPO with RND"] >= 6
 
@@ -416,7 +419,7 @@ def test_a_wrong_one_is_refused_when_the_agent_is_built(given: Any, error: type,
 
 @pytest.mark.parametrize("rule", ["a2c", "reinforce"])
 def test_every_on_policy_rule_takes_it_and_extra_losses(rule: str) -> None:
-    """One step along the gradient is what the advantages of the bonus and the extra loss change."""
+    """The advantages of the bonus and the extra loss change one gradient step."""
 
     def decay(params: Any, rollout: Rollout) -> Any:
         return 0.5 * sum((x**2).sum() for x in jax.tree.leaves(params)), {"rows": rollout.valid.sum()}
@@ -440,7 +443,7 @@ def test_every_on_policy_rule_takes_it_and_extra_losses(rule: str) -> None:
 
 @pytest.mark.parametrize("loss", [a2c_loss, reinforce_loss])
 def test_their_losses_weigh_by_the_sum_of_both_advantages(loss: Any) -> None:
-    """The policy's part is −mean of (A + bonus)·log π over the rows that count."""
+    """The policy's part is −mean of (A + bonus)·log π over the valid rows."""
     params, _ = loss_case(discrete=True)
     rows = rollout_of(1)._replace(extras={}, valid=np.ones((T, B), bool))
     rows = rows._replace(terminated=np.arange(T)[:, None] == np.full(B, T - 1))  # so that all rows count

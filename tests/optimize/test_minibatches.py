@@ -1,4 +1,4 @@
-"""Random parts that are used once per epoch, and explained variance against NumPy."""
+"""Shuffled minibatches that are used once per epoch, and explained variance against NumPy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_item_is_in_one_minibatch_of_each_epoch() -> None:
 )
 def test_a_minibatch_takes_as_much_of_each_block_of_environments(size: int, num_envs: int, parts: int, blocks: int) -> None:
     assert num_blocks(size, num_envs, parts) == blocks
-    env = np.asarray(minibatches(KEY(), size, num_envs, 2, parts)) % num_envs  # rows [T, B], and sequences where T is 1
+    env = np.asarray(minibatches(KEY(), size, num_envs, 2, parts)) % num_envs  # rows [T, B], or sequences if T is 1
     block = env // (num_envs // blocks)
     np.testing.assert_array_equal((block[..., None] == np.arange(blocks)).sum(2), size // parts // blocks)
 
@@ -104,7 +104,7 @@ def test_explained_variance() -> None:
     rng = np.random.default_rng(0)
     target, value, valid = rng.normal(size=40), rng.normal(size=40), rng.random(40) < 0.7
     expected = 1 - (target - value)[valid].var() / target[valid].var()
-    error = jnp.where(valid, jnp.asarray(target - value), jnp.nan)  # what is not valid may be anything
+    error = jnp.where(valid, jnp.asarray(target - value), jnp.nan)  # invalid rows may hold any value
     assert float(explained_variance(jnp.asarray(target), error, jnp.asarray(valid))) == pytest.approx(expected, rel=1e-4)
     assert float(explained_variance(jnp.asarray(target), jnp.zeros(40), jnp.asarray(valid))) == pytest.approx(1.0)
 
@@ -127,7 +127,7 @@ def test_the_minibatches_of_an_epoch() -> None:
     rows = Rows(np.where(valid, np.arange(12.0), np.inf), rng.normal(size=12), valid, np.full(12, np.inf))
     order = rng.permutation(12).reshape(3, 4)
     parts = shuffled(rows, jnp.asarray(order), standardize=True)
-    np.testing.assert_array_equal(parts.x, np.where(valid, np.arange(12.0), 0.0)[order])  # finite where it does not count
+    np.testing.assert_array_equal(parts.x, np.where(valid, np.arange(12.0), 0.0)[order])  # finite in invalid rows
     assert np.isinf(parts.carry).all() and parts.carry.shape == (3, 4)
     for part, which in zip(np.asarray(parts.advantage), order, strict=True):
         of_part = rows.advantage[which][valid[which]]
@@ -157,7 +157,7 @@ def test_from_the_first_step_beyond_the_limit_on_nothing_changes() -> None:
     start = ({"x": jnp.float32(0), "n": jnp.int32(1)}, jnp.array(True))
     moved = jnp.array([0.1, jnp.nan, 0.5, 0.6, 0.1, 0.0])
     (state, _), going = jax.lax.scan(step, start, moved)
-    assert going.tolist() == [True, True, True, False, False, False]  # NaN ends nothing, so that it is seen
+    assert going.tolist() == [True, True, True, False, False, False]  # NaN does not stop early, so that it is reported
     assert (float(state["x"]), int(state["n"])) == (3.0, 8)
     assert stop_on_kl(0.5, {}, None, "new", "old") == (None, "new")
 

@@ -1,4 +1,4 @@
-"""Annealing, schedules, the clip and what is traced once: the optimiser as PPO uses it."""
+"""Annealing, schedules, clipping and single tracing: the optimizer as PPO uses it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEY = partial(jax.random.key, 0)
 def test_means_over_valid_rows() -> None:
     rng = np.random.default_rng(0)
     a, b, valid = rng.normal(size=(3, 4)), rng.normal(size=(3, 4)), rng.random((3, 4)) < 0.6
-    rows = {"a": jnp.where(valid, a, jnp.nan), "b": jnp.float32(b)}  # what is not valid may be anything
+    rows = {"a": jnp.where(valid, a, jnp.nan), "b": jnp.float32(b)}  # invalid rows may hold any value
     expected = {"a": a[valid].mean(), "b": b[valid].mean()}
     loss, logged = valid_means(rows["b"], rows, jnp.asarray(valid))
     assert {"loss": float(loss), **{k: float(x) for k, x in logged.items()}} == pytest.approx(
@@ -41,16 +41,16 @@ def test_means_over_valid_rows() -> None:
     )
     assert float(valid_mean(jnp.asarray(valid))(rows["a"])) == pytest.approx(expected["a"], rel=1e-5)
     gradient = jax.grad(lambda x: valid_means(x, {**rows, "x": x}, jnp.asarray(valid))[0])(rows["a"])
-    np.testing.assert_allclose(gradient, valid / valid.sum(), rtol=1e-6)  # and nothing of what is logged
+    np.testing.assert_allclose(gradient, valid / valid.sum(), rtol=1e-6)  # and not of logged values
     loss, logged = valid_means(rows["b"], rows, jnp.zeros((3, 4), bool))
     assert (float(loss), float(logged["a"]), float(logged["b"])) == (0.0, 0.0, 0.0)
 
 
 def test_the_gradient_of_parts_is_that_of_the_whole() -> None:
-    """Parts have different numbers of valid rows, one has none, and a loss may add what no row has a share in."""
+    """Parts have different numbers of valid rows, one has none, and a loss may add terms that do not depend on rows."""
     rng, (n, d) = np.random.default_rng(0), (12, 3)
     x, y, w = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(size=d)
-    valid = np.array([1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 1, 0], bool)  # of three parts 3, 1 and 2, of six 2 1 0 1 1 1
+    valid = np.array([1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 1, 0], bool)  # of three parts 3, 1 and 2; of six 2 1 0 1 1 1
 
     def loss(params: Any, batch: Any, axis_name: str | None) -> Any:
         mean, error = valid_mean(batch["valid"], axis_name), batch["x"] @ params["w"] - batch["y"]
@@ -73,7 +73,7 @@ def test_the_gradient_of_parts_is_that_of_the_whole() -> None:
 
 
 def test_devices_meet_as_often_for_many_parts_as_for_few() -> None:
-    """Each meeting costs a network's delay: two hosts pay it for every gradient, and not for every part of one."""
+    """Each all-reduce costs a network delay: two hosts have one per gradient, not one per part of a gradient."""
 
     def loss(params: Any, batch: Any, axis_name: str | None) -> Any:
         total = valid_mean(batch["valid"], axis_name)((batch["x"] * params) ** 2)
@@ -103,9 +103,9 @@ def test_annealing_falls_to_zero_at_total_steps() -> None:
     for iteration in range(7):
         learner, metrics = update(known._replace(version=jnp.int32(iteration)), rollout)
         assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(max(0.1 * (1 - iteration / 5), 0), abs=1e-7)
-    assert_bit_equal(learner.params, state.learner.params)  # at a rate of 0
+    assert_bit_equal(learner.params, state.learner.params)  # with a learning rate of 0
     _, metrics = update(state.learner._replace(version=jnp.int32(6)), rollout)
-    assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(0.1)  # traced, and of no known length
+    assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(0.1)  # traced, with an unknown length
 
 
 def test_annealing_is_of_all_learning_rates() -> None:
@@ -116,7 +116,7 @@ def test_annealing_is_of_all_learning_rates() -> None:
 
 
 def test_annealing_waits_for_a_length_and_gives_way_to_a_schedule() -> None:
-    """Who steps by hand without a length, or with a schedule of the rate, gets the rate that was asked for."""
+    """Stepping by hand without a length, or with a schedule of the learning rate, uses the given rate."""
     assert PPOConfig().anneal
     schedule = {"learning_rate": optax.linear_schedule(1, 0, 8)}
     for settings, expected in (({}, 0.1), ({"total_steps": 4 * 32}, 0.05), ({"total_steps": 64, "schedules": schedule}, 0.075)):
@@ -128,7 +128,7 @@ def test_annealing_waits_for_a_length_and_gives_way_to_a_schedule() -> None:
 
 
 def test_schedules_count_the_warm_up() -> None:
-    """So both of these end with the run: at 1/5 of the rate in the last of its five iterations."""
+    """So both end with the run: at 1/5 of the rate in the last of its five iterations."""
     for settings in ({"anneal": True}, {"schedules": {"learning_rate": optax.linear_schedule(1, 0, 5)}}):
         agent = small_ppo(probes.memory(), normalize_observations=True, num_epochs=1, num_minibatches=1, **settings)
         assert agent.algorithm.warmup_iterations == 1
@@ -160,7 +160,8 @@ def test_scheduled() -> None:
 
 
 def test_the_gradient_is_clipped_by_its_global_norm() -> None:
-    """Two steps of Adam by hand (the first alone is blind to the scale): large gradients shrink as a whole, small ones do not."""
+    """Two steps of Adam by hand (the first one alone does not depend on the scale): large gradients shrink as a whole, small ones
+    do not."""
     hp = PPOHyperparams(learning_rate=0.1, max_grad_norm=1.0)
     gradients = [{"a": np.array([3.0, 0.0]), "b": np.array([[4.0]])}, {"a": np.array([0.1, 0.2]), "b": np.array([[-0.3]])}]
     optimiser = clipped_adam(hp)
@@ -177,7 +178,7 @@ def test_the_gradient_is_clipped_by_its_global_norm() -> None:
             np.testing.assert_allclose(updates[name], expected, rtol=1e-4)
     optaxs = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
     kept = optaxs.init(jax.tree.map(jnp.asarray, gradients[0]))
-    assert jax.tree.structure(state) == jax.tree.structure(kept) and int(state[1][0].count) == 2  # folders of before go on
+    assert jax.tree.structure(state) == jax.tree.structure(kept) and int(state[1][0].count) == 2  # old checkpoints resume
 
 
 def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
@@ -196,7 +197,7 @@ def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
 
 
 def test_rmsprop_is_the_papers() -> None:
-    """Mnih et al. 2016, section 4, over three gradients of which the second is clipped; packed as clipped_adam is."""
+    """Mnih et al. 2016, section 4, over three gradients, where the second is clipped. Packed as clipped_adam is."""
     hp = PPOHyperparams(learning_rate=0.1, max_grad_norm=1.0)
     optimise, (pack, unpack) = clipped_rmsprop(hp), packing(clipped_rmsprop, {"a": jnp.zeros(2), "b": jnp.zeros(())})
     gradients = np.array([[0.3, -0.2, 0.1], [3.0, 4.0, 0.0], [-0.1, 0.0, 0.5]])

@@ -1,4 +1,4 @@
-"""A schedule that is a learning rate and not a factor on it is told of, wherever the agent is used."""
+"""A schedule that returns learning rates instead of factors raises a warning in every use of the agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def agent(schedules: Any) -> jaxrl.Agent:
 
 @pytest.mark.parametrize("way", ["init", "make_train", "run"])
 def test_a_learning_rate_for_a_factor_is_told_of(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, at the line of the user's; building it tells nothing, since that starts no backend."""
+    """Once, at the user's line. Building the agent does not warn, since it starts no backend."""
     faked(monkeypatch, {})
     squared = agent(VALUES)
     with pytest.warns(ScheduleWarning, match=SAID) as caught:
@@ -50,7 +50,7 @@ def test_a_learning_rate_for_a_factor_is_told_of(way: str, monkeypatch: pytest.M
         (optax.warmup_cosine_decay_schedule(0.0, 1.0, 10, 100), 100, False),
         (optax.warmup_cosine_decay_schedule(0.0, 3e-4, 10, 100), 100, True),
         (optax.linear_schedule(0.0, 1.0, 10**6), None, False),
-        (optax.linear_schedule(0.0, 1.0, 10**6), 1000, True),  # it does not come so far
+        (optax.linear_schedule(0.0, 1.0, 10**6), 1000, True),  # the run does not get that far
         (lambda i: 0.9 * LEAST, None, True),
         (lambda i: 1.2 * LEAST, None, False),
     ],

@@ -1,4 +1,4 @@
-"""Stacks of frames rebuilt from single ones, against the stacks that an environment would have shown."""
+"""Stacks of frames rebuilt from single frames, against the environment's stacks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, small_dqn
 
 ENVS, ROWS, ADD, CAPACITY = 2, 60, 6, 40
-"""The ring wraps, and its capacity is no multiple of an add."""
+"""The ring wraps, and its capacity is not a multiple of an add."""
 ALL = np.arange(ENVS)
 
 
 def history(num_frames: int, axis: int, seal_at: int) -> ReplayRow:
-    """Rows [ROWS, ENVS] whose stacked frames u8[2, 3] are told apart by their numbers; an episode's first frame is repeated."""
+    """Return rows [ROWS, ENVS] with distinct stacked frames u8[2, 3]. An episode's first frame is repeated."""
     rng = np.random.default_rng(num_frames)
     ends = rng.random((ROWS, ENVS)) < 0.2
     valid = np.ones((ROWS, ENVS), bool)
@@ -49,7 +49,7 @@ def history(num_frames: int, axis: int, seal_at: int) -> ReplayRow:
     "num_frames, axis, inside", [(4, -1, uniform_replay), (2, 0, uniform_replay), (3, 1, prioritised_replay())]
 )
 def test_stacks_are_what_the_environment_showed(num_frames: int, axis: int, inside: Any) -> None:
-    """Across ends, a seal, and until the ring has wrapped."""
+    """Across ends and a seal, and until the ring has wrapped."""
     seal_at = 3 * ADD - 1
     rows = history(num_frames, axis, seal_at)
     replay = frame_replay(num_frames, inside, axis=axis)(CAPACITY, ENVS, ADD, before=1, after=2)
@@ -65,7 +65,7 @@ def test_stacks_are_what_the_environment_showed(num_frames: int, axis: int, insi
     stored = 0
     for start in range(0, ROWS, ADD):
         part = jax.tree.map(lambda x, start=start: x[start : start + ADD], rows)
-        if start <= seal_at < start + ADD:  # it becomes so only by the seal
+        if start <= seal_at < start + ADD:  # only because of the seal
             part.valid[seal_at - start] = True
         state = add(state, jax.tree.map(jnp.asarray, part), ALL)
         if start <= seal_at < start + ADD:
@@ -86,7 +86,7 @@ def test_stacks_are_what_the_environment_showed(num_frames: int, axis: int, insi
 
 
 def test_it_learns_what_a_replay_of_whole_stacks_does() -> None:
-    """The same agent on a stacked environment: bit-equal transitions where draws are the same, in less memory."""
+    """The same agent on a stacked environment has bit-equal transitions for the same draws, with less memory."""
     env = frame_stack(probes.truncation(), 4)
     plain = small_dqn(env, replay=lambda *sizes, before, after: uniform_replay(*sizes, before=before + 3, after=after))
     framed = small_dqn(env, replay=frame_replay(4))

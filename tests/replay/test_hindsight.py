@@ -40,12 +40,12 @@ EXAMPLE = ReplayRow(
 
 
 def compute_reward(achieved: Any, desired: Any) -> tuple[Any, Any]:
-    """Of goals that are (row, lane): any two differ."""
+    """Reward for goals that are (row, lane), so any two differ."""
     return 1000.0 * achieved[0] + desired[0], (achieved[0] + desired[0]) % 3 == 0
 
 
 def rows_from(start: int, valid: np.ndarray) -> ReplayRow:
-    """Rows that can be told apart; each has achieved (its number, its lane), and was to achieve (−1, its lane)."""
+    """Return distinct rows. Each has achieved (its number, its lane), and its desired goal is (−1, its lane)."""
     number, lane = np.meshgrid(np.arange(start, start + len(valid)), np.arange(valid.shape[1]), indexing="ij")
     named = np.stack([number, lane], -1).astype(np.float32)
     desired = np.stack([np.full_like(number, -1), lane], -1).astype(np.float32)
@@ -73,7 +73,7 @@ def made(capacity: int, rows_per_add: int, strategy: str = "future", share: floa
 
 
 class Oracle:
-    """Every row that was ever added, and which episode of its lane it is of: [rows, ENVS]."""
+    """All rows ever added, with the number of their episode in the lane: [rows, ENVS]."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -98,7 +98,7 @@ class Oracle:
             self.rows.valid[-1] = False
 
     def drawable(self) -> set[tuple[int, int]]:
-        """Those with a row before, and three after: the last of a window's two has to be seen to reach something."""
+        """Return the rows with one row before and three after: the last of a window's two rows needs a row that it reached."""
         numbers = range(max(0, self.count - self.capacity) + 1, self.count - 3)
         return {(number, lane) for number in numbers for lane in ALL.tolist() if self.rows.valid[number, lane]}
 
@@ -108,7 +108,7 @@ class Oracle:
         return {"future": {n for n in reached if n > number}, "final": {mine[-1]}, "episode": reached}[strategy]
 
     def check(self, seen: Any, strategy: str) -> tuple[set[Any], set[Any]]:
-        """Hold all that was drawn against the list: ``(rows drawn, (row, lane, goal) of those relabelled)``."""
+        """Check all draws against the list. Return ``(rows drawn, (row, lane, goal) of relabelled rows)``."""
         draw, window = jax.device_get(seen)
         number, lane = window[1].action[draw.valid], draw.env[draw.valid]
         (goal, goals_lane), relabelled = draw.extras.goal[draw.valid].T, draw.extras.relabelled[draw.valid]
@@ -129,18 +129,20 @@ class Oracle:
 
 
 SIZES = [(10, 4, "future"), (9, 1, "episode"), (7, 7, "final")]
-"""(capacity, rows per add, strategy): not dividing, one by one, and a lane that each add fills."""
+"""(capacity, rows per add, strategy): sizes that do not divide, single rows, and an add that fills a lane."""
 
 EPISODES = st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.05, 0.3, 0.7]), st.sets(st.integers(0, 12), max_size=4))
-"""A seed, the share of rows that are not valid, and the adds after which the environments begin anew."""
+"""A seed, the share of invalid rows, and the adds after which the environments begin anew."""
 
 
 @pytest.mark.parametrize("capacity, rows_per_add, strategy", SIZES)
 @settings(max_examples=6, deadline=None)
 @given(episodes=EPISODES)
 def test_goals_are_of_the_same_episode(capacity: int, rows_per_add: int, strategy: str, episodes: Any) -> None:
-    """After every add, until the ring has wrapped around twice: every row that can be drawn, and only goals of its own episode,
-    with the rewards and ends that follow from them in the whole window."""
+    """After every add, until the ring has wrapped twice: each row that can be drawn, and only goals of its episode.
+
+    Rewards and ends in the whole window follow from these goals.
+    """
     seed, share, seams = episodes
     ours, oracle, rng = made(capacity, rows_per_add, strategy), Oracle(capacity), np.random.default_rng(seed)
     state = ours.replay.init(EXAMPLE)
@@ -172,7 +174,7 @@ def ends_at(length: int, *invalid: int) -> np.ndarray:
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_every_goal_of_the_episode_is_taken(strategy: str) -> None:
-    """Episodes of which the first begins before the lane does, and the last goes on."""
+    """The first episode began before the stored rows, and the last one continues after them."""
     ours, oracle = made(11, 3, strategy), Oracle(11)
     state = filled(ours, oracle, ends_at(24, 17, 19), 3)
     drawn, taken = oracle.check(ours.look(state, jax.random.key(1)), strategy)
@@ -212,7 +214,7 @@ def test_rows_are_numbered_round_32_bits() -> None:
 
 @pytest.mark.parametrize("parts", [([0, 1], [2]), ([2], [0], [1])], ids=["in order", "in any order"])
 def test_a_round_may_come_in_parts(parts: tuple[list[int], ...]) -> None:
-    """The state is then that of one add; before the last part, what is drawn has goals of its own episodes, too."""
+    """The state is then that of one add. Before the last part, draws have goals of their episodes too."""
     ours, oracle = made(10, 4, "episode"), Oracle(10)
     whole = in_parts = ours.replay.init(EXAMPLE)
     valid = np.random.default_rng(0).random((40, ENVS)) > 0.2
@@ -223,7 +225,7 @@ def test_a_round_may_come_in_parts(parts: tuple[list[int], ...]) -> None:
                 draw, (_, row, *_) = jax.device_get(ours.look(in_parts, jax.random.key(start)))
                 for i in np.flatnonzero(draw.valid):
                     number, goal = int(row.action[i]), int(draw.extras.goal[i, 0])
-                    episode = np.concatenate([[0], np.cumsum(~valid[:, draw.env[i]])])  # of row n: the ends before it
+                    episode = np.concatenate([[0], np.cumsum(~valid[:, draw.env[i]])])  # of row n: the number of ends before it
                     assert start - 10 <= number < start and episode[number] == episode[goal] and goal >= start - 12
             in_parts = ours.add(in_parts, jax.tree.map(lambda x, part=part: x[:, part], rows), np.array(part) + ENVS)
         whole = ours.add(whole, rows, ALL)
@@ -233,7 +235,7 @@ def test_a_round_may_come_in_parts(parts: tuple[list[int], ...]) -> None:
 
 
 def test_returns_of_several_steps_are_those_of_one_goal() -> None:
-    """r₀ + γ·r₁ for the goal that was taken, and nothing beyond the row that reaches it."""
+    """r₀ + γ·r₁ for the new goal, and nothing after the row that reaches it."""
     ours, oracle = made(11, 3, "future", 1.0), Oracle(11)
     state = filled(ours, oracle, ends_at(24, 17, 19), 3)
 
@@ -282,7 +284,7 @@ SMALL = {"num_envs": 2, "rollout_length": 4, "batch_size": 8, "n_step": 2, "buff
 
 
 def test_a_setting_of_every_rule_with_replay() -> None:
-    """As data in the spec, which is that of before where it is not set; lanes stay with their environments on several devices."""
+    """It is stored in the spec only if it is set. On several devices, lanes stay with their environments."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="final", hindsight_share=0.25)
     stated = agent.spec["settings"]
     assert (stated["hindsight"], stated["hindsight_share"]) == ("final", 0.25)
@@ -329,7 +331,7 @@ def test_settings_that_do_not_fit_are_refused(env: str, settings: dict[str, Any]
 
 def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="episode")
-    half, _ = run_steps(agent, agent.init(jax.random.key(0)), 9)  # the ring of 32 rows a lane has gone round
+    half, _ = run_steps(agent, agent.init(jax.random.key(0)), 9)  # the ring of 32 rows per lane has wrapped
     jaxrl.save(tmp_path, half, 9)
     restored, _ = jaxrl.restore(tmp_path, jax.eval_shape(agent.init, jax.random.key(0)))
     assert_bit_equal(restored, half)
@@ -339,7 +341,7 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_what_a_run_learnt_in_hindsight_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its agent is built again on an environment that is known by its spaces alone."""
+    """Its agent is built again on an environment of which only the spaces are known."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="future")
     out = tmp_path / "run"
     jaxrl.run(agent, 40, seeds=1, out=out, eval_every=1, eval_episodes=2, quiet=True, tensorboard=False)
@@ -351,11 +353,11 @@ def test_what_a_run_learnt_in_hindsight_plays(tmp_path: Path, capsys: pytest.Cap
 
 
 CAPACITY = 12_345
-"""A size that nothing else in the program has."""
+"""A size that occurs nowhere else in the program."""
 
 
 def test_neither_ring_nor_table_is_copied() -> None:
-    """In the compiled scan of a step: what a draw costs does not depend on the capacity."""
+    """In the compiled scan of a step: the cost of a draw does not depend on the capacity."""
     sizes = {"num_envs": 1, "rollout_length": 1, "batch_size": 8, "learning_starts": 10, "buffer_size": CAPACITY}
     agent = small_dqn("jaxrl:BitFlip?n=4", **sizes, hindsight="episode")
     loop = jax.jit(lambda state: jax.lax.scan(lambda s, _: agent.step(s), state, length=3), donate_argnums=0)
@@ -370,7 +372,7 @@ def test_neither_ring_nor_table_is_copied() -> None:
 # ---------------------------------------------------------------------------------------------------------------- frozen seeds
 
 BOTH: dict[str, Any] = {"hindsight": "future", "prioritized": True, "buffer_size": 4 * 200}
-"""A buffer that no run here fills, with tables of both kinds."""
+"""Settings with a buffer that no run here fills, and both kinds of tables."""
 
 
 def wild(state: Any) -> Any:
@@ -401,8 +403,10 @@ def test_of_a_frozen_seed_everything_but_the_rows_stands_still() -> None:
 
 @pytest.mark.parametrize("where", ["pure", "host"])
 def test_a_seed_that_is_revived_goes_on_behind_a_seal(where: str) -> None:
-    """Its rows are numbered one after the other, each belongs to its episode, and the newest of before has no successor; the
-    seed beside it is what it is without."""
+    """Its rows are numbered in order, each belongs to its episode, and the newest row before the seal has no successor.
+
+    The other seed is not affected.
+    """
     env = jaxrl.make_env("jaxrl:BitFlip?n=3")
     agent = small_dqn(hosted(env)._replace(compute_reward=env.compute_reward) if where == "host" else env, **BOTH)
     warmup, newest = agent.algorithm.warmup_iterations, list[int]()

@@ -1,4 +1,4 @@
-"""Prioritised replay against a deque and a dictionary of priorities, its draws against their probabilities, and what it costs."""
+"""Prioritised replay against a deque and a dictionary of priorities, its draws against their probabilities, and its cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 
 
 class Program:
-    """A replay, and its functions compiled."""
+    """A replay with compiled functions."""
 
     def __init__(
         self, capacity: int, rows_per_add: int, before: int, after: int, num_envs: int = ENVS, **exponents: float
@@ -56,7 +56,7 @@ def leaf(priority: Any, exponent: float = ALPHA) -> Any:
 
 
 class Oracle:
-    """Rows as a deque holds them, and what each one that can be drawn counts."""
+    """A deque of rows, with the priorities of those that can be drawn."""
 
     def __init__(self, capacity: int, before: int, after: int) -> None:
         self.stored: deque[tuple[int, np.ndarray]] = deque(maxlen=capacity)
@@ -91,7 +91,8 @@ class Oracle:
 
 
 SIZES = [(10, 4, 1, 1), (9, 1, 0, 2), (3, 4, 1, 1), (70, 9, 2, 3), (8, 2, 0, 0)]
-"""(capacity, rows per add, before, after): not dividing, one by one, adds larger than the capacity, several levels, no window."""
+"""(capacity, rows per add, before, after): sizes that do not divide, single rows, adds larger than the capacity, several levels,
+no window."""
 
 
 @pytest.mark.parametrize("capacity, rows_per_add, before, after", SIZES)
@@ -100,7 +101,7 @@ SIZES = [(10, 4, 1, 1), (9, 1, 0, 2), (3, 4, 1, 1), (70, 9, 2, 3), (8, 2, 0, 0)]
 def test_it_counts_rows_as_a_dictionary_does(
     capacity: int, rows_per_add: int, before: int, after: int, seed: int, share_valid: float
 ) -> None:
-    """After every add and every update, until the ring has wrapped around twice: all leaves, their sums, and what is drawn."""
+    """After every add and update, until the ring has wrapped twice: all leaves, their sums, and the draws."""
     p, rng = program(capacity, rows_per_add, before, after), np.random.default_rng(seed)
     state, oracle = p.replay.init(EXAMPLE), Oracle(capacity, before, after)
     for i in range(2 * capacity // rows_per_add + 3):
@@ -117,7 +118,7 @@ def test_it_counts_rows_as_a_dictionary_does(
         assert draw.valid.all() == bool(oracle.leaves) and draw.valid.any() == bool(oracle.leaves)
         if not oracle.leaves:
             continue
-        counts = np.array([oracle.leaves[name] for name in named])  # no row but those
+        counts = np.array([oracle.leaves[name] for name in named])  # only these rows
         np.testing.assert_allclose(draw.weight, (counts / counts.min()) ** -BETA, rtol=1e-4)
         priorities = np.where(rng.random(32) < 0.2, np.nan, rng.exponential(size=32) ** 4).astype(np.float32)
         state = p.update(state, draw, priorities)
@@ -126,7 +127,10 @@ def test_it_counts_rows_as_a_dictionary_does(
 
 
 def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
-    """Each device draws from rows of its own, whose priorities may be of another size: what counts is how likely a row was."""
+    """Devices draw from separate rows, whose priorities may have another scale.
+
+    The weights depend on the probability of a row.
+    """
     p = program(64, 8, 1, 1)
     key, rng = KEY(), np.random.default_rng(0)
     states = []
@@ -134,7 +138,7 @@ def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
         state = filled(p, 8, 9)
         drawn, _ = p.look(state, key, 64)
         state = p.update(state, drawn, (scale * rng.exponential(size=64)).astype(np.float32))
-        states.append(state if scale else p.replay.init(EXAMPLE))  # where nothing can be drawn
+        states.append(state if scale else p.replay.init(EXAMPLE))  # no row can be drawn from it
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
     both = jax.vmap(lambda state: over_devices(p.replay.draw(state, key, 16), "d"), axis_name="d")(stacked)
     leaves = [np.asarray(state.levels[0]).reshape(ENVS, -1) for state in states]
@@ -145,7 +149,7 @@ def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
 
 
 def test_a_rule_weighs_its_devices_rows_alike() -> None:
-    """What updates learn from, as they draw it on two devices."""
+    """Checked on the batches of updates on two devices."""
     agent = small_dqn("CartPole-v1", prioritized=True, importance_exponent=1.0, axis_name="d")
     rule, learner = agent.algorithm.learn.args[0], agent.init(KEY()).learner  # type: ignore[union-attr]
     double = lambda x: jnp.stack([x, x])  # noqa: E731
@@ -176,7 +180,7 @@ def filled(p: Program, rows_per_add: int, adds: int, num_envs: int = ENVS) -> Pr
 
 
 def weighed(state: PrioritisedState, leaves: np.ndarray) -> PrioritisedState:
-    """The same with other leaves, [lanes, entries]."""
+    """Return the state with other leaves, [lanes, entries]."""
     levels, below = [], leaves.astype(np.float32)
     for level in state.levels:
         level = np.zeros(level.shape, np.float32)
@@ -206,7 +210,7 @@ def test_rows_are_drawn_in_proportion(num_envs: int, capacity: int) -> None:
 
 
 def test_a_batch_is_stratified() -> None:
-    """With equal leaves and one row to a stratum, every row is drawn about once."""
+    """With equal leaves and one row per stratum, every row is drawn about once."""
     p = program(64, 8, 0, 0, 1)
     state = weighed(filled(p, 8, 8, 1), np.ones((1, 64)))
     draw, _ = p.look(state, KEY(), 64)
@@ -223,7 +227,7 @@ def test_a_batch_is_stratified() -> None:
     seed=st.integers(0, 10**6),
 )
 def test_what_counts_nothing_is_never_drawn(leaves: list[float], seed: int) -> None:
-    """Whatever the sums are rounded to: leaves of 1e10 beside such of 1e-4, and rows that nobody wrote."""
+    """For any rounding of the sums: leaves of 1e10 next to leaves of 1e-4, and rows that were never written."""
     p = program(100, 3, 0, 1, 1)
     state = weighed(p.replay.init(EXAMPLE), np.array(leaves)[None])
     draw, _ = p.look(state, jax.random.key(seed), 64)
@@ -242,7 +246,10 @@ def draw_of(rows: list[int], envs: list[int] | None = None) -> Draw:
 
 
 def test_priorities_that_are_none() -> None:
-    """Negative counts as 0 and infinity as the largest; NaN changes nothing; of a row drawn twice the larger counts."""
+    """Negative priorities become 0, and infinity the largest value.
+
+    NaN has no effect. For a row drawn twice the larger one counts.
+    """
     p = program(20, 4, 0, 1, 1)
     state = filled(p, 4, 5, 1)
     state = weighed(state, np.full((1, 19), 2.0))
@@ -253,13 +260,13 @@ def test_priorities_that_are_none() -> None:
     np.testing.assert_allclose(np.asarray(after.levels[0]).reshape(-1)[:19], expected, rtol=1e-5)
     assert float(after.highest[0]) == pytest.approx(leaf(LARGEST), rel=1e-5)
     zero = p.update(state, draw_of(list(range(19)) * 2), jnp.zeros(38))
-    assert p.look(zero, KEY(), 32)[0].valid.all()  # there is always something to draw
+    assert p.look(zero, KEY(), 32)[0].valid.all()  # some row can always be drawn
     invalid = p.update(state, draw._replace(valid=jnp.zeros(7, bool)), jnp.ones(7))
     assert_bit_equal(invalid, state)
 
 
 def test_rows_that_cannot_be_drawn_get_no_priority() -> None:
-    """A draw that is older than the rows that took the place of its own."""
+    """The draw is older than the rows that have replaced its rows."""
     p = program(20, 4, 0, 3, 1)
     state = filled(p, 4, 7, 1)
     empty = np.flatnonzero(np.asarray(state.levels[0]).reshape(-1)[:20] == 0)
@@ -270,7 +277,10 @@ def test_rows_that_cannot_be_drawn_get_no_priority() -> None:
 
 @pytest.mark.parametrize("parts", [([0, 1], [2]), ([2], [0], [1])], ids=["in order", "in any order"])
 def test_a_round_may_come_in_parts(parts: tuple[list[int], ...]) -> None:
-    """The state is then that of one add; before the last part nothing of the round counts, nor what it writes over."""
+    """The state is then that of one add.
+
+    Before the last part, neither the round's rows nor the rows that it overwrites can be drawn.
+    """
     p = program(10, 4, 1, 1)
     whole = in_parts = p.replay.init(EXAMPLE)
     stored: deque[tuple[int, np.ndarray]] = deque(maxlen=10)
@@ -289,7 +299,7 @@ def test_a_round_may_come_in_parts(parts: tuple[list[int], ...]) -> None:
 
 
 def test_a_device_may_hold_a_share_of_the_environments() -> None:
-    """Cut along ``env_axes``, the parts draw each from its own lanes."""
+    """Split along ``env_axes``, each part draws from its lanes."""
     p = program(10, 4, 1, 1)
     state = filled(p, 4, 5)
     cut = lambda x, axis: jnp.take(x, jnp.array([1, 2]), axis)  # noqa: E731
@@ -316,13 +326,13 @@ def test_each_device_has_the_trees_of_its_environments() -> None:
 
 
 def trees(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
-    """A replay that a spec can name."""
+    """Build a replay that a spec can name."""
     return prioritised_replay()(capacity, num_envs, rows_per_add, before=before, after=after)
 
 
 @pytest.mark.parametrize(("rule", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
 def test_devices_learn_from_their_own_trees(rule: str, asked: dict[str, Any]) -> None:
-    """Two of them, under shard_map: after some updates each node is still the sum of its children, in every lane."""
+    """Two devices under shard_map: after some updates each node is still the sum of its children, in every lane."""
     agent = data_parallel(small(rule, "tests.helpers.probes:truncation", **asked), 2)
     step, state = jit(agent.step), agent.init(KEY())
     for _ in range(3):
@@ -350,7 +360,7 @@ def test_states_of_different_age_side_by_side() -> None:
 
 
 def test_exponents_of_zero() -> None:
-    """α = 0 counts all rows alike, β = 0 weighs all draws alike."""
+    """α = 0 gives all rows equal priorities, β = 0 gives all draws equal weights."""
     p = program(10, 4, 1, 1, priority_exponent=0.0)
     state = filled(p, 4, 5)
     draw, _ = p.look(state, KEY(), 16)
@@ -376,12 +386,12 @@ def test_what_does_not_fit_is_refused() -> None:
 
 CAPACITY = 12_345
 NODES = -(-CAPACITY // FANOUT)
-"""Sizes that nothing else in the program has."""
+"""Sizes that occur nowhere else in the program."""
 
 
 @pytest.mark.parametrize("num_seeds", [None, 2])
 def test_neither_ring_nor_tree_is_ever_copied(num_seeds: int | None) -> None:
-    """In a compiled scan of DQN's step, which draws, reads and updates within its scan over gradient steps."""
+    """In a compiled scan of DQN's step, which draws, reads and updates in its scan over gradient steps."""
     sizes = {"num_envs": 1, "rollout_length": 1, "batch_size": 8, "replay_ratio": 16, "buffer_size": CAPACITY}
     agent = small_dqn(probes.truncation(), prioritized=True, **sizes)
     init, step = agent.init, agent.step
@@ -397,7 +407,7 @@ def test_neither_ring_nor_tree_is_ever_copied(num_seeds: int | None) -> None:
 
 
 def test_rows_one_by_one_copy_no_tree() -> None:
-    """In a compiled scan that adds a row, draws, and updates at once, as a loop without gradient steps between does."""
+    """In a compiled scan that adds a row, draws and updates directly, like a loop without gradient steps."""
     p = prioritised_replay()(CAPACITY, 1, 1, before=0, after=1)
 
     def once(state: PrioritisedState, key: jax.Array) -> tuple[PrioritisedState, jax.Array]:

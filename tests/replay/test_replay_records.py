@@ -1,4 +1,4 @@
-"""Rows as records: what goes in comes out, bit for bit, whatever its type and size."""
+"""Rows as records: packing and unpacking are exact for every dtype and size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW = {
 
 
 def drawn(shape: tuple[int, ...]) -> Any:
-    """Random bits as rows [*shape], NaNs, infinities and negative numbers among them."""
+    """Return random bits as rows [*shape], with NaNs, infinities and negative numbers."""
     rng = np.random.default_rng(0)
 
     def fill(x: np.ndarray) -> np.ndarray:
@@ -54,8 +54,8 @@ def test_rows_come_out_as_they_went_in(shape: tuple[int, ...]) -> None:
 
 def test_small_leaves_share_one_array_and_large_ones_do_not() -> None:
     records = pack(layout_of(ROW), drawn((7,)))
-    assert records.words.shape == (7, 6 + 1 + 5 + 1 + 3 + 2)  # 34 flags take two words
-    assert [x.shape for x in records.large] == [(7, 2), (7, 8, 8, 3)]  # a half has no word of its own
+    assert records.words.shape == (7, 6 + 1 + 5 + 1 + 3 + 2)  # 34 flags need two words
+    assert [x.shape for x in records.large] == [(7, 2), (7, 8, 8, 3)]  # a half-precision number does not fill a word
     assert max(x.nbytes // 7 for x in records.large) > SMALL_BYTES
 
 

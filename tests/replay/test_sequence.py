@@ -1,4 +1,4 @@
-"""Sequences against a list of all rows: where they begin, their carry, ends and seams within them, and their priorities."""
+"""Sequences against a list of all rows: their starts, carries, ends, seams and priorities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 
 
 def history(seed: int) -> tuple[ReplayRow, np.ndarray]:
-    """Rows [ROWS, ENVS] as rollouts hold them, and the carry before each."""
+    """Return rows [ROWS, ENVS] as in rollouts, and the carry before each."""
     rng = np.random.default_rng(seed)
     ends = rng.random((ROWS, ENVS)) < 0.2
     valid = np.ones((ROWS, ENVS), bool)
@@ -64,7 +64,7 @@ def start_state(replay: Any) -> Any:
 @pytest.mark.parametrize("prioritised", [True, False])
 @pytest.mark.parametrize("capacity, rows_per_add, period, length", [(40, 8, 4, 10), (30, 4, 4, 4), (35, 6, 3, 7), (50, 6, 1, 5)])
 def test_sequences_are_those_of_a_list(capacity: int, rows_per_add: int, period: int, length: int, prioritised: bool) -> None:
-    """After every add, until the ring has wrapped around: all that are whole are drawn, and no others."""
+    """After every add, until the ring has wrapped: all complete sequences are drawn, and no others."""
     replay, add, look, mark_discontinuity = program(capacity, rows_per_add, period, length, prioritised)
     rows, carry = history(capacity)
     state, crossed = start_state(replay), 0
@@ -91,7 +91,7 @@ def test_sequences_are_those_of_a_list(capacity: int, rows_per_add: int, period:
 
 
 def check_one(batch: Sequences, rows: ReplayRow, t: int, env: int, length: int) -> int:
-    """One sequence against the rows from t on; whether an end lies within."""
+    """Check one sequence against the rows from t on. Return 1 if an end is inside."""
     window = slice(t, t + length)
     valid, before = rows.valid[window, env], rows.valid[t - 1 : t + length, env]
     np.testing.assert_array_equal(batch.inputs.obs, rows.obs[t : t + length + 1, env])
@@ -108,7 +108,7 @@ def check_one(batch: Sequences, rows: ReplayRow, t: int, env: int, length: int) 
 
 
 def test_priorities_are_those_of_their_sequence() -> None:
-    """After an update the largest error is drawn most, by its own probability."""
+    """After an update the sequence with the largest error is drawn most often, with the right probability."""
     replay, add, look, _ = program(40, 8, 4, 10)
     rows, carry = history(1)
     state = start_state(replay)

@@ -1,4 +1,4 @@
-"""What replay takes, against the arrays that are made, and runs that are refused because it does not fit."""
+"""Memory of replay compared with the allocated arrays, and runs that are refused because it does not fit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_estimate_is_what_the_arrays_take(settings: dict[str, Any]) -> None:
 
 
 def large_observations(size: int = 400) -> jaxrl.Env:
-    """An endless episode whose observations are numbers that a reset drew: as large as a board of MinAtar."""
+    """An endless episode whose observations are numbers that the reset drew, as large as a board of MinAtar."""
 
     def reset(key: jax.Array, params: Any) -> Any:
         obs = jax.random.uniform(key, (size,))
@@ -43,10 +43,10 @@ def large_observations(size: int = 400) -> jaxrl.Env:
 
 
 def test_sixteen_seeds_take_little_more_than_their_rows() -> None:
-    """Training copies no buffer, and what an iteration draws of it is small beside it."""
+    """Training copies no buffer, and an iteration's draws are small compared with it."""
     capacity, seeds = 100_000, 16
     agent = small_dqn(large_observations(), buffer_size=capacity, rollout_length=32, replay_ratio=32, batch_size=64)
-    rows = seeds * capacity * (400 * 4 + 4 + 4 + 2)  # observation, action, reward, and two flags
+    rows = seeds * capacity * (400 * 4 + 4 + 4 + 2)  # observation, action, reward and two flags
     driver = FusedDriver(agent, range(seeds), jax.devices()[:1])
     driver.compiler_options = COMPILE_FAST
     memory = driver.compile_iterate(driver.shapes()).memory_analysis()
@@ -56,7 +56,7 @@ def test_sixteen_seeds_take_little_more_than_their_rows() -> None:
 
 
 def test_rows_are_gathered_in_parts_where_observations_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update's 8 rows and what those reached are 25,600 bytes. In parts or not, the same is learnt."""
+    """An update's 8 rows and the rows they reached are 25,600 bytes. The result is the same with and without parts."""
     ends = []
     for limit, parts in ((2**20, 1), (2**16, 8), (1, 16)):
         monkeypatch.setattr(setup, "GATHERED_BYTES", limit)
@@ -72,7 +72,7 @@ def test_rows_are_gathered_in_parts_where_observations_are_large(monkeypatch: py
 
 
 def linux(folder: Path, monkeypatch: Any, available: int, swap: int = 0, group: tuple[int, int, int] | None = None) -> None:
-    """Files as Linux has them; sizes in KiB, and for the group in bytes: limit, used, and files of it not in use."""
+    """Write files as on Linux. Sizes are in KiB, and for the control group in bytes: limit, used, and unused file cache."""
     meminfo = folder / "meminfo"
     meminfo.write_text(f"MemTotal: 99999 kB\nMemAvailable: {available} kB\nSwapFree: {swap} kB\nHugePages_Free: 0\n")
     monkeypatch.setattr(memory, "MEMINFO", meminfo)
@@ -106,13 +106,13 @@ def test_what_is_available(tmp_path: Path, monkeypatch: Any) -> None:
     assert memory.available_bytes(devices) == 300_000
     (tmp_path / "memory.max").write_text("max\n")  # no limit
     assert memory.available_bytes(devices) == 1_024_000
-    (tmp_path / "meminfo").unlink()  # another system than Linux
+    (tmp_path / "meminfo").unlink()  # not Linux
     assert memory.available_bytes(devices) is None
-    memory.check_replay_fits(small_dqn(probes.truncation()), 2**60, 1, devices)  # nothing known, nothing refused
+    memory.check_replay_fits(small_dqn(probes.truncation()), 2**60, 1, devices)  # with unknown memory nothing is refused
 
 
 class Card:
-    """A device with memory of its own."""
+    """A device with separate memory."""
 
     platform = "gpu"
 

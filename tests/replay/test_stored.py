@@ -1,4 +1,4 @@
-"""Buffers as files: what comes back is what was stored, in other buffers, and wrong files are refused."""
+"""Buffers as files: they are restored exactly, also into other buffers, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.helpers.agents import assert_bit_equal, small, small_dqn, small_ppo
 
 KEY = jax.random.key(0)
 SIZES = {"buffer_size": 4 * 31}
-"""A ring that adds of two rows do not fill evenly, and wrap."""
+"""A ring that adds of two rows do not fill evenly, and that wraps."""
 
 
 def fresh(agent: Agent) -> Any:
@@ -37,7 +37,7 @@ def fresh(agent: Agent) -> Any:
 
 
 def filled(agent: Agent, iterations: int = 40) -> tuple[Any, list[Any]]:
-    """A learner, and the rows that a deque would hold, oldest first."""
+    """Return a learner, and the rows that a deque would hold, oldest first."""
     state = jax.jit(agent.init, compiler_options=COMPILE_FAST)(KEY)
     learner, rows = fresh(agent), deque[Any](maxlen=31)
 
@@ -57,7 +57,7 @@ def filled(agent: Agent, iterations: int = 40) -> tuple[Any, list[Any]]:
 
 
 def sealed(rows: Any) -> Any:
-    """Rows of which the newest has no successor."""
+    """Return the rows with the newest one marked as having no successor."""
     valid = rows.valid.copy()
     valid[-1] = False
     return rows._replace(valid=valid)
@@ -94,11 +94,11 @@ def test_states_of_agents_are_taken_too(tmp_path: Path) -> None:
 
 
 def test_sequences_of_a_file_begin_as_episodes_do(tmp_path: Path) -> None:
-    """For a rule that stores a carry with them, which a file has not."""
+    """For an algorithm that stores a carry with them, which the file lacks."""
     learner, rows = filled(small_dqn(probes.truncation(), **SIZES), 40)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
     other = small("r2d2", probes.truncation())
-    acted = jax.jit(other.init, compiler_options=COMPILE_FAST)(KEY).learner  # 8 rollouts, the first of which began so as well
+    acted = jax.jit(other.init, compiler_options=COMPILE_FAST)(KEY).learner  # 8 rollouts; the first began this way too
     replay = jaxrl.load_replay(tmp_path / "rows.npz", other, acted).replay
     assert_bit_equal(
         jax.tree.map(lambda x: x[-30:], stored_rows(replay)), sealed(jax.tree.map(lambda *x: np.stack(x[-30:]), *rows))
@@ -108,7 +108,7 @@ def test_sequences_of_a_file_begin_as_episodes_do(tmp_path: Path) -> None:
 
 
 def walked(first: int, iterations: int) -> tuple[Agent, Any]:
-    """An agent, and a learner whose buffer holds an episode without an end, which counts from ``first`` on."""
+    """Return an agent, and a learner whose buffer holds an episode without an end that counts from ``first``."""
     agent = small_dqn(probes.endless(), buffer_size=4 * 60)
     learner, length = fresh(agent), agent.rollout_length
     for start in range(first, first + iterations * length, length):
@@ -121,7 +121,7 @@ def walked(first: int, iterations: int) -> tuple[Agent, Any]:
 
 
 def test_no_transition_leads_into_the_rows_of_a_file_or_out_of_them(tmp_path: Path) -> None:
-    """A buffer with rows of its own is given a file's, and goes on with others."""
+    """A file is loaded into a buffer with rows, which then gets other rows."""
     agent, theirs = walked(100, 5)
     jaxrl.save_replay(tmp_path / "rows.npz", theirs)
     _, ours = walked(200, 5)
@@ -201,7 +201,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 @cache
 def honest() -> tuple[Agent, Any, dict[str, np.ndarray]]:
-    """An agent, a state of it, and the arrays of a file that it takes: 12 rows of 4 environments."""
+    """Return an agent, its state, and the arrays of a valid file: 12 rows of 4 environments."""
     agent = small_dqn(probes.truncation(), **SIZES)
     learner, _ = filled(agent, 6)
     rows = stored_rows(learner.replay)
@@ -214,7 +214,7 @@ def load(path: Path) -> Any:
 
 
 def npy(x: np.ndarray, claimed: tuple[int, ...] | None = None) -> bytes:
-    """An array as NumPy writes it, with another shape in its header."""
+    """Return an array in NumPy's format, with the claimed shape in its header."""
     file = io.BytesIO()
     header = {"descr": np.lib.format.dtype_to_descr(x.dtype), "fortran_order": False, "shape": claimed or x.shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -233,7 +233,7 @@ def members(**changed: bytes) -> dict[str, bytes]:
 
 
 def test_arrays_that_nobody_asked_for_are_not_read(tmp_path: Path) -> None:
-    """One of them is damaged, which whoever reads it notices."""
+    """One of them is damaged, which reading would notice."""
     path = archive(tmp_path / "rows.npz", members() | {"more.npy": npy(np.zeros(1000))})
     data = path.read_bytes()
     at = data.index(npy(np.zeros(1000))) + 500
@@ -244,12 +244,12 @@ def test_arrays_that_nobody_asked_for_are_not_read(tmp_path: Path) -> None:
 
 
 def test_a_file_takes_no_more_memory_than_the_buffer(tmp_path: Path) -> None:
-    """Of rows that are many times those that there is room for the newest are kept, and the others are never all in memory."""
+    """If the file has many times more rows than fit, the newest are kept, and the others are never all in memory."""
     arrays = {name: np.concatenate([np.repeat(x[:1], 200_000, 0), x]) for name, x in honest()[2].items()}
     np.savez_compressed(tmp_path / "rows.npz", **arrays)  # type: ignore[arg-type]
     size = sum(x.nbytes for x in arrays.values())
     del arrays
-    load(archive(tmp_path / "few.npz", members()))  # what is compiled once counts for neither
+    load(archive(tmp_path / "few.npz", members()))  # compiles, which must not count
     tracemalloc.start()
     try:
         loaded = load(tmp_path / "rows.npz")
@@ -271,12 +271,12 @@ LIES = {
     "too few": (npy(np.zeros((12, 4), np.float32))[:-8], r"claims to be float32\[12, 4\] but has 184 bytes"),
     "Fortran": (npy(np.zeros((12, 4), np.float32)).replace(b"False", b"True "), r"is in Fortran order: convert it with"),
 }
-"""What stands where the rewards should."""
+"""Replacements of the rewards."""
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_what_a_header_claims_is_not_believed(lie: str, tmp_path: Path) -> None:
-    """In words of ours: NumPy's would advise to allow pickles, which run code."""
+    """The message is jaxrl's. NumPy's would suggest to allow pickles, which run code."""
     data, message = LIES[lie]
     with pytest.raises(ValueError, match=rf"rows\.npz: reward {message}") as caught:
         load(archive(tmp_path / "rows.npz", members(reward=data)))
@@ -284,7 +284,7 @@ def test_what_a_header_claims_is_not_believed(lie: str, tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_refused_wherever_it_is_damaged(tmp_path: Path) -> None:
-    """A flipped bit in any place, or an end that comes early: an error of ours, or nothing that counts was hit."""
+    """A flipped bit anywhere, or a truncated file: an error of jaxrl, or no relevant data was hit."""
     whole = archive(tmp_path / "whole.npz", members(), zipfile.ZIP_DEFLATED).read_bytes()
     rng, path, refused = np.random.default_rng(0), tmp_path / "rows.npz", 0
     for i in range(150):
@@ -337,12 +337,12 @@ def test_rows_that_no_environment_gave_are_refused(name: str, value: Any, what: 
         ValueError, match=rf"rows\.npz: row 7 of environment 2 has {what}, which .*truncation cannot have produced"
     ):
         load(path)
-    # Where nothing looks at it, it may be whatever it is: after a termination, or in a row that was spent on a reset.
+    # Unused values may be anything: after a termination, or in a reset row.
     arrays = with_one(name, value, valid=False)
     arrays["terminated"][6, 2] = True
     np.savez(path, **arrays)  # type: ignore[arg-type]
     load(path)
-    if name == "obs":  # the value of what a truncated row has reached is looked at, also where a rollout ends between the two
+    if name == "obs":  # the observation after a truncated row is used, also where a rollout ends between the two
         for row in (7, 8):
             np.savez(path, **with_one(name, value, row, valid=False))  # type: ignore[arg-type]
             with pytest.raises(ValueError, match=f"row {row} of environment 2 has obs that is not finite"):
@@ -350,7 +350,7 @@ def test_rows_that_no_environment_gave_are_refused(name: str, value: Any, what: 
 
 
 def test_actions_of_a_box_are_within_its_bounds(tmp_path: Path) -> None:
-    agent = small("sac", probes.target_action())  # from 0 to 4
+    agent = small("sac", probes.target_action())  # a Box from 0 to 4
     state = jax.jit(agent.init, compiler_options=COMPILE_FAST)(KEY)
     rows = stored_rows(state.learner.replay)
     for name, change in (("in.npz", 0.0), ("out.npz", 4.1), ("nan.npz", np.nan)):

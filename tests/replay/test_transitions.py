@@ -1,4 +1,4 @@
-"""n-step returns from stored rows against a loop in NumPy, over episodes that terminate, are cut, and meet a seam."""
+"""n-step returns from stored rows against a NumPy loop, over episodes that terminate, are truncated, or have a seam."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jaxrl.replay.uniform import uniform_replay
 
 ROWS, ENVS, GAMMA = 60, 2, 0.9
 ADD, CAPACITY = 12, 42
-"""The ring, of whole adds, wraps."""
+"""The ring consists of whole adds, and wraps."""
 
 
 def episodes(seed: int) -> ReplayRow:
-    """Rows as rollouts hold them: the row after an end is the reset, not valid, and holds the last observation."""
+    """Return rows as in rollouts. The row after an end is the reset row, which is invalid and holds the last observation."""
     rng = np.random.default_rng(seed)
     ends = rng.random((ROWS, ENVS)) < 0.25
     valid = np.ones((ROWS, ENVS), bool)
@@ -33,7 +33,7 @@ def episodes(seed: int) -> ReplayRow:
 
 
 def by_loop(rows: ReplayRow, t: int, env: int, n_step: int) -> tuple[float, float, int]:
-    """(return, discount, row reached) of the transition that starts at row t."""
+    """Return (return, discount, row reached) of the transition that starts at row t."""
     total, discount = 0.0, 1.0
     for m in range(n_step):
         if m and not rows.valid[t + m, env]:
@@ -53,7 +53,7 @@ def test_returns_stop_where_their_episode_does(n_step: int) -> None:
     add, mark_discontinuity = (jax.jit(f, compiler_options=COMPILE_FAST) for f in (replay.add, replay.mark_discontinuity))
     for start in range(0, ROWS, ADD):
         state = add(state, jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + ADD]), rows), jnp.arange(ENVS))
-        if start == ADD:  # the environments begin anew: nothing before follows the next row
+        if start == ADD:  # the environments begin anew: the next row does not follow any earlier one
             state = mark_discontinuity(state)
             rows.valid[2 * ADD - 1] = False
 

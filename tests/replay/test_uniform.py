@@ -1,4 +1,4 @@
-"""Uniform replay against a deque, with sizes that do not divide; and what it costs inside a compiled loop."""
+"""Uniform replay against a deque, with sizes that do not divide, and its cost in a compiled loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Filled(NamedTuple):
 
 @cache
 def ring(capacity: int, rows_per_add: int) -> tuple[Replay, Any]:
-    """A replay and its compiled ``add``."""
+    """Return a replay and its compiled ``add``."""
     replay = uniform_replay(capacity, ENVS, rows_per_add, before=1)
     return replay, jax.jit(replay.add, compiler_options=COMPILE_FAST)
 
@@ -50,7 +50,7 @@ def fill(capacity: int, rows_per_add: int, adds: int, **settings: Any) -> Filled
 
 
 def drawable(stored: list[tuple[int, np.ndarray]]) -> set[tuple[int, int]]:
-    """(number, env) of the rows that are valid and have a stored neighbour on both sides."""
+    """Return (number, env) of the valid rows with a stored neighbour on both sides."""
     return {(number, env) for number, valid in stored[1:-1] for env in range(len(valid)) if valid[env]}
 
 
@@ -61,12 +61,12 @@ def look(replay: Replay, state: ReplayState, key: Any, batch: int) -> tuple[Draw
 
 
 SIZES = [(10, 4), (9, 1), (3, 4)]
-"""(capacity, rows per add): not dividing, one by one, and adds larger than the capacity."""
+"""(capacity, rows per add): sizes that do not divide, single rows, and adds larger than the capacity."""
 
 
 @pytest.mark.parametrize("capacity, rows_per_add", SIZES)
 def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
-    """After every add, until the ring has wrapped around at least twice."""
+    """After every add, until the ring has wrapped at least twice."""
     replay, add = ring(capacity, rows_per_add)
     state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
     for i in range(3 * capacity // rows_per_add + 3):
@@ -90,7 +90,7 @@ def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
 
 @pytest.mark.parametrize("capacity, rows_per_add", [(10, 4), (9, 1)])
 def test_no_window_crosses_a_seal(capacity: int, rows_per_add: int) -> None:
-    """The newest row of each environment is then a predecessor and a successor, and never a row of its own."""
+    """The newest row of each environment can then be a predecessor or a successor, but is not drawn itself."""
     replay, add = ring(capacity, rows_per_add)
     state, stored = replay.init(EXAMPLE), deque(maxlen=capacity)
     mark_discontinuity = jax.jit(replay.mark_discontinuity, compiler_options=COMPILE_FAST)
@@ -126,7 +126,7 @@ def test_draws_are_uniform() -> None:
 
 @pytest.mark.parametrize("capacity, lanes", [(2**20, 2**10), (2**20, 2**11), (2**20, 3 * 2**13), (2**30, 2**20)])
 def test_rows_may_be_more_than_32_bits_count(capacity: int, lanes: int) -> None:
-    """Of a buffer that is partly full, all in it are drawn, and all lanes."""
+    """A partly full buffer: all its rows and all lanes are drawn."""
     rows = capacity // 8 * 5
     row, lane = (np.asarray(x) for x in places(unrolled(KEY()), (2000,), capacity, lanes, jnp.int32(rows)))
     assert row.dtype == lane.dtype == np.int32
@@ -148,7 +148,7 @@ def test_nothing_there_gives_no_valid_draw() -> None:
         draw, _ = look(filled.replay, filled.state, KEY(), 600)
         assert not draw.valid.any()
         assert ((draw.row >= 0) & (draw.row < 12) & (draw.env >= 0) & (draw.env < ENVS)).all()
-    # With three rows the one in the middle is the first that can be drawn.
+    # With three rows the middle one is the first that can be drawn.
     replay, state, _ = fill(9, 1, 3, share_valid=1.0)
     draw, (_, row, _) = look(replay, state, KEY(), 600)
     assert draw.valid.all() and (row.number == 1).all()
@@ -163,7 +163,7 @@ def test_a_share_q_of_invalid_rows_costs_q_to_the_fourth_of_the_draws() -> None:
 
 
 def test_states_of_different_age_side_by_side() -> None:
-    """vmap over states, as over seeds: positions differ, draws are those of each alone."""
+    """vmap over states, as over seeds: positions differ, and draws are those of each state alone."""
     young, old = fill(10, 4, 2), fill(10, 4, 5)
     replay = young.replay
     both = jax.tree.map(lambda *x: jnp.stack(x), young.state, old.state)
@@ -178,7 +178,7 @@ def test_states_of_different_age_side_by_side() -> None:
 
 
 def test_a_device_may_hold_a_share_of_the_environments() -> None:
-    """Built for three environments, used with the last two: what is drawn follows the state."""
+    """Built for three environments, used with the last two: draws follow the state."""
     replay, state, stored = large()
     share = state._replace(records=state.records[:, 1:], valid=state.valid[:, 1:])
     share = ring(10, 4)[1](share, jax.tree.map(lambda x: x[:, 1:], numbered_rows(20, 4)), np.array([2, 3]))
@@ -190,7 +190,7 @@ def test_a_device_may_hold_a_share_of_the_environments() -> None:
 
 @pytest.mark.parametrize("capacity, rows_per_add, before, after", [(10, 4, 1, 3), (9, 1, 3, 0), (7, 4, 0, 1), (11, 3, 2, 2)])
 def test_windows_are_whole(capacity: int, rows_per_add: int, before: int, after: int) -> None:
-    """As many rows as asked for around each drawn one, as a deque holds them, until the ring has wrapped around twice."""
+    """The requested number of rows around each drawn row, as in a deque, until the ring has wrapped twice."""
     replay = uniform_replay(capacity, ENVS, rows_per_add, before=before, after=after)
     offsets = range(-before, after + 1)
 
@@ -217,7 +217,10 @@ def test_windows_are_whole(capacity: int, rows_per_add: int, before: int, after:
 @pytest.mark.parametrize("capacity", [12, 10])
 @pytest.mark.parametrize("parts", [([0, 1], [2]), ([2], [0], [1])], ids=["in order", "in any order"])
 def test_a_round_may_come_in_parts(capacity: int, parts: tuple[list[int], ...]) -> None:
-    """The ring is then that of one add; before the last part nothing of the round is drawn, nor of what it writes over."""
+    """The ring is then that of one add.
+
+    Before the last part, neither the round's rows nor the rows that it overwrites are drawn.
+    """
     replay, add = ring(capacity, 4)
     whole = in_parts = replay.init(EXAMPLE)
     stored: deque[tuple[int, np.ndarray]] = deque(maxlen=capacity)
@@ -231,7 +234,7 @@ def test_a_round_may_come_in_parts(capacity: int, parts: tuple[list[int], ...]) 
                 assert set(zip(row.number[found].tolist(), draw.env[found].tolist(), strict=True)) == allowed
                 for x, offset in ((before, -1), (after, 1)):
                     np.testing.assert_array_equal(x.name[found], row.name[found] + np.array([offset, 0]))
-            # ids of later environments: a device that holds the lanes of some counts them from its own first
+            # ids of later environments: a device counts its lanes from its first environment
             in_parts = add(in_parts, jax.tree.map(lambda x, part=part: x[:, part], rows), np.array(part) + ENVS)
         stored.extend(zip(rows.number[:, 0].tolist(), rows.valid, strict=True))
         whole = add(whole, rows, ALL)
@@ -246,7 +249,7 @@ def test_all_draws_of_a_uniform_replay_count_alike() -> None:
 
 
 def test_an_empty_replay_can_be_donated() -> None:
-    """Also one that was made outside of ``jit``: no two of its arrays are one, which could not be given up twice."""
+    """Also if it was built outside of ``jit``: no two of its arrays may share a buffer, which could not be donated twice."""
     for make in (uniform_replay, prioritised_replay()):
         arrays = jax.tree.leaves(make(8, ENVS, 2, before=0, after=1).init(EXAMPLE))
         assert len({x.unsafe_buffer_pointer() for x in arrays}) == len(arrays)
@@ -300,7 +303,7 @@ ROWS = numbered_rows(0, 4)
     ids=["dtype", "shape", "structure", "ids of some", "too many", "order", "beyond the last lane"],
 )
 def test_rows_that_do_not_fit_are_refused(rows: Any, env_id: Any, message: str) -> None:
-    """What would be cut down, or fill other lanes, without a word."""
+    """Otherwise they would silently be cut off or fill other lanes."""
     replay, state, _ = large()
     with pytest.raises(ValueError, match=message):
         replay.add(state, rows, env_id)
@@ -309,11 +312,11 @@ def test_rows_that_do_not_fit_are_refused(rows: Any, env_id: Any, message: str) 
 # ------------------------------------------------------------------------------------------------------------------------ cost
 
 CAPACITY = 12_345
-"""A size that nothing else in the program has."""
+"""A size that occurs nowhere else in the program."""
 
 
 def ring_copies(num_seeds: int | None, donate: bool = True) -> tuple[int, int]:
-    """Copies of a ring in the compiled scan of DQN's step, and the scratch bytes of that program."""
+    """Count the copies of a ring in the compiled scan of DQN's step. Return them and the program's scratch bytes."""
     sizes = {"num_envs": 1, "rollout_length": 1, "batch_size": 8, "buffer_size": CAPACITY}
     agent = small_dqn(probes.truncation(), **sizes)
     init, step = agent.init, agent.step
@@ -322,7 +325,7 @@ def ring_copies(num_seeds: int | None, donate: bool = True) -> tuple[int, int]:
     loop = jax.jit(lambda state: jax.lax.scan(lambda s, _: step(s), state, length=3), donate_argnums=(0,) if donate else ())
     compiled = loop.lower(jax.eval_shape(init, KEY())).compile(compiler_options=COMPILE_FAST)
     text = compiled.as_text()
-    assert f"{CAPACITY},1" in text  # this is what a ring looks like
+    assert f"{CAPACITY},1" in text  # a ring looks like this
     return len(re.findall(rf"\[(?:\d+,)?{CAPACITY},1[^=]*copy(?:-start)?\(", text)), compiled.memory_analysis().temp_size_in_bytes
 
 
@@ -334,12 +337,12 @@ def test_the_ring_is_never_copied(num_seeds: int | None) -> None:
 
 
 def test_the_copy_test_would_notice() -> None:
-    """A state that its caller keeps has to be copied, once."""
+    """A state that the caller keeps must be copied, once."""
     assert ring_copies(None, donate=False)[0] > 0
 
 
 def splits(function: Any, *args: Any) -> int:
-    """Kernels of the compiled program that are split over threads."""
+    """Count the kernels of the compiled program that are split over threads."""
     text = jax.jit(function).lower(*args).compile(compiler_options=COMPILE_FAST).as_text()
     return text.count('"outer_dimension_partitions":["')
 
@@ -348,7 +351,7 @@ def splits(function: Any, *args: Any) -> int:
 def test_reading_a_large_ring_is_not_split_over_threads(shape: tuple[int, ...]) -> None:
     ring, index = jax.ShapeDtypeStruct((10**6, 1, 8), jnp.uint32), jax.ShapeDtypeStruct(shape, jnp.int32)
     plainly = splits(lambda ring, row, env: ring[row, env], ring, index, index)
-    assert (plainly > 0) == (usable_cores() > 1)  # the trap itself: XLA has no other thread to split for on one core
+    assert (plainly > 0) == (usable_cores() > 1)  # on one core XLA has no thread to split for
     assert splits(gather_rows, ring, index, index) == 0
 
 

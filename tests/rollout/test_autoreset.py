@@ -1,4 +1,4 @@
-"""The row rule by hand, in both of its libraries; and where there is no JAX at all."""
+"""The definition of a row by hand, with NumPy and JAX, and without JAX."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def same(got: Any, expected: Any, dtype: Any, xp: Any) -> None:
 
 @BOTH
 def test_what_a_row_comes_to(xp: Any) -> None:
-    """One goes on, one terminates, one is truncated, one both; two are at the limit, where one terminates; one resets."""
+    """One continues, one terminates, one is truncated, one both. Two are at the limit, where one terminates. One resets."""
     yes_no = lambda *bits: xp.asarray(bits, bool)  # noqa: E731
     before = EpisodeStatistics(xp.full(7, 10.0, xp.float32), xp.asarray([3, 3, 3, 3, 6, 6, 6], xp.int32))
     reached = HostStep(
         obs={"x": xp.arange(7)},
-        reward=xp.asarray([0.5] * 6 + [np.nan]),  # what a reset row says of its reward and its flags counts for nothing
+        reward=xp.asarray([0.5] * 6 + [np.nan]),  # a reset row's reward and flags do not count
         terminated=yes_no(0, 1, 0, 1, 0, 1, 1),
         truncated=yes_no(0, 0, 1, 1, 0, 0, 1),
         info={"lives": xp.arange(7)},
@@ -52,7 +52,7 @@ def test_what_a_row_comes_to(xp: Any) -> None:
 
 @BOTH
 def test_without_a_limit_an_episode_goes_on(xp: Any) -> None:
-    no, reward = xp.zeros(1, bool), xp.ones(1, xp.int32)  # whole numbers become f32
+    no, reward = xp.zeros(1, bool), xp.ones(1, xp.int32)  # integers become f32
     episode = no_episode(1, xp)
     for _ in range(3):
         _, row = finish_step(no, episode, xp.zeros(1, xp.int32), HostStep(xp.zeros(1), reward, no, no), None)
@@ -64,7 +64,7 @@ def test_without_a_limit_an_episode_goes_on(xp: Any) -> None:
 
 @BOTH
 def test_the_first_input_is_the_one_after_a_reset_row(xp: Any) -> None:
-    """In the type that rules act in, whatever small type the space has."""
+    """In the dtype that acting uses, for any small dtype of the space."""
     obs = {"x": xp.ones((2, 3), xp.float32)}
     for space, action in (
         (spaces.Discrete(3, dtype=np.uint8), xp.ones(2, xp.int32)),
@@ -78,7 +78,7 @@ def test_the_first_input_is_the_one_after_a_reset_row(xp: Any) -> None:
 
 
 def test_host_environments_are_stepped_without_jax() -> None:
-    """A process that only steps them need not have it."""
+    """A process that only steps them does not need JAX."""
     program = """
 import sys
 sys.modules["jax"] = None  # an import of it fails

@@ -1,4 +1,4 @@
-"""Rollouts against a plain Python loop over one environment at a time, and what must not change them."""
+"""Rollouts against a plain Python loop over one environment at a time, and changes that must not affect them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CrowdedState(NamedTuple):
 
 
 def crowded() -> Env:
-    """Dict observations, a key inside the state, a reward in whole numbers, info, and ends of all three kinds.
+    """Environment with Dict observations, a key in its state, integer rewards, info, and ends of all three kinds.
 
     Every third episode length ends terminated, every second truncated, so at 6 both flags are true.
     """
@@ -71,7 +71,7 @@ ENVS: dict[str, Callable[[], tuple[Env, Any]]] = {
 
 
 def act(env: Env, env_id: Any, key: Any) -> Any:
-    """A random action of environment ``env_id``, unbatched."""
+    """Draw a random action of environment ``env_id``, unbatched."""
     key = jax.random.fold_in(key, env_id)
     space = env.action_space
     if isinstance(space, spaces.Discrete):
@@ -80,7 +80,7 @@ def act(env: Env, env_id: Any, key: Any) -> Any:
 
 
 def random_algorithm(env: Env) -> Algorithm:
-    """Random actions; the carry counts the rows of an episode and the extras hold what the policy saw."""
+    """Algorithm with random actions. The carry counts the rows of an episode, and the extras hold the policy's input."""
 
     def act_all(policy: Policy, carry: Any, inputs: Any, env_id: Any, key: Any, *, explore: bool) -> Any:
         carry = jnp.where(inputs.is_first, 0, carry) + 1
@@ -111,7 +111,7 @@ fold = jit(jax.random.fold_in)
 
 
 def play(env: Env, params: Any, i: int, key: Any) -> list[dict[str, Any]]:
-    """The rows of environment i, one by one: what a reader of ``jaxrl/types.py`` would expect."""
+    """Return the rows of environment i, one by one, as documented in ``jaxrl/types.py``."""
     reset, step, choose = jit(env.reset), jit(env.step), jit(partial(act, env))
     keys = jax.random.split(key, ROLLOUTS + 1)
     state, obs = reset(fold(keys[0], i), params)
@@ -198,7 +198,7 @@ def crowd(num_envs: int, first_id: int = 0) -> Rollout:
 
 
 def test_the_crowded_environment_ends_in_all_ways() -> None:
-    """Or the loop above would prove less than it says: in particular, both flags do come together."""
+    """Otherwise the loop above would prove less. In particular, both flags are set together in some row."""
     rollouts = crowd(4)
     assert rollouts.terminated.any() and rollouts.truncated.any()
     assert not (rollouts.terminated & rollouts.truncated).any()
@@ -216,7 +216,7 @@ def test_types_and_shapes_of_a_rollout() -> None:
 
 
 def test_the_first_row_of_a_rollout_takes_up_where_the_last_one_ended() -> None:
-    """The carry is the one from before row 0; version and ids are passed on."""
+    """The carry is the one from before row 0. Version and ids are passed on."""
     _, (rollouts, _) = jit(collect_all(probes.truncation()))(KEY(), probes.Cut())
     assert_bit_equal(*(jax.tree.map(lambda x, i=i: x[i], rollouts.inputs) for i in ((1, 0), (0, ROWS))))
     np.testing.assert_array_equal(rollouts.carry, [[0] * NUM_ENVS, rollouts.extras["carry"][0, -1]])
@@ -228,7 +228,7 @@ def test_the_first_row_of_a_rollout_takes_up_where_the_last_one_ended() -> None:
 
 
 def test_an_environment_does_not_notice_the_others() -> None:
-    """Two environments, the same two of four, and the last two of four as a second device holds them."""
+    """Two environments, the first two of four, and the last two of four as a second device has them."""
     four, two, last_two = crowd(4), crowd(2), crowd(2, first_id=2)
     for r in range(ROLLOUTS):
         assert_bit_equal(concat_rollouts([take(two, r), take(last_two, r)]), take(four, r))
@@ -281,12 +281,12 @@ def test_ids_and_flags_are_one_number_per_environment() -> None:
 
 
 def test_a_rollout_is_the_same_under_vmap_in_every_nesting() -> None:
-    """Over keys and over parameters, shared and per environment, folded once and twice."""
+    """Over keys and over parameters, shared and per environment, with one and two levels of vmap."""
     env = probes.truncation()._replace(reset=lambda key, params: (jnp.int32(0), jnp.full(1, params.every, jnp.float32)))
     cuts = jnp.array([[2, 3, 9], [1, 2, 4]])
     keys = jax.random.split(KEY(), 2)
     run = collect_all(env)
-    solo = jit(run)  # always with one limit per environment: one program
+    solo = jit(run)  # always with one limit per environment, so there is one program
     both = jit(jax.vmap(lambda key: jax.vmap(lambda cut: run(key, probes.Cut(cut)))(cuts)))(keys)
     by_seed = jit(jax.vmap(lambda key, cut: run(key, probes.Cut(cut))))(keys, jnp.array([2, 5]))
     for k in range(2):
@@ -300,7 +300,7 @@ def test_a_rollout_is_the_same_under_vmap_in_every_nesting() -> None:
 
 
 def primitives(jaxpr: Any) -> list[str]:
-    """Names of all primitives, in sub-programs too."""
+    """Return the names of all primitives, also in inner programs."""
     names = []
     for equation in jaxpr.eqns:
         names.append(equation.primitive.name)
@@ -338,7 +338,7 @@ def test_the_compiled_program_still_branches() -> None:
 
 
 def test_the_cond_test_would_notice() -> None:
-    """The trap itself: a plain cond becomes a select."""
+    """A plain cond becomes a select under vmap."""
 
     def naive(done: Any, x: Any) -> Any:
         return jax.lax.cond(done.any(), lambda: jnp.sin(x), lambda: x)
@@ -351,10 +351,10 @@ def test_the_cond_test_would_notice() -> None:
 
 @pytest.mark.parametrize("build, reads, products", [(small_ppo, 0, 4), (partial(small_dqn, buffer_size=80_000), 4, 3)])
 def test_whole_agents_keep_the_cond(build: Callable[..., Any], reads: int, products: int) -> None:
-    """Under vmap over states, the reset branches, each read of a large replay buffer by platform and within its choice for the
-    CPU, and each product of a layer that is differentiated, by platform as well: what it keeps, and what it adds to the gradient.
+    """These conds stay under vmap over states: resets, reads of a large replay buffer, products of differentiated layers.
 
-    Another cond would have become a select of the whole state.
+    Reads are by platform, and within the CPU's choice. Products are by platform too: what is kept, and what is added to the
+    gradient. Another cond would have become a select of the whole state.
     """
     agent = build(probes.truncation())
     states = jax.eval_shape(jax.vmap(agent.init), jax.eval_shape(lambda: jax.random.split(KEY(), 2)))
@@ -408,7 +408,7 @@ def test_parameters_for_another_number_of_environments_are_refused() -> None:
 
 def test_numpy_parameters_may_be_indexed_by_what_is_traced() -> None:
     env, agent = make_env("Acrobot-v1"), small_ppo("Acrobot-v1")
-    assert isinstance(env.params.available_torque, np.ndarray)  # Acrobot's step looks the action up in it
+    assert isinstance(env.params.available_torque, np.ndarray)  # Acrobot's step looks up the action in it
 
     def play(key: Any, policy: Any) -> Any:
         actor = init_actor(agent.algorithm, env, key, jnp.arange(4), env.params)
@@ -445,5 +445,5 @@ def test_action_spaces_of_small_types(build: Callable[..., Any], space: spaces.S
     agent = build(env)
     before = jax.eval_shape(agent.init, KEY())
     after, _ = jax.eval_shape(agent.step, before)
-    assert after == before  # shapes and types are those of a state to go on from
+    assert after == before  # shapes and dtypes are those of a state that can be continued
     assert after.actor.input.prev_action.dtype == (jnp.int32 if isinstance(space, spaces.Discrete) else jnp.float32)

@@ -45,7 +45,7 @@ def make_rows(seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def oracle(batches: list[tuple[dict[str, np.ndarray], np.ndarray]]) -> tuple[float, Any, Any]:
-    """Count, means and variances over all valid rows together, and a prior of 1e-4 rows with mean 0 and variance 1."""
+    """Compute count, means and variances over all valid rows and a prior of 1e-4 rows with mean 0 and variance 1."""
     count = PRIOR + sum(where.sum() for _, where in batches)
     means, variances = {}, {}
     for name in EXAMPLE:
@@ -98,7 +98,7 @@ def test_invalid_rows_have_no_influence() -> None:
 
 @pytest.mark.parametrize("garbage", [np.nan, np.inf])
 def test_invalid_rows_have_no_influence_even_if_they_are_not_finite(garbage: float) -> None:
-    """A simulation that blew up ends its episode with an observation that is not finite; it is the reset row's."""
+    """A simulation that breaks ends its episode with an observation that is not finite, which is in the reset row."""
     where = jnp.ones((T, B), bool).at[2, 1].set(False)
     rows = jnp.where(where, 1.0, garbage)
     moments = update_moments(init_moments(jnp.zeros(())), rows, where)  # under jit XLA may turn a product into a select
@@ -115,13 +115,13 @@ def test_nothing_valid_changes_nothing() -> None:
 
 
 def test_a_large_offset_does_not_cancel() -> None:
-    """E[x²] − E[x]² in f32 would give garbage here."""
+    """E[x²] − E[x]² in f32 would be wrong here."""
     moments = init_moments(jnp.zeros(()))
     rng = np.random.default_rng(0)
     x = (1e4 + rng.normal(size=(40, 2000))).astype(np.float32)
     for part in x:
         moments = update(moments, part, np.ones(2000, bool))
-    prior = 1e8 * PRIOR / x.size  # what the prior's mean of 0 adds
+    prior = 1e8 * PRIOR / x.size  # the contribution of the prior's mean of 0
     assert float(moments.variance) == pytest.approx(x.astype(np.float64).var() + prior, rel=0.02)
 
 
@@ -146,7 +146,7 @@ def test_normalize_centres_scales_and_clips() -> None:
 def test_normalize_takes_whole_numbers_and_constants() -> None:
     moments = RunningMoments(jnp.float32(1), jnp.float32(250), jnp.float32(100))
     out = normalize(moments, jnp.array([0, 255], jnp.uint8), clip=100.0)
-    np.testing.assert_allclose(out, [-25.0, 0.5])  # and no wrap-around at 0 − 250
+    np.testing.assert_allclose(out, [-25.0, 0.5])  # no wrap-around at 0 − 250
     constant = RunningMoments(jnp.float32(1), jnp.float32(3), jnp.float32(0))
     np.testing.assert_array_equal(normalize(constant, jnp.array([3.0])), [0.0])
 
@@ -160,10 +160,10 @@ def test_before_any_row_nothing_changes() -> None:
 
 
 def test_return_statistics_go_on_from_rollout_to_rollout() -> None:
-    """Against a loop: per environment, found by its id, restarting with each episode."""
+    """Against a loop per environment, identified by its id, which restarts with each episode."""
     rng, size, rows = np.random.default_rng(0), 3, 7
     statistics = Statistics((), RewardStatistics(jnp.zeros(size), init_moments(jnp.zeros(()))))
-    env_id = np.array([5, 3, 4], np.int32)  # a second device's share, in some order
+    env_id = np.array([5, 3, 4], np.int32)  # the environments of a second device, in some order
     running, seen = dict.fromkeys(env_id.tolist(), 0.0), []
     valid = np.ones(size, bool)
     take = jax.jit(lambda statistics, rollout: update_statistics(statistics, rollout, jnp.float32(0.8), None))
@@ -190,7 +190,7 @@ def test_return_statistics_go_on_from_rollout_to_rollout() -> None:
 
 
 def test_observations_count_once_where_they_were_acted_on() -> None:
-    """Row t's own, and not what it reached: that is the next row's, or counts for nothing."""
+    """Row t counts its own observation. The observation that it reached belongs to the next row, or does not count."""
     rows, valid = make_rows(0)
     obs = jax.tree.map(lambda x: np.concatenate([x, 99 + 0 * x[:1]]), rows)
     flags, none = np.zeros((T, B), bool), jnp.zeros((T + 1, B))
@@ -212,7 +212,7 @@ SPACES = {
 
 @pytest.mark.parametrize("kind", SPACES)
 def test_normalised_observations_can_still_be_told_apart(kind: str) -> None:
-    """By the built-in networks, which make one-hot vectors of choices and divide pictures by 255."""
+    """Also by the built-in networks, which one-hot encode discrete values and divide images by 255."""
     space = SPACES[kind]
     obs = jnp.stack([jnp.zeros(space.shape), jnp.ones(space.shape)]).astype(zeros(space).dtype)
     statistics = seen(init_statistics(space, None), obs)
@@ -224,7 +224,7 @@ def test_normalised_observations_can_still_be_told_apart(kind: str) -> None:
 
 
 def seen(statistics: Statistics, obs: Any) -> Statistics:
-    """``statistics`` after these observations, [2]."""
+    """Return ``statistics`` updated with these observations, [2]."""
     return statistics._replace(observations=update_moments(statistics.observations, obs, jnp.ones(2, bool)))
 
 
@@ -238,7 +238,7 @@ MASKS = [
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_masks_are_not_normalised(mask: spaces.Space) -> None:
-    """Whatever space declares them; what stands beside them is."""
+    """For every space that declares them. Other parts of the observation are normalised."""
     space = spaces.Dict({"x": SPACES["box"], "action_mask": mask})
     masks = jnp.array([[1, 0, 0, 1], [0, 1, 1, 1]]).astype(zeros(mask).dtype)
     obs = {"x": jnp.array([[0.0, 2.0], [4.0, -2.0]]), "action_mask": masks}

@@ -1,4 +1,4 @@
-"""Names that people bring from other libraries: every error says what they are called here."""
+"""Names from other libraries: every error gives jaxrl's name."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_builder_says_what_a_keyword_is_called_here(build: Builder, name: str,
     ],
 )
 def test_a_hint_stands_alone(build: Builder, name: str, words: str) -> None:
-    """Followed by nothing: all settings of SAC are 600 characters."""
+    """Without a list of all settings: SAC's has 600 characters."""
     with pytest.raises(TypeError) as caught:
         build("Pendulum-v1" if build is not jaxrl.make_dqn else "CartPole-v1", **{name: "auto"})
     said = str(caught.value)
@@ -119,7 +119,7 @@ def test_the_policy_of_other_libraries_is_left_out(rule: str, args: Any, keyword
 
 
 def test_a_schedule_given_as_a_setting_is_told_where_it_belongs() -> None:
-    """As in Stable-Baselines3, learning_rate=lambda left: left * 3e-4."""
+    """As in Stable-Baselines3: learning_rate=lambda left: left * 3e-4."""
     with pytest.raises(TypeError, match=r"learning_rate=… must be .*, not a function: .*schedules=\{'learning_rate': …\}"):
         small_ppo(ENV, learning_rate=lambda left: left * 3e-4)
 
@@ -152,7 +152,7 @@ def test_what_differs_is_said() -> None:
         small_dqn(ENV, exploration_fraction=0.5)
     with pytest.raises(TypeError, match=r"'tau' here \(the fraction by which the target moves: 1 - polyak\)"):
         small_dqn(ENV, polyak=0.99)
-    with pytest.raises(TypeError, match=r"It is called 'num_minibatches' here\.$"):  # the same unit: nothing to add
+    with pytest.raises(TypeError, match=r"It is called 'num_minibatches' here\.$"):  # same unit, nothing to add
         small_ppo(ENV, n_minibatches=2)
 
 
@@ -262,7 +262,7 @@ def test_the_face_says_it_too(name: str, near: str) -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The flags that are told make an agent."""
+    """The flags in the hint build an agent."""
     algorithm, flags = ELSEWHERE[name]
     assert main(["train", name]) == main(["algos", name]) == 2
     line = f"jaxrl train {algorithm} --env ENV {flags}".rstrip()

@@ -1,4 +1,4 @@
-"""Which actions a mask allows, of arrays of NumPy and JAX alike."""
+"""Actions that a mask allows, for NumPy and JAX arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl.spaces.action_masks import allowed, choices, flat_mask, nothing_allow
 
 ONE, SEVERAL = spaces.Discrete(3), spaces.MultiDiscrete([[2, 3]])
 FLAT = np.array([[1, 0, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 1, 1, 1]], np.int8)
-"""Three rows for ``SEVERAL``; the second allows nothing in the second dimension, the third nothing in the first."""
+"""Three rows for ``SEVERAL``. The second allows nothing in the second dimension, the third nothing in the first."""
 both = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
 
 
@@ -64,5 +64,5 @@ def test_random_actions_are_mapped_evenly_onto_those_allowed(xp: Any) -> None:
     assert got.dtype == xp.int32
     np.testing.assert_array_equal(got, [1, 3, 4, 1, 3, 4])
     pair = xp.asarray(np.array([[[1, 2]], [[0, 2]], [[1, 1]]], np.int32))
-    got = allowed(pair, {"action_mask": xp.asarray(FLAT)}, SEVERAL)  # where nothing is allowed, the first
+    got = allowed(pair, {"action_mask": xp.asarray(FLAT)}, SEVERAL)  # the first action, if nothing is allowed
     np.testing.assert_array_equal(got, [[[0, 1]], [[1, 0]], [[0, 1]]])

@@ -1,4 +1,4 @@
-"""How much work at once: what is counted, and where it is cut."""
+"""Cache blocking: what is counted, and where work is split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxrl.xla.cache_blocking import CACHED_BYTES, LEAST_ROWS, bytes_of_products, is_a_part, parts_in_cache
 
 WIDTH = 64
-EACH = 4 * (8 + WIDTH)  # bytes of a row that the product gives, and that are put together for it
+EACH = 4 * (8 + WIDTH)  # bytes per row of the product's result and of its gathered input
 
 
 def layer(params: Any, x: Any) -> Any:
@@ -26,14 +26,14 @@ def parts(rows: int, width: int = WIDTH) -> int:
 
 
 FOUR = 4 * (CACHED_BYTES // EACH + 1)
-"""Rows that are a little more than what four caches hold."""
+"""A few more rows than four caches hold."""
 
 
 def test_rows_are_cut_to_what_a_cache_holds() -> None:
     assert bytes_of_products(layer, *shapes(100)) == 100 * EACH
     assert [parts(FOUR), parts(2 * FOUR), parts(3 * FOUR)] == [4, 8, 8]
-    assert parts(FOUR - 8) == 1  # two parts are no gain
-    assert parts(FOUR + 2) == 1  # neither four divide it
+    assert parts(FOUR - 8) == 1  # two parts do not pay
+    assert parts(FOUR + 2) == 1  # not divisible by four
     assert parts(LEAST_ROWS - 1, 100_000) == 1
 
 

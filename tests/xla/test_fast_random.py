@@ -1,4 +1,4 @@
-"""Keys without loops draw what JAX's own draw."""
+"""Draws without loops equal JAX's draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a learner is written where it stands: the rows that its buffers declare, or all arrays of one that declares nothing."""
+"""Parts of a learner that are written in place: the rows that its buffers declare, or all arrays if nothing is declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No random number is used twice: settings that draw more than a rule by itself does; for rules see ``test_contract.py``."""
+"""No random number is used twice, with settings that draw more than the defaults. For defaults see ``test_contract.py``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_no_random_number_is_used_twice(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["noisy networks", "some critics"])
 def test_nor_on_several_devices(name: str) -> None:
-    """Each of which draws what it does not share with the others from streams of its own."""
+    """Each device draws what it does not share with the others from separate streams."""
     agent = made(name, axis_name="d")
     _, state = counting(agent.init, jax.random.key(7))(jax.random.key(7))
     found, _ = counting(lambda state: jax.vmap(agent.step, in_axes=None, axis_size=3, axis_name="d")(state), state)(state)

@@ -1,4 +1,4 @@
-"""Every rule's programs lower for CUDA and TPU, which JAX does on any machine; nothing is compiled, and nothing runs."""
+"""Every algorithm's programs lower for CUDA and TPU, which JAX can do on any machine. Nothing is compiled or run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACCELERATORS = ("cuda", "tpu")
 
 
 def lowered(function: Callable[..., Any], *args: Any) -> str:
-    """The program for all accelerators: parts that are for CPUs only, which `platform_dependent` chooses, are not in it."""
+    """Return the program for all accelerators, without the parts that `platform_dependent` chooses for CPUs."""
     return str(jax.jit(function).trace(*args).lower(lowering_platforms=ACCELERATORS).as_text())
 
 
@@ -38,7 +38,7 @@ def test_init_and_step_lower_for_accelerators(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", REPRESENTATIVES)
 def test_steps_of_seeds_over_devices_lower_for_accelerators(rule: str) -> None:
-    """As ``jaxrl.run`` has them: seeds vmapped and sharded, and environments of one shared out, with its collectives."""
+    """As in ``jaxrl.run``: seeds are vmapped and sharded, and one seed's environments are split, with collectives."""
     for seeds, devices_per_seed in ((range(4), 1), (range(2), 2)):
         driver = FusedDriver(cartpole(rule), seeds, jax.devices()[:2], devices_per_seed)
         states, alive = driver.shapes(), np.ones(len(seeds), bool)
@@ -51,7 +51,7 @@ def test_steps_of_seeds_over_devices_lower_for_accelerators(rule: str) -> None:
     [("minatar", (10, 10, 4), "gru"), ("nature", (84, 84, 4), "lstm"), ("impala", (64, 64, 3), None)],
 )
 def test_networks_for_images_lower_for_accelerators(encoder: str, shape: Sequence[int], core: str | None) -> None:
-    """With their gradients; on a CPU convolutions are other programs."""
+    """With their gradients. On a CPU, convolutions are other programs."""
     seen, acts = spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(3)
     model = actor_critic(seen, acts, encoder=encoder, core=core)
     now = first_input(zeros(seen, (4,)), acts, 4)

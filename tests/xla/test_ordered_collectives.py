@@ -1,4 +1,4 @@
-"""The collectives of a program: what they give, and that each waits for the one before it, as traced and as compiled."""
+"""Ordered collectives: their results, and that each waits for the previous one, as traced and as compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = 256
 
 
 def independent(x: jax.Array) -> dict[str, Any]:
-    """Reductions of all kinds that need nothing of each other, in every kind of control flow."""
+    """Make reductions of all kinds that do not depend on each other, in every kind of control flow."""
     mean = jax.lax.pmean(x, AXIS)
     most = jax.lax.pmax(x.astype(jnp.int32), AXIS)
 
@@ -58,7 +58,7 @@ def independent(x: jax.Array) -> dict[str, Any]:
 
 
 def sharded(function: Callable[..., Any], x: jax.Array, axes: tuple[str, ...] = (AXIS,)) -> Any:
-    """Over two devices, the last axis of the mesh."""
+    """Map over two devices, the last axis of the mesh."""
     mesh = jax.make_mesh((*(1 for _ in axes[1:]), 2), axes, axis_types=(AxisType.Auto,) * len(axes))
 
     def one(x: jax.Array) -> Any:
@@ -78,12 +78,12 @@ X = jax.random.normal(jax.random.key(0), (2, ROWS))
 
 @pytest.fixture(scope="module")
 def values() -> Any:
-    """Of the reductions on their own, where nothing can overtake."""
+    """Return the reductions' values computed separately, where none can overtake another."""
     return jax.vmap(independent, axis_name=AXIS)(X)
 
 
 class Step(NamedTuple):
-    """An equation or an instruction: its name, what it reads, what it writes, and the programs within."""
+    """An equation or an instruction: its name, its inputs, its outputs, and its inner programs."""
 
     name: str
     reads: frozenset[Hashable]
@@ -92,7 +92,7 @@ class Step(NamedTuple):
 
 
 def is_chain(steps: Iterable[Step]) -> bool:
-    """Whether each step that communicates needs what the one before it gave."""
+    """Return True if each communicating step depends on the previous one's output."""
     behind: dict[Hashable, set[int]] = {}
     number = -1
     for step in steps:
@@ -107,7 +107,7 @@ def is_chain(steps: Iterable[Step]) -> bool:
 
 
 def traced_chains(jaxpr: Jaxpr) -> list[bool]:
-    """Of a traced program, and of each within it that communicates."""
+    """Check a traced program and each inner program that communicates."""
 
     def communicates(eqn: JaxprEqn) -> bool:
         return eqn.primitive.name in REDUCTIONS or any(
@@ -149,7 +149,7 @@ def test_the_checks_of_this_file_see_what_has_no_order() -> None:
 
 
 def test_the_compiled_program_keeps_the_order() -> None:
-    """XLA may rewrite what is traced: it must not find out that the number which is passed on is always 0."""
+    """XLA may rewrite the traced program. It must not find out that the number passed on is always 0."""
 
     def compiled(function: Callable[..., Any]) -> str:
         return jax.jit(partial(sharded, function)).lower(X).compile().as_text()

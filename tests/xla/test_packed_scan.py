@@ -1,4 +1,4 @@
-"""A scan with packed leaves gives what ``jax.lax.scan`` gives, to the bit but for the order of sums."""
+"""A scan with packed leaves equals ``jax.lax.scan``, to the bit except for the order of sums."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_same_bits_as_without_packing(small: int, monkeypatch: pytest.Monkey
     xs = jnp.arange(5)
     plain = jax.jit(lambda carry: jax.lax.scan(body, carry, xs))(carry())
     packed = jax.jit(lambda carry: packed_scan(body, carry, xs))(carry())
-    # In which order a compiler adds the six numbers of a mean is its own choice, and jaxlib 0.11.2 chooses another one here.
+    # A compiler chooses the order in which it adds the six numbers of a mean, and jaxlib 0.11.2 chooses another one here.
     means = [rows[1].pop("mean") for _, rows in (packed, plain)]
     np.testing.assert_allclose(*means, rtol=3e-7)
     assert_bit_equal(packed, plain)

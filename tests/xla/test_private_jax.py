@@ -1,4 +1,4 @@
-"""Interfaces that JAX may change: found, and done without or named where they are missing."""
+"""Interfaces that JAX may change: they are found, or replaced or named if they are missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers.fast_flags import FAST, fast_flags
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """``private_jax`` as it is where JAX has moved what it needs for traced programs."""
+    """Return ``private_jax`` as loaded in a JAX that moved the interfaces for traced programs."""
     import jax.extend.core
 
     monkeypatch.setitem(sys.modules, "jax.extend.core", None)
@@ -99,7 +99,7 @@ def test_loops_are_read_off_their_shapes() -> None:
     (scan,) = (eqn for eqn in eqns if eqn.primitive.name == "scan")
     (loop,) = (eqn for eqn in eqns if eqn.primitive.name == "while")
     consts, carried = private_jax.scan_arguments(scan)
-    assert carried in (1, 2) and consts + carried + 2 == len(scan.invars)  # JAX may take out what is carried unchanged
+    assert carried in (1, 2) and consts + carried + 2 == len(scan.invars)  # JAX may remove carries that do not change
     condition, body = private_jax.while_arguments(loop)
     assert condition >= 1 and body >= 1 and condition + body + 1 == len(loop.invars)
 
@@ -115,7 +115,7 @@ def test_draws_without_a_generator_of_our_own_are_the_same(monkeypatch: pytest.M
 
 
 def test_settings_with_and_without_the_table_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert private_jax.setting("jax_num_cpu_devices") == 2  # as tests/conftest.py asks
+    assert private_jax.setting("jax_num_cpu_devices") == 2  # set by tests/conftest.py
     monkeypatch.setattr(jax, "config", SimpleNamespace(jax_num_cpu_devices=7))
     assert private_jax.setting("jax_num_cpu_devices") == 7
 
@@ -123,7 +123,7 @@ def test_settings_with_and_without_the_table_of_values(monkeypatch: pytest.Monke
 def test_a_group_without_its_store_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from jax._src import distributed
 
-    assert private_jax.coordination() is None  # one process alone needs none
+    assert private_jax.coordination() is None  # a single process has none
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.delattr(distributed, "global_state")
     with pytest.raises(NotInThisJax, match="global_state"):
@@ -146,7 +146,7 @@ UNKNOWN = {"xla_cpu_no_such_option": True, "xla_backend_optimization_level": 0, 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """With what an empty program is compiled from here on."""
+    """Record the options with which an empty program is compiled."""
     said: list[list[str]] = []
     compiles = private_jax._compiles
     monkeypatch.setattr(private_jax, "_compiles", lambda options, *rest: said.append([*options]) or compiles(options, *rest))
@@ -168,7 +168,7 @@ def test_each_option_is_asked_for_once(asked: list[list[str]]) -> None:
 
 
 def test_a_run_trains_with_a_compiler_that_lacks_an_option(asked: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As jaxlib 0.11.2, which has no ``xla_cpu_use_fusion_emitters``, let none train."""
+    """jaxlib 0.11.2 has no ``xla_cpu_use_fusion_emitters``."""
     for name in ("CPU_OPTIONS", "QUICK_OPTIONS"):
         monkeypatch.setattr(fused, name, UNKNOWN | getattr(fused, name))
     jaxrl.run(cartpole("ppo"), 32, quiet=True)

@@ -1,4 +1,7 @@
-"""Ensembles of critics: what an update draws, subsets, and the least of them. Losses are in tests/algorithms/test_sac_loss.py."""
+"""Ensembles of critics: random batches of an update, subsets, and the minimum.
+
+See tests/algorithms/test_sac_loss.py for losses.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 
 @cache
 def drawn() -> Any:
-    """100 updates of five critics, in 50 groups of two, on an environment whose Box goes from 0 to 4."""
+    """Draw 100 updates of five critics, in 50 groups of two, on an environment whose Box is [0, 4]."""
     settings = {"num_critics": 5, "num_target_critics": 2, "policy_delay": 2, "replay_ratio": 400}
     agent = small("sac", probes.target_action(), **settings)
     setup = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
@@ -48,7 +51,7 @@ def test_what_an_update_draws() -> None:
     assert abs(noise.mean()) < 0.05 and abs(noise.std() - 1) < 0.05
     assert len(np.unique(noise)) > 0.99 * noise.size
     valid = updates.batch.valid
-    # Reward −(a − 3)², so an action in [−1, 1] is the environment's, taken back from its bounds.
+    # The reward is −(a − 3)². The action in [−1, 1] is the environment's action, mapped back from its bounds.
     action = updates.batch.action[valid][:, 0]
     np.testing.assert_allclose(updates.batch.reward[valid], -((2 * action - 1) ** 2), atol=1e-4)
     assert action.min() < -0.5 and action.max() > 0.5
@@ -68,10 +71,10 @@ def test_the_least_is_of_the_chosen() -> None:
 
 
 def test_large_networks_learn_as_small_ones_do_with_their_leaves_apart() -> None:
-    """The same steps of clipped Adam, whether the gradient is one vector or not."""
+    """The steps of clipped Adam are the same whether or not the gradient is packed into one vector."""
     _, setup, learner, _ = drawn()
     few = {"a": jnp.linspace(-1.0, 1.0, 7), "b": jnp.ones((2, 3))}
-    many = few | {"c": jnp.zeros(MOST_PACKED)}  # without a slope
+    many = few | {"c": jnp.zeros(MOST_PACKED)}  # with gradient 0
 
     def loss(params: Any) -> Any:
         return (params["a"] ** 4).sum() + (params["b"] * jnp.arange(6.0).reshape(2, 3)).sum(), {}
@@ -87,7 +90,7 @@ def test_large_networks_learn_as_small_ones_do_with_their_leaves_apart() -> None
 
 
 def test_an_ensemble_is_its_critics_one_by_one() -> None:
-    """Each by the parameters of its own, and dropping units of its own where it is given a key."""
+    """Each critic uses separate parameters and, given a key, separate dropout."""
     _, setup, learner, updates = drawn()
     batch = jax.tree.map(lambda x: jnp.asarray(x[0, 0]), updates.batch)
     assert isinstance(learner.params, ActorCriticPair)
@@ -166,7 +169,7 @@ def target_of(name: str, setup: Any, learner: Any, now: CriticBatch) -> Any:
 
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
 def test_a_prioritised_replay_is_learnt_from_and_told_the_errors(name: str) -> None:
-    """Of one update: its loss is weighted, and the rows that it drew count from then on as much as their mean |Q(s, a) − y|."""
+    """In one update: the loss is weighted, and the new priorities of the drawn rows are their mean |Q(s, a) − y|."""
     agent = small(name, probes.target_action(), replay=PRIORITISED, policy_delay=1, replay_ratio=4, num_critics=2)
     setup = rule_of(agent)
 

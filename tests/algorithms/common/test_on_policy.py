@@ -1,4 +1,4 @@
-"""What rules on an actor-critic model share: rows as they are learnt from, and an update as one gradient, applied."""
+"""Shared parts of on-policy actor-critic algorithms: preparation of rows, and an update as one applied gradient."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ by_gradient = pytest.mark.parametrize("rule", ["a2c", "impala", "reinforce"])
 
 
 def test_rows_that_count_for_nothing_are_finite() -> None:
-    """The reset row after a termination; but not the one after a truncation, whose value is what lies beyond."""
+    """The reset row after a termination has no influence. The one after a truncation has, since its value is bootstrapped."""
     _, rollout = rollout_case(discrete=False)
     obs = np.array(rollout.inputs.obs)
     spoilt = [(2, 1), (0, 3), (4, 3)]  # after a termination, the same before these rows, and after the last row
@@ -45,7 +45,7 @@ def test_rows_that_count_for_nothing_are_finite() -> None:
     assert np.isfinite(rows.inputs.obs).all() and np.isfinite(rows.action).all()
     np.testing.assert_array_equal(rows.inputs.obs, np.nan_to_num(obs))
     assert_bit_equal(rows._replace(inputs=(), action=()), jax.tree.map(np.asarray, broken._replace(inputs=(), action=())))
-    for t, b in [(3, 2), (1, 0), (4, 0)]:  # after a truncation, in an episode, and beyond the rollout
+    for t, b in [(3, 2), (1, 0), (4, 0)]:  # after a truncation, in an episode, and after the rollout
         obs[t, b] = np.nan
     kept = np.isnan(normalized_rollout(RAW, broken).inputs.obs).all(-1)
     assert sorted(zip(*np.nonzero(kept), strict=True)) == [(1, 0), (3, 2), (4, 0)]
@@ -74,7 +74,7 @@ def normalizing(rule: str) -> tuple[Agent, AgentState, Rollout]:
 
 @by_gradient
 def test_an_update_is_the_gradient_applied(rule: str) -> None:
-    """Computed from a policy and the rollout alone, as another process has them; statistics come from ``observe``."""
+    """The gradient depends only on a policy and the rollout, which another process has; statistics come from ``observe``."""
     agent, state, rollout = normalizing(rule)
     algorithm, learner = agent.algorithm, state.learner
     assert algorithm.gradients and algorithm.apply and algorithm.observe
@@ -85,7 +85,7 @@ def test_an_update_is_the_gradient_applied(rule: str) -> None:
     assert to_floats(logged) == pytest.approx(to_floats(metrics), rel=1e-5, abs=1e-6)
     assert float(optax.tree.norm(gradient)) == pytest.approx(to_floats(metrics)["losses/grad_norm"], rel=1e-5)
     assert (int(after.version), int(learner.version)) == (1, 0)
-    # Gradients alone leave the statistics where they were; the rollout moves them as an update does.
+    # Gradients alone do not change the statistics. The rollout changes them as an update does.
     assert_bit_equal(applied.statistics, learner.statistics)
     assert_close(jit(algorithm.observe)(learner, rollout).statistics, after.statistics, atol=1e-6)
     moved = jax.tree.map(lambda x, y: bool((x != y).any()), to_numpy(after.statistics), to_numpy(learner.statistics))
@@ -123,7 +123,7 @@ def test_a_gradient_of_another_agent_is_refused(rule: str) -> None:
 
 @by_gradient
 def test_devices_have_the_gradient_of_all_environments(rule: str) -> None:
-    """Which have different numbers of valid rows, and of finished ones."""
+    """The devices have different numbers of valid rows and of finished episodes."""
     settings = {"num_envs": 2, "rollout_length": 7} | ({} if rule == "impala" else {"normalize_advantages": True})
     env_params = probes.Cut(jnp.array([2, 3]))
     alone, agent = (small(rule, clock(), axis_name=axis, **settings) for axis in (None, "d"))
@@ -144,7 +144,7 @@ def test_devices_have_the_gradient_of_all_environments(rule: str) -> None:
 
 @by_gradient
 def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(rule: str) -> None:
-    """Outputs by one row at a time, from the carry that acted, give the gradient of the whole unroll, across ends of episodes."""
+    """One row at a time, from the carry that acted, gives the gradient of the whole unroll, also across ends of episodes."""
     agent = small(rule, probes.memory(), model=RECURRENT, rollout_length=6)
     state = jit(agent.init)(KEY())
     state, _ = jit(agent.step)(state)  # so that rollouts begin in the middle of episodes
@@ -168,7 +168,7 @@ def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(rule: str) -> None:
 
 @by_gradient
 def test_actions_of_several_dimensions_have_the_shape_of_their_space(rule: str) -> None:
-    """With memory, and without; nothing is compiled."""
+    """With and without memory. Nothing is compiled."""
     for kind in (spaces.MultiDiscrete([2, 3]), spaces.Box(np.float32(0), np.float32(1), (2,))):
         for settings in ({}, {"model": RECURRENT}):
             env = probes.constant_reward()._replace(action_space=kind)

@@ -1,4 +1,4 @@
-"""Optimistic exploration: the bound and the shift against NumPy on critics that are known, what an agent then does, bad input."""
+"""Optimistic exploration: bound and shift against NumPy for known critics, an agent's actions, invalid settings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_critics_that_agree_have_a_finite_gradient() -> None:
 
 @cache
 def case_shifted() -> tuple[Any, ...]:
-    """Policy and critics of the case, the policy before and after its shift, in NumPy."""
+    """Return the policy and critics of the case, and in NumPy the policy before and after its shift."""
     own = rule(None, "squashed")
     actor, critic, _, now = case("squashed", 0)
 
@@ -64,7 +64,7 @@ def case_shifted() -> tuple[Any, ...]:
 
 
 def test_the_mean_moves_along_the_gradient_of_the_bound() -> None:
-    """μ + √(2δ)·Σg / √(gᵀΣg) (Ciosek et al. 2019, proposition 1), g by differences, before the squashing."""
+    """μ + √(2δ)·Σg / √(gᵀΣg) (Ciosek et al. 2019, proposition 1), with g by finite differences, before squashing."""
     _, critic, inputs, before, after = case_shifted()
     for i in range(N):
         x = double(inputs.obs[i])
@@ -81,7 +81,7 @@ def test_the_shift_takes_all_of_its_divergence() -> None:
 
 
 def test_linear_critics_give_it_in_closed_form() -> None:
-    """Of one dimension it is √(2δ)·σ up or down, whatever the slope, and nothing where there is none or no divergence."""
+    """In one dimension the shift is ±√(2δ)·σ for any slope, and 0 if the slope or the divergence is 0."""
     policy = TanhNormal(jnp.array([[0.3], [0.3], [0.3]]), jnp.log(jnp.full((3, 1), 0.5)))
     value = lambda action: jnp.array([1e-3, -1e3, 0.0]) * action[:, 0]  # noqa: E731
     moved = shifted(policy, value, 2.0)
@@ -94,8 +94,8 @@ def test_linear_critics_give_it_in_closed_form() -> None:
 
 @cache
 def acted() -> Any:
-    """A small agent, inputs of 500 environments, and its policy and actions there: exploring with a limit of 0 and of KL, greedy,
-    and before the first update."""
+    """Act with a small agent on inputs of 500 environments: exploring with a limit of 0 and of KL, greedy, and before the first
+    update."""
     agent = small("sac", probes.target_action(), optimistic=True)
     own, environments = agent.algorithm, 500
     inputs = first_input(jnp.linspace(-1, 1, environments)[:, None], agent.env.action_space, environments)
@@ -114,12 +114,12 @@ def acted() -> Any:
 
 
 def test_an_agent_draws_about_the_shifted_mean() -> None:
-    """With the same noise, so that the difference before the squashing is the shift, √(2δ)·σ of one dimension."""
+    """The noise is the same, so the difference before squashing is the shift, √(2δ)·σ in one dimension."""
     agent, inputs, [(_, plain), (policy, actions), *_] = acted()
     before, after = (np.arctanh((double(x) - 2) / 2) for x in (plain, actions))  # a Box from 0 to 4
     own = agent.algorithm.learn.args[0].model  # type: ignore[union-attr]
     sigma = np.exp(double(own.apply(policy.params.actor, (), inputs)[1].log_std[:, 0]))
-    inside = (np.abs(before) < 3) & (np.abs(after) < 3)  # float32 holds tanh well
+    inside = (np.abs(before) < 3) & (np.abs(after) < 3)  # float32 represents tanh well
     assert inside.sum() > 400
     np.testing.assert_allclose(np.abs(after - before)[inside], (np.sqrt(2 * KL) * sigma)[inside], rtol=0.02)
 
@@ -138,7 +138,7 @@ def test_an_actor_gets_the_critics() -> None:
 
 
 def test_of_quantiles_the_means_count() -> None:
-    """Means 1 + c·Σa of two critics, at an action of 0 equal, so the bound rises with the mean of c."""
+    """Means 1 + c·Σa of two critics are equal at action 0, so the bound rises with the mean of c."""
     spread = np.array([-1, 3], np.float32)
     critic = model(lambda p, obs: (p * obs[1].sum(-1))[:, None] + spread)
     own = replace(rule(SACConfig(num_quantiles=2, dropped_quantiles=1, optimistic=True), "squashed"), critic=critic)

@@ -1,4 +1,4 @@
-"""Surrogates row by row, and the coefficient of the penalty, against numbers worked out by hand."""
+"""Surrogate objectives row by row, and the penalty's coefficient, against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADVANTAGE = np.array([1.0, -1.0, 2.0, -2.0, 3.0, -3.0], np.float32)
 
 
 def test_the_clip_keeps_the_worse_of_both() -> None:
-    """Where the ratio has left 0.8 … 1.2 and the advantage would pull it further, the row is that of the bound."""
+    """If the ratio has left 0.8 … 1.2 and the advantage would push it further, the row has the value at the bound."""
     rows, logged = clipped(SimpleNamespace(clip_eps=0.2), None, SimpleNamespace(advantage=ADVANTAGE), RATIO, None)
     np.testing.assert_allclose(rows, [-0.5, 0.8, -1.8, 2.2, -3.6, 6.0], rtol=1e-6)
     np.testing.assert_array_equal(logged["losses/clipfrac"], [1, 1, 0, 0, 1, 1])
@@ -29,7 +29,7 @@ def test_the_clip_keeps_the_worse_of_both() -> None:
 
 
 def test_the_penalty_is_beta_times_the_divergence_from_the_old_policy() -> None:
-    """KL(N(0, 1) ‖ N(μ, σ)) = log σ + (1 + μ²) / 2σ² − ½, which is not that of the other way round."""
+    """KL(N(0, 1) ‖ N(μ, σ)) = log σ + (1 + μ²) / 2σ² − ½, which differs from the reverse divergence."""
     mean, std = np.linspace(-1, 1, 6, dtype=np.float32), np.float32(2.0)
     old = Normal(jnp.zeros((6, 1)), jnp.zeros((6, 1)))
     new = Normal(jnp.asarray(mean)[:, None], jnp.full((6, 1), np.log(std)))
@@ -50,7 +50,7 @@ def test_the_penalty_is_beta_times_the_divergence_from_the_old_policy() -> None:
         (1.0, 0.0301, 2.0),
         (0.25, 5.0, 0.5),
         (8.0, 0.0, 4.0),
-        (KL_COEF_RANGE[0], 0.0, KL_COEF_RANGE[0]),  # and back again from there
+        (KL_COEF_RANGE[0], 0.0, KL_COEF_RANGE[0]),  # and back again
         (KL_COEF_RANGE[0], 1.0, 2 * KL_COEF_RANGE[0]),
         (KL_COEF_RANGE[1], 1.0, KL_COEF_RANGE[1]),
         (1.0, np.nan, 1.0),
@@ -60,7 +60,7 @@ def test_beta_follows_the_target(coef: float, divergence: float, after: float) -
     learner, config = SimpleNamespace(kl_coef=jnp.float32(coef)), SimpleNamespace(kl_target=0.02)
     fields, logged = adapted(config, learner, lambda: jnp.float32(divergence))
     assert float(fields["kl_coef"]) == pytest.approx(after, rel=1e-6)
-    assert float(logged["losses/kl_coef"]) == pytest.approx(coef)  # that of this iteration
+    assert float(logged["losses/kl_coef"]) == pytest.approx(coef)  # of this iteration
     np.testing.assert_allclose(logged["losses/kl"], divergence)
 
 

@@ -1,4 +1,4 @@
-"""Value heads: losses and looking ahead against NumPy; agents of each switch; settings that exclude each other."""
+"""Value heads: losses and bootstrapping against NumPy, agents with each switch, conflicting settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.helpers.oracles.q_learning import ACTIONS, FEATURES, N, loss_case
 from tests.helpers.probe_set import probe_set
 
 K = 5
-"""Atoms, quantiles."""
+"""Number of atoms or quantiles."""
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 SIZES = {"c51": {"num_atoms": K, "v_min": -2.0, "v_max": 2.5}, "qr": {"num_quantiles": K, "huber_threshold": 0.3}}
@@ -37,7 +37,7 @@ FRACTIONS = np.random.default_rng(9).uniform(size=(N, K)).astype(np.float32)
 
 
 def linear_model(head: str) -> Model:
-    """Outputs x·W, which NumPy computes as easily; of IQN at ``FRACTIONS``, of which no output depends."""
+    """Model with outputs x·W, easy to compute in NumPy. For IQN the outputs are at ``FRACTIONS`` and do not depend on them."""
 
     def apply(params: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
         x = inputs.obs @ params
@@ -70,7 +70,7 @@ def q_values(head: str, y: np.ndarray) -> np.ndarray:
 
 
 def shared_by_hand(probabilities: np.ndarray, returns: np.ndarray) -> np.ndarray:
-    """Bellemare et al. 2017, algorithm 1, atom by atom."""
+    """Project a distribution onto the atoms, one by one (Bellemare et al. 2017, algorithm 1)."""
     m, delta = np.zeros(K), SUPPORT[1] - SUPPORT[0]
     for p, z in zip(probabilities, returns, strict=True):
         b = (np.clip(z, SUPPORT[0], SUPPORT[-1]) - SUPPORT[0]) / delta
@@ -83,7 +83,7 @@ def shared_by_hand(probabilities: np.ndarray, returns: np.ndarray) -> np.ndarray
 def row_loss(
     head: str, y: np.ndarray, beyond: np.ndarray, reward: float, discount: float, fractions: np.ndarray, threshold: float
 ) -> float:
-    """Of what the network says of the action, and the target network of what is beyond."""
+    """Compute the loss of a row from the network's output for the action and the target network's output for the next row."""
     if head == "scalar":
         return float(0.5 * (y - reward - discount * beyond) ** 2)
     if head == "c51":
@@ -98,7 +98,7 @@ def row_loss(
 
 
 def by_hand(head: str, config: DQNConfig, params: dict[str, Any], w: Any, target: Any, batch: Transitions) -> float:
-    """The loss of ``params``, whose targets are those of ``w``."""
+    """Compute the loss of ``params`` with targets from ``w`` and the target network."""
     after = np.asarray(batch.next_inputs.obs)
     mine, theirs, chooser = (
         outputs(head, p, x)
@@ -137,7 +137,7 @@ SOFT = {"munchausen": 0.8, "munchausen_temperature": 0.5, "munchausen_clip": 0.7
 
 LOOKS: dict[str, dict[str, Any]] = {"greedy": {"double": False}, "double": {}, "soft": SOFT}
 CASES = [("scalar", "soft"), *((head, look) for head in SIZES for look in LOOKS)]
-"""The others of the scalar head are in tests/algorithms/test_dqn_loss.py."""
+"""Cases of heads and bootstrapping. The other cases of the scalar head are in tests/algorithms/test_dqn_loss.py."""
 
 
 @pytest.mark.parametrize(("head", "look"), CASES)
@@ -166,7 +166,7 @@ def test_what_is_not_finite_after_an_end_counts_for_nothing(head: str) -> None:
 def test_a_projection_shares_out_what_is_between_atoms() -> None:
     rng = np.random.default_rng(0)
     probabilities, returns = softmax(rng.normal(size=(6, K))), rng.uniform(-4, 4, (6, K))
-    returns[0], returns[1] = SUPPORT, SUPPORT[-1] + 1  # on the atoms, and beyond all
+    returns[0], returns[1] = SUPPORT, SUPPORT[-1] + 1  # on the atoms, and beyond the last one
     mine = np.asarray(projected(*(jnp.asarray(x, jnp.float32) for x in (probabilities, returns, SUPPORT))))
     expected = [shared_by_hand(p, z) for p, z in zip(probabilities, returns, strict=True)]
     np.testing.assert_allclose(mine, expected, atol=1e-6)
@@ -176,7 +176,7 @@ def test_a_projection_shares_out_what_is_between_atoms() -> None:
 
 @pytest.mark.parametrize("head", ["scalar", "c51", "qr", "iqn"])
 def test_how_much_there_was_to_learn(head: str) -> None:
-    """|δ|; of C51 a divergence, which is 0 where nothing is left to learn; of quantiles the mean of all pairs."""
+    """The error is |δ|; for C51 a divergence, which is 0 at the optimum; for quantiles the mean over all pairs."""
     config, (w, _, batch) = config_of(head), case(head)
     mine = linear_model(head).apply(w, (), batch.inputs)[1]
     said = outputs(head, w, batch.inputs.obs)[np.arange(N), batch.action]
@@ -202,9 +202,9 @@ AGENTS: dict[str, dict[str, Any]] = {
     "qr": {"head": "qr", "num_quantiles": 4, "noisy": True, "epsilon_start": 0.5},
     "iqn": {"head": "iqn", "num_quantiles": 4, "munchausen": 0.9},
 }
-"""All switches, in as few programs as there are heads."""
+"""Settings that cover all switches with one program per head."""
 VALUES = {"c51": -1.0, "qr": -1.0, "iqn": -1.9}
-"""Of the wrong action: the log-policy of an action that is never taken counts −1, times 0.9."""
+"""Value of the wrong action: the log-policy of an action that is never taken counts −1, times 0.9."""
 
 
 def agent_of(head: str, env: Any, **settings: Any) -> Agent:
@@ -253,7 +253,7 @@ def test_noise_is_of_each_environment_and_there_is_none_in_evaluation() -> None:
 
 
 def test_epsilon_of_each_environment_is_ape_xs() -> None:
-    """Horgan et al. 2018: ε^(1 + 7·i / (N − 1)), by counting actions that a Q-network without weights does not choose."""
+    """Horgan et al. 2018: ε^(1 + 7·i / (N − 1)), measured by counting actions that a Q-network of zeros would not choose."""
     agent = small_dqn("CartPole-v1", epsilon_start=0.4, epsilon_end=0.4, epsilon_exponent=7.0)
     learner = agent.algorithm.init(KEY(), jax.tree.map(jnp.float32, agent.hyperparams))
     policy = agent.algorithm.policy(learner._replace(params=jax.tree.map(jnp.zeros_like, learner.params)))
@@ -275,7 +275,7 @@ def test_rainbow_is_dqn_with_all_of_it_but_what_is_given() -> None:
     sigma = lambda state: np.asarray(state.learner.params["params"]["q"]["kernel_sigma"])  # noqa: E731
     assert (sigma(after) != sigma(before)).any() and to_floats(metrics)["charts/epsilon"] == 0
     learnt = [np.asarray(x).ravel() for x in (before.learner.replay.levels[-1], after.learner.replay.levels[-1])]
-    assert not np.array_equal(*learnt)  # by the divergences of drawn rows
+    assert not np.array_equal(*learnt)  # by the divergences of the drawn rows
 
 
 def test_agents_of_before_have_the_same_spec() -> None:
@@ -283,7 +283,7 @@ def test_agents_of_before_have_the_same_spec() -> None:
 
 
 def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
-    """Forbidden actions weigh nothing: a mask of one action makes the entropy 0."""
+    """Forbidden actions have no weight: if only one action is allowed, the entropy is 0."""
     space = spaces.Dict({"x": spaces.Box(-1, 1, (FEATURES,), np.float32), "action_mask": spaces.MultiBinary(ACTIONS)})
     config, rng = config_of("qr", munchausen=0.5), np.random.default_rng(0)
     model = config.network(q_network)(space, spaces.Discrete(ACTIONS), hidden_sizes=(8,))  # type: ignore[call-arg]

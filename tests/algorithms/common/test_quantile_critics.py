@@ -1,4 +1,4 @@
-"""Quantile critics: truncation and loss against NumPy, the target and the policy's loss of SAC with them, bad input."""
+"""Quantile critics: truncation and loss against NumPy, SAC's target and policy loss with them, invalid settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_the_loss_and_its_gradient_are_the_papers() -> None:
 
 
 def test_quantiles_of_a_distribution_are_found() -> None:
-    """Many targets of one row: the loss is least at their quantiles, nearly, as Huber's is not quite the absolute value."""
+    """With many targets of one row, the loss is minimal near their quantiles (not exactly, since Huber's loss differs from
+    |x|)."""
     batch = jax.tree.map(lambda x: jnp.asarray(x)[:1], case("squashed", 0)[-1].batch)
     batch = batch._replace(valid=jnp.ones(1, bool), weight=jnp.ones(1))
     target = 40 * jax.random.normal(jax.random.key(0), (1, 500))
@@ -72,7 +73,10 @@ def test_quantiles_of_a_distribution_are_found() -> None:
 
 
 def test_targets_and_the_policy_of_sac() -> None:
-    """Critics whose quantiles do not depend on what they see: pooled without the largest, less the entropy; and their mean."""
+    """The critics' quantiles do not depend on the input.
+
+    Targets pool them without the largest, minus the entropy; the policy uses the mean.
+    """
     config = SACConfig(num_critics=CRITICS, num_quantiles=K, dropped_quantiles=DROPPED, actor_value="mean")
     constant = model(lambda p, obs: jnp.broadcast_to(p, (N, K)))
     own = replace(rule(config, "squashed"), critic=constant)

@@ -1,4 +1,4 @@
-"""brax's environments against brax itself, with its own wrappers, on its smallest system."""
+"""brax's environments against brax with its wrappers, on its smallest system."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def test_the_adapter_keeps_the_contract() -> None:
     assert (env().observation_space.shape, env().action_space.shape, env().max_episode_steps) == ((4,), (1,), LIMIT)
     assert describe_env(env()) == env().name == f"{NAME}&max_episode_steps={LIMIT}"
     assert make_env(NAME).max_episode_steps == 1000
-    assert make_env(NAME).step is env().step  # equal but for the limit: one compiled program
+    assert make_env(NAME).step is env().step  # equal except for the limit: one compiled program
 
 
 @installed
 def test_rows_are_those_of_brax_with_its_own_wrapper() -> None:
-    """Every observation that was reached, the last one before a reset too; a fall terminates, and the limit truncates."""
+    """All observations, including the last one before a reset. A fall terminates, and the limit truncates."""
     from brax import envs
 
     theirs = envs.create("inverted_pendulum", episode_length=LIMIT, auto_reset=False, backend="generalized")
     agent = small_ppo(env(), num_envs=2)
     env_id = jnp.arange(2)
     actor = init_actor(agent.algorithm, env(), jax.random.key(0), env_id, ())
-    # One environment stands still; the other is pushed, and falls before the limit.
+    # One environment is not pushed. The other is pushed, and falls before the limit.
     action = jnp.array([[0.0], [1.0]])
     mine = jax.jit(
         lambda actor, key: advance(env(), actor, actor.carry, action, (), env_id, key, key), compiler_options=COMPILE_FAST
@@ -70,7 +70,7 @@ def test_rows_are_those_of_brax_with_its_own_wrapper() -> None:
             assert bool(outcome.truncated[i]) == bool(state.info["truncation"][i])
             seen.add((int(i), bool(outcome.terminated[i]), bool(outcome.truncated[i])))
         assert (np.asarray(outcome.valid) == ~ended).all()
-        # brax made a step where our row was spent on the reset: it goes on from what we began.
+        # brax made a step where jaxrl's row was a reset: it continues from jaxrl's new state.
         fresh = {**state.info, "steps": jnp.where(jnp.asarray(ended), 0, state.info["steps"])}
         reset = jax.tree.map(
             lambda ours, x, ended=ended: jnp.where(ended.reshape(-1, *[1] * (x.ndim - 1)), ours, x),
@@ -84,7 +84,7 @@ def test_rows_are_those_of_brax_with_its_own_wrapper() -> None:
 
 @installed
 def test_steps_do_not_write_into_the_state_they_are_given() -> None:
-    """As brax does, into the dict of its metrics."""
+    """brax does, in the dict of its metrics."""
     ant = make_env("brax:ant?backend='spring'")
     assert isinstance(ant, Env)
 
@@ -102,7 +102,7 @@ def test_steps_do_not_write_into_the_state_they_are_given() -> None:
 
 @installed
 def test_pictures() -> None:
-    """Without a display, too. Where MuJoCo finds no OpenGL at all, the error says what to install."""
+    """Also without a display. If MuJoCo finds no OpenGL at all, the error says what to install."""
     state = jax.jit(env().reset, compiler_options=COMPILE_FAST)(jax.random.key(0), ())[0]
     assert env().render is not None
     try:

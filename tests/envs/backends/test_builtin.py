@@ -1,4 +1,4 @@
-"""The backend ``jaxrl``, against plain Python; goal environments, and what wrappers leave of them."""
+"""The backend ``jaxrl`` against plain Python, and goal environments with and without wrappers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def own(env_id: str) -> Env:
 
 
 def rollout(env: Env, actions: Any, seed: int = 0) -> tuple[Any, Any, list[Any]]:
-    """``(state, obs, steps)``: the first ones, and what each action led to."""
+    """Return ``(state, obs, steps)``: the first ones, and the result of each action."""
     step = jax.jit(env.step, compiler_options=COMPILE_FAST)
     first, obs = jax.jit(env.reset, compiler_options=COMPILE_FAST)(jax.random.key(seed), env.params)
     state, reached = first, []
@@ -47,7 +47,7 @@ def test_they_keep_the_contract(env_id: str) -> None:
 
 
 def test_a_bit_is_flipped_and_the_goal_ends_the_episode() -> None:
-    """As many actions as bits differ reach the goal; the return of an episode is then 1."""
+    """The number of differing bits is the number of actions to the goal. The return of an episode is then 1."""
     env = own("jaxrl:BitFlip?n=4")
     assert env.max_episode_steps == 4 and env.action_space == spaces.Discrete(4)
     for seed in range(4):
@@ -200,4 +200,4 @@ def test_frames_are_stacked_beside_single_goals() -> None:
     _, obs, [(_, reached)] = rollout(env, [1])
     assert obs["observation"].shape == (8,) and reached.obs["achieved_goal"].shape == (4,)
     np.testing.assert_array_equal(reached.obs["observation"], [*obs["achieved_goal"], *reached.obs["achieved_goal"]])
-    assert {*KEPT, *LOST} == {*WRAPPERS} - {"scale_action", "clip_action"}  # which are for a Box, and change actions alone
+    assert {*KEPT, *LOST} == {*WRAPPERS} - {"scale_action", "clip_action"}  # these are for a Box, and change only actions

@@ -1,4 +1,4 @@
-"""envpool as host environments: rows, types, seeds, and actions checked at the door."""
+"""envpool as host environments: rows, dtypes, seeds, and checks of actions."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def opened(name, seed=0, num_envs=NUM_ENVS, **options):
 
 
 def rows(envs, action, count, fields=("obs", "reward", "terminated", "truncated")):
-    """``count`` rows of one constant action, stacked over time."""
+    """Return ``count`` rows of one constant action, stacked over time."""
     steps = [envs.step(action) for _ in range(count)]
     return [np.stack([getattr(step, field) for step in steps]) for field in fields]
 
@@ -47,7 +47,7 @@ def test_spaces_and_limits(name, observation_space, action_space, limit):
 
 
 def test_undeclared_bounds_are_infinite():
-    """envpool reports the smallest positive float as the lower bound of what has none."""
+    """envpool reports the smallest positive float as the lower bound of unbounded values."""
     walker = make_env("envpool:WalkerWalk-v1").observation_space
     assert np.isneginf(walker["velocity"].low).all() and np.isposinf(walker["velocity"].high).all()
 
@@ -56,7 +56,7 @@ def test_undeclared_bounds_are_infinite():
     "name", ["CartPole-v1", "HalfCheetah-v4", "WalkerWalk-v1", "Pong-v5", "Maze-v0", "MiniGrid-Empty-5x5-v0"]
 )
 def test_check_env_accepts_them(name):
-    """Spaces, types, NEXT_STEP rows, seeds, copies: flat, nested, images, 64-bit inside."""
+    """Spaces, dtypes, NEXT_STEP rows, seeds, copies: flat, nested, images, 64-bit inside."""
     check_env(make_env(f"envpool:{name}"), steps=12)
 
 
@@ -66,12 +66,12 @@ def test_rows_of_an_episode():
     np.testing.assert_array_equal(reward, np.array([[1], [1], [1], [0], [1]]) * np.ones(NUM_ENVS))
     np.testing.assert_array_equal(truncated, np.array([[0], [0], [1], [0], [0]], bool) & np.ones(NUM_ENVS, bool))
     assert not terminated.any()
-    assert (np.abs(obs[2]) > 0.3).any(axis=1).all()  # the last observation is the true one: three pushes make speed
-    assert (np.abs(obs[3]) <= 0.05).all()  # and the next is the reset
+    assert (np.abs(obs[2]) > 0.3).any(axis=1).all()  # the true last observation: three pushes give speed
+    assert (np.abs(obs[3]) <= 0.05).all()  # the next one is from the reset
 
 
 def test_reset_rows_earn_nothing():
-    """dm_control's own reset rows carry the reward of the new state."""
+    """dm_control's reset rows carry the reward of the new state."""
     reward, truncated = rows(opened("WalkerWalk-v1", max_episode_steps=2), np.zeros((NUM_ENVS, 6)), 4, ("reward", "truncated"))
     np.testing.assert_array_equal(truncated[:, 0], [False, True, False, False])
     np.testing.assert_array_equal(reward > 0, np.array([[1], [1], [0], [1]], bool) & np.ones(NUM_ENVS, bool))
@@ -80,7 +80,7 @@ def test_reset_rows_earn_nothing():
 
 @pytest.mark.parametrize("name", ["CliffWalking-v1", "CartPole-v1"])
 def test_some_environments_are_reset_alone(name):
-    """For the families that do not keep their limit, CliffWalking among them; the reset is no end, and costs no row."""
+    """For families that do not enforce their limit, such as CliffWalking. The reset is not an end and costs no row."""
     envs = opened(name, max_episode_steps=4)
     action = np.zeros(NUM_ENVS, np.int64)
     start = rows(envs, action, 3)[0][-1]
@@ -100,7 +100,7 @@ def test_options_for_learning_stay_out_of_scores():
     env = make_env("envpool:Pong-v5", reward_clip=True, episodic_life=True, stack_num=2)
     assert env.options == {"reward_clip": True, "episodic_life": True, "stack_num": 2}
     assert env.open_eval.keywords == {"options": {"stack_num": 2}}
-    # Elsewhere ``open`` is scored, so that whoever replaces it, by a wrapper of their own, is scored by that too.
+    # Otherwise ``open`` is evaluated, so that a custom wrapper that replaces it is evaluated too.
     assert make_env("envpool:Pong-v5", stack_num=2).open_eval is None
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium's environments as host environments: rows, types, seeds, spaces, limits and lives, in one process and in several."""
+"""Gymnasium's environments as host environments: rows, dtypes, seeds, spaces, limits and lives, in one and several processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def opened(env_id: str, seed: int = 0, num_envs: int = NUM_ENVS, **options: Any)
 
 
 def rows(envs: Any, action: Any, count: int, fields: Any = ("obs", "reward", "terminated", "truncated")) -> list[np.ndarray]:
-    """``count`` rows of one constant action, stacked over time."""
+    """Return ``count`` rows of one constant action, stacked over time."""
     steps = [envs.step(action) for _ in range(count)]
     return [np.stack([getattr(step, field) for step in steps]) for field in fields]
 
@@ -69,7 +69,7 @@ def column(*values: Any) -> np.ndarray:
     ],
 )
 def test_check_env_accepts_them(name: str, steps: int) -> None:
-    """Spaces, types, NEXT_STEP rows, seeds, copies, pictures; and environments that a worker opens apart."""
+    """Spaces, dtypes, NEXT_STEP rows, seeds, copies, pictures, and environments that a worker opens separately."""
     check_env(make_env(f"gymnasium:{name}"), steps=steps)
 
 
@@ -80,8 +80,8 @@ def test_rows_of_an_episode(num_workers: int) -> None:
     np.testing.assert_array_equal(reward, column(1, 1, 1, 0, 1))
     np.testing.assert_array_equal(truncated, column(False, False, True, False, False))
     assert not terminated.any() and reward.dtype == obs.dtype == np.float32
-    assert (np.abs(obs[2]) > 0.3).any(axis=1).all()  # the last observation is the true one: three pushes make speed
-    assert (np.abs(obs[3]) <= 0.05).all()  # and the next is the reset
+    assert (np.abs(obs[2]) > 0.3).any(axis=1).all()  # the true last observation: three pushes give speed
+    assert (np.abs(obs[3]) <= 0.05).all()  # the next one is from the reset
     envs.close()
 
 
@@ -97,7 +97,7 @@ def test_the_limit_is_the_registered_one() -> None:
 
 @in_workers
 def test_some_environments_are_reset_alone(num_workers: int) -> None:
-    """For a limit that only jaxrl knows of; the reset costs no row."""
+    """For a limit that only jaxrl knows. The reset costs no row."""
     env = host(f"{OURS}Noise", num_workers=num_workers)._replace(max_episode_steps=2)
     stepper = Stepper(env, NUM_ENVS, 0)
     stepper.reset()
@@ -110,7 +110,7 @@ def test_some_environments_are_reset_alone(num_workers: int) -> None:
 
 
 def test_the_data_are_those_of_the_pure_probe() -> None:
-    """Whole learner states agree after the warm-up and five iterations; and the value that follows a cut is learnt in full."""
+    """Whole learner states agree after the warm-up and five iterations, and the value after a truncation is learnt in full."""
     fused, on_host = (
         small_ppo(env, gamma=0.9, learning_rate=0.02) for env in (probes.truncation(), make_env(f"{OURS}Truncation"))
     )
@@ -129,7 +129,7 @@ def test_the_data_are_those_of_the_pure_probe() -> None:
 
 
 def test_envpool_and_gymnasium_play_the_same_cartpole() -> None:
-    """Step by step, from the same state, which only gymnasium's can be put into: float32 there, float64 here."""
+    """Step by step from the same state, which only gymnasium's can be set to: float32 there, float64 here."""
     pool, ours = opened("envpool:CartPole-v1", num_envs=8), opened("gymnasium:CartPole-v1", num_envs=8)
     rng, ended = np.random.default_rng(0), np.zeros(8, bool)
     begin = make_env("envpool:CartPole-v1").open(8, 0).reset()  # type: ignore[union-attr]
@@ -160,7 +160,7 @@ def test_a_seed_and_a_number_fix_a_stream(num_workers: int) -> None:
 
 
 def test_processes_give_the_rows_of_one() -> None:
-    """Over ends, in parts of other sizes; and so does a part that is opened apart."""
+    """Over ends, in parts of other sizes, and in a part that is opened separately."""
     name, action = f"{OURS}jaxrl-tests/Noise-v0", np.linspace(-1, 1, 5, dtype=np.float32)[:, None]
     alone, shared = opened(name, num_envs=5), opened(name, num_envs=5, num_workers=3)
     part = host(name, num_workers=2).open(3, 0, first_id=2)
@@ -230,7 +230,7 @@ def test_nested_observations(seen: str, num_workers: int) -> None:
     ],
 )
 def test_actions_count_from_zero(taken: str, space: Any, actions: Any, sums: Any) -> None:
-    """The environment sees them as it declares them, bounds of float64 included, and refuses all others."""
+    """The environment gets actions of its declared space, with float64 bounds, and refuses all others."""
     env = host(f"{OURS}Spaces", taken=taken)
     assert env.action_space == space
     kind = np.float32 if taken == "double" else np.int32
@@ -265,7 +265,7 @@ def test_spaces_that_nothing_takes_are_named(options: dict[str, str], message: s
 )
 @in_workers
 def test_actions_are_checked(name: str, action: Any, error: Any, message: str, num_workers: int) -> None:
-    """In the process that gives them; the environments go on."""
+    """In the process that passes them. The environments continue."""
     envs = opened(f"gymnasium:{name}", num_workers=num_workers)
     with pytest.raises(error, match=rf"^gymnasium:{name}: action .*{message}"):
         envs.step(action)
@@ -278,7 +278,7 @@ def test_actions_are_checked(name: str, action: Any, error: Any, message: str, n
 
 @in_workers
 def test_lives_and_raw_rewards(num_workers: int) -> None:
-    """A lost life ends an episode in training, and its game goes on with what was seen last; scores know of neither."""
+    """A lost life ends an episode in training, and its game continues from the last observation. Evaluation ignores lives."""
     env = host(f"{OURS}Lives", reward_clip=True, episodic_life=True, num_workers=num_workers)
     envs = env.open(NUM_ENVS, 0)
     first = envs.reset()
@@ -299,7 +299,7 @@ def test_lives_and_raw_rewards(num_workers: int) -> None:
 
 @in_workers
 def test_a_game_that_is_reset_has_all_its_lives(num_workers: int) -> None:
-    """A limit of jaxrl's ends it in the row in which a life was lost: what would have gone on there is forgotten."""
+    """jaxrl's limit ends it in the row in which a life was lost: the game's continuation is dropped."""
     envs = opened(f"{OURS}Lives", episodic_life=True, num_workers=num_workers)
     zeros, lost = np.zeros(NUM_ENVS, int), rows(envs, np.zeros(NUM_ENVS, int), 2, ("terminated",))[0]
     np.testing.assert_array_equal(lost, column(False, True))
@@ -312,7 +312,7 @@ def test_a_game_that_is_reset_has_all_its_lives(num_workers: int) -> None:
 
 
 def test_what_is_told_besides() -> None:
-    """Numbers of those names that the info of ``reset`` has, and 0 where a later one has none."""
+    """Numbers with the names in the info of ``reset``, and 0 where a later info lacks one."""
     told = opened(f"{OURS}Noise").step(np.zeros((NUM_ENVS, 1), np.float32)).info
     assert {name: (x.dtype, x.shape) for name, x in told.items()} == {"success": (np.dtype(bool), (NUM_ENVS,))}
     assert opened("gymnasium:CartPole-v1").step(np.zeros(NUM_ENVS, int)).info == {}
@@ -386,7 +386,7 @@ def test_ids_rebuild_and_name_what_they_import() -> None:
     assert env.name == f"{OURS}wrapped?every=2" and make_env(env.name) is env and describe_env(env) == env.name
     np.testing.assert_array_equal(rows(opened(env.name), np.zeros(NUM_ENVS, int), 3)[1], column(10, 10, 0))
     assert reach_of(env.name) == "tests.helpers.gymnasium_envs:wrapped" and reach_of("gymnasium:CartPole-v1") is None
-    assert describe_env(env._replace(name=f"{OURS}Lives?num_workers=7")) is None  # not imported for a name alone
+    assert describe_env(env._replace(name=f"{OURS}Lives?num_workers=7")) is None  # it is not imported just for a name
     assert jaxrl.build(small_ppo(env).spec).env.name == env.name
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium's classes and functions as an agent's ``env=``, and what is said of all else that is given there."""
+"""Gymnasium's classes and functions as an agent's ``env=``, and messages about everything else passed there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def local_class() -> type[gymnasium.Env]:
 
 
 def truncations(env: Any) -> list[bool]:
-    """Of the first rows of one environment."""
+    """Return the truncation flags of the first rows of one environment."""
     envs = env.open(1, 0)
     envs.reset()
     rows = [bool(envs.step(np.zeros(1, np.int64)).truncated[0]) for _ in range(7)]

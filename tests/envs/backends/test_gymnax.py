@@ -1,4 +1,4 @@
-"""gymnax environments as jaxrl's: all of them in one small program each, and the corners of some."""
+"""gymnax environments in jaxrl: all of them in one small program each, and special cases."""
 
 import functools
 import inspect
@@ -23,13 +23,13 @@ NUM_STEPS = 4
 
 
 def avals(tree):
-    """Shape, dtype and weakness of each leaf, and the structure."""
+    """Return shape, dtype and weak type of each leaf, and the structure."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves]
 
 
 def rollout(env, key, params):
-    """``(obs, TimeStep[T])`` of random actions, without any reset."""
+    """Return ``(obs, TimeStep[T])`` of random actions, without resets."""
 
     def step(env_state, key):
         action_key, step_key = jax.random.split(key)
@@ -64,7 +64,7 @@ def test_every_environment(name):
     assert isinstance(time_step, TimeStep) and time_step.info == {}
     assert time_step.reward.dtype == jnp.float32 and time_step.reward.shape == (2, NUM_STEPS)
     assert time_step.terminated.dtype == time_step.truncated.dtype == bool
-    # Time runs on past the end, since nothing resets by itself.
+    # Time continues past the end, since environments do not reset by themselves.
     at_limit = time_step.terminated if name.partition(":")[2] in HORIZONS else time_step.truncated
     np.testing.assert_array_equal(at_limit, [[False] * NUM_STEPS, [False] + [True] * (NUM_STEPS - 1)])
     assert at_limit is time_step.truncated or not time_step.truncated.any()
@@ -74,7 +74,7 @@ def test_every_environment(name):
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
 def test_a_truncated_step_reaches_the_true_observation(name):
-    """With and without the limit, the observations are the same: nothing is replaced by a reset."""
+    """With and without the limit the observations are equal: a reset replaces none of them."""
     short, long = make_env(name, max_steps_in_episode=NUM_STEPS), make_env(name)
     key = jax.random.key(1)
     run = jax.jit(functools.partial(rollout, long))
@@ -95,7 +95,7 @@ def test_termination_holds_no_time_limit():
 
 @pytest.mark.parametrize("name", sorted(HORIZONS))
 def test_a_horizon_that_is_the_task_terminates(name):
-    """The observation holds the time, and what lies beyond the last step is worth nothing."""
+    """The observation contains the time, and the value after the last step is 0."""
     env = make_env(name, max_steps_in_episode=3)
     obs, time_step = jax.jit(functools.partial(rollout, env))(jax.random.key(0), env.params)
     assert time_step.terminated.tolist() == [False, False, True, True] and not time_step.truncated.any()
@@ -103,7 +103,7 @@ def test_a_horizon_that_is_the_task_terminates(name):
 
 
 def test_parameters_may_be_closed_over():
-    """They are NumPy's, and Acrobot indexes its torques by the action."""
+    """They are NumPy arrays, and Acrobot indexes its torques by the action."""
     env = make_env("Acrobot-v1")
     state, _ = env.reset(jax.random.key(0), env.params)
     step = functools.partial(jax.eval_shape, lambda action: env.step(jax.random.key(0), state, action, env.params))
@@ -111,13 +111,13 @@ def test_parameters_may_be_closed_over():
 
 
 def test_parameters_are_data():
-    """One compiled program for all parameters; different parameters, different dynamics."""
+    """One compiled program for all parameters. Different parameters give different dynamics."""
     light, heavy = make_env("CartPole-v1", gravity=1.0), make_env("CartPole-v1", gravity=20)
     assert light.step is heavy.step and light.reset is heavy.reset
     run = jax.jit(functools.partial(rollout, light))
     a, b = run(jax.random.key(0), light.params)[1], run(jax.random.key(0), heavy.params)[1]
     assert not np.allclose(a.obs, b.obs) and run._cache_size() == 1
-    assert not light.params.gravity.flags.writeable  # shared by all who ask for this id
+    assert not light.params.gravity.flags.writeable  # shared by all users of this id
 
 
 def test_array_parameters():

@@ -1,4 +1,4 @@
-"""Backends of optional packages, on the smallest task of each: spaces, types, and limits apart from ends."""
+"""Backends of optional packages, on the smallest task of each: spaces, dtypes, and truncations separate from terminations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pure(env_id: str) -> Env:
 
 
 def played(env: Env, actions: Any) -> Any:
-    """Observations, rewards and flags of one episode, whatever ends it."""
+    """Return observations, rewards and flags of one episode, up to any kind of end."""
 
     def play(key: Any) -> Any:
         state, first = env.reset(key, env.params)
@@ -60,7 +60,7 @@ def test_check_env_accepts_them(env_id: str) -> None:
     ],
 )
 def test_the_third_step_ends_an_episode(env_id: str, flag: str) -> None:
-    """By the option that limits it: a truncation, but where the package itself says that nothing is worth anything beyond."""
+    """By the option that limits it: a truncation, unless the package defines the value after it as 0."""
     env = pure(env_id)
     assert not find_problems(env)
     first, reached = played(env, [0, 0, 0])
@@ -73,7 +73,7 @@ def test_the_third_step_ends_an_episode(env_id: str, flag: str) -> None:
 
 @pytest.mark.parametrize("env_id", [needs("craftax", f"craftax:{name}") for name in craftax.NAMES if "Symbolic" in name])
 def test_craftax_keeps_the_contract(env_id: str) -> None:
-    """By shapes alone."""
+    """By shapes only."""
     env = pure(f"{env_id}?max_timesteps=50")
     assert not find_problems(env) and env.params.max_timesteps == 50 and pure(env_id).params.max_timesteps >= 10_000
 
@@ -86,7 +86,7 @@ def test_craftax_keeps_the_contract(env_id: str) -> None:
     ],
 )
 def test_masks_are_those_that_jaxrl_has(env_id: str, space: Any, size: int) -> None:
-    """One over all combinations makes one choice of a combination; one for each dimension stays."""
+    """A mask over all combinations makes a combination one choice. A mask per dimension stays."""
     env = pure(env_id)
     assert env.action_space == space and not mask_problems(env)
     assert env.observation_space["action_mask"].shape == (size,)  # type: ignore[index]

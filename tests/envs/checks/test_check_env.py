@@ -1,4 +1,4 @@
-"""One environment per mistake: each is found, named, and told how to be mended."""
+"""One environment per mistake: each is detected and named, with a fix."""
 
 import re
 from functools import partial
@@ -48,7 +48,7 @@ def make(**changes):
 
 
 def changed(**changes):
-    """An environment whose step returns a changed TimeStep; each change maps (TimeStep) -> value."""
+    """Return an environment whose step returns a changed TimeStep. Each change maps a TimeStep to a value."""
 
     def other_step(key, state, action, params):
         state, time_step = step(key, state, action, params)
@@ -66,11 +66,11 @@ def problems(env, check=check_env):
 
 def test_a_good_environment_passes():
     validate_env(make())
-    check_env(make(), key=jax.random.key(3), steps=20)  # weak types, Python numbers and info are all fine
+    check_env(make(), key=jax.random.key(3), steps=20)  # weak types, Python numbers and info are accepted
 
 
 def test_an_environment_with_everything_passes():
-    """Dict observations, boxes as actions, keys inside the state, no parameters."""
+    """Dict observations, Box actions, keys in the state, no parameters."""
     inside = {"image": spaces.Box(0, 255, (2, 2), np.uint8), "place": spaces.Discrete(3), "mask": spaces.MultiBinary(2)}
 
     def observe(key):
@@ -89,7 +89,7 @@ def test_an_environment_with_everything_passes():
 
 
 def test_a_picture_passes():
-    """Drawn from a state with values, whatever ``params`` are, and from the action that led there."""
+    """Rendered from a concrete state, for any ``params``, and from the action that led there."""
     drawn = []
 
     def render(state, action, params):
@@ -233,7 +233,7 @@ def test_shapes_and_types(case, check):
 def test_all_problems_come_at_once():
     env = changed(reward=lambda t: jnp.ones(1, jnp.int32), terminated=lambda t: 0.5, obs=lambda t: t.obs[:1])
     found = problems(env._replace(name="mine", max_episode_steps=-1))
-    assert len(found) == 5  # the reward's shape and its type are two
+    assert len(found) == 5  # the reward's shape and its dtype are two
     with pytest.raises(EnvError, match=r"environment 'mine' .*\n  1. .*\n  2. .*\n  3. .*\n  4. .*\n  5. "):
         check_env(env._replace(name="mine", max_episode_steps=-1))
 
@@ -338,8 +338,10 @@ def test_discrete_observations_out_of_range():
 
 
 def masked(change=lambda mask, reached: mask, truncated=False, **fields):
-    """The probe of two choices, with another mask at each observation: of the first, and of one that a step reached. A forbidden
-    action breaks it."""
+    """Return the probe of two choices, with another mask at the first observation and at those that a step reached.
+
+    A forbidden action breaks it.
+    """
     env = probes.two_choices()
 
     def with_mask(obs, reached):
@@ -368,7 +370,7 @@ def no_second(mask, reached):
 
 @pytest.mark.parametrize("where", [lambda env: env, hosted], ids=["pure", "host"])
 def test_a_mask_that_forbids_every_action(where):
-    """It may at the end; and a check plays actions that are allowed."""
+    """This is allowed at the end. The check plays allowed actions."""
     check_env(where(masked()), steps=8)
     check_env(where(masked(nothing_once_reached)), steps=8)
     for env, when in ((masked(no_second), "after reset"), (masked(nothing_once_reached, truncated=True), "after a step")):
@@ -393,7 +395,7 @@ def test_steps_must_be_positive():
 
 
 class Walk:
-    """Host environments that keep the contract: episodes of three steps."""
+    """Host environments that meet the contract, with episodes of three steps."""
 
     def __init__(self, num_envs, seed):
         self.random, self.time, self.closed = np.random.default_rng(seed), np.zeros(num_envs, int), False
@@ -503,7 +505,7 @@ def test_host_environments(case):
 
 
 class Slope:
-    """The sum of the actions so far, in episodes of three steps. Rewards are 0, so that they tell nothing."""
+    """Observes the sum of the actions so far, in episodes of three steps. Rewards are 0, so they carry no information."""
 
     def __init__(self, num_envs, seed, *, same_step):
         self.same_step, self.height, self.time = same_step, np.zeros((num_envs, 1), np.float32), np.zeros(num_envs, int)
@@ -525,7 +527,7 @@ class Slope:
 
 
 class Gymnasium:
-    """gymnasium's own vector environments in the plainest wrapper: rewards are float64, and close() closes little."""
+    """gymnasium's vector environments in a minimal wrapper: rewards are float64, and close() closes little."""
 
     def __init__(self, num_envs, seed, *, same_step):
         mode = AutoresetMode.SAME_STEP if same_step else AutoresetMode.NEXT_STEP
@@ -562,7 +564,7 @@ def test_ended_environments_reset_at_the_next_step(make_host):
     ("render", "message"),
     [
         (lambda self: np.zeros((2, 4, 6, 3), np.uint8), None),
-        (refuse, None),  # this machine has no display; others may
+        (refuse, None),  # this machine has no display; others may have one
         (lambda self: np.zeros((1, 4, 6, 3), np.uint8), "render gave 1 pictures; with 2 environments it must give 2"),
         (lambda self: np.zeros((2, 4, 6), np.uint8), r"render gave uint8\[4, 6\]"),
         (lambda self: self.nothing, r"render\(\) of what open_render opened raised AttributeError"),

@@ -1,4 +1,4 @@
-"""Processes of our own: nothing that they start is left, whatever it does, and their logs go nowhere else."""
+"""Child processes: all processes that they start are ended, and their logs are written only to their files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def answer(to: Child, code: str) -> Any:
 @pytest.mark.parametrize("new_session", [False, True])
 @pytest.mark.parametrize("how", ["release", "farewell", "own end"])
 def test_what_it_has_started_ends_with_it(how: str, new_session: bool) -> None:
-    """Also in a session of its own, with init as its parent."""
+    """Also in a separate session, with init as its parent."""
     with child() as one:
         game = answer(one, f"answer = in_background({new_session})")
         assert runs(game)
@@ -107,7 +107,7 @@ LEAVE = "os.setpgid(0, os.getpgid(os.getppid())); answer = os.getpgid(0)"
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_one_that_has_left_its_group_is_ended(seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And waited for: that would take for ever of one that lives on. Also where the system shows no processes."""
+    """It is also waited for, which would take forever if it lived. Also if the system does not show processes."""
     if not seen:
         monkeypatch.setattr(descendants, "PROCESSES", tmp_path)
     with child() as one:
@@ -163,7 +163,7 @@ def test_what_is_no_message_is_found(tmp_path: Path) -> None:
             answer(one, "pass")
     with child() as one:
         one.send("os.write(connection.fileno(), b'garbage'); sys.exit()")
-        end_all([one], None)  # which hears it last
+        end_all([one], None)  # reads its last messages
         assert not runs(one.process.pid)
 
 
@@ -172,7 +172,7 @@ def test_what_is_no_message_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "pipe"])
 def test_a_log_is_a_file_of_its_own(kind: str, tmp_path: Path) -> None:
-    """What a stranger has put in its place leads nowhere and is not waited for."""
+    """Files that another user placed there are not followed, and not waited for."""
     log, other = tmp_path / "worker-0.log", tmp_path / "other"
     if kind != "dangling link":
         other.write_text("mine\n")

@@ -1,4 +1,4 @@
-"""Messages of another process, however they come."""
+"""Messages of another process, in any chunks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_part_of_one_is_not_waited_for(ends: Any) -> None:
         assert inbox.read() == []
     os.write(there.fileno(), message[-1:] + message)
     assert inbox.read() == ["whole", "whole"]
-    os.write(there.fileno(), struct.pack("!iQ", -1, len(text)) + text)  # as of 2 GiB
+    os.write(there.fileno(), struct.pack("!iQ", -1, len(text)) + text)  # the format of messages of 2 GiB and more
     assert inbox.read() == ["whole"]
     os.write(there.fileno(), message[:7])
     assert inbox.read() == []
@@ -56,13 +56,13 @@ def test_a_part_of_one_is_not_waited_for(ends: Any) -> None:
     "garbage",
     [
         b"garbage",
-        b"garb\x80",  # a size of 1.6 GiB, of which nothing comes any more
+        b"garb\x80",  # a size of 1.6 GiB, without the data
         b"\xff\xff\xff\x00none",
         b"\0\0\0\0",
         b"\0\0\0\x09printed\n\n",
         struct.pack("!i", 12) + b"\x80\x04no pickle!",
         struct.pack("!i", 19) + b"\x80\x04cjaxrl\nno_such_1\n.",
-        b"\n" + struct.pack("!i", 5) + pickle.dumps(1),  # and then what was meant
+        b"\n" + struct.pack("!i", 5) + pickle.dumps(1),  # followed by a valid message
     ],
 )
 def test_what_is_no_message_is_found(garbage: bytes, ends: Any) -> None:
@@ -70,7 +70,7 @@ def test_what_is_no_message_is_found(garbage: bytes, ends: Any) -> None:
     os.write(there.fileno(), garbage)
     inbox = Inbox(here)
     if garbage == b"garb\x80":
-        assert inbox.read() == []  # time will tell
+        assert inbox.read() == []  # the rest may still arrive
         return
     with pytest.raises(Garbled):
         inbox.read()

@@ -1,4 +1,4 @@
-"""Environments in worker processes: whatever goes wrong there is one readable error here, and nothing is left running."""
+"""Environments in worker processes: every failure there is one readable error here, and no process is left."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def opened(num_envs: int = 4, **options: Any) -> Any:
 
 
 def games(mark: Path) -> list[int]:
-    """The processes that ``Failing`` has started by itself."""
+    """Return the processes that ``Failing`` has started."""
     return [int(path.name.rpartition(".")[2]) for path in mark.parent.glob(f"{mark.name}.*")]
 
 
 AT = np.array([0, 0, 1, 0])
-"""Environment 2 goes wrong, the first one of the second process."""
+"""Environment 2 fails, the first one of the second process."""
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ AT = np.array([0, 0, 1, 0])
     ],
 )
 def test_what_goes_wrong_in_a_worker(how: str, error: Any, message: str, tmp_path: Path) -> None:
-    """No process is left, of those that environments have started neither, and the environments are closed."""
+    """No process is left, not even those that environments started, and the environments are closed."""
     envs = opened(how=how, mark=str(tmp_path / "game"))
     envs._timeout = 1.0 if how == "hang" else 120.0
     envs.step(np.zeros(4, int))
@@ -90,7 +90,7 @@ def test_what_goes_wrong_in_a_worker(how: str, error: Any, message: str, tmp_pat
 
 @pytest.mark.parametrize("how", ["raise", "shape", "reward", "old"])
 def test_what_goes_wrong_in_this_process(how: str) -> None:
-    """In the same words, with the environment's own error as the cause."""
+    """With the same message, and the environment's error as the cause."""
     envs = opened(how=how, num_workers=0)
     with pytest.raises(
         EnvironmentFailed, match=r"^gymnasium:tests.helpers.gymnasium_envs:Failing: environment 2.*[^)\n]\)?$"
@@ -107,7 +107,7 @@ def test_what_goes_wrong_at_the_start(how: str, message: str, num_workers: int) 
 
 
 def test_an_option_has_them_replaced() -> None:
-    """Of environments of gymnasium's."""
+    """For gymnasium's environments."""
     envs = opened(how="exit", worker_restarts=1)
     envs.step(np.zeros(4, int))
     with pytest.warns(WorkerRestarted, match=r"Failing: the process of environments 2 to 3 ended with exit code 3 during step; "):
@@ -119,7 +119,7 @@ def test_an_option_has_them_replaced() -> None:
 
 
 def test_closing_leaves_nothing(tmp_path: Path) -> None:
-    """By hand, and where the object is lost."""
+    """By ``close``, and when the object is deleted."""
     envs = opened(mark=str(tmp_path / "game"))
     first = [*numbers(envs), *games(tmp_path / "game")]
     envs.close()
@@ -165,11 +165,11 @@ envs.reset()
 print(*envs.step(np.zeros(2, int)).reward, "jax" in sys.modules, flush=True)
 print(*[part.child.process.pid for part in envs._parts], flush=True)
 """
-"""Without ``if __name__ == "__main__"``, and with an environment that no other process can import."""
+"""A script without ``if __name__ == "__main__"``, and with an environment that other processes cannot import."""
 
 
 def started(tmp_path: Path, more: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A script in a process group of its own, as a terminal starts it, and its workers."""
+    """Start a script in a separate process group, as a terminal does. Return it and its workers."""
     path = tmp_path / "script.py"
     path.write_text(SCRIPT + more)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -193,7 +193,7 @@ def test_a_script_needs_no_guard_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_this_process_leaves_them_alone(tmp_path: Path) -> None:
-    """One that ``fork`` makes has copies of all objects, and ends in the usual way."""
+    """A copy made by ``fork`` has copies of all objects, and ends in the usual way."""
     more = """
 if (copy := os.fork()) == 0:
     sys.exit(0)
@@ -207,7 +207,7 @@ print(os.waitpid(copy, 0)[1], *envs.step(np.zeros(2, int)).reward)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_the_process_that_started_them(number: signal.Signals, tmp_path: Path) -> None:
-    """While one of them is in a step that does not end: by Ctrl-C, which reaches the whole group, or by any other death."""
+    """One of them is in a step that does not end. By Ctrl-C, which reaches the whole group, or by any other death."""
     script, workers = started(tmp_path, "print('now', flush=True)\nenvs.step(np.array([0, 1]))\n")
     assert script.stdout is not None and script.stdout.readline() == "now\n"
     time.sleep(0.3)
@@ -219,7 +219,7 @@ def test_workers_end_with_the_process_that_started_them(number: signal.Signals, 
 
 
 def test_the_command_line_says_it_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever happens in an environment, in this process or in another."""
+    """For failures of an environment in this process and in another."""
     sizes = ["--num-envs", "2", "--rollout-length", "8", "--num-minibatches", "1", "--total-steps", "64", "--eval-every", "0"]
     for number, (options, message) in enumerate(
         [

@@ -1,4 +1,4 @@
-"""Rows of worker processes come back through shared memory: what fits it, what does not, and what becomes of the arrays."""
+"""Rows of worker processes in shared memory: rows that fit, rows that do not, and ownership of the arrays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(start: Any, num_envs: int = 5, num_workers: int = 2, **options: Any) 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_rows_are_those_of_one_process(num_workers: int) -> None:
-    """Over ends, by ``step`` and by ``send`` and ``recv``; once the first row is known they are not pickled any more."""
+    """Over ends, with ``step`` and with ``send`` and ``recv``. After the first row they are no longer pickled."""
     start = partial(Batch, length=3)
     alone, apart = start(5, 0), Processes("batches", start, 5, 0, num_workers=num_workers, timeout=120.0)
     np.testing.assert_array_equal(alone.reset(), apart.reset())
@@ -53,7 +53,7 @@ def test_rows_are_those_of_one_process(num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_rows_are_the_callers(num_workers: int) -> None:
-    """Nothing writes into them again, and whoever has them may."""
+    """Later rows do not overwrite them, and the caller may write into them."""
     envs = opened(partial(Odd, how="holds"), num_workers=num_workers)
     kept, parts = [], []
     for _ in range(4):
@@ -69,7 +69,7 @@ def test_rows_are_the_callers(num_workers: int) -> None:
 
 @pytest.mark.parametrize("how", ["grows", "turns", "tells", "objects"])
 def test_what_does_not_fit_the_memory_is_pickled(how: str) -> None:
-    """Shapes, types and entries that change, Python objects: they come back as they were given."""
+    """Shapes, dtypes and entries that change, and Python objects: they arrive unchanged."""
     start = partial(Odd, how=how)
     alone, apart = start(5, 0), opened(start)
     alone.reset()
@@ -140,7 +140,7 @@ except OSError as error:
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="counts children in /proc")
 def test_what_cannot_be_had_is_one_error(limit: str, num_workers: int, message: str) -> None:
-    """Open files, memory: no process is left, nor is any file left open."""
+    """Open files, memory: no process and no open file is left."""
     code = SCRIPT.format(limit=f"before = len(__import__('os').listdir('/proc/self/fd'))\n{limit}", num_workers=num_workers)
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -173,7 +173,7 @@ def test_workers_import_no_jax() -> None:
 
 
 class Modules(Batch):
-    """Tells whether its process has jax."""
+    """Reports True if its process has imported jax."""
 
     def step(self, action: Any) -> HostStep:
         return super().step(action)._replace(info={"jax": np.full(len(self.time), "jax" in sys.modules)})

@@ -1,4 +1,4 @@
-"""Worker processes that are lost are replaced: whatever the fault, the rows around it are true, and two runs are the same."""
+"""Lost worker processes are replaced: for every fault the rows around it are correct, and two runs are equal."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.helpers.worker_rows import NOTHING, at, numbers, seed_of, shared
 
 @contextmanager
 def opened(start: Any = Batch, num_workers: int = 2, **options: Any) -> Iterator[Processes]:
-    """Four environments; no process is left of them in the end, of those neither that were replaced."""
+    """Open four environments. At the end no process is left, including replaced ones."""
     envs = Processes("batches", start, 4, 0, num_workers=num_workers, **{"timeout": 120.0, "max_restarts": 2, **options})
     ever = set(numbers(envs))
     start_again = envs._replace
 
     def replace(part: Any, error: Exception) -> None:
-        envs._timeout = 120.0  # one that hangs is given a second: a start may take longer
+        envs._timeout = 120.0  # tests of hangs set one second, but a start may take longer
         start_again(part, error)
         ever.update(numbers(envs))
 
@@ -60,7 +60,7 @@ def opened(start: Any = Batch, num_workers: int = 2, **options: Any) -> Iterator
     ],
 )
 def test_one_that_is_lost_is_replaced(how: str, why: str) -> None:
-    """The others go on; the row is that of a reset, as are the new episodes; and the next rows go through memory again."""
+    """The others continue. The row is a reset row, and new episodes begin. The next rows use shared memory again."""
     first, second, again = Batch(2, 0, 0), Batch(2, 0, 2), Batch(2, seed_of(1, 2), 2)
     with opened() as envs:
         np.testing.assert_array_equal(envs.reset(), np.concatenate([first.reset(), second.reset()]))
@@ -103,16 +103,16 @@ def test_one_that_is_lost_too_often_ends_all() -> None:
 
 
 def test_a_row_that_nobody_has_seen_is_made_up_too(tmp_path: Path) -> None:
-    """A process that is lost in the first row of all, which says what an info has."""
+    """The process is lost in the very first row, which defines the entries of info."""
     with opened(partial(Once, mark=tmp_path / "stepped"), num_workers=1) as envs:
         envs.reset()
         with pytest.warns(WorkerRestarted):
             row = envs.step(NOTHING)
         again = Batch(4, seed_of(1, 0), 0)
-        again.reset(), again.step(NOTHING)  # a trial
+        again.reset(), again.step(NOTHING)  # the trial step of a new process
         np.testing.assert_array_equal(row.obs, again.reset())
         assert sorted(row.info) == ["double", "lives"] and not row.info["lives"].any() and envs.begun_anew().all()
-        row.reward[:] = 7  # the caller's
+        row.reward[:] = 7  # the caller may write into it
         for _ in range(2):
             np.testing.assert_array_equal(envs.step(NOTHING).obs, again.step(NOTHING).obs)
         with pytest.warns(WorkerRestarted):
@@ -129,7 +129,7 @@ def test_what_fails_at_the_start_is_not_tried_again(what: str, tmp_path: Path) -
 
 
 def test_a_start_that_fails_later_counts(tmp_path: Path) -> None:
-    """As one that has never begun does not."""
+    """Unlike the failure of a process that never ran."""
     with opened(partial(Flag, flag=tmp_path / "flag")) as envs:
         envs.reset()
         envs.step(NOTHING)
@@ -155,7 +155,7 @@ def test_one_that_is_lost_in_a_reset(method: str, tmp_path: Path) -> None:
 
 
 def test_two_runs_are_the_same() -> None:
-    """Where each process is lost in every third row, between rows of episodes that end."""
+    """Each process is lost in every third row, between rows of episodes that end."""
 
     def rows() -> list[HostStep]:
         with (
@@ -172,7 +172,7 @@ def test_two_runs_are_the_same() -> None:
 
 
 def test_the_others_go_on_meanwhile() -> None:
-    """By ``send`` and ``recv``."""
+    """With ``send`` and ``recv``."""
     with opened() as envs, pytest.warns(WorkerRestarted):
         envs.reset()
         envs.step(NOTHING)
@@ -189,7 +189,7 @@ def test_the_others_go_on_meanwhile() -> None:
 
 
 def test_who_stood_still_with_this_process_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after SIGSTOP to all of them, and SIGCONT to this one first."""
+    """As after SIGSTOP to all of them, and SIGCONT to this process first."""
     monkeypatch.setattr("jaxrl.envs.subprocess.processes.LOOK", 0.1)
     with opened(max_restarts=0) as envs:
         envs.reset()
@@ -211,7 +211,7 @@ def test_who_stood_still_with_this_process_is_not_late(monkeypatch: pytest.Monke
 
 
 def test_what_processes_print_is_kept(tmp_path: Path) -> None:
-    """With the place in which one crashed."""
+    """With the location of a crash."""
     logs = tmp_path / "some" / "logs"
     with opened(log_folder=logs, max_restarts=1) as envs:
         envs.reset()

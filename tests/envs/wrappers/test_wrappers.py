@@ -1,4 +1,4 @@
-"""Wrappers, each against plain Python on a small game, across ends and cuts; their syntax in ids; bad input."""
+"""Wrappers against plain Python on a small game, across terminations and truncations; their syntax in ids; invalid arguments."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ NUM_ENVS = 2
 
 
 class Ends(NamedTuple):
-    """When an episode of ``clock`` terminates, and when it is cut."""
+    """Times at which an episode of ``clock`` terminates and is truncated."""
 
     end: Any = 7
     cut: Any = 100
 
 
 def clock(end: int = 7, cut: int = 100, bound: float = 8.0) -> Env:
-    """An observation of (the time, the action that led there, their product); a reward of the time plus the action."""
+    """Environment that observes (the time, the previous action, their product), with the time plus the action as reward."""
 
     def seen(time: Any, action: Any) -> Any:
         return jnp.stack([time.astype(jnp.float32), action, time * action])
@@ -93,7 +93,7 @@ class Game:
 
 
 def play(env: Env, actions: Any, params: Any = None) -> tuple[Any, StepOutcome]:
-    """``(obs [T + 1, B], outcome [T, B])`` of rows as a rollout collects them, all environments with the same actions [T]."""
+    """Return ``(obs [T + 1, B], outcome [T, B])`` of rows as in a rollout. All environments get the same actions [T]."""
     params, env_id = env.params if params is None else params, jnp.arange(NUM_ENVS)
     keys = jax.random.split(jax.random.key(0), len(actions) + 1)
 
@@ -115,7 +115,7 @@ def play(env: Env, actions: Any, params: Any = None) -> tuple[Any, StepOutcome]:
 
 
 def expected(game: Any, actions: Any, limit: int | None = None) -> tuple[np.ndarray, ...]:
-    """Observations [T + 1], rewards, flags and validity [T] of NEXT_STEP rows."""
+    """Return observations [T + 1], and rewards, flags and validity [T], of NEXT_STEP rows."""
     seen, rows, done, length = [game.reset()], [], False, 0
     for action in actions:
         if done:
@@ -170,7 +170,7 @@ def test_frames_are_stacked_within_an_episode(end: int, cut: int) -> None:
 
 
 def with_observations(space: spaces.Space, values: list[Any]) -> Env:
-    """Observations of ``space``, from a list: the one of reset first."""
+    """Environment with observations of ``space`` from a list, the first one from reset."""
 
     def at(time: Any) -> Any:
         return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(each) for each in x])[time], *values)
@@ -185,7 +185,7 @@ def with_observations(space: spaces.Space, values: list[Any]) -> Env:
 
 
 def observed(env: Env, steps: int) -> list[Any]:
-    """Observations of one episode, each found in the space."""
+    """Return the observations of one episode. Assert that each is in the space."""
     state, obs = env.reset(jax.random.key(0), env.params)
     seen = [obs]
     for _ in range(steps):
@@ -340,7 +340,7 @@ def test_actions_are_clipped() -> None:
 
 
 class Sticky(Game):
-    """Executes the first action of an episode for ever."""
+    """Executes the first action of an episode forever."""
 
     def reset(self) -> Any:
         self.first: float | None = None
@@ -355,7 +355,7 @@ def test_actions_stick() -> None:
     assert_rows(sticky_actions(clock(5), 1.0), Sticky(5), ACTIONS)
     never = sticky_actions(clock(5), 0.0)
     assert_rows(never, Game(5), ACTIONS)
-    params = StickyParams(Ends(), np.array([0.0, 1.0], np.float32))  # one for each environment
+    params = StickyParams(Ends(), np.array([0.0, 1.0], np.float32))  # one per environment
     obs, _ = play(never, ACTIONS[:7], params)
     np.testing.assert_array_equal(obs[1:, 0, 1], ACTIONS[:7])
     np.testing.assert_array_equal(obs[1:, 1, 1], ACTIONS[0])
@@ -479,7 +479,7 @@ def test_ids_with_wrappers_read_back_as_written(calls: list[Call]) -> None:
     try:
         [compile(f"{call.name}({','.join(f'{key}=0' for key in call.keywords)})", "", "eval") for call in calls]
     except SyntaxError:
-        return  # a word of Python's
+        return  # a Python keyword
     env_id = EnvId("gymnax", "X", {"text": "a|b"}, tuple(calls))
     assert parse_id(format_id(env_id)) == env_id
 

@@ -1,5 +1,6 @@
-"""What tests of rules with a policy and an ensemble of critics share: small networks, probes, and a case for their losses, of
-linear networks, which NumPy computes as easily.
+"""Helpers for tests of algorithms with a policy and an ensemble of critics: small networks, probes, and a case for the losses.
+
+The case has linear networks, which are easy to compute in NumPy.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ SETTINGS = {
     "anneal": False,
     "critic": SMALL_CRITIC,
 }
-"""Of a small agent: two updates per iteration."""
+"""Settings of a small agent with two updates per iteration."""
 
 
 def values_of(agent: Agent, learner: Any, inputs: StepInput, action: Any = None) -> Any:
-    """The first critic's value of an action in [−1, 1], 0 where none is given; or of all Discrete ones."""
+    """Return the first critic's value of an action in [−1, 1] (default: 0), or of all Discrete actions."""
     spaces_ = (agent.env.observation_space, agent.env.action_space)
     if isinstance(agent.env.action_space, spaces.Box):
         zero = jnp.zeros((len(inputs.is_first), *agent.env.action_space.shape))
@@ -48,11 +49,12 @@ def values_of(agent: Agent, learner: Any, inputs: StepInput, action: Any = None)
 
 
 def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
-    """Of an agent on each of ``PROBES``: values [3, 2] at the observations −1, 0 and 1, of the actions ∓½ of a Box or of both
-    Discrete ones, and the greedy action there.
+    """Train an agent on each of ``PROBES``. Return values [3, 2] and greedy actions at the observations −1, 0 and 1.
+
+    The values are of the actions ∓½ of a Box, or of both Discrete actions.
 
     Args:
-      make: environment with Discrete actions -> agent; on a Box the two are its halves.
+      make: Environment with Discrete actions -> agent. On a Box, the two actions are its halves.
     """
     agent = make(probe_set(*(make() for make, _ in PROBES.values())))
     inputs = first_input(jnp.asarray(SEEN), agent.env.action_space, 3)
@@ -72,7 +74,7 @@ def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
 
 
 def check_q_probe(name: str, values: np.ndarray, greedy: np.ndarray) -> None:
-    """What has to have been learnt. A value of two actions that differ is smooth in a Box: only its order is asked for."""
+    """Check the learnt values. In a Box, values are smooth in the action, so only the order of differing values is checked."""
     if name == "constant reward":
         np.testing.assert_allclose(values[1], [1.0, 1.0], atol=0.1)
     elif name == "discounting":
@@ -97,7 +99,7 @@ def model(apply: Any) -> Model:
 
 
 def rule(config: Any, policy: str) -> ActorCriticSetup[Any]:
-    """Of a policy that is "squashed", "categorical" or "deterministic"."""
+    """Return the setup of a policy that is "squashed", "categorical" or "deterministic"."""
     actors = {
         "squashed": lambda p, obs: TanhNormal(obs @ p["mean"], obs @ p["log_std"]),
         "categorical": lambda p, obs: Categorical(obs @ p["logits"]),
@@ -114,7 +116,7 @@ def q_value(p: Any, x: Any, a: Any) -> Any:
 
 
 def case(policy: str, seed: int) -> tuple[Any, Any, Any, CriticBatch]:
-    """Parameters of the policy, the critics and the target critics, and what an update draws."""
+    """Return parameters of the policy, the critics and the target critics, and the random batch of an update."""
     rng = np.random.default_rng(seed)
     normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     discrete = policy == "categorical"
@@ -142,7 +144,7 @@ def double(x: Any) -> np.ndarray:
 
 
 def squashed_by_hand(actor: Any, x: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``(action, log-probability)`` [D], by the change of variables (Haarnoja et al. 2018, eq. 21)."""
+    """Compute ``(action [D], log-probability)`` by the change of variables (Haarnoja et al. 2018, eq. 21)."""
     mean, log_std = x @ actor["mean"], x @ actor["log_std"]
     before = mean + np.exp(log_std) * noise
     density = np.exp(-0.5 * noise**2) / (np.exp(log_std) * np.sqrt(2 * np.pi)) / (1 - np.tanh(before) ** 2)
@@ -150,5 +152,5 @@ def squashed_by_hand(actor: Any, x: np.ndarray, noise: np.ndarray) -> tuple[np.n
 
 
 def q_by_hand(critics: Any, x: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """[CRITICS] of one row."""
+    """Compute the critics' values of one row: [CRITICS]."""
     return np.array([q_value({name: double(w[i]) for name, w in critics.items()}, x, action) for i in range(CRITICS)])

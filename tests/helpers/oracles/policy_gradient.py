@@ -1,4 +1,4 @@
-"""The policy gradient in NumPy: a rollout with every kind of row, and what its losses and their gradients have to be."""
+"""The policy gradient in NumPy: a rollout with every kind of row, and its expected losses and gradients."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ T, B, FEATURES = 4, 4, 3
 
 
 def rollout_case(discrete: bool, seed: int = 0) -> tuple[dict[str, np.ndarray], Rollout]:
-    """Parameters of ``linear_model``, and rows of four environments: no end, a termination, a truncation, and a first row that is
-    spent on a reset, with a termination at the last."""
+    """Return parameters of ``linear_model`` and rows of four environments.
+
+    They have: no end; a termination; a truncation; a reset row at the start and a termination at the end.
+    """
     rng = np.random.default_rng(seed)
     normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     params = {"w": normal(FEATURES, 4 if discrete else 2), "v": normal(FEATURES), "log_std": 0.3 * normal(2)}
@@ -41,12 +43,12 @@ def rollout_case(discrete: bool, seed: int = 0) -> tuple[dict[str, np.ndarray], 
 
 
 def values(params: Any, rollout: Rollout) -> np.ndarray:
-    """V of all inputs, f64[T + 1, B]."""
+    """Compute V of all inputs, f64[T + 1, B]."""
     return np.asarray(rollout.inputs.obs, np.float64) @ np.asarray(params["v"], np.float64)
 
 
 def episodes(rollout: Rollout) -> list[tuple[int, int, int]]:
-    """(environment, first row, row after the last) of each run of valid rows."""
+    """Return (environment, first row, row after the last) of each run of valid rows."""
     found = []
     for b in range(B):
         start = None
@@ -61,7 +63,7 @@ def episodes(rollout: Rollout) -> list[tuple[int, int, int]]:
 
 
 def log_probs(discrete: bool, params: Any, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
-    """log π of the actions, and the policy's entropy, f64[T, B]."""
+    """Compute log π of the actions and the policy's entropy, f64[T, B]."""
     out = np.asarray(rollout.inputs.obs[:-1], np.float64) @ params["w"]
     if discrete:
         log_p = out - np.log(np.exp(out).sum(-1, keepdims=True))
@@ -76,7 +78,7 @@ def log_probs(discrete: bool, params: Any, rollout: Rollout) -> tuple[np.ndarray
 def losses(
     discrete: bool, params: Any, rollout: Rollout, weight: np.ndarray, target: np.ndarray, where: np.ndarray, hp: Any
 ) -> dict[str, float]:
-    """−E[w·log π] + vf_coef·½ E[(G − V)²] − ent_coef·E[H] over the rows of a mask, in double precision."""
+    """Compute −E[w·log π] + vf_coef·½ E[(G − V)²] − ent_coef·E[H] over the rows of a mask, in double precision."""
     log_prob, entropy = log_probs(discrete, params, rollout)
     error = (target - values(params, rollout)[:-1])[where]
     policy_loss, value_loss = -(weight * log_prob)[where].mean(), 0.5 * (error**2).mean()
@@ -94,7 +96,7 @@ def standardized(x: np.ndarray, where: np.ndarray) -> np.ndarray:
 
 
 def slope(function: Callable[[Any], float], params: dict[str, np.ndarray], step: float = 1e-5) -> dict[str, np.ndarray]:
-    """The gradient of a function of parameters, by central differences in double precision."""
+    """Compute the gradient of a function of parameters by central differences in double precision."""
     params = {name: np.asarray(x, np.float64) for name, x in params.items()}
     gradient = {name: np.zeros_like(x) for name, x in params.items()}
     for name, x in params.items():

@@ -1,4 +1,4 @@
-"""Batches of made-up rows for losses of Q-values, and the sizes of their networks."""
+"""Batches of random rows for losses of Q-values, and the sizes of their networks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from jaxrl.replay.transitions import Transitions
 from jaxrl.rollout.autoreset import first_input
 
 N, FEATURES, ACTIONS = 12, 3, 4
-"""Rows, numbers of an observation, actions."""
+"""Numbers of rows, of features of an observation, and of actions."""
 
 
 def loss_case(seed: int, outputs: int = ACTIONS) -> tuple[np.ndarray, np.ndarray, Transitions]:
-    """Two matrices f32[FEATURES, outputs], of a network and of its target, and a batch of N rows."""
+    """Return two matrices f32[FEATURES, outputs], of a network and its target network, and a batch of N rows."""
     rng = np.random.default_rng(seed)
     normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     inputs, after = (first_input(normal(N, FEATURES), spaces.Discrete(ACTIONS), N) for _ in range(2))

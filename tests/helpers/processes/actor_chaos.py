@@ -1,6 +1,6 @@
-"""Train while workers are killed, stopped and made to raise at random, and look whether every rollout is learnt from once.
+"""Train while workers are killed, stopped and made to raise at random. Check that every rollout is used once.
 
-``python -m tests.helpers.processes.actor_chaos --faults 100`` prints what it did and exits with 1 where something is wrong.
+``python -m tests.helpers.processes.actor_chaos --faults 100`` prints a summary and exits with 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tests.helpers.processes.children import runs, soon
 
 LAG = 1
 PAUSE = 0.02
-"""Seconds between two iterations, which are faster than a worker starts."""
+"""Seconds between two iterations, since iterations are faster than a worker's start."""
 FAULTS = ("kill", "stop", "raise", "exit")
 
 
 class Watched(ActorPool):
-    """Looks at each rollout that is learnt from."""
+    """Checks each rollout that is used for learning."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.wrong: list[str] = []
@@ -55,39 +55,39 @@ class Watched(ActorPool):
         return waited
 
     def look_at(self, rollout: Rollout) -> None:
-        """It is the next one, by the parameters that it should be of; it follows the one before it, and was never seen."""
+        """Check that the rollout has the expected policy version, follows the previous rollout, and is new."""
         n, self.number = self.number, self.number + 1
         if (rollout.version != max(0, n - LAG)).any():
-            self.wrong.append(f"rollout {n} is of versions {rollout.version.tolist()}")
+            self.wrong.append(f"rollout {n} has the policy versions {rollout.version.tolist()}")
         first, last = (kept(jax.tree.map(lambda x, t=t: x[:, t], rollout.inputs)) for t in (0, -1))
         if self.last is not None and not all(map(np.array_equal, *map(jax.tree.leaves, (first, self.last[0])))):
-            self.wrong.append(f"rollout {n} does not follow the one before it")
+            self.wrong.append(f"rollout {n} does not follow the previous one")
         begins = np.zeros_like(rollout.valid[:, 0]) if self.last is None else self.last[1]
         self.seams += int((~rollout.valid[:, 0] & ~begins).any(0).sum())
         self.last = last, kept((rollout.terminated | rollout.truncated)[:, -1])
         for env in range(rollout.valid.shape[2]):
             draws = np.ascontiguousarray(rollout.inputs.obs[:, 1:, env, 0]).tobytes()
             if draws in self.seen:
-                self.wrong.append(f"rollout {n} shows what was learnt from before, in environment {env}")
+                self.wrong.append(f"rollout {n} repeats rows that were used before, in environment {env}")
             self.seen.add(draws)
 
 
 class Report(NamedTuple):
-    """What happened."""
+    """Summary of a disturbed training."""
 
     faults: int
     restarts: list[int]
     iterations: int
     seams: int
-    """Rows that count for nothing where no episode had ended: one for each environment of a worker that was replaced."""
+    """Invalid rows although no episode had ended: one for each environment of a replaced worker."""
     seconds: float
     reward: float
-    """Of a row in the last iterations, of at most 1."""
+    """Mean reward of a row in the last iterations, at most 1."""
     wrong: list[str]
 
 
 class Disturber(threading.Thread):
-    """Makes one worker after the other fail, some of them two at once, each when those before were noticed."""
+    """Makes workers fail, one or two at a time, each after the previous faults were noticed."""
 
     def __init__(self, pool: ActorPool, mark: Path, faults: int, seed: int) -> None:
         super().__init__(daemon=True)
@@ -106,14 +106,14 @@ class Disturber(threading.Thread):
             while self.pool.restarts != expected and self.pool.dispatcher.error is None:
                 time.sleep(0.01)
             self.left -= number
-            if self.rng.random() < 0.8:  # the others come while a new one is still importing, or compiling
+            if self.rng.random() < 0.8:  # the other faults come while a new worker is still importing or compiling
                 soon(lambda: all(member.warm for member in self.pool.members), 120)
                 time.sleep(self.rng.uniform(0.0, 0.3))
 
     def disturb(self, worker: int, how: str) -> None:
         member = self.pool.members[worker]
         if not member.ready and how in ("raise", "exit"):
-            how = "kill"  # it would do so only later
+            how = "kill"  # it would obey only later
         pid = member.child.process.pid
         self.done.append(how)
         if how in ("kill", "stop"):
@@ -123,7 +123,7 @@ class Disturber(threading.Thread):
 
 
 def train(faults: int, seed: int = 0) -> Report:
-    """Through so many faults, and a while beyond."""
+    """Train through ``faults`` faults and 200 iterations after the last one."""
     children, names, start, notes = set(workers_of(os.getpid())), segments(), time.monotonic(), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         mark = Path(folder) / "order"
@@ -143,16 +143,16 @@ def train(faults: int, seed: int = 0) -> Report:
         played, wrong, restarts = metrics["charts/episodic_return"], list(pool.wrong), pool.restarts
         driver.close()
         wrong += [] if driver.failure is None else [f"the pool gave up: {driver.failure}"]
-        wrong += [f"left behind: {path.name}" for path in Path(folder).iterdir()]
+        wrong += [f"unused order: {path.name}" for path in Path(folder).iterdir()]
     if iterations != pool.number or states.learner.version.tolist() != [iterations]:
-        wrong.append(f"{iterations} iterations learnt {states.learner.version.tolist()} times from {pool.number} rollouts")
+        wrong.append(f"{iterations} iterations made {states.learner.version.tolist()} updates from {pool.number} rollouts")
     told = [line for line in notes if "; replaced (restart " in line]
     if not len(told) == sum(restarts) == faults == len(disturber.done):
-        wrong.append(f"{faults} faults, {len(disturber.done)} of them made, {sum(restarts)} restarts, {len(told)} told of")
+        wrong.append(f"{faults} faults requested, {len(disturber.done)} made, {sum(restarts)} restarts, {len(told)} reported")
     if not soon(lambda: not [pid for pid in workers_of(os.getpid()) if runs(pid) and pid not in children]):
-        wrong.append("processes are left")
+        wrong.append("processes still run")
     if more := segments() - names:
-        wrong.append(f"segments are left: {more}")
+        wrong.append(f"shared memory was not removed: {more}")
     reward = float(played.sum.sum() / max(played.count.sum(), 1)) / 5
     return Report(faults, restarts, iterations, pool.seams, time.monotonic() - start, reward, wrong)
 
@@ -165,9 +165,9 @@ def main() -> int:
     report = train(args.faults, args.seed)
     print(
         f"{report.faults} faults in {report.seconds:.0f} s: restarts {report.restarts}, {report.iterations} iterations, "
-        f"{report.seams} rows that count for nothing, reward {report.reward:.2f} of 1"
+        f"{report.seams} invalid rows, reward {report.reward:.2f} of 1"
     )
-    print("\n".join(report.wrong) or "every rollout was learnt from once, in order; nothing is left")
+    print("\n".join(report.wrong) or "every rollout was used once, in order; no process and no shared memory is left")
     return bool(report.wrong) or report.reward < 0.9
 
 

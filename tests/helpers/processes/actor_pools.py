@@ -1,4 +1,4 @@
-"""Pools of actors as their tests open them, and what is looked at from outside: processes, what is said of them, and segments."""
+"""Pools of actors for tests, and views of them from outside: processes, messages and shared memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pids(pool: ActorPool) -> list[int]:
 
 
 def workers_of(pid: int) -> list[int]:
-    """The processes that another process has started, by any of its threads."""
+    """Return the child processes of a process, started by any of its threads."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
@@ -32,22 +32,22 @@ def workers_of(pid: int) -> list[int]:
 
 
 def segments() -> set[str]:
-    """Shared memory with a name."""
+    """Return the names of shared memory."""
     return {path.name for path in SEGMENTS.iterdir()} if SEGMENTS.is_dir() else set()
 
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """No process, and no segment that was not there before."""
+    """Assert that the context leaves no process and no shared memory."""
     children, names = set(workers_of(os.getpid())), segments()
     yield
     assert soon(lambda: not [pid for pid in workers_of(os.getpid()) if runs(pid) and pid not in children])
-    assert soon(lambda: segments() <= names)  # others of this machine come and go
+    assert soon(lambda: segments() <= names)  # other programs' segments may disappear
 
 
 @contextlib.contextmanager
 def opened(agent: Agent, seeds: Sequence[int], num_workers: int = 2, **options: Any) -> Iterator[tuple[ActorPool, list[str]]]:
-    """A pool, and what it says; nothing is left of it."""
+    """Open a pool. Yield it and its messages. Assert that it leaves nothing."""
     notes: list[str] = []
     with nothing_left():
         pool = ActorPool(agent, seeds, num_workers=num_workers, **{"note": notes.append, **options})
@@ -58,7 +58,7 @@ def opened(agent: Agent, seeds: Sequence[int], num_workers: int = 2, **options: 
 
 
 def policies(agent: Agent, seeds: Sequence[int]) -> Callable[[int], Policy]:
-    """The n-th parameters of each seed, of version n; n may be one number for each seed."""
+    """Return n -> the n-th parameters of each seed, with version n. n may be one number per seed."""
     make = jax.jit(jax.vmap(lambda key: agent.algorithm.policy(agent.init(key).learner)))
 
     def policy(n: Any) -> Policy:
@@ -70,11 +70,11 @@ def policies(agent: Agent, seeds: Sequence[int]) -> Callable[[int], Policy]:
 
 
 def keys(seeds: Sequence[int], iteration: int) -> Any:
-    """Of a rollout, [num_seeds]."""
+    """Return the keys of a rollout: [num_seeds]."""
     return jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), iteration))(np.asarray(seeds))
 
 
 def kept(tree: Any) -> Any:
-    """A copy, which holds nothing of the original's memory."""
+    """Return a copy that shares no memory with the original."""
     is_key: Callable[[Any], bool] = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
     return jax.tree.map(lambda x: np.array(jax.random.key_data(x) if is_key(x) else x), tree)

@@ -1,6 +1,6 @@
-"""Kill one training with SIGKILL at random moments, resume it each time, and compare it with one that nobody disturbed.
+"""Kill a run with SIGKILL at random moments, resume it each time, and compare it with an undisturbed run.
 
-``python -m tests.helpers.processes.chaos --kills 30`` prints what it did and exits with 1 where the two differ.
+``python -m tests.helpers.processes.chaos --kills 30`` prints each kill and exits with 1 if the two runs differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ agent = small_dqn("CartPole-v1")
 run(agent, int(sys.argv[2]), seeds=2, out=sys.argv[1], chunk_iterations=40, eval_every=400, eval_episodes=2,
     checkpoint_every=0.2, tensorboard=False, quiet=True)
 """
-"""DQN, so that the replay buffer is a part of what has to come back."""
+"""A run of DQN, so that the replay buffer must be restored too."""
 
 
 def start(folder: Path, total_steps: int) -> subprocess.Popen[bytes]:
@@ -38,7 +38,7 @@ def start(folder: Path, total_steps: int) -> subprocess.Popen[bytes]:
 
 
 def progress(folder: Path) -> list[dict[str, str]]:
-    """The rows of ``progress.csv``, without the times."""
+    """Read the rows of ``progress.csv``, without times."""
     with (folder / "progress.csv").open(newline="") as file:
         return [{key: cell for key, cell in row.items() if key not in TIMES} for row in csv.DictReader(file)]
 
@@ -48,7 +48,7 @@ def is_saving(folder: Path) -> bool:
 
 
 def kill_at_random(folder: Path, total_steps: int, kills: int, seed: int, timeout: float) -> list[str]:
-    """Run to the end through ``kills`` kills, every third of them in the middle of a save; says when each came."""
+    """Run to the end through ``kills`` kills, every third during a save. Return a description of each kill."""
     rng, moments = random.Random(seed), []
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -65,7 +65,7 @@ def kill_at_random(folder: Path, total_steps: int, kills: int, seed: int, timeou
                 break
             time.sleep(0.0005 if want_save else 0.01)
         if process.poll() is not None:
-            raise RuntimeError(f"the run ended by itself after {len(moments)} of {kills} kills: give it more steps")
+            raise RuntimeError(f"the run ended after {len(moments)} of {kills} kills; increase --steps")
         saving = is_saving(folder)
         process.kill()
         process.wait()
@@ -75,7 +75,7 @@ def kill_at_random(folder: Path, total_steps: int, kills: int, seed: int, timeou
 
 
 def differences(a: Path, b: Path) -> list[str]:
-    """What differs between the ends of two runs: arrays of the last checkpoints, and rows of the logs."""
+    """Return the differences between the ends of two runs: arrays of the last checkpoints, and rows of the logs."""
     (one, _), (other, _) = (read_arrays(folder / "checkpoints") for folder in (a, b))
     found = [path for path in one if path not in other or not np.array_equal(one[path], other[path], equal_nan=True)]
     if progress(a) != progress(b):

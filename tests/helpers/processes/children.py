@@ -1,4 +1,4 @@
-"""Processes that tests start, looked at from outside."""
+"""State of processes that tests start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _state(folder: Path) -> str:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process does anything still: one that has ended may wait for whoever inherited it."""
+    """Return True if a process runs. A process that has ended may be left as a zombie until its new parent reaps it."""
     try:
         return _state(Path(f"/proc/{pid}")) != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -22,13 +22,13 @@ def runs(pid: int) -> bool:
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP, until all threads stand still: the system wakes a process that has lost its parent only if they do by then."""
+    """Send SIGSTOP and wait until all threads are stopped: the system wakes an orphaned process only if they are."""
     os.kill(pid, signal.SIGSTOP)
     assert soon(lambda: all(_state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()))
 
 
 def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether ``condition`` is true in time; once it is, it is not asked again."""
+    """Return True as soon as ``condition`` is true, False if it is not within ``seconds``."""
     late = time.monotonic() + seconds
     while not (fulfilled := condition()) and time.monotonic() < late:
         time.sleep(0.02)

@@ -1,8 +1,8 @@
-"""How much memory saving and restoring a state takes.
+"""Memory needed to save and to restore a state.
 
-``python -m tests.helpers.processes.large_state FOLDER [ROWS]`` prints it as JSON.
-In a process of its own, whose memory nothing else fills. Without ROWS the state is an array; with it, that of SAC with a replay
-of so many rows, which learns before and after.
+``python -m tests.helpers.processes.large_state FOLDER [ROWS]`` prints it as JSON. It is a separate process, so that its memory
+contains nothing else. Without ROWS the state is an array. With ROWS it is SAC's state with that number of rows in replay, and the
+agent learns before and after.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PAGE = 4096
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return this process's resident memory in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
 def growth(function: Callable[[], Any]) -> tuple[Any, int]:
-    """What a function gives, and by how many bytes this process was larger at most while it ran."""
+    """Return a function's result, and the largest increase of this process's memory during the call, in bytes."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before would hide what is taken now
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory would hide new allocations
     before, done, seen = resident(), threading.Event(), []
 
     def watch() -> None:
@@ -54,19 +54,19 @@ def growth(function: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def noise(x: jax.Array) -> jax.Array:
-    """Random bits in place of 0s, which would take no room in memory or on a disk."""
+    """Return random bits in place of zeros, which would take no space in memory or on disk."""
     return jax.random.bits(jax.random.key(1), x.shape, x.dtype)
 
 
 def full(tree: PyTree) -> PyTree:
-    """With replay buffers whose rows are drawn bit by bit."""
+    """Fill the rows of replay buffers with random bits."""
     is_records = lambda x: isinstance(x, Records)  # noqa: E731
     fill = jax.jit(lambda x: Records(noise(x.words), x.large, x.layout) if is_records(x) else x, donate_argnums=0)
     return jax.tree.map(lambda x: fill(x) if is_records(x) else x, tree, is_leaf=is_records)
 
 
 def main(folder: str, rows: str = "0") -> None:
-    save(f"{folder}/first", {"x": jnp.zeros(1)}, 0)  # orbax and its threads come with the first
+    save(f"{folder}/first", {"x": jnp.zeros(1)}, 0)  # the first save starts orbax and its threads
     restore(f"{folder}/first", {"x": jnp.zeros(1)})
     if int(rows):
         agent = make_sac("Pendulum-v1", model={"hidden_sizes": (8,)}, buffer_size=int(rows), batch_size=32, replay_ratio=8)
@@ -83,7 +83,7 @@ def main(folder: str, rows: str = "0") -> None:
     ours = [x.copy() for x in jax.tree.leaves(to_numpy(go_on(state)))]
     del state
     restored, tries = None, []
-    for _ in range(3):  # on a busy machine what was read is let go of late now and then
+    for _ in range(3):  # on a busy machine memory is sometimes released late
         restored = None
         restored, grown = growth(lambda: restore(f"{folder}/state", jax.eval_shape(init, key))[0])
         tries.append(grown)

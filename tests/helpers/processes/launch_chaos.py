@@ -1,6 +1,6 @@
-"""Disturb the processes of ``jaxrl launch``, and compare the run with one that nobody disturbed.
+"""Disturb the processes of ``jaxrl launch``, and compare the run with an undisturbed one.
 
-``python -m tests.helpers.processes.launch_chaos`` prints what it did and exits with 1 where the two differ.
+``python -m tests.helpers.processes.launch_chaos`` prints each fault and exits with 1 if the two runs differ.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ threading.Thread(target=obey, daemon=True).start()
 def cartpole():
     return jaxrl.make_env("CartPole-v1")
 """
-"""A user's environment, in which something fails, once, when a file orders it."""
+"""A user's environment that fails once, when a file orders it."""
 
 FAULTS = (
     *("kill 0", "early-kill 1", "kill 1", "stop 1", "raise 1", "save-kill 0", "save-kill 1", "term 1"),
     *("early-kill 0", "stop 0", "raise 0", "term 0"),
 )
-"""What is done, and to which process; save-kill: while a checkpoint is being saved; early-kill: while they load and meet."""
+"""Faults, each with the process that it is done to. save-kill: during a save. early-kill: while processes load and connect."""
 TOLD = {
     "early-kill": "was killed by SIGKILL",
     "kill": "was killed by SIGKILL",
@@ -62,7 +62,7 @@ TOLD = {
 
 
 class Launch:
-    """A training in several processes, looked at from outside."""
+    """A run of several processes, observed from outside."""
 
     def __init__(self, folder: Path, processes: int, total_steps: int, restarts: int) -> None:
         self.folder, self.processes, self.lines, self.pids = folder, processes, list[str](), set[int]()
@@ -89,11 +89,11 @@ class Launch:
 
     @property
     def told(self) -> list[str]:
-        """Of faults."""
+        """Messages about faults."""
         return [line.removeprefix("launch: ") for line in self.lines if line.startswith("launch: rank")]
 
     def ranks(self) -> dict[int, int]:
-        """Number -> id of the processes that run now."""
+        """Return number -> pid of the processes that are running."""
         found = {}
         for child in workers_of(self.process.pid):
             try:
@@ -115,13 +115,13 @@ class Launch:
         while not condition():
             said = "\n".join(self.lines[-30:])
             if self.process.poll() is not None:
-                raise RuntimeError(f"it ended with exit code {self.process.returncode}: give it more steps?\n{said}")
+                raise RuntimeError(f"the run ended with exit code {self.process.returncode}; increase --steps?\n{said}")
             if time.monotonic() > deadline:
                 raise TimeoutError(said)
             time.sleep(pause)
 
     def disturb(self, fault: str, deadline: float) -> str:
-        """When the run has got further; says where it was, and what was told."""
+        """Wait for the run to advance, then cause a fault. Return where the run was and the launcher's message."""
         how, number = fault.split()
         before, told, known = self.last, len(self.told), set(self.pids)
         if how == "early-kill":
@@ -143,19 +143,19 @@ class Launch:
 
 
 def end(launch: Launch, timeout: float) -> list[str]:
-    """What is wrong at the end of a run."""
+    """Return the errors at the end of a run."""
     code, wrong = launch.process.wait(timeout), []
     if code:
         wrong.append(f"exit code {code}: {launch.lines[-3:]}")
     if not soon(lambda: not any(map(runs, launch.pids))):
-        wrong.append("processes are left")
+        wrong.append("processes still run")
     return wrong
 
 
 def disturbed(
     folder: Path, processes: int, total_steps: int, faults: Sequence[str], timeout: float
 ) -> tuple[list[str], list[str]]:
-    """``(what was done, what is wrong)`` of a run through all these faults, one after the other."""
+    """Run through all faults, one after the other. Return ``(descriptions of the faults, errors)``."""
     launch, done, wrong = Launch(folder, processes, total_steps, len(faults)), [], []
     deadline = time.monotonic() + timeout
     try:
@@ -164,17 +164,17 @@ def disturbed(
             how, number = fault.split()
             ended = [f"rank {each} {TOLD[how]}" for each in (range(processes) if how == "term" else [number])]
             if not launch.told[-1].startswith(tuple(ended)) or f"(restart {count} of {len(faults)})" not in launch.told[-1]:
-                wrong.append(f"after {fault!r} it was told: {launch.told[-1]}")
+                wrong.append(f"unexpected message after {fault!r}: {launch.told[-1]}")
         wrong += end(launch, deadline - time.monotonic())
     finally:
         launch.process.kill()
     if len(launch.told) != len(faults):
-        wrong.append(f"{len(launch.told)} faults were told of")
+        wrong.append(f"{len(launch.told)} faults were reported")
     return done, wrong
 
 
 def compare(folder: Path, processes: int, total_steps: int, faults: Sequence[str], timeout: float) -> tuple[list[str], list[str]]:
-    """``(what was done, what is wrong)``; the end of the run must be that of one that nobody disturbed, to the bit."""
+    """Compare a disturbed run with an undisturbed one, bit for bit. Return ``(descriptions of the faults, errors)``."""
     alone = Launch(folder / "a" / "undisturbed", processes, total_steps, 0)
     try:
         wrong = end(alone, timeout)

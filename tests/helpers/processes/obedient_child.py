@@ -1,4 +1,4 @@
-"""What a ``Child`` of tests runs: code that it is sent, each piece answered by what it leaves in ``answer``."""
+"""Program of a ``Child`` in tests. It executes the code it receives and answers with the variable ``answer``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrl.envs.subprocess.child import attend
 
 
 def in_background(new_session: bool) -> int:
-    """A program that outlives this process, and its number; in a session of its own it also has another parent."""
+    """Start a program that outlives this process, and return its pid. In a new session it also has another parent."""
     sleep = "[sys.executable, '-c', 'import time; time.sleep(600)']"
     if not new_session:
         return int(eval(f"subprocess.Popen({sleep}).pid"))

@@ -1,7 +1,7 @@
-"""What one agent collects and learns on 1, 2 and 4 devices.
+"""Rollouts and updates of one agent on 1, 2 and 4 devices.
 
-``JAX_NUM_CPU_DEVICES=4 python -m tests.helpers.processes.several_devices RULE FILE``:
-``FILE`` (.npz) gets, under ``DEVICES/WHAT``, the rollouts of three iterations, then parameters and gradient norm.
+``JAX_NUM_CPU_DEVICES=4 python -m tests.helpers.processes.several_devices ALGORITHM FILE`` writes to ``FILE`` (.npz), under
+``DEVICES/NAME``, the rollouts of three iterations, then parameters and gradient norm.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.helpers.agents import small, to_numpy
 
 DEVICES, ITERATIONS = (1, 2, 4), 3
 STARTS = ("carry", "env_id", "version")
-"""Fields of a rollout that are [B]; the others are [T, B]."""
+"""Fields of a rollout with shape [B]; the others have shape [T, B]."""
 
 
 def whole_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: int, after: int) -> Replay:
-    """A replay whose draws are no matter of chance: each batch is all rows, of which those count that a draw could give."""
+    """Build a replay without random draws: each batch is all rows, and those that could be drawn are valid."""
     uniform = uniform_replay(capacity, num_envs, rows_per_add, before=before, after=after)
 
     def draw(state: Any, key: Any, batch_size: int) -> Draw:
@@ -47,11 +47,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"num_minibatches": 1},
     "dqn": {"replay": whole_replay, "buffer_size": BUFFER, "batch_size": BUFFER, "replay_ratio": BUFFER / 4},
 }
-"""With these nothing is drawn to learn from: every gradient is of all that there is. DQN makes two updates an iteration."""
+"""Settings with which every gradient is over all rows, without random draws. DQN makes two updates per iteration."""
 
 
 class Kept(NamedTuple):
-    """The statistics of a rule, and the last rollout."""
+    """An algorithm's statistics and the last rollout."""
 
     own: Any
     rows: dict[str, Any]
@@ -63,7 +63,7 @@ class Kept(NamedTuple):
 
 
 def keeping(agent: Agent) -> Agent:
-    """The agent with the last rollout in its state, each environment's part with the device that has it."""
+    """Return the agent with the last rollout in its state. Each environment's rows stay on its device."""
     rule = agent.algorithm
 
     def keep(learner: Any, rollout: Rollout) -> Any:
@@ -91,7 +91,7 @@ def keeping(agent: Agent) -> Agent:
 
 
 def on_devices(rule: str, number: int) -> dict[str, np.ndarray]:
-    """Rollouts, parameters and gradient norm, by name; on one device of the agent as it is."""
+    """Return rollouts, parameters and gradient norm by name. On one device the agent is not changed."""
     make = partial(small, rule, "CartPole-v1", **SETTINGS[rule])
     agent = keeping(make()) if number == 1 else data_parallel(keeping(make(axis_name="data")), number)
     state, step, found = agent.init(jax.random.key(0)), jax.jit(agent.step), {}

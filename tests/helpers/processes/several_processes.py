@@ -1,6 +1,6 @@
 """One of several processes that train one agent together.
 
-``python -m tests.helpers.processes.several_processes PORT PROCESSES NUMBER RULE``
+``python -m tests.helpers.processes.several_processes PORT PROCESSES NUMBER ALGORITHM``
 prints the parameters after three iterations as hexadecimal numbers.
 """
 
@@ -44,7 +44,7 @@ def main(port: str, num_processes: int, number: int, rule: str) -> None:
     except RuntimeError as error:
         assert "states['w'] is not the same on all devices" in str(error)
     else:
-        raise AssertionError("copies that differ went unnoticed")
+        raise AssertionError("different copies were not detected")
     mine = [np.asarray(leaf.addressable_shards[0].data) for leaf in jax.tree.leaves(state.learner.params)]
     print(" ".join(x.tobytes().hex() for x in mine))
 

@@ -1,8 +1,8 @@
 """One of several processes that call ``jaxrl.run`` together: ``python -m tests.helpers.processes.several_runs CALLS RESULT``.
 
-CALLS is JSON: for each call the rule, the environment, settings of the small agent, and arguments of ``run``; what is under "odd"
-is otherwise in process 1. The leaves of states are saved as RESULT-CALL-PROCESS.npz; of a call that raises, ERROR and the message
-are printed.
+CALLS is JSON: for each call the algorithm ("rule"), the environment, settings of the small agent, and arguments of ``run``. The
+arguments under "odd" replace them in process 1. The leaves of states are saved as RESULT-CALL-PROCESS.npz. If a call raises,
+ERROR and the message are printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.helpers.agents import small
 
 
 def plain_leaves(states: Any) -> list[np.ndarray]:
-    """Of any states, keys as their data, whole."""
+    """Return all leaves of states as whole arrays, with keys as their data."""
 
     def data(x: Any) -> Any:
         return jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
@@ -30,7 +30,7 @@ def plain_leaves(states: Any) -> list[np.ndarray]:
 
 
 def call(rule: str, env: str, settings: dict[str, Any] | None = None, **run: Any) -> tuple[Any, Any]:
-    """One call of ``run``."""
+    """Call ``run`` once."""
     return jaxrl.run(small(rule, env, **settings or {}), tensorboard=False, **run)
 
 

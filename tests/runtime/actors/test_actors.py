@@ -1,4 +1,4 @@
-"""Rollouts by worker processes: those of the loop in this process, through memory that both read, on either clock."""
+"""Rollouts by worker processes equal those of the loop in this process. They come through shared memory, on either clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEDS = [3, 5]
 
 
 class Twins(NamedTuple):
-    """A pool, and what samples the same in this process."""
+    """A pool, and a sampler in this process that gives the same rollouts."""
 
     agent: Agent
     pool: ActorPool
@@ -35,7 +35,7 @@ class Twins(NamedTuple):
     notes: list[str]
 
     def collect(self, n: int) -> Any:
-        """The n-th rollout of both, by the n-th parameters, with the metrics of episodes."""
+        """Collect the n-th rollout of both, with the n-th parameters, and the metrics of episodes."""
         given = self.policy(n), keys(SEEDS, n)
         return self.pool.collect(*given), self.alone.collect(*given)
 
@@ -61,7 +61,7 @@ def recurrent() -> Iterator[Twins]:
 
 @pytest.mark.parametrize("name", ["uneven", "recurrent"])
 def test_rollouts_are_those_of_one_process(name: str, request: pytest.FixtureRequest) -> None:
-    """Of each seed, over ends of episodes, with the carry of recurrent models and the metrics of episodes."""
+    """For each seed, over ends of episodes, with the carry of recurrent models and the metrics of episodes."""
     pair: Twins = request.getfixturevalue(name)
     ended = 0
     for n in range(5):
@@ -90,7 +90,7 @@ def test_shares_are_as_even_as_they_can_be(uneven: Twins) -> None:
 
 
 def test_several_rollouts_can_be_under_way(uneven: Twins) -> None:
-    """They come in the order of asking, each by its parameters, whoever waits for which first."""
+    """They arrive in the order of the requests, each with its parameters, in any order of waiting."""
     waiting = [uneven.pool.begin(uneven.policy(n), keys(SEEDS, n)) for n in (10, 11, 12)]
     late, first, second = (waiting[n]()[0] for n in (2, 0, 1))
     for n, ours in zip((10, 11, 12), (first, second, late), strict=True):
@@ -102,7 +102,7 @@ def memory(pool: ActorPool) -> list[Any]:
 
 
 def test_nothing_is_copied_and_memory_serves_again(uneven: Twins) -> None:
-    """Two blocks are enough for who lets go of rollouts; one that is held stays as it is, and others take its place."""
+    """Two blocks suffice if rollouts are released. A rollout that is kept does not change, and other blocks are used."""
     pool = uneven.pool
     before = len(memory(pool))
     for n in range(20, 26):
@@ -129,7 +129,7 @@ def test_parameters_lie_in_few_blocks(uneven: Twins) -> None:
 
 
 def test_an_environment_that_only_this_process_knows_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that gymnasium has here alone, as it is registered by a script, of a class that no other process can import."""
+    """Registered with gymnasium only in this process, as in a script, with a class that no other process can import."""
 
     class Mine(Truncation): ...
 
@@ -142,7 +142,7 @@ def test_an_environment_that_only_this_process_knows_is_sent(monkeypatch: pytest
 
 
 def test_what_is_closed_says_so() -> None:
-    """And a rollout that was asked for before does not come as what its memory held."""
+    """A rollout requested before does not return old contents of its memory."""
     agent = small_ppo(ENV)
     policy = policies(agent, [0])(0)
     with opened(agent, [0], 1) as (pool, _):
@@ -162,7 +162,7 @@ def test_who_forgets_a_pool_leaves_no_process() -> None:
 
 
 def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the system grants what it does not have."""
+    """Before the system grants memory that it does not have."""
     monkeypatch.setattr(rollout_memory, "available_on_host", lambda: 4096)
     rollouts = rollout_memory.Blocks("rollout")
     rollouts.take()
@@ -178,7 +178,7 @@ def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_link_in_the_place_of_a_folder_for_logs_makes_way(tmp_path: Path) -> None:
-    """A stranger's run may bring one, which leads anywhere."""
+    """A run folder from another user may contain one that points anywhere."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "kept").touch()
     for inside in ((), ("process-1",)):

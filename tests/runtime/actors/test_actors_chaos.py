@@ -1,4 +1,4 @@
-"""The script that disturbs workers at random, in short."""
+"""Short run of the script that disturbs workers at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters act: on the deterministic clock those of a fixed age, on the asynchronous one the newest, of a bounded age."""
+"""Parameters that act: on the deterministic clock those of a fixed age, on the asynchronous one the newest, of a bounded age."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEDS = [3, 5]
 
 
 class Lent:
-    """A pool that several drivers use, one after the other; it notes which parameters acted."""
+    """A pool that several drivers use, one after the other. It records which parameters acted."""
 
     def __init__(self, pool: ActorPool) -> None:
         self.pool, self.watch, self.versions = pool, pool.watch, list[Any]()
@@ -41,7 +41,7 @@ class Lent:
         return waited
 
     def close(self) -> None:
-        """It is still needed."""
+        """Do nothing: the pool is still needed."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def newest() -> Iterator[ActorPool]:
 
 
 def driven(agent: Any, pool: ActorPool, lag: int, *calls: int) -> Any:
-    """What acted in a driver's iterations, and the metrics of all."""
+    """Return the parameters that acted in a driver's iterations, and the metrics of all."""
     lent = Lent(pool)
     driver = HostDriver(agent, SEEDS, lambda agent, seeds: lent, lag=lag)  # type: ignore[arg-type, return-value]
     states, metrics = driver.init(), []
@@ -73,7 +73,7 @@ def driven(agent: Any, pool: ActorPool, lag: int, *calls: int) -> Any:
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
 def test_parameters_are_as_old_as_the_lag(lag: int, deterministic: ActorPool) -> None:
-    """Whatever the calls of ``iterate`` are."""
+    """For all divisions into calls of ``iterate``."""
     versions, metrics = driven(small_ppo(ENV), deterministic, lag, 1, 3, 2)
     assert versions == [[[max(0, n - lag)] * 4] * 2 for n in range(6)]
     ages = [n - max(0, n - lag) for n in range(6)]
@@ -93,7 +93,7 @@ def test_the_age_of_parameters_is_bounded_on_the_asynchronous_clock(lag: int, ne
 
 
 def test_a_worker_takes_the_newest_parameters(tmp_path: Path) -> None:
-    """That there are when it begins, not those that its rollout was asked for with."""
+    """The newest when its rollout begins, not those of the request."""
     mark = tmp_path / "go"
     agent = small("impala", f"gymnasium:tests.helpers.gymnasium_envs:Told?mark={mark}")
     policy = policies(agent, SEEDS)
@@ -110,7 +110,7 @@ def test_a_worker_takes_the_newest_parameters(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_runs_are_equal() -> None:
-    """To the bit on the deterministic clock, while rollouts are collected ahead; and those of one process, up to rounding."""
+    """To the bit on the deterministic clock, with rollouts collected ahead, and up to rounding to those of one process."""
 
     def states(sampler: Any) -> Any:
         with nothing_left():

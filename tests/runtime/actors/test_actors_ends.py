@@ -1,4 +1,4 @@
-"""How a learner ends, and what is left of its workers then: nothing, and a checkpoint from which it goes on."""
+"""Ends of a learner: no worker process is left, and its checkpoint can be resumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers.processes.children import runs, soon, stop
 
 SETTINGS: dict[str, Any] = {"seeds": [3, 5], "chunk_iterations": 1, "eval_every": 0, "tensorboard": False, "quiet": True}
 FINISHED = 10**7
-"""Rows that no run here comes to."""
+"""More rows than any run here reaches."""
 
 LEARNER = f"""
 import sys
@@ -36,7 +36,7 @@ jaxrl.run(agent, {FINISHED}, out=sys.argv[1], num_workers=2, **{SETTINGS!r})
 
 
 def iterations(out: Path) -> int:
-    """How many a run has logged so far."""
+    """Return the number of iterations that a run has logged so far."""
     try:
         return json.loads((out / "records.jsonl").read_text().splitlines()[-1])["iteration"]
     except (OSError, IndexError, ValueError):
@@ -44,7 +44,7 @@ def iterations(out: Path) -> int:
 
 
 class Learner:
-    """A run in a process of its own, which leads its process group, as a terminal starts it."""
+    """A run in a separate process, which leads its process group, as if started by a terminal."""
 
     def __init__(self, out: Path) -> None:
         self.out, before = out, iterations(out)
@@ -62,7 +62,7 @@ class Learner:
         assert len(self.workers) == 2
 
     def ended(self) -> str:
-        """What it said; no process of its is left."""
+        """Return its output. Assert that no process of it is left."""
         _, said = self.process.communicate(timeout=120)
         assert soon(lambda: not any(map(runs, self.workers)))
         return said
@@ -74,8 +74,11 @@ def command(pid: int) -> bytes:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_learner_ends_with_its_workers(number: signal.Signals, tmp_path: Path) -> None:
-    """By Ctrl-C, which reaches its process group, and by SIGTERM it saves and says how to go on; by SIGKILL, while one worker is
-    stopped and cannot hear of it, nothing is left either. The second goes on where the first one ended."""
+    """Ctrl-C, which reaches its process group, and SIGTERM save and say how to resume.
+
+    SIGKILL leaves no process either, although one worker is stopped and cannot notice it. The second run resumes where the first
+    one ended.
+    """
     out, names = tmp_path / "run", segments()
     learner = Learner(out)
     (os.killpg if number == signal.SIGINT else os.kill)(learner.process.pid, number)
@@ -91,13 +94,13 @@ def test_a_learner_ends_with_its_workers(number: signal.Signals, tmp_path: Path)
 
 
 def test_a_run_that_loses_too_many_workers_goes_on_when_it_is_asked(tmp_path: Path) -> None:
-    """Its checkpoint is of the last whole iteration, and the error comes when that is written."""
+    """Its checkpoint is of the last complete iteration, and the error is raised after it is written."""
     out, mark = tmp_path / "run", tmp_path / "order"
     agent = small("a2c", f"gymnasium:tests.helpers.gymnasium_envs:Told?mark={mark}")
     rows = agent.steps_per_iteration
 
     def disturb(chunk: Any) -> None:
-        """Worker 0 fails in the rollout after this one, and those that follow it at their start."""
+        """Make worker 0 fail in the next rollout, and its replacements at their start."""
         if chunk.iteration == 3:
             (pid,) = [pid for pid in workers_of(os.getpid()) if b"actors.worker" in command(pid)]
             Told.tell(mark, pid, "exit")
@@ -144,7 +147,7 @@ for more in (3, 8, 14, 20):
 
 
 def test_too_few_open_files_are_one_error(tmp_path: Path) -> None:
-    """Wherever they run out, with what to do about it; no process is left, and no file stays open."""
+    """At any point where they run out, with a fix. No process and no open file is left."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     told = subprocess.run(
         [sys.executable, "-c", FILES], capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment, check=False

@@ -1,4 +1,5 @@
-"""Workers that raise, end, are killed, hang or are stopped: each is told of once and replaced, and its rollout is made again."""
+"""Workers that raise, exit, are killed, hang or are stopped: each fault is reported once, the worker replaced, and its rollout
+repeated."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def told(mark: Path) -> str:
 
 
 class Disturbed(NamedTuple):
-    """A pool of two workers, where their orders lie, and what the pool said."""
+    """A pool of two workers, the file for orders, and the pool's messages."""
 
     agent: Agent
     pool: ActorPool
@@ -64,7 +65,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disturbed]:
 
 
 def check_seam(agent: Agent, before: Rollout, after: Rollout, member: WorkerHandle) -> None:
-    """``after`` was made by a worker that follows another one."""
+    """Assert that ``after`` was made by a worker that replaces another one."""
     job = member.job
     mine = slice(job.first_id, job.first_id + job.num_envs)
     last, first = (jax.tree.map(lambda x, t=t: x[:, t, mine], part.inputs) for part, t in ((before, -1), (after, 0)))
@@ -101,8 +102,11 @@ FAULTS = [
 
 @pytest.mark.parametrize(("how", "message"), FAULTS, ids=[how for how, _ in FAULTS])
 def test_a_worker_that_fails_is_replaced(how: str, message: str, disturbed: Disturbed) -> None:
-    """Told once, with the traceback of what was raised. The new one begins with a row that counts for nothing and shows what the
-    rollout before led to, in environments of other seeds; the other worker does not notice."""
+    """Reported once, with the traceback of an exception.
+
+    The new worker begins with an invalid row that shows the last observation of the previous rollout, and its environments have
+    other seeds. The other worker is not affected.
+    """
     pool, notes = disturbed.pool, disturbed.notes
     before, said, restarts = kept(disturbed.collect(0)[0]), len(notes), pool.restarts
     old = pids(pool)
@@ -125,7 +129,7 @@ def test_a_worker_that_fails_is_replaced(how: str, message: str, disturbed: Dist
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_has_nothing_to_do_is_replaced(number: signal.Signals, disturbed: Disturbed) -> None:
-    """As one that fails within the rollout: it is not said for how long it was gone."""
+    """Like one that fails in a rollout. The message does not say for how long it was gone."""
     pool, notes = disturbed.pool, disturbed.notes
     before, said, restarts = kept(disturbed.collect(3)[0]), len(notes), pool.restarts
     os.kill(pids(pool)[0], number)
@@ -137,8 +141,7 @@ def test_one_that_has_nothing_to_do_is_replaced(number: signal.Signals, disturbe
 
 
 def test_too_many_restarts_end_the_pool(disturbed: Disturbed) -> None:
-    """And no fewer. With an error that says what went wrong, for whoever waits for a rollout or asks for one; no process is
-    left."""
+    """Not earlier. Waiting for a rollout and requesting one raise an error with the cause. No process is left."""
     pool, notes = disturbed.pool, disturbed.notes
     pool.dispatcher.max_restarts = sum(pool.restarts) + 1
     disturbed.tell(1, "raise")
@@ -155,7 +158,7 @@ def test_too_many_restarts_end_the_pool(disturbed: Disturbed) -> None:
 
 
 def test_who_was_suspended_with_its_workers_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a batch system or a container suspends all of them, and wakes this process first."""
+    """As when a batch system or a container suspends all of them and resumes this process first."""
     times = iter([0.0, 0.2, 100.0, 100.2, 200.0, 200.2, 200.4, 200.6, 200.8, 201.1])
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
     ran, (member,) = Ran(), _members(small_ppo("gymnasium:CartPole-v1"), [0], 1, False, None, False, 0, False)
@@ -169,7 +172,7 @@ def test_who_was_suspended_with_its_workers_misses_none(monkeypatch: pytest.Monk
 
 
 def test_one_that_cannot_start_again(tmp_path: Path) -> None:
-    """Counts as one more."""
+    """Counts as another restart."""
     agent = small_ppo(told(tmp_path / "order"), num_envs=1, num_minibatches=1)
     with opened(agent, [0], 1, max_restarts=1) as (pool, notes):
         (member,) = pool.members
@@ -181,7 +184,7 @@ def test_one_that_cannot_start_again(tmp_path: Path) -> None:
 
 
 def test_who_is_told_of_a_fault_may_close(tmp_path: Path) -> None:
-    """Though that is in the thread which minds the workers, where lost pools can be collected, too."""
+    """The callback runs in the thread that watches the workers, which may also collect lost pools."""
     agent = small_ppo(told(tmp_path / "order"), num_envs=1, num_minibatches=1)
     with nothing_left():
         pool = ActorPool(agent, [0], num_workers=1, note=lambda text: pool.close())
@@ -195,7 +198,7 @@ def test_who_is_told_of_a_fault_may_close(tmp_path: Path) -> None:
 
 
 class Killed(ActorPool):
-    """Worker 1 dies in the row ``row`` of its environments, or before rollout ``rollout`` is asked for."""
+    """Worker 1 dies in row ``row`` of its environments, or before the request of rollout ``rollout``."""
 
     def __init__(self, *args: Any, mark: Path, row: int | None = None, rollout: int | None = None, **options: Any) -> None:
         self.rollout, self.asked = rollout, 0
@@ -219,7 +222,7 @@ class Killed(ActorPool):
 
 
 def driven(agent: Agent, iterations: int, lag: int, **options: Any) -> Any:
-    """States and rollouts of a driver, and how often workers were replaced."""
+    """Return states and rollouts of a driver, and the number of restarts."""
     notes: list[str] = []
     with nothing_left():
         driver = HostDriver(agent, SEEDS, partial(Killed, num_workers=2, note=notes.append, **options), lag=lag)
@@ -233,7 +236,7 @@ def driven(agent: Agent, iterations: int, lag: int, **options: Any) -> Any:
 
 @pytest.mark.slow
 def test_a_kill_in_a_rollout_is_one_before_it(tmp_path: Path) -> None:
-    """And two runs with it are equal to the bit, on the deterministic clock."""
+    """Two runs with the same kill are equal to the bit on the deterministic clock."""
     agent, mark = small("a2c", told(tmp_path / "order"), num_envs=2), tmp_path / "order"
     within, before = (driven(agent, 5, 0, mark=mark, **when) for when in ({"row": 19}, {"rollout": 2}))
     assert within[2] == before[2] == [0, 1]
@@ -243,8 +246,10 @@ def test_a_kill_in_a_rollout_is_one_before_it(tmp_path: Path) -> None:
 
 
 def test_replay_stores_no_step_across_a_restart(tmp_path: Path) -> None:
-    """While rollouts are collected ahead, in rollouts of a single row: two runs with the same kill are equal, and each stored
-    transition leads from a time of an episode to the next one."""
+    """With rollouts of a single row collected ahead, two runs with the same kill are equal.
+
+    Each stored transition leads from one time of an episode to the next.
+    """
     mark = tmp_path / "order"
     agent = small("dqn", told(mark), num_envs=2, rollout_length=1, buffer_size=200, learning_starts=30, replay_ratio=16)
     one, other = (driven(agent, 30, 1, mark=mark, row=row) for row in (21, 21))

@@ -1,4 +1,4 @@
-"""Who computes gradients: workers, whose mean is the learner's own or which count one by one; devices, averaged over all."""
+"""Gradients computed by workers, averaged or applied one by one, and by devices, averaged over all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.helpers.processes.actor_pools import nothing_left, pids
 ENV = "gymnasium:CartPole-v1"
 MARK = Path(tempfile.gettempdir()) / f"jaxrl-test-{os.getpid()}"
 CHOICE = f"gymnasium:tests.helpers.gymnasium_envs:Told?mark={MARK}"
-"""Rewards are the action, 0 or 1."""
+"""Environment with a reward equal to the action, 0 or 1."""
 SEEDS = [3, 5]
 NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
 
@@ -35,7 +35,7 @@ NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
 def driven(
     agent: Agent, scheme: Any, *calls: int, seeds: Sequence[int] = SEEDS, num_workers: int = 2, kill_at: int | None = None
 ) -> Any:
-    """States and the metrics of each call; worker 1 dies in row ``kill_at`` of its environments."""
+    """Return states and the metrics of each call. Worker 1 dies in row ``kill_at`` of its environments."""
     if scheme is not None:
         scheme = resolve_scheme(agent, scheme, num_workers)
     notes: list[str] = []
@@ -68,13 +68,13 @@ def test_the_mean_of_the_workers_is_the_learners_gradient(settings: dict[str, An
     (central, (theirs,)), (ours, (metrics,)) = (driven(agent, scheme, 3) for scheme in (None, LEARNT_BY_MEAN))
     assert_close(learnt(ours), learnt(central))
     for name in ("charts/valid_rows", "charts/episodic_length", LAG, "losses/entropy", "losses/value_loss"):
-        assert_close(metrics[name], theirs[name], 0.01)  # a mean over shares, which have more or fewer valid rows
+        assert_close(metrics[name], theirs[name], 0.01)  # a mean over shares, which differ in valid rows
     assert metrics["losses/grad_norm"].count.tolist() == theirs["losses/grad_norm"].count.tolist() == [3] * 2
     assert (metrics[STALENESS].sum == 0).all() and (metrics[RESTARTS].value == 0).all()
 
 
 def test_devices_learn_what_one_does() -> None:
-    """By averaged gradients of shares of the environments: with one minibatch, PPO of one device."""
+    """By averaging the gradients of shares of the environments: with one minibatch, equal to PPO on one device."""
     agent = small_ppo(ENV, num_minibatches=1, normalize_observations=True)
     (central, (theirs,)), (ours, (metrics,)) = (driven(agent, scheme, 3) for scheme in (None, "ddppo"))
     assert_close(learnt(ours), learnt(central))
@@ -84,9 +84,11 @@ def test_devices_learn_what_one_does() -> None:
 
 
 def test_gradients_count_one_by_one() -> None:
-    """As they come (A3C): as many make an iteration as there are workers. It learns; some gradient is of older parameters than
-    those that it is applied to; learning rates go by shares, and end where iterations do. A worker that is killed on the way is
-    replaced, and nothing of it counts twice."""
+    """In the order of arrival (A3C). An iteration has as many gradients as there are workers.
+
+    It learns. Some gradients use older parameters than those they are applied to. Learning rates follow the shares, and end with
+    the iterations. A worker that is killed is replaced, and none of its gradients counts twice.
+    """
     agent = small("a2c", CHOICE, learning_rate=0.03, anneal=True, total_steps=4 * 8 * 60, **NORMALIZED)
     states, (early, late) = driven(agent, "a3c", 10, 50, kill_at=101)
     assert states.iteration.tolist() == [61] * 2, "one of them is the warm-up"
@@ -100,7 +102,7 @@ def test_gradients_count_one_by_one() -> None:
 
 
 def test_workers_get_the_parameters_of_each_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not only those with which a rollout is asked for."""
+    """Not only the parameters of the request."""
     versions, publish = list[Any](), ActorPool.publish
 
     def noted(pool: ActorPool, policy: Any) -> None:
@@ -114,7 +116,7 @@ def test_workers_get_the_parameters_of_each_gradient(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_a_part_that_has_no_name_is_used_as_it_is() -> None:
-    """An environment that a worker cannot import goes there as an object."""
+    """An environment that a worker cannot import is sent as an object."""
     agent = small("a2c", hosted(truncation(5)))
     states, _ = driven(agent, "a3c", 2, seeds=[0])
     assert states.learner.version.tolist() == [4]

@@ -1,4 +1,4 @@
-"""Schemes: presets, what is refused and what is nearest, and that a run keeps its own."""
+"""Schemes: presets, refused combinations with the nearest valid one, and a resumed run keeps its scheme."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def test_presets_serve_the_rule_that_they_are_named_for(name: str, rule: str) ->
 
 def test_all_presets_are_known() -> None:
     assert set(SCHEMES) == {"a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"} and jaxrl.Scheme is Scheme
-    assert set(get_args(get_args(get_type_hints(RunOptions)["scheme"])[0])) == set(SCHEMES)  # the command line's
+    assert set(get_args(get_args(get_type_hints(RunOptions)["scheme"])[0])) == set(SCHEMES)  # as on the command line
 
 
 def test_how_many_workers() -> None:
-    """As many as were asked for, also where the scheme says otherwise; no more than environments by itself."""
+    """The requested number, also if the scheme has another default. The default is at most the number of environments."""
     assert resolve_scheme(ppo(), None, None) is None
     for scheme, number, expected in [(None, 3, 3), (Scheme(num_workers=3), None, 3), (Scheme(num_workers=3), 2, 2)]:
         assert resolve_scheme(ppo(), scheme, number).num_workers == expected  # type: ignore[union-attr]
@@ -149,7 +149,7 @@ REFUSED: list[tuple[Callable[[], Agent], Any, Any, str]] = [
 
 @pytest.mark.parametrize(("build", "scheme", "error", "message"), REFUSED, ids=[str(each[1]) for each in REFUSED])
 def test_what_cannot_be_is_refused_and_the_nearest_named(build: Any, scheme: Any, error: Any, message: str) -> None:
-    """In a line, before anything starts."""
+    """In one line, before any process starts."""
     with nothing_left(), pytest.raises(error, match=message) as raised:
         jaxrl.run(build(), 64, scheme=scheme, quiet=True)
     assert "\n" not in str(raised.value)
@@ -176,7 +176,7 @@ def refused(agent: Agent, error: Any, message: str, **options: Any) -> None:
 
 
 def test_pools_that_cannot_be() -> None:
-    """Nothing is started for them."""
+    """No process is started for them."""
     refused(small_ppo(probes.truncation()), TypeError, r"is a pure environment")
     refused(ppo(), ValueError, r"^num_workers=5 must be at most num_envs=4", num_workers=5)
     refused(
@@ -189,7 +189,7 @@ def test_pools_that_cannot_be() -> None:
 
 
 class NoPart(Clock):
-    """Cannot be opened in parts."""
+    """An environment that cannot be opened in parts."""
 
     def __init__(self, num_envs: int, seed: int) -> None:
         super().__init__(num_envs, seed)
@@ -197,7 +197,7 @@ class NoPart(Clock):
 
 @pytest.mark.parametrize("why", ["raises", pytest.param("has no parts", marks=pytest.mark.slow)])
 def test_environments_that_do_not_start(why: str, tmp_path: Path) -> None:
-    """One error, of the first worker that says so."""
+    """One error, of the first worker that reports it."""
     if why == "raises":
         agent = small_ppo("gymnasium:tests.helpers.gymnasium_envs:Failing?how=reset")
         message = r"^worker [01] \(environments \d to \d\) failed: .*raised KeyError: 'start'.*, before it could start$"
@@ -213,7 +213,7 @@ def test_environments_that_do_not_start(why: str, tmp_path: Path) -> None:
 
 
 def test_the_command_line_trains_by_a_scheme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which its folder holds, and which it goes on with."""
+    """The run folder stores the scheme, and a resumed run uses it."""
     out = tmp_path / "run"
     sizes = ["--num-envs", "4", "--rollout-length", "8", "--total-steps", "96", "--eval-every", "0", "--no-tensorboard"]
     with nothing_left():

@@ -1,4 +1,4 @@
-"""Each scheme trains what it is named after, and its data are as old as its name says."""
+"""Each scheme trains the algorithm of its name, with data of the age that its name implies."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CASES: dict[str, tuple[Any, dict[str, Any], int]] = {
     "r2d2": (jaxrl.make_r2d2, {}, 50_000),
     "ddppo": (jaxrl.make_ppo, {"num_envs": 16}, 60_000),
 }
-"""Builder, settings and steps: two minutes at most on two cores."""
+"""Builder, settings and steps. Two minutes at most on two cores."""
 OLD = {"ga3c", "impala", "apex", "r2d2"}
-"""Where parameters that act are older than those that learn."""
+"""Schemes in which acting uses older parameters than learning."""
 
 
 @pytest.mark.learning

@@ -1,4 +1,4 @@
-"""Workers that are cut short: padding counts for nothing, and what they do goes on where it stood."""
+"""Workers whose rollouts are cut short: padding does not count, and their environments and carries continue."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from tests.helpers.processes.children import soon
 
 MARK = Path(tempfile.gettempdir()) / f"jaxrl-test-cut-{os.getpid()}"
 ENV = f"gymnasium:tests.helpers.gymnasium_envs:Told?mark={MARK}"
-"""Shows a draw of its stream and the time; every fifth step is a truncation."""
+"""Environment that observes a draw of its stream and the time, and truncates every fifth step."""
 SEEDS, LENGTH, NUM_ENVS = [3, 5], 8, 6
 LATE = slice(4, 6)
-"""The environments of the last of three workers."""
+"""Environments of the last of three workers."""
 
 
 OTHERS = MARK.with_name(f"{MARK.name}.others")
 
 
 def cut_in(pool: ActorPool, row: int, rollouts: int) -> threading.Thread:
-    """Let the last worker wait in the row ``row`` of its rollout until the others have finished the last of so many; and those
-    until it is there. What opens the gates, started."""
+    """Let the last worker wait in row ``row`` until the others have finished ``rollouts`` rollouts, and those until it has
+    arrived. Return the started thread that releases them."""
     OTHERS.unlink(missing_ok=True)
     MARK.unlink(missing_ok=True)
     *others, last = range(len(pool.members))
     rows = pool.dispatcher.progress.rows.tolist()
     for worker in others:
-        Told.tell(MARK, pids(pool)[worker], "wait.others", rows[worker] + 1)  # the first reset is one, too
+        Told.tell(MARK, pids(pool)[worker], "wait.others", rows[worker] + 1)  # the first reset is a row too
     Told.tell(MARK, pids(pool)[last], "wait", rows[last] + row + 1)
 
     def open_gates() -> None:
@@ -70,8 +70,11 @@ class Collected(NamedTuple):
     agent: Agent
     policy: Any
     rollouts: list[Rollout]
-    """Rollout n is by the n-th parameters. The last worker waits in the fifth row of the first, in which episodes end, and in the
-    first row of the third; before the fourth it is killed."""
+    """Rollout n uses the n-th parameters.
+
+    The last worker waits in the fifth row of the first, in which episodes end, and in the first row of the third. It is killed
+    before the fourth.
+    """
     metrics: list[Any]
     notes: list[str]
 
@@ -96,13 +99,13 @@ def collected() -> Iterator[Collected]:
 
 
 def ends(rollout: Rollout) -> list[int]:
-    """How many rows each worker collected: each shows other draws than the one before."""
+    """Return the number of rows that each worker collected: each of them shows a new draw."""
     moved = np.any(rollout.inputs.obs[:, 1:] != rollout.inputs.obs[:, :-1], (0, 3))
     return [int(np.flatnonzero(moved[:, each].any(1)).max()) + 1 for each in (slice(0, 2), slice(2, 4), LATE)]
 
 
 def test_how_many_are_enough() -> None:
-    """At least the share, and no more for rounding."""
+    """At least the share, without rounding up too far."""
     cases = {
         (0.6, 2): 2,
         (0.6, 3): 2,
@@ -120,7 +123,7 @@ def test_how_many_are_enough() -> None:
 
 
 def test_late_workers_are_cut_short(collected: Collected) -> None:
-    """After the row in which the others have finished, and not before a quarter of the rows."""
+    """After the row in which the others finish, and not before a quarter of the rows."""
     rows = [ends(rollout) for rollout in collected.rollouts]
     assert rows[0] == [8, 8, 5] and rows[2] == [8, 8, 2]
     for each, metrics in zip(rows, collected.metrics, strict=True):
@@ -140,11 +143,11 @@ def test_padding_counts_for_nothing(collected: Collected) -> None:
         assert metrics["charts/valid_rows"].sum.tolist() == rollout.valid.sum((1, 2)).tolist()
         assert metrics["charts/episodic_length"].count.tolist() == rollout.truncated.sum((1, 2)).tolist()
         lengths = metrics["charts/episodic_length"]
-        assert lengths.sum.tolist() == [5 * count for count in lengths.count.tolist()]  # episodes lose nothing in between
+        assert lengths.sum.tolist() == [5 * count for count in lengths.count.tolist()]  # episodes lose no steps in between
 
 
 def test_environments_go_on_where_they_stood(collected: Collected) -> None:
-    """Over three rollouts: those of a loop without any, given the same actions."""
+    """Over three rollouts: equal to a loop without cuts, given the same actions."""
     host: Any = collected.agent.env
     for i, seed in enumerate(SEEDS):
         for worker, first_id in enumerate((0, 2, 4)):
@@ -164,7 +167,7 @@ def test_environments_go_on_where_they_stood(collected: Collected) -> None:
 
 
 def test_memory_goes_on_where_it_stood(collected: Collected) -> None:
-    """The carry of a rollout is that which the last real row before it left behind, and all act as it says."""
+    """A rollout begins with the carry after the last real row before it, and acting uses that carry."""
     algorithm = collected.agent.algorithm
     act = jax.jit(jax.vmap(lambda *given: algorithm.act(*given, explore=True), in_axes=(0, 0, 0, None, 0)))
     for n, (rollout, later) in enumerate(zip(collected.rollouts[:2], collected.rollouts[1:], strict=False)):
@@ -181,7 +184,7 @@ def test_memory_goes_on_where_it_stood(collected: Collected) -> None:
 
 
 def test_one_that_is_lost_after_a_cut_begins_anew(collected: Collected) -> None:
-    """In a row that counts for nothing, and shows where the other stood."""
+    """With an invalid row that shows the previous worker's last observation."""
     before, after = (jax.tree.map(lambda x: x[:, :, LATE], each.inputs) for each in collected.rollouts[2:])
     np.testing.assert_array_equal(before.obs[:, -1], after.obs[:, 0])
     assert not collected.rollouts[3].valid[:, 0, LATE].any() and after.is_first[:, 1].all()
@@ -191,20 +194,23 @@ def test_one_that_is_lost_after_a_cut_begins_anew(collected: Collected) -> None:
 
 
 def cut(rollout: Rollout, envs: slice, end: int) -> Rollout:
-    """The first ``end`` rows of some environments, of one seed, [T, B]."""
+    """Return the first ``end`` rows of some environments of one seed, [T, B]."""
     rows = [jax.tree.map(lambda x: x[:end, envs], part) for part in rollout[1:7]]
     of_envs = [jax.tree.map(lambda x: x[envs], part) for part in rollout[7:]]
     return Rollout(jax.tree.map(lambda x: x[: end + 1, envs], rollout.inputs), *rows, *of_envs)
 
 
 def late(collected: Collected, n: int, seed: int = 0) -> tuple[Rollout, Rollout]:
-    """The late worker's n-th rollout, and the same without padding."""
+    """Return the late worker's n-th rollout, with and without padding."""
     rollout, end = jax.tree.map(lambda x: x[seed], collected.rollouts[n]), ends(collected.rollouts[n])[2]
     return cut(rollout, LATE, LENGTH), cut(rollout, LATE, end)
 
 
 def numpy_gae(rollout: Rollout, values: np.ndarray, gamma: float, lam: float) -> np.ndarray:
-    """Of a whole rollout, row by row: a termination leaves nothing beyond, a truncation and the last row the value reached."""
+    """Compute GAE of a whole rollout, row by row.
+
+    A termination has no value after it; a truncation and the last row bootstrap.
+    """
     advantage, last = np.zeros_like(values[:-1]), np.zeros_like(values[0])
     for t in reversed(range(len(advantage))):
         beyond = np.where(rollout.terminated[t], 0, values[t + 1])
@@ -216,7 +222,7 @@ def numpy_gae(rollout: Rollout, values: np.ndarray, gamma: float, lam: float) ->
 
 @pytest.mark.parametrize("n", [0, 2])
 def test_returns_are_those_of_the_rows_that_there_are(collected: Collected, n: int) -> None:
-    """As if the rollout had been as short as that, whatever the values of padding are."""
+    """As if the rollout had only its real rows, for any values of padding."""
     padded, short = late(collected, n)
     end, rng = len(short.reward), np.random.default_rng(n)
     values, log_rho = (rng.normal(size=(rows, 2)).astype(np.float32) for rows in (LENGTH + 1, LENGTH))
@@ -229,7 +235,7 @@ def test_returns_are_those_of_the_rows_that_there_are(collected: Collected, n: i
     assert not np.any(advantages[end:])
     traces = [vtrace(*each[:5], log_rho[: len(each[0])], each[5]) for each in given]
     returns = [lambda_returns(*each[:3], each[4], each[5]) for each in given]
-    values[end:] = values[end]  # which padding repeats
+    values[end:] = values[end]  # padding repeats it
     endless = [endless_gae(each[0], values[: len(each[0]) + 1], each[5], 0.9, 0.8) for each in given]
     for ours, theirs in zip(
         jax.tree.leaves([traces[0], returns[0], endless[0]]), jax.tree.leaves([traces[1], returns[1], endless[1]]), strict=True
@@ -248,7 +254,7 @@ def test_gradients_are_those_of_the_rows_that_there_are(collected: Collected) ->
 
 
 def test_statistics_are_those_of_the_rows_that_there_are(collected: Collected) -> None:
-    """Of observations, and of discounted returns, which go on from one rollout to the next."""
+    """Statistics of observations, and of discounted returns, which continue from one rollout to the next."""
     space = collected.agent.env.observation_space
     padded = short = init_statistics(space, 2)
     for n in range(3):
@@ -258,7 +264,7 @@ def test_statistics_are_those_of_the_rows_that_there_are(collected: Collected) -
 
 
 def test_no_draw_of_replay_sees_padding(collected: Collected) -> None:
-    """Three-step returns of what the late worker did, against a loop over its rows."""
+    """Three-step returns of the late worker's rows, against a loop over its rows."""
     space, actions = collected.agent.env.observation_space, collected.agent.env.action_space
     replay = uniform_replay(3 * LENGTH, 2, LENGTH, before=1, after=3)
     state, rollouts = replay.init(example_row(space, actions)), [late(collected, n)[0] for n in range(3)]
@@ -290,7 +296,7 @@ def on_two_devices(agent: Agent) -> AllReducedLearner:
 
 
 def unequal(rollout: Rollout, seed: int = 0) -> Rollout:
-    """One seed's, whose second half of the environments was cut after three rows."""
+    """Return one seed's rollout in which the second half of the environments was cut after three rows."""
     rollout = jax.tree.map(lambda x: np.array(x[seed]), rollout)
     half = rollout.valid.shape[1] // 2
     for name in ("valid", "reward", "terminated", "truncated"):
@@ -314,7 +320,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", [pytest.param(name, marks=() if name in ("ppo", "a2c") else pytest.mark.slow) for name in ALIKE])
 def test_devices_with_more_or_fewer_rows_learn_what_one_does(case: str) -> None:
-    """Each valid row counts alike, in gradients, statistics and what is logged, whichever device has it."""
+    """Each valid row has the same weight in gradients, statistics and logs, on any device."""
     rule, settings = ALIKE[case]
     agent = small(rule, "gymnasium:CartPole-v1", num_envs=4, rollout_length=16, **settings)
     sampler = HostSampler(agent, [3])
@@ -342,7 +348,7 @@ def test_one_row_on_all_devices_counts_as_one() -> None:
     ("rule", "who"), [("ppo", {"updates": "all_reduced"}), pytest.param("a2c", {"gradients": "workers"}, marks=pytest.mark.slow)]
 )
 def test_a_run_learns_from_rollouts_that_were_cut(rule: str, who: dict[str, str]) -> None:
-    """One of two devices, or of two workers, has fewer rows; later rollouts are whole or not, as the clock has it."""
+    """One of two devices, or of two workers, has fewer rows. The clock decides whether later rollouts are complete."""
     agent = small(rule, ENV, num_envs=4, rollout_length=LENGTH)
     scheme = resolve_scheme(agent, {"sync_fraction": 0.5, **who}, 2)
     assert scheme is not None
@@ -358,7 +364,7 @@ def test_a_run_learns_from_rollouts_that_were_cut(rule: str, who: dict[str, str]
         OTHERS.unlink()
         assert alive.all()
         assert (metrics[CUT_ROWS].sum.tolist(), metrics[CUT_ROWS].count.tolist()) == ([2 * 5], [4 * LENGTH])
-        assert metrics["charts/valid_rows"].sum.tolist() == [2 * 7 + 2 * 3]  # one reset each, which the cut came before
+        assert metrics["charts/valid_rows"].sum.tolist() == [2 * 7 + 2 * 3]  # one reset each, before the cut
         states, metrics, alive = driver.iterate(states, 2)
         assert alive.all() and metrics[CUT_ROWS].count.tolist() == [2 * 4 * LENGTH]
         after = kept(states.learner.params)

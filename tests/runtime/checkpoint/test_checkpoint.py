@@ -1,4 +1,4 @@
-"""Checkpoints: bit-exact round trips, kills and damage survived, and errors that name what is wrong."""
+"""Checkpoints: bit-exact round trips, recovery from kills and damage, and errors that name the cause."""
 
 import json
 import logging
@@ -99,14 +99,14 @@ def files_of(step: Path) -> list[Path]:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """A folder with steps 1 and 2, whose kernels are full of 1 and 2."""
+    """A folder with steps 1 and 2, whose kernels consist of 1 and 2."""
     for step in (1, 2):
         save(tmp_path / "two", tiny(step), step)
     return tmp_path / "two"
 
 
 def assert_falls_back(folder: Path, *named: str) -> None:
-    """Step 1 is used, after one warning that holds all of ``named``."""
+    """Assert that step 1 is used, after one warning that contains all of ``named``."""
     with pytest.warns(CheckpointWarning) as said:
         state, info = restore(folder, tiny())
     assert info.step == 1
@@ -162,7 +162,7 @@ def test_sharded_state_comes_back_on_the_targets_sharding(tmp_path: Path) -> Non
 def test_a_donated_state_is_a_target(tmp_path: Path) -> None:
     state = jax.jit(tiny)()
     save(tmp_path, state, 0)
-    jax.tree.map(lambda x: x.delete(), state)  # what donation does, where the backend can use the buffer
+    jax.tree.map(lambda x: x.delete(), state)  # donation does this if the backend can reuse the buffer
     assert state.params["Dense_0"]["kernel"].is_deleted()
     assert_bit_equal(restore(tmp_path, state)[0], tiny())
 
@@ -180,8 +180,11 @@ def test_a_pending_save_holds_the_state_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [0, pytest.param(2_000_000, marks=pytest.mark.slow)], ids=["array", "sac"])
 def test_a_large_state_takes_one_more_copy(rows: int, tmp_path: Path) -> None:
-    """While it is saved, and while it is restored; and SAC goes on bit for bit with a replay of two million rows, an array that
-    malloc maps by itself. 2**25 bytes may come besides, of what a small state takes too."""
+    """While it is saved, and while it is restored.
+
+    SAC resumes bit for bit with a replay of two million rows, an array that malloc maps separately. Another 2**25 bytes are
+    allowed, which a small state needs too.
+    """
     command = [sys.executable, "-m", "tests.helpers.processes.large_state", str(tmp_path), str(rows)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -311,14 +314,14 @@ def test_a_run_goes_on_past_a_damaged_step(two: Path) -> None:
 
 
 class Killed(BaseException):
-    """As SIGKILL: nothing in jaxrl catches it, so nothing is tidied up."""
+    """Like SIGKILL: jaxrl does not catch it, so there is no cleanup."""
 
 
 @pytest.mark.parametrize(
     ("module", "function", "calls", "survives"),
     [
         (manifest, "write", 0, 2),
-        (manifest, "render", 1, 2),  # the first says whose the unfinished save is
+        (manifest, "render", 1, 2),  # the first call writes the owner of the unfinished save
         (os, "replace", 1, 2),
         (manifest, "sync_folder", 0, 2),
         (store, "own_steps", 0, 3),
@@ -327,7 +330,7 @@ class Killed(BaseException):
 def test_a_kill_between_the_stages_of_a_save(
     two: Path, monkeypatch: pytest.MonkeyPatch, module: Any, function: str, calls: int, survives: int
 ) -> None:
-    """After so many calls of a function."""
+    """After this number of calls of a function."""
     original, left = getattr(module, function), [None] * calls
 
     def kill(*args: Any, **settings: Any) -> Any:
@@ -354,7 +357,7 @@ def _state_of(step: int) -> dict[str, Any]:
 
 
 def _save_without_end(folder: str) -> None:
-    """What a run does: go on from the checkpoint, if there is one, and save."""
+    """Do what a run does: resume from the checkpoint, if there is one, and save."""
     step = 0
     if steps(folder):
         state, _ = restore(folder, _state_of(0))
@@ -449,7 +452,7 @@ def test_a_mismatch_names_the_first_path(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_an_axis_of_seeds_that_differs_is_said(tmp_path: Path) -> None:
-    """A run's states have it, and the target of one state has not; with what a script saved it may be the other way round."""
+    """A run's states have it, and the target of a single state does not. With checkpoints of scripts it may be reversed."""
     several = jax.vmap(lambda i: tiny())
     save(tmp_path / "eight", several(jnp.arange(8)), 5)
     save(tmp_path / "one", tiny(), 5)
@@ -470,7 +473,7 @@ def test_an_axis_of_seeds_that_differs_is_said(tmp_path: Path) -> None:
         for wanted in (target, jax.eval_shape(lambda target=target: target)):
             with pytest.raises(ValueError, match=rf"^step 5 in .* holds {message}"):
                 restore(tmp_path / folder, wanted)
-    with pytest.raises(ValueError, match=r"does not fit the agent: at state\.params"):  # where more than the axis differs
+    with pytest.raises(ValueError, match=r"does not fit the agent: at state\.params"):  # if more than the axis differs
         restore(tmp_path / "eight", tiny(units=4))
 
 
@@ -480,7 +483,7 @@ def test_the_folder_of_a_run_is_that_of_its_checkpoints(tmp_path: Path) -> None:
     state, info = restore(tmp_path / "run", tiny())
     assert_bit_equal(state, tiny(3))
     assert info == read_info(tmp_path / "run") == read_arrays(tmp_path / "run")[1] and info.step == 7
-    save(tmp_path / "run", tiny(4), 1)  # a script's own, which it means when it names the folder
+    save(tmp_path / "run", tiny(4), 1)  # a script's checkpoint, in the folder that the script names
     assert restore(tmp_path / "run", tiny())[1].step == 1
 
 
@@ -525,7 +528,7 @@ def test_another_format_is_refused(two: Path) -> None:
 
 
 def test_a_checkpoint_of_format_1_is_read(tmp_path: Path) -> None:
-    """It says of each leaf what kind it was. Numbers come back as arrays."""
+    """It records the kind of each leaf. Numbers are restored as arrays."""
     state = {"jax": odd(), "host": HOST}
     save(tmp_path, {**state, "number": np.array(2.5)}, 3)
     kinds = ["jax"] * len(jax.tree.leaves(state["jax"])) + ["numpy"] * len(HOST) + ["python"]
@@ -600,12 +603,12 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot save checkpoints in folder='.*file': it is a file"):
         save(tmp_path / "file", tiny(), 0)
     with pytest.raises(OSError, match=r"cannot save checkpoints in folder='/proc/jaxrl': .*can be written to"):
-        save("/proc/jaxrl", tiny(), 0)  # nobody, root included, makes folders there
+        save("/proc/jaxrl", tiny(), 0)  # not even root can make folders there
 
 
 @pytest.mark.parametrize("name", ["a[b]", "a]", "a*b", "a?", "a\\b", "a\udce9"])
 def test_paths_that_orbax_misreads_are_refused(name: str, tmp_path: Path) -> None:
-    """Each holds all of ``[ ] * ? \\`` for patterns of names: it finds none of its own files, or those of other folders too."""
+    """Orbax uses ``[ ] * ? \\`` as patterns: it finds none of its files, or those of other folders too."""
     with pytest.raises(ValueError, match=r"orbax-checkpoint misreads .* in a path, .*Rename that folder, or name one") as caught:
         save(tmp_path / name / "new", tiny(), 0)
     assert repr(str(tmp_path / name / "new")) in str(caught.value)

@@ -1,4 +1,4 @@
-"""A disk that gets full under a run: one readable error, nothing lost, and the same call goes on once there is room."""
+"""A disk that becomes full during a run: one readable error, no data is lost, and the same call resumes once there is space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.chaos import progress
 
-# A limit on the size of files stands in for a full disk: it holds for this process, and not for the pipes that it writes to.
+# A limit on the size of files replaces a full disk: it applies to this process, but not to the pipes that it writes to.
 SCRIPT = """
 import resource, sys
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_full_disk_ends_a_run_with_one_line_and_loses_nothing(tmp_path: Path) 
     assert progress(tmp_path / "stopped") == progress(tmp_path / "whole")
 
 
-# Each file may grow to 2,000 bytes: many writes fail, in threads that are still at it when the first has been reported.
+# Each file may have 2,000 bytes: many writes fail, in threads that continue after the first failure is reported.
 MANY = """
 import resource, sys, time
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ with Quiet():
 
 
 def test_writes_that_were_given_up_are_not_told_of_later(tmp_path: Path) -> None:
-    """Which the garbage collector finds at some time or other; other warnings of its kind are told."""
+    """The garbage collector finds them later. Other warnings of this kind are still shown."""
     command = [sys.executable, "-c", NEVER_AWAITED, str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert "coroutine 'other' was never awaited" in ended.stderr and "serialize" not in ended.stderr

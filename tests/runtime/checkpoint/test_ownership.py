@@ -1,4 +1,4 @@
-"""Saving among things that are not ours: they stay as they are, to the byte, however much they look like checkpoints."""
+"""Saving next to files of other owners: they stay unchanged to the byte, even if they look like checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUN = "a-run"
 
 
 def snapshot(folder: Path) -> dict[str, Any]:
-    """Every path below a folder: where a link leads, what a file holds, None for a folder."""
+    """Return all paths below a folder with a link's target, a file's contents, or None for a folder."""
     return {
         path.relative_to(folder).as_posix(): os.readlink(path)
         if path.is_symlink()
@@ -44,7 +44,7 @@ def with_a_manifest(path: Path, text: bytes = b"{}") -> None:
 
 
 def without_a_manifest(path: Path) -> None:
-    """As another program's orbax writes it."""
+    """Convert it to a checkpoint of another program that uses orbax."""
     saved_by_us(path)
     (path / "manifest.json").unlink()
 
@@ -111,7 +111,7 @@ def test_what_stands_in_the_place_of_a_step_is_neither_moved_nor_replaced(strang
 
 @pytest.mark.parametrize("stranger", ["any manifest", "no manifest", "an empty folder", "a file"])
 def test_numbers_above_a_step_may_be_anybodys(stranger: str, tmp_path: Path) -> None:
-    """``save(".")`` once renamed a run whose folder has a number for its name."""
+    """An earlier ``save(".")`` renamed a run whose folder is named by a number."""
     STRANGERS[stranger](tmp_path / "2024")
     before = snapshot(tmp_path)
     save(tmp_path, STATE, 5)
@@ -128,8 +128,8 @@ def test_the_folder_of_unfinished_saves_may_hold_other_things(tmp_path: Path) ->
     (unfinished / "save-0123456789ad" / OWNER).write_text('{"run": null}')
     (unfinished / "save-1" / OWNER).write_bytes(manifest.render({"run": None}))
     before = snapshot(tmp_path)
-    Workspace(tmp_path, None)  # of a save that was killed
-    for name in ("save-aaaaaaaaaaaa", "save-bbbbbbbbbbbb"):  # and of two that were killed even before
+    Workspace(tmp_path, None)  # of a killed save
+    for name in ("save-aaaaaaaaaaaa", "save-bbbbbbbbbbbb"):  # of two that were killed earlier
         (unfinished / name).mkdir()
     (unfinished / "save-bbbbbbbbbbbb" / f"{OWNER}.tmp").write_text("{")
     save(tmp_path, STATE, 8)
@@ -173,7 +173,7 @@ def test_what_was_set_aside_before_is_never_deleted(tmp_path: Path) -> None:
 
 
 def test_a_run_renames_what_is_in_its_own_way_and_deletes_none_of_it(tmp_path: Path) -> None:
-    """Its folder is its own: a step whose manifest was damaged must not end it."""
+    """The folder belongs to the run: a step with a damaged manifest must not end it."""
     train(cartpole("ppo"), tmp_path, 32 * 8, checkpoint_every=0)
     ours = tmp_path / "checkpoints"
     with_a_manifest(ours / "12")
@@ -207,7 +207,7 @@ def test_a_link_to_unfinished_saves_is_not_looked_into(tmp_path: Path) -> None:
     save(tmp_path / "saves", STATE, 1)
     (tmp_path / "elsewhere" / "save-1" / "9").mkdir(parents=True)
     (tmp_path / "saves" / "unfinished").symlink_to(tmp_path / "elsewhere")
-    assert restore(tmp_path / "saves", STATE)[1].step == 1  # a step 9 that was cut short would be a warning
+    assert restore(tmp_path / "saves", STATE)[1].step == 1  # an incomplete step 9 would raise a warning
 
 
 def test_no_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

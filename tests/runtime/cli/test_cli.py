@@ -1,4 +1,4 @@
-"""The command line: flags from the builders' own settings, help, errors in one line."""
+"""The command line: flags from the builders' settings, help, one-line errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.expensive(55)
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "")
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the folder that it runs in
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
 
 
 # ------------------------------------------------------------------------------------------------------------------------- help
@@ -76,7 +76,7 @@ def test_flags_reach_run_and_builder() -> None:
     assert options == RunOptions("a", "3,5", 64, "o", 7, exact_steps=True, quiet=True)
     chosen = {"num_envs": 3, "anneal": True, "gamma": 0.5}
     assert {name: settings[name] for name in chosen} == chosen
-    assert "total_steps" not in settings  # a run sets its own
+    assert "total_steps" not in settings  # a run sets it
     assert isinstance(settings["num_envs"], int) and isinstance(settings["replay_ratio"], float)
 
 

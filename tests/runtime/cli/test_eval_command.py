@@ -1,4 +1,4 @@
-"""``jaxrl eval``: what it reports is what the policies earn, for runs alone and together, and what cannot be played is said."""
+"""``jaxrl eval``: it reports the policies' returns, for single and several runs, and names policies that cannot be played."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEEDS = [4, 2]  # as in other tests, which share the compiled programs
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(devices.CACHE_VARIABLE, "")
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the folder that it runs in
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *args: str | Path) -> dict[str, Any]:
-    """The JSON of an evaluation."""
+    """Run an evaluation and return its JSON."""
     assert main(["eval", *map(str, args), "--json", "-"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -165,7 +165,7 @@ def test_a_run_below_a_folder_that_cannot_be_played_is_skipped(runs: Path, capsy
 
 
 def test_a_run_that_is_named_must_be_playable(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And what was played before it is not lost."""
+    """Results of policies played before it are not lost."""
     assert main(["eval", str(runs / "ppo"), str(runs / "deeper" / "dqn"), "--episodes", "3"]) == 2
     out, err = capsys.readouterr()
     assert f"{runs}/ppo" in out and err.splitlines()[-1].startswith("jaxrl: ") and "has no best/ yet" in err
@@ -191,7 +191,7 @@ def test_ctrl_c_keeps_what_is_done(
 
 
 def test_ctrl_c_does_not_wait_for_the_program_that_plays(runs: Path) -> None:
-    """It would go on for hours: nothing ends these episodes."""
+    """Otherwise it would take hours, since these episodes do not end."""
     env = "CartPole-v1?max_steps_in_episode=1000000000&theta_threshold_radians=1e30&x_threshold=1e30"
     args = ["eval", str(runs / "ppo"), "--env", env, "--max-steps", "1000000000", "--episodes", "3"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
@@ -200,7 +200,7 @@ def test_ctrl_c_does_not_wait_for_the_program_that_plays(runs: Path) -> None:
     ) as process:
         try:
             assert process.stderr and process.stderr.readline() == f"{runs}/ppo: 2 seeds × 3 episodes\n"
-            time.sleep(2)  # it compiles, or plays
+            time.sleep(2)  # it is compiling or playing
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
         finally:
@@ -244,7 +244,7 @@ def test_seeds_whose_return_is_no_finite_number_are_left_out(
 
 
 def test_results_go_into_a_pipe_as_they_do_into_a_file(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--json >(jq …)``, or /dev/null, which must not become a file."""
+    """``--json >(jq …)``, or /dev/null, which must not be replaced by a file."""
     os.mkfifo(tmp_path / "pipe")
     reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
     try:
@@ -264,7 +264,7 @@ def test_seeds_that_diverged_are_left_out(
     def with_nan(*args: Any, **settings: Any) -> Any:
         saved = true(*args, **settings)
         assert not saved.diverged.any()
-        if frozen:  # a seed that diverged keeps finite parameters, and the log says it
+        if frozen:  # a diverged seed keeps finite parameters, and the log records it
             return saved._replace(diverged=np.isin(np.arange(2), broken))
 
         def spoil(x: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""``jaxrl envs``, ``algos`` and ``presets``: what is listed is what the library has, and presets are what was measured."""
+"""``jaxrl envs``, ``algos`` and ``presets``: they list what the library has, and presets are what was measured."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_presets_are_what_was_measured(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their command is whole, and builds an agent that trains: on shapes alone."""
+    """Their command is complete, and builds an agent that can train (checked on shapes only)."""
     preset = PRESETS[name]
     first, said, command = output(capsys, "presets", name).splitlines()
     assert said == f"# not measured; settings from {preset.published}" and preset.published and "1 seed of" in first
@@ -237,7 +237,8 @@ def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Flag by flag and by --preset: the same, and every setting of the measurement, so that no default has moved since."""
+    """With single flags and with --preset: the same, with every setting of the measurement, so that defaults have not changed
+    since."""
     preset = PRESETS[name]
     *comments, command = output(capsys, "presets", name).splitlines()
     assert len(comments) == 3 and all(line.startswith("# ") for line in comments) and preset.result in comments[1]
@@ -246,7 +247,7 @@ def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: py
     options, settings = parse(algorithm, flags)
     measured = json.loads((ROOT / preset.source).read_text())["spec"]
     spec = getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings).spec
-    length = {"total_steps": measured["settings"]["total_steps"]}  # of the run that measured, in older files
+    length = {"total_steps": measured["settings"]["total_steps"]}  # of the measured run, in older files
     assert spec["settings"] | length == measured["settings"] and spec["parts"]["model"] == measured["parts"]["model"]
     expected = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps)
     assert options == expected
@@ -275,7 +276,7 @@ def test_a_preset_may_name_its_network(monkeypatch: pytest.MonkeyPatch, capsys: 
     ]
     assert agents[0].spec == agents[1].spec == agents[2].spec and options.env == preset.env
     assert parse("ppo", ["--preset", "x", "--model", "core=lstm"])[1]["model"] == {"core": "lstm"}
-    assert "model" not in parse("ppo", ["--preset", "x", "--model"])[1]  # of no arguments: the default
+    assert "model" not in parse("ppo", ["--preset", "x", "--model"])[1]  # without arguments: the default
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lists_import_no_jax() -> None:
-    """What they list first is wanted at once."""
+    """Lists must appear quickly."""
     for args in (["algos"], ["presets"], ["presets", "ppo-cartpole"]):
         code = f"import sys; from jaxrl.runtime.cli.main import main; sys.exit(main({args}) or 'jax' in sys.modules)"
         environment = os.environ | {"PYTHONPATH": str(ROOT)}

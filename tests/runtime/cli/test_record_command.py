@@ -1,4 +1,4 @@
-"""``jaxrl record``: what is drawn is looked at pixel by pixel, and the films are read back."""
+"""``jaxrl record``: pictures are checked pixel by pixel, and videos are read back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.helpers.agents import cartpole
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(devices.CACHE_VARIABLE, "")
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the folder that it runs in
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def frames(path: Path) -> tuple[list[np.ndarray], list[int]]:
-    """The pictures of a GIF, u8[height, width, 3], and their milliseconds."""
+    """Return the pictures of a GIF, u8[height, width, 3], and their durations in milliseconds."""
     pictures, times = [], []
     with Image.open(path) as film:
         for index in range(film.n_frames):
@@ -58,7 +58,7 @@ def frames(path: Path) -> tuple[list[np.ndarray], list[int]]:
 
 
 def where(picture: Any, colour: str, *, tolerance: int = 40) -> tuple[float, float]:
-    """(right, up) of the middle of all pixels of a colour, from the middle of the picture, in shares of its width."""
+    """Return (right, up) of the centre of all pixels of a colour, relative to the picture's centre, in shares of its width."""
     pixels = np.asarray(picture).astype(int)
     found = np.argwhere(np.abs(pixels - ImageColor.getrgb(colour)).sum(-1) < tolerance)
     assert len(found) > 5, f"there is nothing of colour {colour}"
@@ -68,7 +68,7 @@ def where(picture: Any, colour: str, *, tolerance: int = 40) -> tuple[float, flo
 
 
 def figure(env_id: str, action: Any = None, **state: float) -> np.ndarray:
-    """What gymnax's environment draws of a state."""
+    """Render a state of a gymnax environment."""
     env = make_env(env_id)
     assert isinstance(env, Env) and env.render is not None
     picture = env.render(types.SimpleNamespace(**state), action, env.params)
@@ -84,7 +84,7 @@ def test_the_pole_leans_the_way_it_falls() -> None:
     assert where(upright, LIMB)[0] == pytest.approx(0, abs=0.005)
     assert where(right, LIMB)[0] > 0.02 and where(left, LIMB)[0] < -0.02
     assert where(right, LIMB)[1] < where(upright, LIMB)[1], "a pole that leans is lower"
-    # The environment agrees: a pole at a positive angle, left alone, goes on to larger ones, and a push to the right raises it.
+    # The environment agrees: without a push, a positive angle of the pole grows, and a push to the right increases it too.
     env = make_env("CartPole-v1")
     state, _ = env.reset(jax.random.key(0), env.params)
     state = state.replace(x=np.float32(0), x_dot=np.float32(0), theta=np.float32(0.1), theta_dot=np.float32(0))
@@ -150,7 +150,7 @@ def test_the_car_follows_the_hill() -> None:
 
 @pytest.mark.parametrize("name", [*FIGURES, "FourRooms-misc", "MetaMaze-misc", "PointRobot-misc"])
 def test_gymnax_draws_itself(name: str) -> None:
-    """A state of its own kind, at the start of an episode and after an action."""
+    """At the start of an episode and after an action."""
     env = make_env(name)
     assert isinstance(env, Env) and env.render is not None and env.render_fps == REAL_TIME.get(name, 10)
     state, _ = jax.eval_shape(env.reset, jax.random.key(0), env.params)
@@ -168,7 +168,7 @@ def test_what_gymnax_draws_with_matplotlib_becomes_pixels() -> None:
 
 @pytest.mark.parametrize(("name", "fps"), [("CartPole-v1", 50), ("Pong-v5", 15), ("MiniGrid-Empty-5x5-v0", 10)])
 def test_envpool_draws_itself(name: str, fps: float) -> None:
-    """Each of its environments as it stands, and as it would be played without pictures."""
+    """Each environment as it is, and as it would be played without pictures."""
     env = make_env(f"envpool:{name}")
     assert isinstance(env, HostEnv) and env.open_render is not None
     action = np.stack([env.action_space.sample()] * 2)
@@ -297,7 +297,7 @@ def test_a_film_that_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_an_mp4_gets_every_picture_for_as_long_as_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The encoder is replaced: what matters here is what it is given."""
+    """The encoder is replaced: the test checks its input."""
     given: dict[str, Any] = {"sent": []}
 
     def write_frames(path: str, size: tuple[int, int], **settings: Any) -> Any:
@@ -325,7 +325,7 @@ def test_an_mp4_without_its_package(monkeypatch: pytest.MonkeyPatch, folder: Pat
 
 
 def test_record(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The film shows the first episode that eval plays, from its first observation to its end."""
+    """The video shows the first episode that eval plays, from its first observation to its end."""
     assert main(["eval", str(folder), "--seed", "2", "--episodes", "2", "--eval-seed", "7", "--json", "-"]) == 0
     played = json.loads(capsys.readouterr().out)["runs"][0]
     film = tmp_path / "x.gif"
@@ -370,7 +370,7 @@ def test_host_environments_are_recorded(folder: Path, tmp_path: Path, capsys: py
 
 
 def grey_cartpole() -> Env:
-    """CartPole as a grey that grows lighter with every step."""
+    """CartPole drawn as a grey that becomes lighter with every step."""
     env = make_env("CartPole-v1")
     assert isinstance(env, Env)
 

@@ -1,4 +1,4 @@
-"""Sweeps: files that are strict, jobs that are few, a manifest that resumes, one table and one figure."""
+"""Sweeps: strict files, few jobs, a manifest for resuming, one table and one figure."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_wrong_file_is_named(old: str, new: str, message: str, file: Path) -> 
 
 
 def test_networks_are_structure(file: Path) -> None:
-    """Each needs a program; {} is the default."""
+    """Each needs a program. {} is the default."""
     models = 'model = [{}, {core = "gru", hidden_sizes = [8, 4]}]'
     file.write_text(TEXT.replace("num_envs = [2, 4]", models))
     jobs = expand(read_sweep(file))
@@ -132,7 +132,7 @@ def test_networks_are_structure(file: Path) -> None:
 
 
 def test_whole_numbers_may_be_written_as_people_do(file: Path) -> None:
-    """1e5 is an integer, and a learning rate of 0 a control, as everywhere."""
+    """1e5 is an integer, and a learning rate of 0 is allowed, as everywhere."""
     text = TEXT.replace("= 64", "= 6.4e1", 1).replace("[2, 4]", "[2.0, 4e0]").replace("= 4\n", "= 4.0\n").replace("1e-2,", "0,")
     file.write_text(text)
     sweep = read_sweep(file)
@@ -178,7 +178,7 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     in_settings, in_grid, in_train, in_python = (agent.spec for agent, *_ in asked)
     assert in_settings == in_train == in_python
     changed = {name for name, value in in_grid["settings"].items() if value != in_python["settings"][name]}
-    assert changed == {"gamma", "learning_rate"}  # which the members of the run have, and no agent
+    assert changed == {"gamma", "learning_rate"}  # set for the members of the run, but for no agent
     assert data[1:] == data[:-1] and data[0].gamma == np.float32(0.9)
     full = words["learning_rate"]
     assert 0.75 * full < rates[0][0] <= np.float32(full) and 0 < rates[0][-1] < 0.06 * full
@@ -243,7 +243,7 @@ def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     assert config["run"]["seeds"] == [4, 9] * 3 and config["run"]["eval_explore"] is True
     flags = "--env tests.helpers.probes:action_choice --rollout-length 4 --num-epochs 1 --num-minibatches 1 --num-envs 2"
     options, settings = parse("ppo", flags.split())
-    assert jaxrl.make_ppo(options.env, **settings).spec == config["agent"]  # the same words, the same agent
+    assert jaxrl.make_ppo(options.env, **settings).spec == config["agent"]  # the same text, the same agent
 
     file.write_text(TEXT.replace("gamma = [0.9]", "gamma = [0.8]"))
     assert main(["sweep", str(file), "--out", str(out), "--trust", "tests"]) == 2

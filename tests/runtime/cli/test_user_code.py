@@ -1,4 +1,4 @@
-"""Modules in the folder that a command runs in: the user's own are found, and nobody else's are run."""
+"""Modules in the folder in which a command runs: the user's modules are found, and no other module there is run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers.paths import ROOT
 
 
 def python_in(folder: Path, *args: str) -> str:
-    """What Python says in a folder that is on no path."""
+    """Run Python in a folder that is not on the path. Return its output."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
     command = [sys.executable, *args]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
@@ -29,7 +29,7 @@ def python_in(folder: Path, *args: str) -> str:
 
 
 def commands(**codes: int) -> str:
-    """Python that gives command lines, as the console script does, and expects their exit codes."""
+    """Return Python code that runs command lines, like the console script, and expects their exit codes."""
     lines = [f"assert main({line.split()!r}) == {code}" for line, code in codes.items()]
     return "\n".join(["from jaxrl.runtime.cli.main import main", *lines])
 
@@ -69,7 +69,7 @@ class Closed(Corridor):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with files that are named like modules which libraries look for, and an environment of the user's."""
+    """A folder with files named like modules that libraries look for, and a user's environment."""
     folder = tmp_path_factory.mktemp("hostile")
     trap = f"open({str(folder / 'mark')!r}, 'a').write(__name__ + chr(10))\n"
     names = (
@@ -123,7 +123,7 @@ def test_no_command_imports_from_the_current_folder(hostile: Path, monkeypatch: 
 
 
 def test_a_module_of_the_users_is_found_in_the_current_folder(hostile: Path) -> None:
-    """And nothing else is."""
+    """No other module is found."""
     train = ("train", "ppo", "--env", "my_env:action_choice", "--total-steps", "64", "--out", "mine")
     assert "step 64 of 64" in python_in(hostile, "-m", "jaxrl", *train, *SMALL)
     given = {"train --resume mine": 2, "eval mine --episodes 2": 2, "train --resume mine --trust my_env": 0}
@@ -133,7 +133,7 @@ def test_a_module_of_the_users_is_found_in_the_current_folder(hostile: Path) -> 
 
 
 def test_workers_find_the_users_module_there(hostile: Path) -> None:
-    """And nothing else; what fails in one of them is a line that says where its output is."""
+    """No other module is found. A failure in a worker is one line that names its log."""
     words = "train ppo --num-workers 2 --total-steps 16 --eval-every 0 --quiet " + " ".join(SMALL)
     given = {f"{words} --env gymnasium:my_maze:Corridor --out maze": 0, f"{words} --env gymnasium:my_maze:Closed --out closed": 1}
     said = python_in(hostile, "-P", "-c", commands(**given))
