@@ -45,8 +45,8 @@ def gradients(setup, policy, rollout):
 
 def make_first(env, **settings):
     parts = {"model": None, "optimizer": None, "schedules": None, "axis_name": None}
-    ready = prepare(make_first, env, RolloutConfig, Hyperparams, settings, [spaces.Discrete], actor_critic, parts, memory=True)
-    return ready.bind(ready.setup.algorithm(act=act, gradients=gradients))
+    prepared = prepare(make_first, env, RolloutConfig, Hyperparams, settings, [spaces.Discrete], actor_critic, parts, memory=True)
+    return prepared.bind(prepared.setup.algorithm(act=act, gradients=gradients))
 
 
 def main(total_steps: int = 300_000) -> None:

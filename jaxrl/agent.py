@@ -85,9 +85,9 @@ def with_total_steps(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
         hyperparams = hyperparams._asdict()
     elif not isinstance(hyperparams, Mapping | None):
         return hyperparams  # init raises the error
-    given = (hyperparams or {}).get("total_steps", 0.0)
-    where: Any = jnp.where if isinstance(given, jax.Array) else np.where
-    return {**(hyperparams or {}), "total_steps": where(given == 0, np.float32(total_steps), given)}
+    current = (hyperparams or {}).get("total_steps", 0.0)
+    where: Any = jnp.where if isinstance(current, jax.Array) else np.where
+    return {**(hyperparams or {}), "total_steps": where(current == 0, np.float32(total_steps), current)}
 
 
 def state_shapes(agent: Agent) -> AgentState:

@@ -193,8 +193,8 @@ def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
     def specs_for(states: AgentState) -> Any:
         if data is None:
             return PartitionSpec(SEEDS)
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[several:], x.dtype), states)
-        return seed_specs(stepping, one) if several else partition_specs(stepping, one)
+        state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[several:], x.dtype), states)
+        return seed_specs(stepping, state) if several else partition_specs(stepping, state)
 
     def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         if not several:
@@ -211,8 +211,8 @@ def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
     def step(states: AgentState) -> Any:
         warn_if_eager(states)
         specs, gives = specs_for(states), PartitionSpec(SEEDS) if several else PartitionSpec()
-        one = over_seeds(states.iteration.shape[0] // mesh.shape[SEEDS] if several else None)(stepping.step)
-        return jax.shard_map(one, mesh=mesh, in_specs=(specs,), out_specs=(specs, gives), check_vma=not several)(states)
+        local_step = over_seeds(states.iteration.shape[0] // mesh.shape[SEEDS] if several else None)(stepping.step)
+        return jax.shard_map(local_step, mesh=mesh, in_specs=(specs,), out_specs=(specs, gives), check_vma=not several)(states)
 
     return stepping._replace(init=init, step=step)
 
@@ -230,15 +230,16 @@ def seed_keys(key: Key, num_seeds: int) -> Key:
 
 def _init_seeds(agent: Agent, keys: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
     number = keys.shape[0]
-    given = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
-    return jax.vmap(agent.init, in_axes=(0, 0, None))(keys, per_seed(given, number), env_params)
+    if hasattr(hyperparams, "_asdict"):
+        hyperparams = hyperparams._asdict()
+    return jax.vmap(agent.init, in_axes=(0, 0, None))(keys, per_seed(hyperparams, number), env_params)
 
 
-def check_replicas(states: PyTree, told: Callable[[dict[str, str]], Sequence[Mapping[str, str]]] = lambda mine: [mine]) -> None:
+def check_replicas(states: PyTree, gather: Callable[[dict[str, str]], Sequence[Mapping[str, str]]] = lambda mine: [mine]) -> None:
     """Check that devices that hold copies of the same array hold the same values.
 
     Args:
-      told: returns the digests of the copies of all processes, given those of this process; for arrays over several processes.
+      gather: returns the digests of the copies of all processes, given those of this process; for arrays over several processes.
 
     Raises:
       RuntimeError: copies differ. The message names the leaf.
@@ -250,7 +251,7 @@ def check_replicas(states: PyTree, told: Callable[[dict[str, str]], Sequence[Map
             digest = hashlib.sha256(np.asarray(data).tobytes()).hexdigest()
             _note_copy(mine, f"{jax.tree_util.keystr(path)} {shard.index}", digest)
     known: dict[str, str] = {}
-    for each in told(mine):
+    for each in gather(mine):
         for place, digest in each.items():
             _note_copy(known, place, digest)
 

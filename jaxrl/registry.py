@@ -268,8 +268,8 @@ def unknown_algorithm(name: str) -> ValueError | TypeError:
 
 def setting_names(algorithm: str) -> tuple[list[str], list[str]]:
     """Return the names of an algorithm's structural settings and of its hyperparameters except ``total_steps``."""
-    rule = ALGORITHMS[algorithm].load()
-    return list(rule.config.__dataclass_fields__), [name for name in rule.hyperparams._fields if name != "total_steps"]
+    loaded = ALGORITHMS[algorithm].load()
+    return list(loaded.config.__dataclass_fields__), [name for name in loaded.hyperparams._fields if name != "total_steps"]
 
 
 def title_of(builder: str) -> str:

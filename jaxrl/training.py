@@ -159,7 +159,7 @@ def make_train(
     return train
 
 
-def check_pure(agent: Agent, what: str) -> Env:
+def check_pure(agent: Agent, caller: str) -> Env:
     """Return the agent's environment.
 
     Raises:
@@ -168,7 +168,7 @@ def check_pure(agent: Agent, what: str) -> Env:
     check_agent(agent)
     if not isinstance(agent.env, Env):
         raise TypeError(
-            f"{what} needs a pure environment, but {agent.env.name} runs on the host: use jaxrl.run or jaxrl.evaluate"
+            f"{caller} needs a pure environment, but {agent.env.name} runs on the host: use jaxrl.run or jaxrl.evaluate"
         )
     return agent.env
 
@@ -226,10 +226,10 @@ def evaluate(
     env = check_pure(agent, "training.evaluate")
     num_episodes, max_steps = check_episodes(num_episodes, max_steps)
     check_key(key, vmapped="lambda key: evaluate(agent, state, key)")
-    algorithm, given = agent.algorithm, policy
-    policy = policy_of(agent, given)
-    if isinstance(given, AgentState) and env_params is None:
-        env_params = _shared_params(env, given.env_params)
+    algorithm, policy_or_state = agent.algorithm, policy
+    policy = policy_of(agent, policy_or_state)
+    if isinstance(policy_or_state, AgentState) and env_params is None:
+        env_params = _shared_params(env, policy_or_state.env_params)
     if env_params is None:
         env_params = env.params
     limit = max_steps or env.max_episode_steps or EVALUATION_LIMIT
@@ -241,10 +241,10 @@ def evaluate(
         act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(key, time), 3)
         carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
         actor, outcome = advance(env, actor, carry, action, env_params, env_id, step_key, reset_key)
-        now = result.after(outcome)
+        result = result.after(outcome)
         # No resets: an environment whose episode has finished idles until the others finish.
         actor = actor._replace(done=jnp.zeros_like(actor.done))
-        return _Progress(actor, now, time + 1)
+        return _Progress(actor, result, time + 1)
 
     actor = init_actor(algorithm, env, reset_key, env_id, env_params)
     nothing = Evaluation(*actor.episode, jnp.zeros(num_episodes, bool))
@@ -252,15 +252,15 @@ def evaluate(
     return jax.lax.while_loop(lambda p: (~p.result.finished).any() & (p.time < limit), body, start).result
 
 
-def policy_of(agent: Agent, given: Any) -> Policy:
-    """Return the policy to play with: ``given`` itself, or the policy of an AgentState.
+def policy_of(agent: Agent, policy_or_state: Any) -> Policy:
+    """Return the policy to play with: ``policy_or_state`` itself, or the policy of an AgentState.
 
     Raises:
-      TypeError: ``given`` is neither a Policy nor an AgentState.
-      ValueError: ``given`` holds several seeds, or belongs to another agent.
+      TypeError: ``policy_or_state`` is neither a Policy nor an AgentState.
+      ValueError: ``policy_or_state`` holds several seeds, or belongs to another agent.
     """
-    check_one_policy(given)
-    policy = agent.algorithm.policy(given.learner) if isinstance(given, AgentState) else given
+    check_one_policy(policy_or_state)
+    policy = agent.algorithm.policy(policy_or_state.learner) if isinstance(policy_or_state, AgentState) else policy_or_state
     hyperparams = merge_hyperparams(agent.hyperparams, None)
     new = lambda: agent.algorithm.policy(agent.algorithm.init(jax.random.key(0), hyperparams))  # noqa: E731
     expected = jax.eval_shape(new).params
@@ -272,25 +272,25 @@ def policy_of(agent: Agent, given: Any) -> Policy:
     return policy
 
 
-def check_one_policy(given: Any) -> None:
-    """Raise an error unless ``given`` is the state or the policy of one seed."""
-    if not isinstance(given, AgentState | Policy):
-        several = isinstance(given, list | tuple) and any(isinstance(x, AgentState) for x in given)
-        fix = ": states is the first of the two that run returns" if several and isinstance(given, tuple) else ""
+def check_one_policy(policy_or_state: Any) -> None:
+    """Raise an error unless ``policy_or_state`` is the state or the policy of one seed."""
+    if not isinstance(policy_or_state, AgentState | Policy):
+        several = isinstance(policy_or_state, list | tuple) and any(isinstance(x, AgentState) for x in policy_or_state)
+        fix = ": states is the first of the two that run returns" if several and isinstance(policy_or_state, tuple) else ""
         fix = fix or (": pick one, states[0]" if several else "")
         raise TypeError(
-            f"policy must be an AgentState or a Policy (agent.algorithm.policy(state.learner)), not {_kind(given)}{fix}"
+            f"policy must be an AgentState or a Policy (agent.algorithm.policy(state.learner)), not {_kind(policy_or_state)}{fix}"
         )
-    if lead := jnp.shape(given.iteration if isinstance(given, AgentState) else given.version):
+    if lead := jnp.shape(policy_or_state.iteration if isinstance(policy_or_state, AgentState) else policy_or_state.version):
         raise ValueError(
             f"policy holds {lead[0]} seeds, on the leading axis of every leaf: pick one, jax.tree.map(lambda x: x[0], states), "
             "or evaluate all, jax.vmap(lambda state: jaxrl.evaluate(agent, state, key))(states)"
         )
 
 
-def _kind(given: Any) -> str:
+def _kind(value: Any) -> str:
     """Return a short description of an object, for an error."""
-    return f"a {type(given).__name__}" if not isinstance(given, dict) or "params" not in given else "bare parameters"
+    return f"a {type(value).__name__}" if not isinstance(value, dict) or "params" not in value else "bare parameters"
 
 
 def _shared_params(env: Env, env_params: PyTree) -> PyTree:

@@ -511,7 +511,7 @@ _METHODS_ELSEWHERE = {
 
 
 def _say_what_does_it(agent: Agent, name: str) -> Any:
-    hint = next((f": {what}" for names, what in _METHODS_ELSEWHERE.items() if name in names.split()), "")
+    hint = next((f": {advice}" for names, advice in _METHODS_ELSEWHERE.items() if name in names.split()), "")
     raise AttributeError(f"an Agent holds functions and no state, and has no attribute {name!r}{hint}")
 
 

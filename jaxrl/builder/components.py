@@ -198,18 +198,18 @@ def _takes(function: Any, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool = False, name: str = "model") -> PyTree:
+def model_output(argument: Any, model: Model, env: Env | HostEnv, *, unrolled: bool = False, name: str = "model") -> PyTree:
     """Return the shapes of a model's outputs for a batch of one.
 
     Args:
-      given: value of the builder's keyword, for errors.
+      argument: value of the builder's keyword, for errors.
       unrolled: the algorithm uses ``unroll``, so check that its outputs over two rows agree with those of ``apply``.
       name: the builder's keyword, for errors.
 
     Raises:
       TypeError: a function of the model fails on this environment's spaces, or returns the wrong structure.
     """
-    label, on_spaces = f"{name}={show(given)}:", f"on the spaces of {env.name}"
+    label, on_spaces = f"{name}={show(argument)}:", f"on the spaces of {env.name}"
     inputs = jax.eval_shape(lambda: example_input(env.observation_space, env.action_space))
     carry = attempt(f"{label} initial_carry(1)", lambda: model.initial_carry(1))
     params = attempt(f"{label} init(key, inputs) {on_spaces}", model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
@@ -241,11 +241,11 @@ def is_recurrent(model: Model) -> bool:
     return bool(jax.tree.leaves(jax.eval_shape(lambda: model.initial_carry(1))))
 
 
-def check_actor_critic(given: Any, output: PyTree, action_space: spaces.Space) -> None:
+def check_actor_critic(model: Any, output: PyTree, action_space: spaces.Space) -> None:
     """Raise TypeError unless ``output``, the shapes for a batch of one, is a value and a policy over these actions."""
     if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
         raise TypeError(
-            f"model={show(given)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
+            f"model={show(model)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
             f"{show_shapes(output)}"
         )
     kinds, size = _policies(action_space)
@@ -255,7 +255,7 @@ def check_actor_critic(given: Any, output: PyTree, action_space: spaces.Space) -
         names = listed([kind.__name__ for kind in kinds], "or")
         shown = size[0] if len(size) == 1 else size
         raise TypeError(
-            f"model={show(given)} must give a {names} policy of size {shown} for {action_space}; it gives "
+            f"model={show(model)} must give a {names} policy of size {shown} for {action_space}; it gives "
             f"{type(output.policy).__name__} {show_shapes(output.policy[0])}"
         )
 
@@ -269,11 +269,11 @@ def _policies(action_space: spaces.Space) -> tuple[tuple[type, ...], tuple[int, 
     return (Categorical,), (int(action_space.n),)  # type: ignore[attr-defined]
 
 
-def check_q_values(given: Any, output: PyTree, action_space: Any) -> None:
+def check_q_values(model: Any, output: PyTree, action_space: Any) -> None:
     """Raise TypeError unless ``output``, the shapes for a batch of one, has a Q-value for each Discrete action."""
     if getattr(output, "shape", None) != (1, action_space.n):
         raise TypeError(
-            f"model={show(given)} must give Q-values f32[batch, {action_space.n}]; for a batch of one it gives "
+            f"model={show(model)} must give Q-values f32[batch, {action_space.n}]; for a batch of one it gives "
             f"{show_shapes(output)}"
         )
 
@@ -313,7 +313,7 @@ def resolve_optimizer(
     if optimizer is None or optimizer is clipped_adam:
         return clipped_adam, set()
     label = f"optimizer={show(optimizer)}"
-    function = ready(optimizer) if isinstance(optimizer, optax.GradientTransformation) else optimizer
+    function = constant_optimizer(optimizer) if isinstance(optimizer, optax.GradientTransformation) else optimizer
     if not callable(function) or not _takes(function, hyperparams):
         raise TypeError(f"{label} must be {OPTIMIZER}")
     inputs = jax.eval_shape(lambda: example_input(env.observation_space, env.action_space))
@@ -341,7 +341,7 @@ def resolve_optimizer(
     return function, unread
 
 
-def ready(transformation: optax.GradientTransformation) -> OptimizerFn:
+def constant_optimizer(transformation: optax.GradientTransformation) -> OptimizerFn:
     """Return a function of the hyperparameters that ignores them and returns this transformation."""
     return lambda hyperparams: transformation
 

@@ -29,9 +29,9 @@ class RolloutConfig:
         """Number of iterations that collect and observe rollouts before the first update."""
         return 0
 
-    def network(self, own: Any) -> Any:
-        """Return the function of the spaces that makes the network for these settings; by default ``own``, the algorithm's."""
-        return own
+    def network(self, default: Any) -> Any:
+        """Return the function of the spaces that makes the network for these settings; here ``default``, the algorithm's own."""
+        return default
 
     def check(self, *, recurrent: bool = False) -> None:
         """Check that the sizes fit together; each is in its own range already. Subclasses check their own settings after these.

@@ -170,12 +170,12 @@ class AlgorithmSetup(Generic[C]):
         return jax.tree.map(lambda x: x.reshape((config.updates_per_iteration, -1, *x.shape[1:])), drawn)
 
     def scan_updates(
-        self, learner: Any, one: Callable[[Any, Any], Any], start: PyTree, batch: Callable[[Any, Draw], PyTree], *others: PyTree
+        self, learner: Any, step: Callable[[Any, Any], Any], start: PyTree, batch: Callable[[Any, Draw], PyTree], *others: PyTree
     ) -> tuple[PyTree, Any, Any]:
         """Run the updates of an iteration with ``jax.lax.scan``.
 
         Args:
-          one: a single update, (carry, (number of the update, batch, *others)) -> (carry, (metrics, priorities
+          step: a single update, (carry, (number of the update, batch, *others)) -> (carry, (metrics, priorities
             f32[batch_size])).
           start: the initial carry.
           batch: (replay's state, draw) -> the update's batch, one row for each row of the draw.
@@ -189,7 +189,7 @@ class AlgorithmSetup(Generic[C]):
         if not self.replay.prioritised:
 
             def without_priorities(carry: PyTree, update: Any) -> Any:
-                carry, (metrics, _) = one(carry, update)
+                carry, (metrics, _) = step(carry, update)
                 return carry, metrics
 
             def part(carry: Any, updates: Any) -> Any:
@@ -215,7 +215,7 @@ class AlgorithmSetup(Generic[C]):
             learnt, state = carry
             number, *rest = update
             drawn = self.draw_batches(state, fold_in(key, number))
-            learnt, (metrics, priorities) = one(learnt, (number, batch(state, drawn), *rest))
+            learnt, (metrics, priorities) = step(learnt, (number, batch(state, drawn), *rest))
             return (learnt, self.replay.update(state, drawn, priorities)), metrics
 
         (carry, state), metrics = jax.lax.scan(draw_and_learn, (start, learner.replay), (numbers, *others))

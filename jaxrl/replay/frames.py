@@ -69,14 +69,14 @@ def _newest(part: Frames, obs: Any, leading: int) -> Array:
     shape = getattr(obs, "shape", None)
     if shape is None:
         raise ValueError(f"frame_replay needs observations that are one array, not {type(obs).__name__}: use another replay")
-    own = shape[leading:]
-    if not -len(own) <= part.axis < len(own) or own[part.axis] % part.num_frames:
+    obs_shape = shape[leading:]
+    if not -len(obs_shape) <= part.axis < len(obs_shape) or obs_shape[part.axis] % part.num_frames:
         raise ValueError(
-            f"observations of shape {[*own]} do not hold {part.num_frames} frames along axis {part.axis}: change the axis or "
-            "num_frames"
+            f"observations of shape {[*obs_shape]} do not hold {part.num_frames} frames along axis {part.axis}: change the axis "
+            "or num_frames"
         )
-    axis = leading + part.axis % len(own)
-    size = own[part.axis] // part.num_frames
+    axis = leading + part.axis % len(obs_shape)
+    size = obs_shape[part.axis] // part.num_frames
     return jnp.take(obs, jnp.arange(shape[axis] - size, shape[axis]), axis)
 
 

@@ -204,8 +204,8 @@ def update(exponents: Exponents, state: PrioritisedState, draw: Draw, priorities
             "reduce it, for example to the mean of |TD error|"
         )
     leaf = (jnp.clip(priorities.astype(jnp.float32), 0.0, LARGEST) + SMALLEST) ** exponents.priority
-    now = _of(gather_rows(state.levels[0], draw.env, draw.row // FANOUT), draw.row % FANOUT)
-    known = draw.valid & (now > 0) & ~jnp.isnan(leaf)
+    current = _of(gather_rows(state.levels[0], draw.env, draw.row // FANOUT), draw.row % FANOUT)
+    known = draw.valid & (current > 0) & ~jnp.isnan(leaf)
     # Write 0, then the maximum: with plain writes, the order would decide for rows that were drawn twice.
     entry = jnp.where(known, draw.row, state.levels[0].shape[1] * FANOUT)
     leaves = _put(state.levels[0], draw.env, entry, 0.0)

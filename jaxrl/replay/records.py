@@ -92,10 +92,10 @@ def check_rows(layout: RecordLayout, rows: PyTree, leading: tuple[int, ...]) -> 
     if structure != layout.structure:
         raise ValueError(f"this replay stores rows of {layout.structure}, not of {structure}: give init such an example")
     for (path, x), shape, dtype in zip(leaves, layout.shapes, layout.dtypes, strict=True):
-        stored, given = (jax.ShapeDtypeStruct(*each) for each in (((*leading, *shape), dtype), (jnp.shape(x), x.dtype)))
-        if stored != given:
+        stored, received = (jax.ShapeDtypeStruct(*each) for each in (((*leading, *shape), dtype), (jnp.shape(x), x.dtype)))
+        if stored != received:
             raise ValueError(
-                f"rows{jax.tree_util.keystr(path)} is {show_shapes(given)}, but this replay takes {show_shapes(stored)}: cast "
+                f"rows{jax.tree_util.keystr(path)} is {show_shapes(received)}, but this replay takes {show_shapes(stored)}: cast "
                 "it, or give init an example of that type and shape"
             )
 

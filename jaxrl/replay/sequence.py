@@ -98,8 +98,8 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
             )
         count = whole.capacity // every
         ring = whole._replace(capacity=count * every)
-        made = draws(count, whole.num_envs, whole.rows_per_add // every, before=earlier, after=later)
-        parts = Parts(ring, made, every)
+        starts_replay = draws(count, whole.num_envs, whole.rows_per_add // every, before=earlier, after=later)
+        parts = Parts(ring, starts_replay, every)
         return Replay(
             partial(init, parts),
             partial(add, parts),
@@ -107,7 +107,7 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
             partial(take, parts),
             partial(update, parts),
             partial(mark_discontinuity, parts),
-            made.prioritised,
+            starts_replay.prioritised,
         )
 
     return make
@@ -181,17 +181,17 @@ def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
     many = Draw(*(jnp.tile(x, length + 2) for x in draw[:4]))
     flat = replay.take(state, many, jnp.repeat(offset, size))
     rows = jax.tree.map(lambda x: x.reshape((length + 2, size, *x.shape[1:])), flat)
-    before, now, after = (
+    before, current, after = (
         jax.tree.map(lambda x, part=part: x[part], rows) for part in (slice(0, -1), slice(1, -1), slice(2, None))
     )
     obs = jax.tree.map(lambda x: x[1:], rows.obs)
     return Sequences(
         inputs=next_input(obs, before.action, before.reward, before.valid),
-        action=now.action,
-        reward=now.reward,
-        terminated=now.terminated & now.valid,
-        truncated=now.valid & ~after.valid & ~now.terminated,
-        valid=now.valid & draw.valid,
+        action=current.action,
+        reward=current.reward,
+        terminated=current.terminated & current.valid,
+        truncated=current.valid & ~after.valid & ~current.terminated,
+        valid=current.valid & draw.valid,
         carry=draw.extras,
         weight=draw.weight,
     )

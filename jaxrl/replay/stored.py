@@ -95,10 +95,10 @@ def check_rows(rows: ReplayRow, env: Env | HostEnv, reached: np.ndarray, first: 
         if np.issubdtype(x.dtype, np.floating):
             name = "obs" + jax.tree_util.keystr(where)
             wrong[f"{name} that is not finite"] = seen & ~np.isfinite(x).reshape((*seen.shape, -1)).all(-1)
-    for what, where in wrong.items():
+    for problem, where in wrong.items():
         if where.any():
             row, lane = np.argwhere(where)[0]
-            raise ValueError(f"row {first + row} of environment {lane} has {what}")
+            raise ValueError(f"row {first + row} of environment {lane} has {problem}")
     return goes_on[-1]
 
 

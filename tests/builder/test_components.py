@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 import jaxrl
-from jaxrl.builder.components import ready, resolve_model, show
+from jaxrl.builder.components import constant_optimizer, resolve_model, show
 from jaxrl.models import ActorCriticOutput, actor_critic, from_linen, from_nnx, q_network
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.inputs import example_input
@@ -56,7 +56,7 @@ def test_a_ready_transformation_is_taken_as_it_is_and_no_rate_is_logged(build: B
 
 def test_a_ready_transformation_is_not_changed() -> None:
     transformation = optax.adamw(1e-3)
-    assert ready(transformation)(None) is transformation
+    assert constant_optimizer(transformation)(None) is transformation
 
 
 @every_builder

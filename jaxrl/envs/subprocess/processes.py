@@ -195,20 +195,20 @@ class Processes:
                 part.hear()
             except (EnvironmentFailed, ChildProcessError) as error:
                 self._replace(part, error)
-        now = time.monotonic()
-        late = [each for each in asked.values() if each.asked and now - each.since > self._timeout and not each.child.has_said]
+        clock = time.monotonic()
+        late = [each for each in asked.values() if each.asked and clock - each.since > self._timeout and not each.child.has_said]
         for part in late:
             self._replace(part, self._late([part] if self._may_replace(part) else late))
-        if now - self._looked >= LOOK:
-            self._look(now)
+        if clock - self._looked >= LOOK:
+            self._look(clock)
 
-    def _look(self, now: float) -> None:
+    def _look(self, clock: float) -> None:
         """Handle processes that ended but whose connection others hold open, and processes stopped in two checks in a row."""
         for part in self._parts:
             if part.asked and part.child.has_ended and not part.child.has_said:
                 self._replace(part, part.failure(part.child.how_it_ended()))
         stopped = {part for part in self._parts if part.asked and part.child.is_stopped} if self._max_restarts else set()
-        lost, self._stopped, self._looked = stopped & self._stopped, stopped - self._stopped, now
+        lost, self._stopped, self._looked = stopped & self._stopped, stopped - self._stopped, clock
         for part in sorted(lost, key=lambda part: part.first):
             self._replace(part, part.failure("was stopped (SIGSTOP)"))
 
