@@ -320,7 +320,7 @@ def code_lines(rule: str) -> list[str]:
         ("a2c", 105),
         ("impala", 115),
         ("reinforce", 125),
-        ("sac", 290),
+        ("sac", 295),
         ("td3", 95),
         ("ddpg", 85),
     ],
