@@ -320,7 +320,7 @@ def code_lines(rule: str) -> list[str]:
         ("a2c", 105),
         ("impala", 115),
         ("reinforce", 125),
-        ("sac", 295),
+        ("sac", 296),
         ("td3", 95),
         ("ddpg", 85),
     ],
