@@ -44,7 +44,7 @@ def assert_new_noise(rollouts: Sequence[Any]) -> None:
 
 
 class Tiny(NamedTuple):
-    """What the tests of every rule have to know of one: ``TINY`` in the rule's own ``tests/algorithms/test_NAME.py``."""
+    """What the tests of every algorithm have to know of one: ``TINY`` in its file ``tests/algorithms/test_NAME.py``."""
 
     settings: dict[str, Any]
     """Of a small agent: four environments, a network of 8 units, nothing annealed."""
@@ -57,50 +57,50 @@ class Tiny(NamedTuple):
 
 
 @cache
-def tiny(rule: str) -> Tiny:
-    return importlib.import_module(f"tests.algorithms.test_{rule}").TINY
+def tiny(algorithm: str) -> Tiny:
+    return importlib.import_module(f"tests.algorithms.test_{algorithm}").TINY
 
 
 def outputs_of(agent: Agent, learner: Any, inputs: StepInput) -> Any:
-    """What the model of a rule with one model gives."""
+    """What the model of an algorithm with one model gives."""
     model = tiny(algorithm_name(agent.spec).lower()).settings["model"](agent.env.observation_space, agent.env.action_space)
     return model.apply(learner.params, (), inputs)[1]
 
 
-def suited(rule: str, env: str | Env | HostEnv) -> Any:
-    """An environment with Discrete actions as the small agent of a rule has it."""
-    if not tiny(rule).boxed:
+def suited(algorithm: str, env: str | Env | HostEnv) -> Any:
+    """An environment with Discrete actions as the small agent of an algorithm has it."""
+    if not tiny(algorithm).boxed:
         return env
     return f"tests.helpers.probes:boxed?id={quote(env, safe='')}" if isinstance(env, str) else as_box(env)
 
 
-def gymnax_id(rule: str) -> str:
-    """Of an environment whose actions the rule takes as they are."""
-    return "CartPole-v1" if "Discrete" in ALGORITHMS[rule].actions else "Pendulum-v1"
+def gymnax_id(algorithm: str) -> str:
+    """Of an environment whose actions the algorithm takes as they are."""
+    return "CartPole-v1" if "Discrete" in ALGORITHMS[algorithm].actions else "Pendulum-v1"
 
 
-def small(rule: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
-    return ALGORITHMS[rule].load().make(suited(rule, env), **{**tiny(rule).settings, **settings})
+def small(algorithm: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
+    return ALGORITHMS[algorithm].load().make(suited(algorithm, env), **{**tiny(algorithm).settings, **settings})
 
 
 small_ppo, small_dqn = partial(small, "ppo"), partial(small, "dqn")
 
 
-RULES = tuple(ALGORITHMS)
+ALGORITHM_NAMES = tuple(ALGORITHMS)
 REPRESENTATIVES = tuple({entry.family: name for name, entry in reversed(ALGORITHMS.items())}.values())
-"""The first rule of each family."""
+"""The first algorithm of each family."""
 
-every_rule = pytest.mark.parametrize("rule", RULES)
-every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, rule), id=rule) for rule in RULES])
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
+every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, name), id=name) for name in ALGORITHM_NAMES])
 each_family = pytest.mark.parametrize(
-    "rule", [pytest.param(rule, marks=() if rule in REPRESENTATIVES else pytest.mark.slow) for rule in RULES]
+    "algorithm", [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.slow) for name in ALGORITHM_NAMES]
 )
-"""For tests of what runs a rule, rather than of the rule; ``make test-all`` has all rules."""
+"""For tests of what runs an algorithm, rather than of the algorithm; ``make test-all`` has all of them."""
 
 
 @cache
-def cartpole(rule: str) -> Agent:
-    return small(rule, "CartPole-v1")
+def cartpole(algorithm: str) -> Agent:
+    return small(algorithm, "CartPole-v1")
 
 
 @cache

@@ -1,5 +1,5 @@
-"""What tests of rules with a policy and an ensemble of critics share: small networks, probes, and a case for their losses, of
-linear networks, which NumPy computes as easily.
+"""What tests of algorithms with a policy and an ensemble of critics share: small networks, probes, and a case for their losses,
+of linear networks, which NumPy computes as easily.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def model(apply: Any) -> Model:
     return Model(None, function, function, lambda batch: ())  # type: ignore[arg-type]
 
 
-def rule(config: Any, policy: str) -> ActorCriticSetup[Any]:
+def actor_critic_setup(config: Any, policy: str) -> ActorCriticSetup[Any]:
     """Of a policy that is "squashed", "categorical" or "deterministic"."""
     actors = {
         "squashed": lambda p, obs: TanhNormal(obs @ p["mean"], obs @ p["log_std"]),
@@ -128,7 +128,7 @@ def case(policy: str, seed: int) -> tuple[Any, Any, Any, CriticBatch]:
         return {"x": normal(CRITICS, FEATURES), "a": normal(CRITICS, D), "a2": normal(CRITICS, D)}
 
     action = rng.integers(ACTIONS, size=N).astype(np.int32) if discrete else np.tanh(normal(N, D))
-    inputs, after = (first_input(normal(N, FEATURES), rule(None, policy).action_space, N) for _ in range(2))
+    inputs, after = (first_input(normal(N, FEATURES), actor_critic_setup(None, policy).action_space, N) for _ in range(2))
     terminated, valid = rng.random((2, N)) < np.array([[0.3], [0.7]])
     discount = np.where(terminated, 0, rng.uniform(0.5, 1, N)).astype(np.float32)
     batch = Transitions(inputs, after, action, normal(N), discount, rng.uniform(0.2, 1, N).astype(np.float32), valid)

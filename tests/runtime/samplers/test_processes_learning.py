@@ -39,7 +39,7 @@ def test_a_lost_row_is_a_reset_row() -> None:
 
 
 def test_what_comes_before_it_counts_as_cut_off() -> None:
-    """By the rules that learn from returns: as if the row before were truncated, whatever the value of the new episode is."""
+    """By the algorithms that learn from returns: as if the row before were truncated, whatever the new episode's value is."""
     valid = np.array([1, 1, 1, 0, 1, 1], bool)[:, None]
     no, cut = np.zeros((6, 1), bool), np.arange(6)[:, None] == 2
     reward, values = np.arange(1.0, 7.0, dtype=np.float32)[:, None] * valid, np.float32([1, 2, 3, 4, 100, 6, 7])[:, None]
