@@ -60,8 +60,8 @@ def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
     def run(which: Any) -> Any:
         state, _ = run_iterations(agent, agent.init(jax.random.key(0), None, which), iterations)
         policy = agent.algorithm.policy(state.learner)
-        given = (policy, agent.algorithm.initial_carry(3), inputs, jnp.arange(3), jax.random.key(0))
-        greedy = agent.algorithm.act(*given, explore=False)[1]
+        arguments = (policy, agent.algorithm.initial_carry(3), inputs, jnp.arange(3), jax.random.key(0))
+        greedy = agent.algorithm.act(*arguments, explore=False)[1]
         if isinstance(agent.env.action_space, spaces.Discrete):
             return values_of(agent, state.learner, inputs), greedy
         values = jnp.stack([values_of(agent, state.learner, inputs, a) for a in (-0.5, 0.5)], -1)

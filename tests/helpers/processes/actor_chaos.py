@@ -146,9 +146,11 @@ def train(faults: int, seed: int = 0) -> Report:
         wrong += [f"left behind: {path.name}" for path in Path(folder).iterdir()]
     if iterations != pool.number or states.learner.version.tolist() != [iterations]:
         wrong.append(f"{iterations} iterations learnt {states.learner.version.tolist()} times from {pool.number} rollouts")
-    told = [line for line in notes if "; replaced (restart " in line]
-    if not len(told) == sum(restarts) == faults == len(disturber.done):
-        wrong.append(f"{faults} faults, {len(disturber.done)} of them made, {sum(restarts)} restarts, {len(told)} told of")
+    replacements = [line for line in notes if "; replaced (restart " in line]
+    if not len(replacements) == sum(restarts) == faults == len(disturber.done):
+        wrong.append(
+            f"{faults} faults, {len(disturber.done)} of them made, {sum(restarts)} restarts, {len(replacements)} reported"
+        )
     if not soon(lambda: not [pid for pid in workers_of(os.getpid()) if runs(pid) and pid not in children]):
         wrong.append("processes are left")
     if more := segments() - names:

@@ -53,7 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class Kept(NamedTuple):
     """The statistics of an algorithm, and the last rollout."""
 
-    own: Any
+    algorithm_statistics: Any
     rows: dict[str, Any]
     starts: dict[str, Any]
 
@@ -71,8 +71,8 @@ def keeping(agent: Agent) -> Agent:
         starts = {name: rows.pop(name) for name in STARTS}
         return learner._replace(statistics=Kept(learner.statistics, rows, starts))
 
-    def own(learner: Any) -> Any:
-        return learner._replace(statistics=learner.statistics.own)
+    def without_rollout(learner: Any) -> Any:
+        return learner._replace(statistics=learner.statistics.algorithm_statistics)
 
     def init(key: Any, hyperparams: Any) -> Any:
         learner = algorithm.init(key, hyperparams)
@@ -81,13 +81,18 @@ def keeping(agent: Agent) -> Agent:
         )
 
     def observe(learner: Any, rollout: Rollout) -> Any:
-        return keep(algorithm.observe(own(learner), rollout), rollout)
+        return keep(algorithm.observe(without_rollout(learner), rollout), rollout)
 
     def update(learner: Any, rollout: Rollout) -> Any:
-        learner, metrics = algorithm.update(own(learner), rollout)
+        learner, metrics = algorithm.update(without_rollout(learner), rollout)
         return keep(learner, rollout), metrics
 
-    functions = {"init": init, "policy": lambda learner: algorithm.policy(own(learner)), "observe": observe, "update": update}
+    functions = {
+        "init": init,
+        "policy": lambda learner: algorithm.policy(without_rollout(learner)),
+        "observe": observe,
+        "update": update,
+    }
     sizes = {"num_envs": agent.num_envs, "rollout_length": agent.rollout_length}
     return bind(algorithm._replace(**functions), agent.env, **sizes, hyperparams=agent.hyperparams, axis_name=agent.axis_name)
 

@@ -94,7 +94,7 @@ def test_of_several_seeds_those_are_told_that_were_lost() -> None:
 
 def test_limits_that_the_environments_do_not_know_of(tmp_path: Path) -> None:
     """A process that is lost when some of its episodes are cut off takes the others along."""
-    start = partial(Once, mark=tmp_path / "reset", what="reset_where")
+    start = partial(Once, mark=tmp_path / "reset", operation="reset_where")
     limited = host(max_restarts=1)._replace(open=partial(_opened, start), max_episode_steps=3)
     envs = Stepper(limited, 4, 0)
     envs.reset()
