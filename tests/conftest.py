@@ -65,8 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     items.sort(key=expected_seconds)
     for item in items:
-        rule = getattr(item, "callspec", None) and item.callspec.params.get("rule")
-        item.add_marker(pytest.mark.xdist_group(rule if isinstance(rule, str) else item.path.stem))
+        algorithm = getattr(item, "callspec", None) and item.callspec.params.get("algorithm")
+        item.add_marker(pytest.mark.xdist_group(algorithm if isinstance(algorithm, str) else item.path.stem))
     if (quarter := config.getoption("quarter")) is not None:
         chosen = set(in_quarter(quarter, [group_of(item) for item in items]))
         config.hook.pytest_deselected(items=[item for item in items if group_of(item) not in chosen])
@@ -90,7 +90,7 @@ def in_quarter(quarter: int, groups: Iterable[str]) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Refuse to run without groups: every worker would compile, and keep in memory, the programs of all algorithms."""
+    """Refuse to run without the groups: every worker would compile, and keep in memory, the programs of all algorithms."""
     if node.config.option.dist == "loadgroup" and not all("@" in id for id in ids):
         pytest.exit(f"pytest-xdist did not group the tests: it does not support pytest {pytest.__version__}", 4)
 

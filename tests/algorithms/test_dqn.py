@@ -315,10 +315,12 @@ def test_without_a_warm_up_the_first_updates_are_harmless() -> None:
 def test_update_is_learn_after_observe() -> None:
     agent, rollouts, learner = stream("truncation")
     rollout = jax.tree.map(lambda x: jnp.asarray(x[0]), rollouts)._replace(env_id=jnp.arange(3), version=jnp.int32(0))
-    rule = agent.algorithm
-    assert_bit_equal(jit(rule.update)(learner, rollout), jit(lambda l, r: rule.learn(rule.observe(l, r)))(learner, rollout))
-    observed = rule.observe(learner, rollout)
-    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # only replay changes
+    algorithm = agent.algorithm
+    assert_bit_equal(
+        jit(algorithm.update)(learner, rollout), jit(lambda l, r: algorithm.learn(algorithm.observe(l, r)))(learner, rollout)
+    )
+    observed = algorithm.observe(learner, rollout)
+    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # nothing but replay changes
 
 
 # ----------------------------------------------------------------------------------------------------------------- exploration
@@ -358,13 +360,15 @@ def test_agents_keep_to_the_mask() -> None:
         step=lambda key, state, action, params: (state, over),
         observation_space=space,
     )
-    rule = small_dqn(env).algorithm
+    algorithm = small_dqn(env).algorithm
     allowed = jnp.arange(60) % 3
     obs = {"x": jax.random.normal(KEY(), (60, 1)), "action_mask": jax.nn.one_hot(allowed, 3, dtype=jnp.int8)}
 
     def act(key: Any, explore: bool) -> Any:
-        learner = rule.init(key, DQNHyperparams())
-        return rule.act(rule.policy(learner), (), first_input(obs, env.action_space, 60), jnp.arange(60), key, explore=explore)[1]
+        learner = algorithm.init(key, DQNHyperparams())
+        return algorithm.act(
+            algorithm.policy(learner), (), first_input(obs, env.action_space, 60), jnp.arange(60), key, explore=explore
+        )[1]
 
     for explore in (False, True):
         np.testing.assert_array_equal(jit(act, static_argnums=1)(KEY(), explore), allowed)

@@ -25,7 +25,7 @@ def test_all_sides_train(tmp_path: Path) -> None:
 
 
 def test_the_plain_loop_learns_from_the_rows_that_are_steps() -> None:
-    """What it hands to the rule, over the ends of episodes."""
+    """What it hands to the algorithm, over the ends of episodes."""
     import jaxrl
 
     agent, seen = jaxrl.make_a2c("envpool:CartPole-v1", num_envs=2, rollout_length=64), list[Any]()

@@ -274,7 +274,7 @@ def test_wrong_arguments_of_the_network(build: Any, model: Any, words: str) -> N
 
 
 def test_a_model_may_take_a_key_or_leave_it_out() -> None:
-    """A rule that has a key gives it to any model; one that has none gives it to none."""
+    """An algorithm that has a key gives it to any model; one that has none gives it to none."""
     model = SMALL_Q_NETWORK(ENV.observation_space, ENV.action_space)
     seen = []
 

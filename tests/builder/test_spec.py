@@ -21,7 +21,7 @@ from jaxrl.optimize import clipped_adam
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.types import Agent, Model, StepInput
 from tests.helpers import probes
-from tests.helpers.agents import SMALL_ACTOR_CRITIC, every_rule, small, small_dqn, small_ppo, suited
+from tests.helpers.agents import SMALL_ACTOR_CRITIC, every_algorithm, small, small_dqn, small_ppo, suited
 from tests.helpers.optimizers import halved, plain_sgd
 
 KEY = partial(jax.random.key, 0)
@@ -157,12 +157,12 @@ def test_changing_the_settings_changes_the_spec() -> None:
         assert changed != base and json.loads(json.dumps(changed)) == changed
 
 
-@every_rule
-def test_overrides_replace_what_the_spec_says(rule: str) -> None:
-    agent = small(rule, ENV)
-    other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(rule, "tests.helpers.probes:discounting"), axis_name="d")
-    assert_same(other, small(rule, "tests.helpers.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
-    assert agent.spec == small(rule, ENV).spec  # the first is as it was
+@every_algorithm
+def test_overrides_replace_what_the_spec_says(algorithm: str) -> None:
+    agent = small(algorithm, ENV)
+    other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(algorithm, "tests.helpers.probes:discounting"), axis_name="d")
+    assert_same(other, small(algorithm, "tests.helpers.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
+    assert agent.spec == small(algorithm, ENV).spec  # the first is as it was
     with pytest.raises(TypeError, match="Did you mean 'gamma'"):
         build(agent.spec, gama=0.3)
 

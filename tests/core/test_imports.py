@@ -306,12 +306,12 @@ def test_a_function_fits_a_screen() -> None:
     assert not [function.name for function in functions if length(function) >= 60]
 
 
-def code_lines(rule: str) -> list[str]:
-    return (PACKAGE / f"algorithms/{rule}.py").read_text().splitlines()
+def code_lines(algorithm: str) -> list[str]:
+    return (PACKAGE / f"algorithms/{algorithm}.py").read_text().splitlines()
 
 
 @pytest.mark.parametrize(
-    "rule, lines",
+    "algorithm, lines",
     [
         ("ppo", 240),
         ("dqn", 240),
@@ -325,18 +325,16 @@ def code_lines(rule: str) -> list[str]:
         ("ddpg", 85),
     ],
 )
-def test_a_rule_reads_in_a_few_screens(rule: str, lines: int) -> None:
-    """Not counting its imports."""
-    tree = ast.parse("\n".join(code_lines(rule)))
+def test_an_algorithm_reads_in_a_few_screens(algorithm: str, lines: int) -> None:
+    """Its imports aside."""
+    tree = ast.parse("\n".join(code_lines(algorithm)))
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert len(code_lines(rule)) - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports) <= lines
+    assert len(code_lines(algorithm)) - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports) <= lines
 
 
-def statements(rule: str) -> Counter[str]:
-    """Count the lines of an algorithm's file as formatted by ``ast.unparse``, with a signature in one line.
-
-    Imports, docstrings and the builder's decorator do not count.
-    """
+def statements(algorithm: str) -> Counter[str]:
+    """The lines of an algorithm's file as Python would write them, a signature in one; without imports, docstrings and the mark
+    of a builder, whose home is elsewhere."""
 
     class Bare(ast.NodeTransformer):
         def visit_Import(self, node: Any) -> None: ...
@@ -346,12 +344,12 @@ def statements(rule: str) -> Counter[str]:
         def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
             return None if isinstance(node.value, ast.Constant) else node
 
-    bare = Bare().visit(ast.parse("\n".join(code_lines(rule))))
+    bare = Bare().visit(ast.parse("\n".join(code_lines(algorithm))))
     lines = [line.strip() for line in ast.unparse(bare).splitlines() if line.strip()]
     return Counter(line for line in lines if line != "@suggest_arguments")
 
 
 @pytest.mark.parametrize("pair", [*itertools.combinations(ALGORITHMS, 2)], ids="-".join)
-def test_what_two_rules_share_has_one_home(pair: tuple[str, str]) -> None:
+def test_what_two_algorithms_share_has_one_home(pair: tuple[str, str]) -> None:
     both = statements(pair[0]) & statements(pair[1])
     assert both.total() < 12, both

@@ -70,8 +70,7 @@ class State(NamedTuple):
 
 
 def counting_agent(axis_name: str | None = None, num_counted: int = NUM_ENVS) -> Agent:
-    """Return an agent of an algorithm without a builder, hence without a spec, whose state has counts per environment at some
-    depth."""
+    """An algorithm without a builder, so without a spec, that counts per environment, deep in its state."""
     env = probes.constant_reward()
 
     def init(key: Any, hyperparams: Hyperparams) -> State:
@@ -93,7 +92,7 @@ def counting_agent(axis_name: str | None = None, num_counted: int = NUM_ENVS) ->
     return bind(algorithm, env, num_envs=NUM_ENVS, rollout_length=ROWS, hyperparams=Hyperparams(), axis_name=axis_name)
 
 
-def test_a_rule_of_ones_own_is_shared_out_over_devices() -> None:
+def test_an_algorithm_of_ones_own_is_shared_out_over_devices() -> None:
     solo, agent = counting_agent(), counting_agent("d")
     state = solo.init(KEY())
     axes = env_axes(agent, state)
@@ -136,11 +135,10 @@ def test_a_replay_says_which_of_its_axes_are_environments() -> None:
 # ------------------------------------------------------------------------------------------------------------- several devices
 
 
-def one_gradient(rule: str, **settings: Any) -> Agent:
-    """Return an agent with one gradient per iteration, independent of draws and shuffles: the mean over devices equals the
-    whole."""
-    env, sizes = tiny(rule).one_gradient
-    return small(rule, env, **sizes, **settings)
+def one_gradient(algorithm: str, **settings: Any) -> Agent:
+    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's."""
+    env, sizes = tiny(algorithm).one_gradient
+    return small(algorithm, env, **sizes, **settings)
 
 
 def gradient_norm(metrics: Any) -> float:
@@ -151,8 +149,8 @@ def gradient_norm(metrics: Any) -> float:
 
 @each_family
 @pytest.mark.parametrize("mapped", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
-def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
-    alone, agent = one_gradient(rule), one_gradient(rule, axis_name="d")
+def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> None:
+    alone, agent = one_gradient(algorithm), one_gradient(algorithm, axis_name="d")
     expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
     state = agent.init(KEY())
     if mapped.startswith("shard_map"):
@@ -185,10 +183,10 @@ def test_gradient_norm_test_would_notice() -> None:
 
 
 @each_family
-def test_data_parallel_is_an_agent(rule: str) -> None:
-    """Over two devices the environments have the same trajectories as on one. Algorithms that draw no rows learn the same."""
-    normalising = [name for name in setting_names(rule)[0] if name.startswith("normalize_")]
-    agent = small(rule, "CartPole-v1", **dict.fromkeys(normalising, True))
+def test_data_parallel_is_an_agent(algorithm: str) -> None:
+    """Placed over two devices, the environments walk the same path as on one; and algorithms that draw no rows learn the same."""
+    normalising = [name for name in setting_names(algorithm)[0] if name.startswith("normalize_")]
+    agent = small(algorithm, "CartPole-v1", **dict.fromkeys(normalising, True))
     shared = data_parallel(agent, 2)
     state = shared.init(KEY())
     assert_bit_equal(state, agent.init(KEY()))

@@ -338,8 +338,8 @@ def table(heading: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("title", re.findall("^## Settings of (.+)$", PAGES["names.md"], re.MULTILINE))
 def test_settings_in_the_table_of_names_exist(title: str) -> None:
-    (rule,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
-    structure, data = setting_names(rule)
+    (algorithm,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
+    structure, data = setting_names(algorithm)
     for ours, *theirs in table(f"Settings of {title}"):
         (name,) = re.findall(r"`(\w+)`", ours)
         assert name in {*structure, *data}, name
@@ -382,8 +382,8 @@ OF_A_RUN = {*OF_EVALUATIONS, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS, CUT_ROWS}
 
 
 @cache
-def logged_by(rule: str) -> set[str]:
-    agent = cartpole(rule)
+def logged_by(algorithm: str) -> set[str]:
+    agent = cartpole(algorithm)
     return set(jax.eval_shape(lambda key: agent.step(agent.init(key))[1], jax.random.key(0)))
 
 
@@ -392,11 +392,11 @@ def keys_in(page: str) -> set[str]:
     return set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
 
 
-@pytest.mark.parametrize("rule", ALGORITHMS)
-def test_the_page_of_an_algorithm_has_what_it_logs(rule: str) -> None:
-    common, own = keys_in((DOCS / "log-keys.md").read_text()), keys_in(hooks.logged(ALGORITHMS[rule]))
-    assert not logged_by(rule) - common - own and not own & common
-    assert not own - logged_by(rule)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_page_of_an_algorithm_has_what_it_logs(algorithm: str) -> None:
+    common, own = keys_in((DOCS / "log-keys.md").read_text()), keys_in(hooks.logged(ALGORITHMS[algorithm]))
+    assert not logged_by(algorithm) - common - own and not own & common
+    assert not own - logged_by(algorithm)
 
 
 def test_the_page_of_log_keys_has_all_and_no_other() -> None:

@@ -25,5 +25,5 @@ def at(iteration: int, do: Callable[[], Any]) -> Callable[[Chunk], None]:
 
 def train(agent: Agent, out: Path | None, total_steps: int = 32 * 12, **settings: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """Chunks of two iterations, evaluated every four; a checkpoint after each chunk that the background has time for."""
-    given = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
-    return run(agent, total_steps, out=out, **{**given, "checkpoint_every": 1e-6, **settings})
+    defaults = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
+    return run(agent, total_steps, out=out, **{**defaults, "checkpoint_every": 1e-6, **settings})

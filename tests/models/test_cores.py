@@ -130,7 +130,7 @@ def test_ppo_trains_them(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("core", ["gru", "lstm"])
-def test_a_core_is_refused_where_a_rule_learns_from_rows(core: str) -> None:
+def test_a_core_is_refused_where_an_algorithm_learns_from_rows(core: str) -> None:
     with pytest.raises(TypeError, match="DQN learns from single rows, so its model must be memoryless"):
         small_dqn(probes.action_choice(), model=partial(q_network, core=core))
 

@@ -198,7 +198,7 @@ def test_ppo_takes_a_module(make: Callable[[], Model]) -> None:
     shapes_of_a_step(small_ppo(probes.constant_reward(), model=make()))
 
 
-def test_a_recurrent_module_is_refused_where_a_rule_learns_from_rows() -> None:
+def test_a_recurrent_module_is_refused_where_an_algorithm_learns_from_rows() -> None:
     with pytest.raises(TypeError, match="DQN learns from single rows, so its model must be memoryless"):
         small_dqn(probes.action_choice(), model=from_linen(LinenSum(), initial_carry=start))
 

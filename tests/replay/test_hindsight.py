@@ -278,13 +278,13 @@ def test_what_does_not_fit_is_refused() -> None:
         ours.replay.add(state, rows_from(0, ends_at(4)), np.array([2, 1, 0]))
 
 
-# ---------------------------------------------------------------------------------------------------------------------- in a rule
+# ---------------------------------------------------------------------------------------------------------------- in an algorithm
 
 SMALL = {"num_envs": 2, "rollout_length": 4, "batch_size": 8, "n_step": 2, "buffer_size": 64, "learning_starts": 16}
 
 
-def test_a_setting_of_every_rule_with_replay() -> None:
-    """It is stored in the spec only if it is set. On several devices, lanes stay with their environments."""
+def test_a_setting_of_every_algorithm_with_replay() -> None:
+    """As data in the spec, which is that of before where it is not set; lanes stay with their environments on several devices."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="final", hindsight_share=0.25)
     stated = agent.spec["settings"]
     assert (stated["hindsight"], stated["hindsight_share"]) == ("final", 0.25)

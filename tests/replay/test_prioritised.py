@@ -148,10 +148,10 @@ def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
     assert not both.valid[2].any() and not both.weight[2].any() and both.weight[:2].max() == pytest.approx(1)
 
 
-def test_a_rule_weighs_its_devices_rows_alike() -> None:
-    """Checked on the batches of updates on two devices."""
+def test_an_algorithm_weighs_its_devices_rows_alike() -> None:
+    """What updates learn from, as they draw it on two devices."""
     agent = small_dqn("CartPole-v1", prioritized=True, importance_exponent=1.0, axis_name="d")
-    rule, learner = agent.algorithm.learn.args[0], agent.init(KEY()).learner  # type: ignore[union-attr]
+    setup, learner = agent.algorithm.learn.args[0], agent.init(KEY()).learner  # type: ignore[union-attr]
     double = lambda x: jnp.stack([x, x])  # noqa: E731
     learner = jax.tree.map(double, learner)
     leaves = [level.at[1, 0].multiply(100.0) for level in learner.replay.levels]  # one environment of the second device
@@ -159,7 +159,7 @@ def test_a_rule_weighs_its_devices_rows_alike() -> None:
 
     def weights(learner: Any) -> Any:
         one = lambda carry, now: (carry, (now[1], jnp.full(now[1][0].shape[0], jnp.nan)))  # noqa: E731
-        return rule.scan_updates(learner, one, (), lambda _, draw: (draw.weight, draw.row, draw.env))[2]
+        return setup.scan_updates(learner, one, (), lambda _, draw: (draw.weight, draw.row, draw.env))[2]
 
     got, row, env = jax.vmap(weights, axis_name="d")(learner)  # type: ignore[call-overload]
     levels = np.asarray(learner.replay.levels[0]).reshape(2, agent.num_envs, -1)
@@ -330,10 +330,10 @@ def trees(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, af
     return prioritised_replay()(capacity, num_envs, rows_per_add, before=before, after=after)
 
 
-@pytest.mark.parametrize(("rule", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
-def test_devices_learn_from_their_own_trees(rule: str, asked: dict[str, Any]) -> None:
-    """Two devices under shard_map: after some updates each node is still the sum of its children, in every lane."""
-    agent = data_parallel(small(rule, "tests.helpers.probes:truncation", **asked), 2)
+@pytest.mark.parametrize(("algorithm", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
+def test_devices_learn_from_their_own_trees(algorithm: str, asked: dict[str, Any]) -> None:
+    """Two of them, under shard_map: after some updates each node is still the sum of its children, in every lane."""
+    agent = data_parallel(small(algorithm, "tests.helpers.probes:truncation", **asked), 2)
     step, state = jit(agent.step), agent.init(KEY())
     for _ in range(3):
         state, metrics = step(state)

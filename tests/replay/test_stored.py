@@ -94,7 +94,7 @@ def test_states_of_agents_are_taken_too(tmp_path: Path) -> None:
 
 
 def test_sequences_of_a_file_begin_as_episodes_do(tmp_path: Path) -> None:
-    """For an algorithm that stores a carry with them, which the file lacks."""
+    """For an algorithm that stores a carry with them, which a file has not."""
     learner, rows = filled(small_dqn(probes.truncation(), **SIZES), 40)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
     other = small("r2d2", probes.truncation())
@@ -142,7 +142,7 @@ def test_no_transition_leads_into_the_rows_of_a_file_or_out_of_them(tmp_path: Pa
     np.testing.assert_array_equal((drawn.next_inputs.obs - drawn.inputs.obs)[valid], 1)
 
 
-def test_a_rule_that_cannot_seal_is_refused(tmp_path: Path) -> None:
+def test_an_algorithm_that_cannot_seal_is_refused(tmp_path: Path) -> None:
     agent, learner = walked(0, 5)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
     agent = agent._replace(algorithm=agent.algorithm._replace(mark_discontinuity=None))

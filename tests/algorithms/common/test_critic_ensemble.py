@@ -121,13 +121,13 @@ def test_each_critic_drops_units_of_its_own() -> None:
 PRIORITISED = prioritised_replay(priority_exponent=0.5, importance_exponent=0.7)
 
 
-def rule_of(agent: Any) -> Any:
+def setup_of(agent: Any) -> Any:
     return agent.algorithm.learn.args[-1]
 
 
 def test_updates_draw_one_after_the_other_by_the_priorities_of_those_before() -> None:
     agent = small("sac", probes.target_action(), replay=PRIORITISED, policy_delay=2, replay_ratio=16)  # two groups of two
-    setup, learner = rule_of(agent), jit(agent.init)(jax.random.key(0)).learner
+    setup, learner = setup_of(agent), jit(agent.init)(jax.random.key(0)).learner
 
     def one(total: Any, now: CriticBatch) -> Any:
         errors = jnp.abs(now.batch.action[:, 0])
@@ -171,7 +171,7 @@ def target_of(name: str, setup: Any, learner: Any, now: CriticBatch) -> Any:
 def test_a_prioritised_replay_is_learnt_from_and_told_the_errors(name: str) -> None:
     """In one update: the loss is weighted, and the new priorities of the drawn rows are their mean |Q(s, a) − y|."""
     agent = small(name, probes.target_action(), replay=PRIORITISED, policy_delay=1, replay_ratio=4, num_critics=2)
-    setup = rule_of(agent)
+    setup = setup_of(agent)
 
     @jit
     def by_hand(learner: Any) -> Any:

@@ -21,7 +21,7 @@ from jaxrl.rollout.autoreset import first_input
 from jaxrl.types import Policy
 from tests.helpers import probes
 from tests.helpers.agents import small, to_numpy
-from tests.helpers.oracles.actor_critic import N, case, double, model, q_by_hand, rule
+from tests.helpers.oracles.actor_critic import N, actor_critic_setup, case, double, model, q_by_hand
 from tests.helpers.oracles.policy_gradient import slope
 
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -46,8 +46,8 @@ def test_critics_that_agree_have_a_finite_gradient() -> None:
 
 @cache
 def case_shifted() -> tuple[Any, ...]:
-    """Return the policy and critics of the case, and in NumPy the policy before and after its shift."""
-    own = rule(None, "squashed")
+    """Policy and critics of the case, the policy before and after its shift, in NumPy."""
+    own = actor_critic_setup(None, "squashed")
     actor, critic, _, now = case("squashed", 0)
 
     def run(actor: Any, critic: Any, inputs: Any) -> Any:
@@ -141,7 +141,7 @@ def test_of_quantiles_the_means_count() -> None:
     """Means 1 + c·Σa of two critics are equal at action 0, so the bound rises with the mean of c."""
     spread = np.array([-1, 3], np.float32)
     critic = model(lambda p, obs: (p * obs[1].sum(-1))[:, None] + spread)
-    own = replace(rule(SACConfig(num_quantiles=2, dropped_quantiles=1, optimistic=True), "squashed"), critic=critic)
+    own = replace(actor_critic_setup(SACConfig(num_quantiles=2, dropped_quantiles=1, optimistic=True), "squashed"), critic=critic)
     output = TanhNormal(jnp.zeros((1, 2)), jnp.log(jnp.full((1, 2), 0.5)))
     inputs = first_input(jnp.zeros((1, 3)), own.action_space, 1)
     for slopes, sign in (([-1.0, 3.0], 1), ([-3.0, 1.0], -1)):

@@ -239,10 +239,10 @@ def network(agent: Agent) -> tuple[Model, DQNConfig]:
 
 def test_noise_is_of_each_environment_and_there_is_none_in_evaluation() -> None:
     agent = small_dqn("CartPole-v1", noisy=True, noisy_sigma=5.0, epsilon_start=0, epsilon_end=0)
-    rule = agent.algorithm
+    algorithm = agent.algorithm
     learner = agent.algorithm.init(KEY(), jax.tree.map(jnp.float32, agent.hyperparams))
     inputs = first_input(jnp.ones((40, 4)), agent.env.action_space, 40)
-    act = jit(partial(rule.act, rule.policy(learner), ()), static_argnames="explore")
+    act = jit(partial(algorithm.act, algorithm.policy(learner), ()), static_argnames="explore")
     one, same = (np.asarray(act(inputs, jnp.arange(40), KEY(), explore=True)[1]) for _ in range(2))
     other = np.asarray(act(inputs, jnp.arange(40), jax.random.key(1), explore=True)[1])
     assert len({*one.tolist()}) == 2 and (one == same).all() and (one != other).any()

@@ -123,7 +123,7 @@ def test_a_row_that_nobody_has_seen_is_made_up_too(tmp_path: Path) -> None:
 def test_what_fails_at_the_start_is_not_tried_again(what: str, tmp_path: Path) -> None:
     with (
         pytest.raises(EnvironmentFailed, match=f"KeyError: '{what}'"),
-        opened(partial(Once, mark=tmp_path / "x", what=what)) as envs,
+        opened(partial(Once, mark=tmp_path / "x", operation=what)) as envs,
     ):
         envs.reset()
 

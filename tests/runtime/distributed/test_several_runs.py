@@ -24,7 +24,7 @@ from tests.helpers.processes.children import soon
 from tests.helpers.processes.several_runs import call, plain_leaves
 
 PPO: dict[str, Any] = {
-    "rule": "ppo",
+    "algorithm": "ppo",
     "env": "CartPole-v1",
     "seeds": 2,
     "eval_episodes": 2,
@@ -147,8 +147,8 @@ def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_p
 @pytest.mark.slow
 def test_four_processes_restore_to_the_bit_what_one_has_saved(tmp_path: Path) -> None:
     """Two seeds over four devices share the environments of each; what follows is the same up to other sums. DQN's replay too."""
-    runs = {rule: PPO | {"rule": rule, "total_steps": 960, "out": str(tmp_path / rule)} for rule in ("ppo", "dqn")}
-    saved = {rule: plain_leaves(call(**run)[0]) for rule, run in runs.items()}
+    runs = {name: PPO | {"algorithm": name, "total_steps": 960, "out": str(tmp_path / name)} for name in ("ppo", "dqn")}
+    saved = {name: plain_leaves(call(**run)[0]) for name, run in runs.items()}
     longer = {"total_steps": 960 + 3 * 32}
     alone = plain_leaves(call(**PPO | longer)[0])
     with started(4, [*runs.values(), runs["ppo"] | longer], tmp_path / "result") as processes:
@@ -164,7 +164,7 @@ def test_four_processes_restore_to_the_bit_what_one_has_saved(tmp_path: Path) ->
 def test_replay_on_the_host_is_shared_out_and_goes_on_in_one_process(tmp_path: Path) -> None:
     """Each process keeps the rows of its environments, and all learn the same from their shares of each batch."""
     folder, result = tmp_path / "run", tmp_path / "result"
-    run = POOL | {"rule": "dqn", "settings": {}, "out": str(folder), "on_nan": "stop"}
+    run = POOL | {"algorithm": "dqn", "settings": {}, "out": str(folder), "on_nan": "stop"}
     with started(2, [run, run | {"total_steps": 320}], result) as processes:
         printed = ended(processes)
     assert "resumed at step 256" in printed[0]

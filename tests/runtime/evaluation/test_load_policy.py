@@ -31,26 +31,26 @@ from tests.helpers.hosted import hosted
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
-    """Short runs of seeds 4 and 2 on CartPole: ``{rule: (folder, states)}``."""
+    """Short runs of seeds 4 and 2 on CartPole: ``{algorithm: (folder, states)}``."""
     made = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(devices.CACHE_VARIABLE, "")
-        for rule in REPRESENTATIVES:
-            folder = tmp_path_factory.mktemp("runs") / rule
-            agent = cartpole(rule)
+        for algorithm in REPRESENTATIVES:
+            folder = tmp_path_factory.mktemp("runs") / algorithm
+            agent = cartpole(algorithm)
             states, _ = run(agent, 400, seeds=[4, 2], out=folder, eval_every=3, eval_episodes=4, quiet=True, tensorboard=False)
-            made[rule] = (folder, states)
+            made[algorithm] = (folder, states)
     return made
 
 
 # ------------------------------------------------------------------------------------------------------------------ load_policy
 
 
-@pytest.mark.parametrize("rule", REPRESENTATIVES)
+@pytest.mark.parametrize("algorithm", REPRESENTATIVES)
 @pytest.mark.parametrize("seed", [4, 2])
-def test_the_last_policy_acts_as_the_agent_does(rule: str, seed: int, runs: Any) -> None:
-    folder, states = runs[rule]
-    agent = cartpole(rule)
+def test_the_last_policy_acts_as_the_agent_does(algorithm: str, seed: int, runs: Any) -> None:
+    folder, states = runs[algorithm]
+    agent = cartpole(algorithm)
     policy = jaxrl.load_policy(folder, seed=seed, which="last")
     learner = jax.tree.map(lambda x: x[[4, 2].index(seed)], states.learner)
     obs = jax.random.normal(jax.random.key(1), (16, 4))
@@ -200,12 +200,12 @@ def test_wrong_requests(runs: Any, tmp_path: Path) -> None:
         jaxrl.load_policy(tmp_path)
 
 
-@pytest.mark.parametrize("rule", REPRESENTATIVES)
-def test_the_states_of_a_run_come_back_from_its_folder(rule: str, runs: Any) -> None:
+@pytest.mark.parametrize("algorithm", REPRESENTATIVES)
+def test_the_states_of_a_run_come_back_from_its_folder(algorithm: str, runs: Any) -> None:
     """As docs/howto/resume.md has it, for a loop of the user's own."""
-    folder, states = runs[rule]
+    folder, states = runs[algorithm]
     keys = jax.random.split(jax.random.key(0), 2)
-    restored, info = jaxrl.restore(folder, target=jax.eval_shape(jax.vmap(cartpole(rule).init), keys))
+    restored, info = jaxrl.restore(folder, target=jax.eval_shape(jax.vmap(cartpole(algorithm).init), keys))
     assert_bit_equal(restored, states)
     assert info.step == int(states.iteration[0])
 
@@ -337,7 +337,7 @@ def test_nothing_that_fits_is_an_error(runs: Any) -> None:
         warm_start(fresh, read_source(states), ("params", "statistics"))
 
 
-def test_what_is_taken_is_what_the_rule_declares(runs: Any) -> None:
+def test_what_is_taken_is_what_the_algorithm_declares(runs: Any) -> None:
     """By whole names of fields; one that was not saved begins with the params."""
     _, states = runs["ppo"]
 

@@ -39,7 +39,7 @@ def test_a_lost_row_is_a_reset_row() -> None:
 
 
 def test_what_comes_before_it_counts_as_cut_off() -> None:
-    """By the rules that learn from returns: as if the row before were truncated, whatever the value of the new episode is."""
+    """By the algorithms that learn from returns: as if the row before were truncated, whatever the new episode's value is."""
     valid = np.array([1, 1, 1, 0, 1, 1], bool)[:, None]
     no, cut = np.zeros((6, 1), bool), np.arange(6)[:, None] == 2
     reward, values = np.arange(1.0, 7.0, dtype=np.float32)[:, None] * valid, np.float32([1, 2, 3, 4, 100, 6, 7])[:, None]
@@ -94,7 +94,7 @@ def test_of_several_seeds_those_are_told_that_were_lost() -> None:
 
 def test_limits_that_the_environments_do_not_know_of(tmp_path: Path) -> None:
     """A process that is lost when some of its episodes are cut off takes the others along."""
-    start = partial(Once, mark=tmp_path / "reset", what="reset_where")
+    start = partial(Once, mark=tmp_path / "reset", operation="reset_where")
     limited = host(max_restarts=1)._replace(open=partial(_opened, start), max_episode_steps=3)
     envs = Stepper(limited, 4, 0)
     envs.reset()

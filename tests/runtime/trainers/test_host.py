@@ -213,10 +213,10 @@ def places(rows: Any) -> list[int]:
     return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(rows)]
 
 
-@pytest.mark.parametrize("rule", ["dqn", "sac"])
-def test_an_update_writes_into_the_replay(rule: str) -> None:
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_an_update_writes_into_the_replay(algorithm: str) -> None:
     """What learns stands where it stood, none of it is copied, and the policy of before goes on acting."""
-    agent = small(rule, suited(rule, hosted(probes.truncation(5))), buffer_size=20_000)
+    agent = small(algorithm, suited(algorithm, hosted(probes.truncation(5))), buffer_size=20_000)
     learner = HostLearner(agent, HostSampler(agent, 0))
     state = learner.init(jax.random.key(0))
     split = partial(split_rows, agent.algorithm)

@@ -66,7 +66,7 @@ def test_environments_in_jax(what: str, num_devices: int) -> None:
 
 @pytest.mark.parametrize("kind", ["fused", "host"])
 def test_rows_that_were_stored_long_ago(kind: str) -> None:
-    """Of a rule with replay: what breaks it came in the warm-up, and is drawn later."""
+    """Of an algorithm with replay: what breaks it came in the warm-up, and is drawn later."""
     env = broken("reward", late=2)
     agent = small_dqn(env if kind == "fused" else hosted(env))
     driver: Any = FusedDriver(agent, [3], jax.devices()[:1]) if kind == "fused" else HostDriver(agent, [3])

@@ -41,7 +41,7 @@ def test_evaluations_in_a_loop_compile_once(on_host: bool, compiled: list[str]) 
     for key in keys[1:]:
         jaxrl.evaluate(agent, state, key, 2, max_steps=3)
     assert first and len(compiled) == first
-    jaxrl.evaluate(agent._replace(spec={}), state, keys[0], 2, max_steps=3)  # the same rule and environment
+    jaxrl.evaluate(agent._replace(spec={}), state, keys[0], 2, max_steps=3)  # the same algorithm and environment
     assert len(compiled) == first
 
 

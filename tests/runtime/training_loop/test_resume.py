@@ -61,35 +61,35 @@ def assert_same_history(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> N
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any, dict[str, np.ndarray]]]:
-    """A run of each rule that nothing disturbed, made once."""
+    """A run of each algorithm that nothing disturbed, made once."""
     made: dict[str, Any] = {}
 
-    def get(rule: str) -> Any:
-        if rule not in made:
-            folder = tmp_path_factory.mktemp(rule) / "whole"
-            made[rule] = (folder, *train(cartpole(rule), folder, rows(rule)))
-        return made[rule]
+    def get(algorithm: str) -> Any:
+        if algorithm not in made:
+            folder = tmp_path_factory.mktemp(algorithm) / "whole"
+            made[algorithm] = (folder, *train(cartpole(algorithm), folder, rows(algorithm)))
+        return made[algorithm]
 
     return get
 
 
-def rows(rule: str) -> int:
+def rows(algorithm: str) -> int:
     """Twelve iterations, the warm-up included."""
-    return cartpole(rule).steps_per_iteration * (12 + cartpole(rule).algorithm.warmup_iterations)
+    return cartpole(algorithm).steps_per_iteration * (12 + cartpole(algorithm).algorithm.warmup_iterations)
 
 
 # ------------------------------------------------------------------------------------------------------------------- bit by bit
 
 
 @each_family
-def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path, whole: Any) -> None:
-    folder, states, history = whole(rule)
-    agent, out = cartpole(rule), tmp_path / "run"
+def test_a_killed_run_ends_as_if_it_had_never_stopped(algorithm: str, tmp_path: Path, whole: Any) -> None:
+    folder, states, history = whole(algorithm)
+    agent, out = cartpole(algorithm), tmp_path / "run"
     offset = agent.algorithm.warmup_iterations
     for iteration in (4, 10):
         with pytest.raises(Killed):
-            train(agent, out, rows(rule), on_chunk=at(offset + iteration, kill))
-    resumed_states, resumed_history = train(agent, out, rows(rule))
+            train(agent, out, rows(algorithm), on_chunk=at(offset + iteration, kill))
+    resumed_states, resumed_history = train(agent, out, rows(algorithm))
     assert_bit_equal(resumed_states, states)
     assert_same_history(resumed_history, history)
     assert progress(out) == progress(folder)
