@@ -49,7 +49,8 @@ STATES = Path(__file__).parent / "stored_names.json"
 
 @pytest.mark.parametrize("path", [*BUILDERS, *VALUES, *(path for paths in COMPONENTS.values() for path in paths)])
 def test_a_name_leads_to_what_it_names(path: str) -> None:
-    assert describe(import_object(path)) == {"import": path}
+    role = "builder" if ":make_" in path else "part"
+    assert describe(import_object(path), role) == {"import": path}
 
 
 @pytest.mark.parametrize(("keyword", "path"), [(keyword, path) for keyword, paths in COMPONENTS.items() for path in paths])

@@ -64,6 +64,9 @@ def test_the_option_chooses_a_quarter() -> None:
         def add_marker(self, mark: Any) -> None:
             self.marks.append(mark.mark)
 
+        def get_closest_marker(self, name: str) -> Any:
+            return None
+
         def iter_markers(self, name: str) -> Any:
             return (mark for mark in self.marks if mark.name == name)
 
