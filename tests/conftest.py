@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import ctypes
@@ -47,13 +48,21 @@ BASE_MEMORY, MOST_GROWTH = 800 * 2**20, 300 * 2**20
 """A process forgets its compiled programs when it has grown by so many bytes since it last did."""
 resident = BASE_MEMORY
 
-IN_EACH_QUARTER = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
+IN_EACH_PART = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
 """Files of what has differed between versions of JAX."""
 
 
+def part(text: str) -> tuple[int, int]:
+    """Parse ``3/8``: the fourth of eight parts."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be NUMBER/COUNT with NUMBER from 0 to COUNT - 1, such as 3/8")
+    return int(number), int(count)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    what = "run this quarter of the tests, and those that a new JAX is likely to break"
-    parser.addoption("--quarter", type=int, choices=range(4), help=what)
+    what = "run the part NUMBER of COUNT (from 0), and the tests that a new JAX is likely to break"
+    parser.addoption("--part", type=part, metavar="NUMBER/COUNT", help=what)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the groups
@@ -67,10 +76,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         algorithm = getattr(item, "callspec", None) and item.callspec.params.get("algorithm")
         item.add_marker(pytest.mark.xdist_group(algorithm if isinstance(algorithm, str) else item.path.stem))
-    if (quarter := config.getoption("quarter")) is not None:
-        chosen = set(in_quarter(quarter, [group_of(item) for item in items]))
-        config.hook.pytest_deselected(items=[item for item in items if group_of(item) not in chosen])
-        items[:] = [item for item in items if group_of(item) in chosen]
+    if (chosen := config.getoption("part")) is not None:
+        groups = set(in_part(*chosen, [group_of(item) for item in items]))
+        config.hook.pytest_deselected(items=[item for item in items if group_of(item) not in groups])
+        items[:] = [item for item in items if group_of(item) in groups]
 
 
 def expected_seconds(item: pytest.Item) -> tuple[bool, float]:
@@ -83,9 +92,9 @@ def group_of(item: pytest.Item) -> str:
     return str(next(item.iter_markers("xdist_group")).args[0])
 
 
-def in_quarter(quarter: int, groups: Iterable[str]) -> list[str]:
-    """Return every fourth group. Long groups are neighbours in the order, so each quarter gets its share of them."""
-    return [group for i, group in enumerate(dict.fromkeys(groups)) if i % 4 == quarter or group in IN_EACH_QUARTER]
+def in_part(number: int, count: int, groups: Iterable[str]) -> list[str]:
+    """Return every ``count``-th group. Long groups are neighbours in the order, so each part gets its share of them."""
+    return [group for i, group in enumerate(dict.fromkeys(groups)) if i % count == number or group in IN_EACH_PART]
 
 
 @pytest.hookimpl(optionalhook=True)

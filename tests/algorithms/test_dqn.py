@@ -200,6 +200,7 @@ def by_hand() -> Any:
     return jit(agent.init)(KEY()).learner, jit(draw), jit(gradient)
 
 
+@pytest.mark.slow
 def test_priorities_follow_what_each_update_learns() -> None:
     """Drawn, learnt and written update by update, as in a loop. The exponent of the weights rises to 1 at total_steps."""
     settings = {"prioritized": True, "priority_exponent": 0.7, "importance_exponent": 0.5, "anneal": True, "total_steps": 320}
@@ -400,6 +401,7 @@ def learnt(n_step: int = 1) -> dict[str, np.ndarray]:
     return dict(zip(PROBES, np.asarray(jit(jax.vmap(run))(jnp.arange(len(PROBES)))), strict=True))
 
 
+@pytest.mark.slow
 def test_probes_with_returns_longer_than_their_episodes() -> None:
     values = learnt(n_step=3)
     np.testing.assert_allclose(values["constant reward"][1], [1.0, 1.0], atol=0.05)
@@ -437,6 +439,7 @@ def test_params_and_target_are_equal_and_apart_at_the_start() -> None:
         assert p.unsafe_buffer_pointer() != t.unsafe_buffer_pointer()  # else a donated state would be refused
 
 
+@pytest.mark.slow
 def test_one_trace_serves_all_hyperparameters() -> None:
     step, epsilons = jit(shared().step), []
     for given, cut in ((None, None), ({"gamma": 0.5, "tau": 1}, probes.Cut(2))):
@@ -448,6 +451,7 @@ def test_one_trace_serves_all_hyperparameters() -> None:
     assert step._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
     """Twenty iterations, and eight of them only collect."""
     agent = small_dqn(probes.truncation(), anneal=True, total_steps=160)

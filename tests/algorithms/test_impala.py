@@ -233,6 +233,7 @@ def test_probe(probe: str) -> None:
     PROBES[probe][1](learnt()[probe])
 
 
+@pytest.mark.slow
 def test_a_gru_remembers_a_cue() -> None:
     """With rollouts of older policies, from the carry that they had. A policy without memory has a mean return of 0."""
     agent = small_impala(probes.memory(), model=RECURRENT, num_envs=32, rollout_length=20, learning_rate=1e-2, gamma=0.9)
@@ -247,6 +248,7 @@ def test_a_gru_remembers_a_cue() -> None:
     assert logged["losses/rho"] < 0.995 and logged["losses/approx_kl"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "settings"), [(probes.target_action, {}), (probes.two_choices, {}), (probes.memory, {"model": RECURRENT})]
 )

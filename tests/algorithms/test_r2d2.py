@@ -247,6 +247,7 @@ def test_sequences_begin_with_the_carry_of_acting() -> None:
 # -------------------------------------------------------------------------------------------------------------------- learning
 
 
+@pytest.mark.slow
 def test_updates_draw_learn_and_weigh_one_after_the_other() -> None:
     """As in a loop. The exponent of the weights rises to 1 at total_steps, and the target changes by the number of updates."""
     sizes = {"num_envs": 4, "rollout_length": 2, "replay_ratio": 6, "batch_size": 8, "sequence_length": 3}  # 2 updates
@@ -393,6 +394,7 @@ def test_parts_of_the_wrong_kind() -> None:
         small_r2d2(probes.truncation(), hindsight="future")
 
 
+@pytest.mark.slow
 def test_the_replay_that_is_its_own_may_be_given() -> None:
     """Weights are corrected once, by the algorithm's exponent, whoever makes the replay."""
 
@@ -403,6 +405,7 @@ def test_the_replay_that_is_its_own_may_be_given() -> None:
     assert_bit_equal(learnt(replay=sequence_replay()), learnt())
 
 
+@pytest.mark.slow
 def test_any_replay_of_sequences_will_do() -> None:
     """A replay that draws uniformly, and therefore for all updates at once."""
     agent = small_r2d2(probes.truncation(), replay=sequence_replay(uniform_replay))

@@ -196,6 +196,7 @@ def test_cases_are_small_enough_when_scaled():
         assert cases.scaled(case, 1.0) == case
 
 
+@pytest.mark.slow
 def test_a_program_trains_from_its_seeds_and_is_evaluated():
     from benchmarks.jaxrl_side import make_program
 
@@ -220,6 +221,7 @@ def test_the_bound_does_the_same_rollouts_without_a_network():
     assert 0.8 * 320 < steps < 320  # episodes of about 22 steps, each with a row for the reset
 
 
+@pytest.mark.slow
 def test_the_updates_alone_are_those_of_training(monkeypatch):
     """On the devices, too, that training would have."""
     from benchmarks.jaxrl_side import make_agent, make_program, updates_alone
@@ -298,6 +300,7 @@ def test_sac_makes_one_update_per_step_at_one_rate():
         assert sum(x.size for x in jax.tree.leaves(params.actor)) == 3 * width + width + width * width + width + 2 * (width + 1)
 
 
+@pytest.mark.slow
 def test_all_seeds_on_one_device_learn_what_they_do_on_several():
     from benchmarks.jaxrl_side import make_program
 
@@ -601,6 +604,7 @@ def test_intervals():
     assert abs(low - (values.mean() - half)) < 0.3 and abs(high - (values.mean() + half)) < 0.3
 
 
+@pytest.mark.slow
 def test_an_interrupted_experiment_goes_on_bit_for_bit(tmp_path, monkeypatch):
     settings = {"num_envs": 2, "rollout_length": 8, "num_epochs": 1, "anneal": True}
     experiment = Experiment("tiny", "make_ppo", "CartPole-v1", settings, 160, 2, 1e9, episodes=4)

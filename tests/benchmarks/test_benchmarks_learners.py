@@ -13,6 +13,7 @@ import pytest
 from benchmarks import learners
 
 
+@pytest.mark.slow
 def test_all_sides_train(tmp_path: Path) -> None:
     settings = {"num_envs": 2, "rollout_length": 3}
     cases = [learners.Case("IMPALA", "make_impala", settings, 1, 1.2), learners.Case("A2C", "make_a2c", settings, 1, 1.2)]
@@ -24,6 +25,7 @@ def test_all_sides_train(tmp_path: Path) -> None:
     assert "| A2C" in learners.learners_report(result)
 
 
+@pytest.mark.slow
 def test_the_plain_loop_learns_from_the_rows_that_are_steps() -> None:
     """What it hands to the algorithm, over the ends of episodes."""
     import jaxrl
@@ -54,6 +56,7 @@ RESULT: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lags, processor, bound, met",
     [

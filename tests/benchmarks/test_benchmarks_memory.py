@@ -12,6 +12,7 @@ from benchmarks import memory
 from benchmarks.__main__ import main
 
 
+@pytest.mark.slow
 def test_a_tiny_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """The arrays of replay, 7 words and a flag for each of 8 · 1,256 rows, are nearly what is allowed."""
     monkeypatch.setattr(memory, "SEEDS", 2)

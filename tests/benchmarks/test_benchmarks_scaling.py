@@ -125,6 +125,7 @@ def commands() -> scaling_worker.Commands:
     return scaling_worker.Commands()
 
 
+@pytest.mark.slow
 def test_a_worker_trains(commands: scaling_worker.Commands) -> None:
     """Its side that is shared out reduces each gradient; the one that is not, nothing."""
     two = TINY._replace(num_seeds=2)
@@ -169,6 +170,7 @@ def test_all_processes_get_a_command(tmp_path: Path) -> None:
     assert first["port"] == second["port"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "timeout", "message"), [("die", 60, "out of luck"), ("sleep", 2, "no answer to 'sleep'")])
 def test_nobody_waits_for_the_dead(tmp_path: Path, command: str, timeout: float, message: str) -> None:
     with group(tmp_path, timeout) as both:

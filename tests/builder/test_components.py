@@ -42,6 +42,7 @@ def adamw(hp: Any) -> optax.GradientTransformation:
     return optax.adamw(hp.learning_rate)
 
 
+@pytest.mark.slow
 @every_builder
 def test_a_ready_transformation_is_taken_as_it_is_and_no_rate_is_logged(build: Builder) -> None:
     """Nobody knows the rate inside: nothing is logged rather than the default of a hyperparameter that it does not look at."""

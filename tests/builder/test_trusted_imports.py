@@ -399,6 +399,7 @@ def test_an_environment_object_is_not_looked_for_by_its_name(mark: Path) -> None
 # --------------------------------------------------------------------------------------------------- parts that cannot be named
 
 
+@pytest.mark.slow
 def test_parts_of_a_script_are_given_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def net(*spaces: Any) -> Any:
         return SMALL_ACTOR_CRITIC(*spaces)

@@ -64,7 +64,7 @@ def values_at_zero(algorithm: str, agent: Agent, learner: Any) -> np.ndarray:
 # ---------------------------------------------------------------------------------------------------------------- fused under jit
 
 
-@every_algorithm
+@each_family
 def test_fused_truncation_bootstraps(algorithm: str) -> None:
     agent = truncation_agent(algorithm, probes.truncation())
     state, metrics = jax.jit(partial(run_iterations, agent))(agent.init(KEY()), 800)
@@ -105,7 +105,7 @@ def side_by_side(algorithm: str) -> tuple[Any, list[Any]]:
     return keys, states
 
 
-@every_algorithm
+@each_family
 def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(algorithm: str) -> None:
     agent, (keys, states) = cartpole(algorithm), side_by_side(algorithm)
     for i, rate in enumerate(RATES):
@@ -146,6 +146,7 @@ def test_no_random_number_is_used_twice(algorithm: str) -> None:
     assert not twice(uses_of(cartpole(algorithm)))
 
 
+@pytest.mark.slow
 def test_noise_is_new_in_each_row_environment_and_iteration() -> None:
     env = probes.as_box(probes.truncation())
     agent, rollouts = small_ppo(env, model=only_noise), []
@@ -159,6 +160,7 @@ def test_noise_is_new_in_each_row_environment_and_iteration() -> None:
     assert_new_noise(rollouts)
 
 
+@pytest.mark.slow
 def test_environment_parameters_are_data() -> None:
     """One value per environment, or per seed, in one program."""
     agent = small_ppo(probes.truncation())
@@ -177,6 +179,7 @@ def test_environment_parameters_are_data() -> None:
 # ---------------------------------------------------------------------------------------------------------------------- host loop
 
 
+@pytest.mark.slow
 @each_family
 def test_host_loop_truncation_bootstraps(algorithm: str) -> None:
     agent = truncation_agent(algorithm, hosted(probes.truncation()))
@@ -241,6 +244,7 @@ def _child_run(spec: dict[str, Any], num_steps: int, results: Any) -> None:
     results.put(jax.tree.leaves(to_numpy(state)))
 
 
+@pytest.mark.slow
 @each_family
 def test_spawned_process_rebuilds_from_spec(algorithm: str) -> None:
     agent = cartpole(algorithm)
@@ -298,6 +302,7 @@ def memory_agent(env: Env | HostEnv, model: Any) -> Agent:
     return small_ppo(env, model=model, num_envs=32, rollout_length=20, num_epochs=4, learning_rate=5e-3, gamma=0.9)
 
 
+@pytest.mark.slow
 def test_gru_remembers_a_cue_and_a_memoryless_network_cannot() -> None:
     results = {}
     for name, model in {"gru": RECURRENT, "memoryless": SMALL_ACTOR_CRITIC}.items():
@@ -308,6 +313,7 @@ def test_gru_remembers_a_cue_and_a_memoryless_network_cannot() -> None:
     assert abs(results["memoryless"]) < 0.25  # chance: four standard errors of 256 coin tosses of ±1
 
 
+@pytest.mark.slow
 def test_gru_remembers_in_the_host_loop() -> None:
     agent = memory_agent(hosted(probes.memory()), RECURRENT)
     learner = HostLearner(agent, HostSampler(agent, 0))

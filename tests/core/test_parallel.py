@@ -92,6 +92,7 @@ def counting_agent(axis_name: str | None = None, num_counted: int = NUM_ENVS) ->
     return bind(algorithm, env, num_envs=NUM_ENVS, rollout_length=ROWS, hyperparams=Hyperparams(), axis_name=axis_name)
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own_is_shared_out_over_devices() -> None:
     solo, agent = counting_agent(), counting_agent("d")
     state = solo.init(KEY())
@@ -170,6 +171,7 @@ def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> No
     assert_close(after.actor, expected_state.actor)
 
 
+@pytest.mark.slow
 def test_gradient_norm_test_would_notice() -> None:
     """Without the cast, the gradient under shard_map's default checks is twice the true one."""
     mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
@@ -204,6 +206,7 @@ def test_data_parallel_is_an_agent(algorithm: str) -> None:
         assert logs[0] == pytest.approx(logs[1], rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -224,6 +227,7 @@ def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], mes
 # ----------------------------------------------------------------------------------------------------------------------- seeds
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_over_devices_and_shared_out_are_those_alone() -> None:
     """On one device, on two, and on two that share each seed's environments. Hyperparameters may differ per seed."""
     agent, keys = small_ppo("tests.helpers.probes:two_choices", num_minibatches=1), jax.random.split(KEY(), 2)

@@ -30,6 +30,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 each_algorithm = pytest.mark.parametrize("found", SETTINGS, indirect=True)
 
 
+@pytest.mark.slow
 @each_algorithm
 def test_rollouts_are_the_same(found: dict[int, dict[str, np.ndarray]]) -> None:
     """Complete rollouts: actions, ends and counts are equal, floats up to rounding, in three iterations, in this order."""

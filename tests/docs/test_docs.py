@@ -89,6 +89,7 @@ def own_python(page: str) -> list[str]:
 
 
 # index.md: test_readme.py
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if own_python(page) and page != "index.md"])
 def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, as one program, with smaller numbers."""
@@ -399,6 +400,7 @@ def test_the_page_of_an_algorithm_has_what_it_logs(algorithm: str) -> None:
     assert not own - logged_by(algorithm)
 
 
+@pytest.mark.slow
 def test_the_page_of_log_keys_has_all_and_no_other() -> None:
     page = PAGES["log-keys.md"]
     assert keys_in(page) == OF_A_RUN.union(*map(logged_by, ALGORITHMS))

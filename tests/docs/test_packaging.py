@@ -68,6 +68,7 @@ def source_files(folder: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*.py")}
 
 
+@pytest.mark.slow
 def test_sdist_holds_every_source_file_and_neither_root_link(sdist_names: set[str]) -> None:
     assert source_files("jaxrl") | source_files("tests") <= sdist_names
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "jaxrl/py.typed"} <= sdist_names
@@ -102,6 +103,7 @@ def test_wheel_metadata(built: Built, wheel_names: set[str]) -> None:
     assert scripts["console_scripts"]["jaxrl"] == "jaxrl.runtime.cli.main:run_and_exit"
 
 
+@pytest.mark.slow
 def test_clean_environment_imports_the_wheel(clean_bin: Path, built: Built, tmp_path: Path) -> None:
     program = "import jaxrl, jaxrl.algorithms.ppo as ppo; print(jaxrl.__version__); print(ppo.__file__)"
     # -I: neither PYTHONPATH nor the working folder may lend the checkout.

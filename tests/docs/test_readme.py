@@ -46,6 +46,7 @@ def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "runs/ppo/learning_curve.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_python_of_the_first_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -64,6 +65,7 @@ SHELL = "".join(block for text in (README, FIRST_PAGE) for block in blocks(text,
 COMMANDS = [line for line in SHELL.splitlines() if line.startswith("jaxrl ")]
 
 
+@pytest.mark.slow
 def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """In order, since some look at what others leave."""
     monkeypatch.chdir(tmp_path)

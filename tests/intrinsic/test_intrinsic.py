@@ -116,6 +116,7 @@ def started() -> RNDState:
     return part().init(KEY(), B)
 
 
+@pytest.mark.slow
 def test_bonus_statistics_and_advantages_are_numpys() -> None:
     """Over a warm-up and two rollouts: rewards use the statistics from before, and sums continue over resets and rollouts."""
     oracle, state = Oracle(), started()
@@ -241,6 +242,7 @@ def test_without_one_nothing_is_there() -> None:
     assert not any("intrinsic" in name or "rnd" in name for name in jax.eval_shape(plain.step, state)[1])
 
 
+@pytest.mark.slow
 def test_it_is_part_of_the_state_and_logged() -> None:
     state, metrics = after_steps()
     assert isinstance(state.learner, ExploringLearner) and agent().algorithm.warmup_iterations == 1
@@ -297,6 +299,7 @@ def test_what_an_algorithm_keeps_of_its_own_stays_its_own() -> None:
     assert isinstance(after.learner.inner, PenaltyState) and len(jax.tree.leaves(after.learner.rest)) == 1
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_those_alone() -> None:
     alone = [agent().init(key) for key in jax.random.split(KEY(), 2)]
     states = jax.tree.map(lambda *x: jnp.stack(x), *alone)
@@ -306,6 +309,7 @@ def test_seeds_side_by_side_are_those_alone() -> None:
     assert_close(jax.tree.map(lambda x: x[1], both), run_steps(agent(), alone[1], 1)[0])
 
 
+@pytest.mark.slow
 def test_two_devices_learn_what_one_does() -> None:
     state, rollout = part().observe(started(), rollout_of(0), None), rollout_of(1)
     rollout = rollout._replace(env_id=np.arange(B))
@@ -414,6 +418,7 @@ def test_a_wrong_one_is_refused_when_the_agent_is_built(given: Any, error: type,
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["a2c", "reinforce"])
 def test_every_on_policy_algorithm_takes_it_and_extra_losses(algorithm: str) -> None:
     """One step along the gradient is what the advantages of the bonus and the extra loss change."""

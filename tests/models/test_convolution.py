@@ -57,6 +57,7 @@ def assert_close(ours: Any, theirs: Any, tolerance: float = 1e-5) -> None:
         np.testing.assert_allclose(one, other, atol=tolerance * max(1, np.abs(other).max()), rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape, size, stride, padding", SIZES)
 def test_the_layer_is_flaxs(shape: tuple[int, ...], size: int, stride: int, padding: str) -> None:
     """Alone, and of two seeds side by side; its parameters have flax's names and shapes, so that saved ones serve."""
@@ -96,6 +97,7 @@ def test_half_precision_is_flaxs() -> None:
     assert_close(ours, theirs, 2**-7)
 
 
+@pytest.mark.slow
 def test_leading_axes_are_kept() -> None:
     x, kernel = drawn(2, 3, 9, 8, 2), drawn(4, 4, 2, 5, seed=1)
     slices, plain = (jit(lambda x, method=method: convolution(x, kernel, 2, method))(x) for method in ("slices", "convolution"))

@@ -179,6 +179,7 @@ def test_networks_of_vectors_have_the_parameters_that_checkpoints_hold(name: str
 # ---------------------------------------------------------------------------------------------------------- how layers compute
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make, space, settings",
     [

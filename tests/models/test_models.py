@@ -40,6 +40,7 @@ from tests.helpers.networks import BOX, DISCRETE, OBSERVATION, B, T, check_ortho
 SHAPES = [(8, 8), (64, 64), (4, 64), (64, 4), (1, 8), (8, 1), (1, 1), (3, 3, 2, 5)]
 
 
+@pytest.mark.slow
 def test_kernels_are_orthogonal_times_their_gain() -> None:
     """Over eight keys at once, as eight seeds do; a leaf without this initialiser stays as it is, a matrix too."""
     given = {str(shape): OrthogonalKernel(jnp.zeros(shape), 2.0) for shape in SHAPES}
@@ -343,6 +344,7 @@ def test_a_mask_that_forbids_everything_is_none(name: str) -> None:
     assert_bit_equal(apply(masked_inputs(np.zeros((B, 4)))), apply(masked_inputs(np.ones((B, 4)))))
 
 
+@pytest.mark.slow
 def test_gradients_through_a_mask_are_finite() -> None:
     model = actor_critic(WITH_MASK, DISCRETE, hidden_sizes=(8,))
     params = jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))

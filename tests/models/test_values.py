@@ -50,6 +50,7 @@ def test_streams_are_added_without_the_mean_advantage() -> None:
     assert params["torso"]["hidden_0"]["kernel"].shape == (3, 5) and "hidden_1" not in params["torso"]
 
 
+@pytest.mark.slow
 def test_fractions_are_embedded_by_cosines() -> None:
     params, outputs, of_key = applied(num_fractions=3)
     drawn = of_key(jax.random.key(1))
@@ -83,6 +84,7 @@ def test_noise_is_factorised() -> None:
     assert abs(normal.mean()) < 0.05 and normal.std() == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 def test_there_is_noise_with_a_key_alone() -> None:
     _, quiet, of_key = applied(noise=0.5)
     one, other = (np.asarray(of_key(jax.random.key(i))) for i in range(2))

@@ -157,6 +157,7 @@ def test_other_failures_of_a_module_are_its_own() -> None:
         small_dqn(probes.truncation(5), model=from_linen(Broken()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MEMORYLESS)
 def test_a_module_draws_where_there_is_a_key(make: Callable[[], Model]) -> None:
     model = make()

@@ -95,6 +95,7 @@ SIZES = [(10, 4, 1, 1), (9, 1, 0, 2), (3, 4, 1, 1), (70, 9, 2, 3), (8, 2, 0, 0)]
 no window."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity, rows_per_add, before, after", SIZES)
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6), share_valid=st.sampled_from([0.3, 0.8, 1.0]))
@@ -126,6 +127,7 @@ def test_it_counts_rows_as_a_dictionary_does(
         oracle.check(state, p_length(capacity, rows_per_add))
 
 
+@pytest.mark.slow
 def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
     """Devices draw from separate rows, whose priorities may have another scale.
 
@@ -148,6 +150,7 @@ def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
     assert not both.valid[2].any() and not both.weight[2].any() and both.weight[:2].max() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_an_algorithm_weighs_its_devices_rows_alike() -> None:
     """What updates learn from, as they draw it on two devices."""
     agent = small_dqn("CartPole-v1", prioritized=True, importance_exponent=1.0, axis_name="d")
@@ -330,6 +333,7 @@ def trees(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, af
     return prioritised_replay()(capacity, num_envs, rows_per_add, before=before, after=after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
 def test_devices_learn_from_their_own_trees(algorithm: str, asked: dict[str, Any]) -> None:
     """Two of them, under shard_map: after some updates each node is still the sum of its children, in every lane."""
@@ -343,6 +347,7 @@ def test_devices_learn_from_their_own_trees(algorithm: str, asked: dict[str, Any
     assert all(len(np.unique(lane)) > 3 for lane in rows)  # priorities were written in all of them
 
 
+@pytest.mark.slow
 def test_states_of_different_age_side_by_side() -> None:
     p = program(10, 4, 1, 1)
     young, old = filled(p, 4, 2), filled(p, 4, 5)
@@ -389,6 +394,7 @@ NODES = -(-CAPACITY // FANOUT)
 """Sizes that occur nowhere else in the program."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_seeds", [None, 2])
 def test_neither_ring_nor_tree_is_ever_copied(num_seeds: int | None) -> None:
     """In a compiled scan of DQN's step, which draws, reads and updates in its scan over gradient steps."""

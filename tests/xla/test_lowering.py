@@ -36,6 +36,7 @@ def test_init_and_step_lower_for_accelerators(algorithm: str) -> None:
     lowered(agent.step, jax.eval_shape(agent.init, key()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", REPRESENTATIVES)
 def test_steps_of_seeds_over_devices_lower_for_accelerators(algorithm: str) -> None:
     """As ``jaxrl.run`` has them: seeds vmapped and sharded, and environments of one shared out, with its collectives."""
@@ -46,6 +47,7 @@ def test_steps_of_seeds_over_devices_lower_for_accelerators(algorithm: str) -> N
         assert ("all_reduce" in lowered(step, states, np.int32(0), alive)) == (devices_per_seed > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "shape", "core"),
     [("minatar", (10, 10, 4), "gru"), ("nature", (84, 84, 4), "lstm"), ("impala", (64, 64, 3), None)],

@@ -137,6 +137,7 @@ def compiled_chains(text: str) -> list[bool]:
     return [is_chain(steps(name)) for name in program.computations()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", MAPPED)
 def test_the_values_are_those_without_order(how: str, values: Any) -> None:
     assert_close(jax.jit(partial(MAPPED[how], in_order(independent)))(X), values)
@@ -159,6 +160,7 @@ def test_the_compiled_program_keeps_the_order() -> None:
     assert not all(compiled_chains(compiled(independent)))
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_a_step_over_devices_waits_at_each_collective(algorithm: str) -> None:
     agent = small(algorithm, "CartPole-v1", axis_name=AXIS)

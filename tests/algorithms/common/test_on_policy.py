@@ -72,6 +72,7 @@ def normalizing(algorithm: str) -> tuple[Agent, AgentState, Rollout]:
     return agent, state, one_rollout(agent)(state)
 
 
+@pytest.mark.slow
 @by_gradient
 def test_an_update_is_the_gradient_applied(algorithm: str) -> None:
     """Computed from a policy and the rollout alone, as another process has them; statistics come from ``observe``."""
@@ -121,6 +122,7 @@ def test_a_gradient_of_another_agent_is_refused(algorithm: str) -> None:
             apply(wrong)
 
 
+@pytest.mark.slow
 @by_gradient
 def test_devices_have_the_gradient_of_all_environments(algorithm: str) -> None:
     """Which have different numbers of valid rows, and of finished ones."""
@@ -142,6 +144,7 @@ def test_devices_have_the_gradient_of_all_environments(algorithm: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- memory
 
 
+@pytest.mark.slow
 @by_gradient
 def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(algorithm: str) -> None:
     """Outputs by one row at a time, from the carry that acted, give the gradient of the whole unroll, across ends of episodes."""

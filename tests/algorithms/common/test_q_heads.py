@@ -211,6 +211,7 @@ def agent_of(head: str, env: Any, **settings: Any) -> Agent:
     return small_dqn(env, epsilon_end=0.5, epsilon_exponent=1.0, **AGENTS[head], **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", AGENTS)
 def test_an_agent_learns_values_and_actions(head: str) -> None:
     env = probe_set(probes.discounting(), probes.action_by_observation())
@@ -237,6 +238,7 @@ def network(agent: Agent) -> tuple[Model, DQNConfig]:
     return make(agent.env.observation_space, agent.env.action_space, hidden_sizes=(8,)), config
 
 
+@pytest.mark.slow
 def test_noise_is_of_each_environment_and_there_is_none_in_evaluation() -> None:
     agent = small_dqn("CartPole-v1", noisy=True, noisy_sigma=5.0, epsilon_start=0, epsilon_end=0)
     algorithm = agent.algorithm
@@ -263,6 +265,7 @@ def test_epsilon_of_each_environment_is_ape_xs() -> None:
     np.testing.assert_allclose(share, 0.5 * 0.4 ** (1 + 7 * np.arange(4) / 3), atol=0.01)
 
 
+@pytest.mark.slow
 def test_rainbow_is_dqn_with_all_of_it_but_what_is_given() -> None:
     settings = {name: value for name, value in tiny("dqn").settings.items() if name != "n_step"}
     agent = jaxrl.make_rainbow(probes.truncation(), **settings, num_atoms=5, learning_rate=0.5)
@@ -337,6 +340,7 @@ def test_models_of_the_users_that_give_something_else(head: str, wanted: str) ->
         small_dqn(probes.truncation(), head="scalar", model=RECURRENT)
 
 
+@pytest.mark.slow
 def test_arguments_of_the_network_go_with_all_heads() -> None:
     agent = small_dqn("CartPole-v1", head="qr", num_quantiles=3, dueling=True, model={"hidden_sizes": (8,), "layer_norm": True})
     state, _ = run_steps(agent, agent.init(KEY()), 1)

@@ -44,6 +44,7 @@ def by_hand(values: np.ndarray, target: np.ndarray, batch: Any) -> float:
     return float(total / batch.valid.sum())
 
 
+@pytest.mark.slow
 def test_the_loss_and_its_gradient_are_the_papers() -> None:
     rng, batch = np.random.default_rng(0), case("squashed", 0)[-1].batch
     values, target = (2 * rng.normal(size=shape).astype(np.float32) for shape in ((CRITICS, N, K), (N, 7)))
@@ -101,6 +102,7 @@ def test_targets_and_the_policy_of_sac() -> None:
 SETTINGS = {"critic": partial(action_value, hidden_sizes=(8,), num_outputs=K), "num_quantiles": K}
 
 
+@pytest.mark.slow
 def test_an_agent_with_quantile_critics_learns() -> None:
     agent = small("sac", probes.truncation(), **SETTINGS)
     before = agent.init(jax.random.key(0))

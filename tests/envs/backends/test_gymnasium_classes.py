@@ -87,6 +87,7 @@ def test_options_are_those_of_the_class_and_of_the_backend() -> None:
         make_env(local, evry=2)
 
 
+@pytest.mark.slow
 def test_a_local_class_trains_and_its_run_goes_on_where_it_is_given_again(tmp_path: Path) -> None:
     local, quiet = local_class(), {"eval_every": 0, "quiet": True, "tensorboard": False}
     agent = small_ppo(local)

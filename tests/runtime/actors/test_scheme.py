@@ -209,6 +209,7 @@ def test_environments_that_do_not_start(why: str, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_by_a_scheme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run folder stores the scheme, and a resumed run uses it."""
     out = tmp_path / "run"

@@ -122,6 +122,7 @@ def test_how_many_are_enough() -> None:
     assert share.sum.tolist() == [9, 9] and share.count.tolist() == [32, 32]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_late_workers_are_cut_short(collected: Collected) -> None:
     """After the row in which the others finish, and not before a quarter of the rows."""
     rows = [ends(rollout) for rollout in collected.rollouts]
@@ -166,6 +167,7 @@ def test_environments_go_on_where_they_stood(collected: Collected) -> None:
             envs.close()
 
 
+@pytest.mark.slow
 def test_memory_goes_on_where_it_stood(collected: Collected) -> None:
     """A rollout begins with the carry after the last real row before it, and acting uses that carry."""
     algorithm = collected.agent.algorithm
@@ -220,6 +222,7 @@ def numpy_gae(rollout: Rollout, values: np.ndarray, gamma: float, lam: float) ->
     return advantage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [0, 2])
 def test_returns_are_those_of_the_rows_that_there_are(collected: Collected, n: int) -> None:
     """As if the rollout had only its real rows, for any values of padding."""
@@ -244,6 +247,7 @@ def test_returns_are_those_of_the_rows_that_there_are(collected: Collected, n: i
         assert not np.any(ours[end:])
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_rows_that_there_are(collected: Collected) -> None:
     policy = jax.tree.map(lambda x: x[0], collected.policy(0))
     of_rollout: Any = jax.jit(collected.agent.algorithm.gradients)  # type: ignore[arg-type]
@@ -253,6 +257,7 @@ def test_gradients_are_those_of_the_rows_that_there_are(collected: Collected) ->
     assert any(np.any(x) for x in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_statistics_are_those_of_the_rows_that_there_are(collected: Collected) -> None:
     """Statistics of observations, and of discounted returns, which continue from one rollout to the next."""
     space = collected.agent.env.observation_space
@@ -263,6 +268,7 @@ def test_statistics_are_those_of_the_rows_that_there_are(collected: Collected) -
     assert_close(padded, short)
 
 
+@pytest.mark.slow
 def test_no_draw_of_replay_sees_padding(collected: Collected) -> None:
     """Three-step returns of the late worker's rows, against a loop over its rows."""
     space, actions = collected.agent.env.observation_space, collected.agent.env.action_space
@@ -338,6 +344,7 @@ def test_devices_with_more_or_fewer_rows_learn_what_one_does(case: str) -> None:
         assert_close(metrics[name].sum / metrics[name].count, mean.sum / mean.count, 1e-4)
 
 
+@pytest.mark.slow
 def test_one_row_on_all_devices_counts_as_one() -> None:
     x, valid = jnp.array([[3.0, 5.0], [7.0, 9.0]]), jnp.array([[False, False], [True, False]])
     mean = jax.vmap(lambda x, valid: pmean(valid_mean(valid, "d")(x), "d"), axis_name="d")

@@ -214,6 +214,7 @@ def test_presets_are_what_was_measured(name: str) -> None:
     assert measured["spec"]["env"] == preset.env == EXPERIMENTS[name].env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Their command is complete, and builds an agent that can train (checked on shapes only)."""

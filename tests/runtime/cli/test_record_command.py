@@ -315,6 +315,7 @@ def test_an_mp4_gets_every_picture_for_as_long_as_it_stays(tmp_path: Path, monke
     assert given["sent"] == [bytes((1, 2, 3)) * 48] * 3 + [bytes((4, 5, 6)) * 48] * 3
 
 
+@pytest.mark.slow
 def test_an_mp4_without_its_package(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert main(["record", str(folder), "--out", "x.mp4"]) == 2

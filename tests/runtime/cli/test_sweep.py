@@ -142,6 +142,7 @@ def test_whole_numbers_may_be_written_as_people_do(file: Path) -> None:
     assert sweep.grid["learning_rate"][1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,6 +217,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_sweep(tmp_path / "none.toml")
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

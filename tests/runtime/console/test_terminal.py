@@ -83,6 +83,7 @@ class Terminal:
         os.close(self.here)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hangups_heard")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_run_cleanly_and_the_command_it_names_goes_on(number: int, code: int, tmp_path: Path) -> None:
@@ -138,6 +139,7 @@ def test_a_signal_ends_a_run_cleanly_and_the_command_it_names_goes_on(number: in
     assert iterations == sorted(set(iterations))
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     """The chunk under way would take hours."""
     flags = ["--env", "tests.helpers.probes:action_choice", "--out", str(tmp_path / "run"), *SMALL, "--eval-every", "0"]

@@ -83,6 +83,7 @@ def wait_for(true: Callable[[], Any], processes: list[subprocess.Popen[str]]) ->
     assert soon(lambda: true() or ended(), 120) and not ended()
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_stops_all_and_one_process_goes_on(tmp_path: Path) -> None:
     """SIGTERM to one of two: one checkpoint, of one step. One process with two devices ends the run as if it had been alone."""
     folder = tmp_path / "run"
@@ -104,6 +105,7 @@ def test_a_signal_to_one_stops_all_and_one_process_goes_on(tmp_path: Path) -> No
     np.testing.assert_array_equal(resumed["losses/policy_loss"], history["losses/policy_loss"])
 
 
+@pytest.mark.slow
 def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_path: Path) -> None:
     folder, result = tmp_path / "run", tmp_path / "result"
     short, long = PPO | {"total_steps": 320, "out": str(folder)}, PPO | {"total_steps": 640}

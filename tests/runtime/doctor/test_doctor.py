@@ -57,6 +57,7 @@ class Environment:
         return gone
 
 
+@pytest.mark.slow
 def test_three_things_are_broken_and_named_with_what_mends_them(tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv")
     six = environment.remove("six")
@@ -102,6 +103,7 @@ def test_three_things_are_broken_and_named_with_what_mends_them(tmp_path: Path) 
     assert not list(tmp_path.glob(".jaxrl*")) and not list(Path(refuge).glob(".jaxrl-doctor-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("works", [False, True])
 def test_the_quick_look_trains_as_a_run_does(works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """jaxlib 0.11.2 refused each program of a run for one option; everything could be imported, and devices were there."""
@@ -119,6 +121,7 @@ def test_the_quick_look_trains_as_a_run_does(works: bool, tmp_path: Path, monkey
         assert found["training"].found == "it failed: ValueError: No such compile option: x"
 
 
+@pytest.mark.slow
 def test_it_runs_where_nothing_else_does(tmp_path: Path) -> None:
     """JAX raises, envpool crashes, tyro ends the process, rich is half there."""
     for package, code in {
@@ -245,6 +248,7 @@ def test_imports_go_on_behind_what_ends_them(tmp_path: Path, monkeypatch: pytest
     assert tried["hidden"]["missing"] is None and "cannot import name 'no_such_name'" in tried["hidden"]["error"]
 
 
+@pytest.mark.slow
 def test_imports_do_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "hangs.py").write_text("import time; time.sleep(1000)")

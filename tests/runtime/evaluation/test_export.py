@@ -56,6 +56,7 @@ def observations(space: spaces.Space, *lead: int) -> Any:
 # ------------------------------------------------------------------------------------------------------------------- functions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -81,6 +82,7 @@ def test_masks_are_in_the_function(tmp_path: Path) -> None:
         assert np.asarray(call(obs)).tolist() == [allowed] * 4
 
 
+@pytest.mark.slow
 def test_a_policy_with_memory_carries_it_and_forgets_it_where_an_episode_begins(tmp_path: Path) -> None:
     policy = loaded(small_ppo(probes.memory(), model=RECURRENT))
     function = exported(policy, tmp_path)
@@ -98,6 +100,7 @@ def test_a_policy_with_memory_carries_it_and_forgets_it_where_an_episode_begins(
         np.testing.assert_array_equal(memory[-1], expected)
 
 
+@pytest.mark.slow
 def test_a_network_without_memory_may_look_at_the_action_before(tmp_path: Path) -> None:
     """So that one is its memory, though the model has no carry."""
 
@@ -121,6 +124,7 @@ def test_a_network_without_memory_may_look_at_the_action_before(tmp_path: Path) 
     assert actions == [int(policy(obs[0])) for _ in range(4)] and actions[:2] == actions[2:] != actions[1:3]
 
 
+@pytest.mark.slow
 def test_a_policy_that_explores_takes_a_key(tmp_path: Path) -> None:
     policy = loaded(cartpole("ppo"), explore=True, key=jax.random.key(9))
     call = exported(policy, tmp_path).call
@@ -137,6 +141,7 @@ def test_a_policy_that_explores_takes_a_key(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- arrays
 
 
+@pytest.mark.slow
 def test_arrays_have_the_names_of_layers() -> None:
     policy = loaded(small_ppo("CartPole-v1", model=SMALL_ACTOR_CRITIC, normalize_observations=True))
     arrays = policy.arrays()
@@ -163,6 +168,7 @@ def test_no_two_arrays_have_one_name(params: Any, names: set[str]) -> None:
 # ------------------------------------------------------------------------------------------------------------- without jaxrl
 
 
+@pytest.mark.slow
 def test_a_script_without_jaxrl_acts_as_the_policy_does(tmp_path: Path) -> None:
     """The script of the page on exporting: by JAX alone, and by NumPy alone."""
     policy = loaded(small_ppo("CartPole-v1", normalize_observations=True))

@@ -46,6 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]
 # ------------------------------------------------------------------------------------------------------------------ load_policy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", REPRESENTATIVES)
 @pytest.mark.parametrize("seed", [4, 2])
 def test_the_last_policy_acts_as_the_agent_does(algorithm: str, seed: int, runs: Any) -> None:
@@ -63,6 +64,7 @@ def test_the_last_policy_acts_as_the_agent_does(algorithm: str, seed: int, runs:
     assert alone.shape == () and alone == expected[3] and policy.seed == seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["best", "last"])
 def test_a_run_from_before_its_length_was_data_still_plays(which: str, runs: Any, tmp_path: Path, monkeypatch: Any) -> None:
     folder, _ = runs["dqn"]
@@ -100,6 +102,7 @@ def test_the_best_policy_is_that_of_the_best_evaluation(runs: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_members_with_the_same_seed_are_all_there(tmp_path: Path) -> None:
     rates = [1e-3, 1e-4, 1e-2]
     states, history = run(
@@ -127,6 +130,7 @@ def test_members_with_the_same_seed_are_all_there(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(
@@ -234,6 +238,7 @@ def test_the_environment_is_not_needed(tmp_path: Path, runs: Any) -> None:
     assert jaxrl.load_policy(tmp_path)(obs) == jaxrl.load_policy(folder)(obs)
 
 
+@pytest.mark.slow
 def test_a_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path) -> None:
     agent = small_ppo(probes.memory(), model=RECURRENT)
     run(agent, 64, out=tmp_path, quiet=True, tensorboard=False)
@@ -253,6 +258,7 @@ def test_a_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path) -> None:
         policy.reset()
 
 
+@pytest.mark.slow
 def test_policies_of_host_environments_load(tmp_path: Path) -> None:
     agent = small_dqn(hosted(probes.truncation(5)))
     states, _ = run(agent, 120, seeds=[7, 8], out=tmp_path, eval_episodes=2, quiet=True, tensorboard=False)

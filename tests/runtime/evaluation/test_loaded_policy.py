@@ -69,6 +69,7 @@ def test_one_compiled_call_per_step(explore: bool, batch: tuple[int, ...], plain
     assert counted.traces == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explore", [False, True])
 def test_a_recurrent_policy_acts_as_the_algorithm_does(explore: bool, recurrent: Any) -> None:
     """Over a batch of Dict observations, with rewards, two episodes long; still one trace."""

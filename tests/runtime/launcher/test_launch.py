@@ -157,6 +157,7 @@ def test_output_ends_with_its_process() -> None:
 # ---------------------------------------------------------------------------------------------------------------------- faults
 
 
+@pytest.mark.slow
 def test_all_are_started_again_after_each_kind_of_fault(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def test_all_are_started_again_after_each_kind_of_fault(
     ]
 
 
+@pytest.mark.slow
 def test_a_fault_too_many_is_told_of_with_the_command_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     code, lines, err = launch(
         capsys, "0=ends,waits", "1=raise,raise", "x=a b", flags="--processes 2 --max-restarts 1 --heartbeat 9"
@@ -236,6 +238,7 @@ def test_who_was_told_of_a_failure_may_end_before_the_one_that_fails(
     assert capsys.readouterr().err.startswith("jaxrl: rank 0 ended with exit code 1 first")
 
 
+@pytest.mark.slow
 def test_who_stands_still_while_others_abort_is_the_cause(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +253,7 @@ def test_the_cause_is_what_nothing_else_explains() -> None:
     assert min(Fault(Kind.FAILED, 2.0, 0, "", ""), Fault(Kind.FAILED, 1.0, 1, "", "")).number == 1
 
 
+@pytest.mark.slow
 def test_after_one_is_asked_to_end_all_may_save(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """They agree on it; here the other one is asked as well."""
     Path("other.py").write_text(
@@ -262,6 +266,7 @@ def test_after_one_is_asked_to_end_all_may_save(capsys: pytest.CaptureFixture[st
     assert Path("saved-0").exists() and out.count("(restart 1 of 3)") == 1
 
 
+@pytest.mark.slow
 def test_one_that_has_ended_well_waits_for_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     Path("script.py").write_text("import os, time; time.sleep(float(os.environ['JAXRL_PROCESS_ID'])); print('done')")
     code, lines, _ = launch(capsys)
@@ -288,6 +293,7 @@ sys.exit(guarded(meet) if sys.argv[1] == "command" else meet())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["command", "script"])
 def test_where_the_port_is_taken_another_one_is_chosen(
     how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -335,6 +341,7 @@ def started(*args: str, processes: int = 2) -> subprocess.Popen[str]:
     raise AssertionError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_all_save_and_none_is_started_again(number: int, code: int) -> None:
     process = started("0=waits", "1=waits")
@@ -347,6 +354,7 @@ def test_a_signal_lets_all_save_and_none_is_started_again(number: int, code: int
     assert Path("saved-0").exists() and Path("saved-1").exists() and nothing_runs()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_waits_for_nobody() -> None:
     process = started("0=deaf", "1=deaf")
     process.send_signal(signal.SIGINT)
@@ -366,6 +374,7 @@ def test_nothing_is_left_of_a_launch_that_is_killed() -> None:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_who_stands_still_hears_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The others save; it is ended."""
     process = started("0=waits", "1=stop")
@@ -457,6 +466,7 @@ def test_a_command_of_jaxrl_says_what_is_wrong_itself() -> None:
     assert len(shown) == 1
 
 
+@pytest.mark.slow
 def test_processes_train_together(capsys: pytest.CaptureFixture[str]) -> None:
     """And one of them shows it. Given again, there is nothing left to do."""
     flags = "--env CartPole-v1 --seeds 2 --total-steps 16 --eval-every 0 --no-tensorboard --num-envs 2 --rollout-length 4"

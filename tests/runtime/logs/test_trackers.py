@@ -119,6 +119,7 @@ def described(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_hyperparameters_of_a_run(tmp_path: Path) -> None:
     agent = cartpole("ppo")
     for name, given in (("alike", {}), ("varied", {"hyperparams": {"learning_rate": [1e-3, 1e-4]}})):

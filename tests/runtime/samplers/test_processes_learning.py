@@ -59,6 +59,7 @@ class Rows:
         self.terminated, self.truncated, self.valid = terminated, truncated, valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [HostSampler, partial(HostSampler, num_groups=2), AsyncSampler])
 def test_rollouts_go_on(sampler: Any) -> None:
     """Each process is lost in its fifth row; episodes have three rows, and one for the reset."""
@@ -79,6 +80,7 @@ def test_rollouts_go_on(sampler: Any) -> None:
     assert float(metrics["charts/episodic_return"].sum) == 3 * 12 and int(metrics["charts/episodic_return"].count) == 12
 
 
+@pytest.mark.slow
 def test_of_several_seeds_those_are_told_that_were_lost() -> None:
     envs: Any = open_envs(host(max_restarts=1), 2, [0, 1])
     assert not begun_anew(envs).any()
@@ -92,6 +94,7 @@ def test_of_several_seeds_those_are_told_that_were_lost() -> None:
     envs.close()
 
 
+@pytest.mark.slow
 def test_limits_that_the_environments_do_not_know_of(tmp_path: Path) -> None:
     """A process that is lost when some of its episodes are cut off takes the others along."""
     start = partial(Once, mark=tmp_path / "reset", operation="reset_where")

@@ -69,12 +69,14 @@ def driven(agent: Agent, seeds: Any, iterations: int, sampler: Any = HostSampler
     return states, {name: metric for name, metric in metrics.items() if name not in TIMED}
 
 
+@pytest.mark.slow
 def test_a_pool_is_only_another_sampler() -> None:
     """One that collects in parts gives the states, metrics and warm-up of one that holds all environments."""
     agent = small_dqn("envpool:CartPole-v1")
     assert_close(driven(agent, [3], 5), driven(agent, [3], 5, Pair))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_seeds_side_by_side_are_those_alone(algorithm: str) -> None:
     """Their environments, actions and what they learn, in one pool; whatever the others are."""
@@ -153,6 +155,7 @@ def collected_by(name: str, agent: Agent, seed: Any = 3, rollouts: int = 1) -> A
     return collected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["envpool:CartPole-v1", "gymnasium:CartPole-v1?num_workers=2"])
 def test_all_samplers_give_the_same_rollout(env: str) -> None:
     """By the same parameters: the halves bit for bit; who goes ahead in the next rollout acts with other keys there."""
@@ -164,6 +167,7 @@ def test_all_samplers_give_the_same_rollout(env: str) -> None:
     assert_close(ready, first)
 
 
+@pytest.mark.slow
 def test_seeds_are_collected_as_alone_whoever_samples() -> None:
     agent = small_ppo("envpool:CartPole-v1")
     (alone,) = collected_by("sync", agent, 5)
@@ -305,6 +309,7 @@ def test_a_limit_that_only_jaxrl_knows_is_refused_where_rows_come_as_they_are_re
         sampler.collect(agent.algorithm.policy(agent.init(jax.random.key(0)).learner), jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_a_run_says_by_whom_it_is_sampled(tmp_path: Any) -> None:
     """And goes on so; the states are those of the plain loop."""
     agent, settings = small_ppo("envpool:CartPole-v1"), {"quiet": True, "tensorboard": False, "eval_every": 0}
@@ -337,6 +342,7 @@ class Recorded(HostSampler):
         return super().collect(policy, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_collecting_while_learning_is_one_update_late(algorithm: str) -> None:
     """Whatever the calls of ``iterate`` are; the first rollout is fresh, and with it what it is without overlap."""

@@ -78,6 +78,7 @@ def stop(process: subprocess.Popen[str], folder: Path, number: int) -> tuple[lis
     return out.splitlines(), err.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_is_stopped_while_it_compiles_ends_at_once_and_resumes_from_the_start(number: int, tmp_path: Path) -> None:
     command = ["train", "ppo", "--env", ENV, "--total-steps", "64", "--eval-every", "0", "--out", "run", *SMALL]
@@ -93,11 +94,13 @@ def test_a_command_that_is_stopped_while_it_compiles_ends_at_once_and_resumes_fr
         assert history["rows"][-1] == 64
 
 
+@pytest.mark.slow
 def test_a_script_that_is_stopped_while_it_compiles_ends_at_once_with_one_line(tmp_path: Path) -> None:
     out, err = stop(start("-c", SCRIPT, cwd=tmp_path), tmp_path, signal.SIGTERM)
     assert out == [] and len(err) == 1 and err[0].startswith("jaxrl: stopped at step 0 of 64")
 
 
+@pytest.mark.slow
 def test_a_script_that_is_stopped_between_chunks_ends_with_one_line_too() -> None:
     code = (
         "from jaxrl.runtime.run import RunInterrupted; from jaxrl.runtime.training_loop.signals import end_in_a_line\n"
@@ -119,6 +122,7 @@ def test_a_caller_that_catches_it_has_a_folder_to_go_on_with(on_host: bool, tmp_
     assert under_way() and [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow")
 def test_a_resumed_run_that_is_stopped_while_it_compiles_is_where_it_was(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")

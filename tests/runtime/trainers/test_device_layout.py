@@ -82,6 +82,7 @@ def test_advice_to_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_fused(cartpole("ppo"), [0])[1].advice is None
 
 
+@pytest.mark.slow
 def test_devices_that_share_environments_do_what_one_does() -> None:
     """Sequences, and statistics that belong to environments."""
     agent = small_ppo("CartPole-v1", model=RECURRENT, normalize_observations=True, normalize_rewards=True)
@@ -95,6 +96,7 @@ def test_devices_that_share_environments_do_what_one_does() -> None:
     assert_close(shared.iterate(states, 1)[0], alone.iterate(expected, 1)[0])
 
 
+@pytest.mark.slow
 def test_a_run_over_shared_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

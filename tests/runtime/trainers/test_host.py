@@ -128,6 +128,7 @@ def test_flags_that_say_nothing_are_refused(flags: Any, said: str) -> None:
         collected(clock(Odd))
 
 
+@pytest.mark.slow
 def test_multi_discrete_actions_and_their_masks() -> None:
     """Collected, learnt from and evaluated, with no forbidden action."""
     agent = small_ppo(hosted(probes.two_choices()))
@@ -213,6 +214,7 @@ def places(rows: Any) -> list[int]:
     return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(rows)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dqn", "sac"])
 def test_an_update_writes_into_the_replay(algorithm: str) -> None:
     """What learns stands where it stood, none of it is copied, and the policy of before goes on acting."""
@@ -250,6 +252,7 @@ def test_the_warm_up_writes_into_the_replay() -> None:
     assert places(split_rows(agent.algorithm, learner.observe(state.learner, rollout))[0]) == stood
 
 
+@pytest.mark.slow
 def test_a_seed_with_replay_is_frozen_as_in_the_fused_program() -> None:
     fused, host = (small_dqn(env) for env in (probes.truncation(5), hosted(probes.truncation(5))))
 
@@ -304,6 +307,7 @@ def test_scores_are_of_the_environment_as_it_is() -> None:
     assert rollout.reward.max() == np.float32(0.1) and rollout.truncated[1].all()
 
 
+@pytest.mark.slow
 def test_atari_is_scored_by_raw_rewards_and_whole_games() -> None:
     """The same moves in both forms, up to the first life that is lost."""
     env = make_env("envpool:Qbert-v5", reward_clip=True, episodic_life=True, num_threads=1)

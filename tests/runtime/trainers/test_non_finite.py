@@ -49,6 +49,7 @@ def late_reward() -> Env:
     return broken("reward", late=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "num_devices"), [("obs", 1), ("reward", 2)])
 def test_environments_in_jax(what: str, num_devices: int) -> None:
     """In the second iteration of a chunk of three, which is made again from the frozen state."""
@@ -64,6 +65,7 @@ def test_environments_in_jax(what: str, num_devices: int) -> None:
     assert not np.any(found.reward if what == "obs" else found.obs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fused", "host"])
 def test_rows_that_were_stored_long_ago(kind: str) -> None:
     """Of an algorithm with replay: what breaks it came in the warm-up, and is drawn later."""
@@ -79,6 +81,7 @@ def test_rows_that_were_stored_long_ago(kind: str) -> None:
     getattr(driver, "close", lambda: None)()
 
 
+@pytest.mark.slow
 def test_environments_on_the_host() -> None:
     driver = HostDriver(small_ppo(hosted(broken("obs"))), [3, 4])
     states = driver.init()
@@ -113,6 +116,7 @@ def test_in_words() -> None:
     assert Suspects(~many, ~many).in_words() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fused", "host"])
 def test_a_run_names_the_environment_saves_and_raises(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = broken("reward", late=20, share=2.0)
@@ -129,6 +133,7 @@ def test_a_run_names_the_environment_saves_and_raises(kind: str, tmp_path: Path,
         run(agent, 320, out=tmp_path, chunk_iterations=1, eval_every=0, tensorboard=False, quiet=True)
 
 
+@pytest.mark.slow
 def test_an_observation_without_an_action_ends_the_run_with_its_name_and_saves(tmp_path: Path) -> None:
     """A policy of real numbers has no action there, and the row cannot be made."""
     agent = small_ppo(hosted(broken("obs", late=20, share=2.0, continuous=True)))
@@ -137,11 +142,13 @@ def test_an_observation_without_an_action_ends_the_run_with_its_name_and_saves(t
     assert steps(tmp_path / "checkpoints") == [2]
 
 
+@pytest.mark.slow
 def test_seeds_that_diverge_in_the_last_chunk_are_not_done() -> None:
     with pytest.raises(RunDiverged, match="all seeds diverged, at step 128 of 128"):
         run(small_ppo(broken("reward", late=20, share=2.0)), 128, chunk_iterations=4, eval_every=0, quiet=True)
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--env tests.helpers.probes:action_choice --num-envs 4 --rollout-length 8 --num-minibatches 1 --learning-rate 1e38"
     code = cli.main(["train", "ppo", *flags.split(), "--total-steps", "320", "--eval-every", "0", "--out", str(tmp_path / "a")])
@@ -150,6 +157,7 @@ def test_the_command_line_says_so_in_a_line(tmp_path: Path, capsys: pytest.Captu
     assert "a smaller learning_rate may help" in said.out
 
 
+@pytest.mark.slow
 def test_a_seed_that_breaks_by_itself_blames_no_environment() -> None:
     driver = FusedDriver(small_ppo(probes.action_choice()), [0], jax.devices()[:1])
     states, _, alive = driver.iterate(driver.init({"learning_rate": 1e38}), 8)

@@ -45,6 +45,7 @@ def test_evaluations_in_a_loop_compile_once(on_host: bool, compiled: list[str]) 
     assert len(compiled) == first
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     program_cache.evaluation_program.cache_clear()
 

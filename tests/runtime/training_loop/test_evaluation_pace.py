@@ -99,6 +99,7 @@ def test_a_fast_environment_is_evaluated_as_before(monkeypatch: pytest.MonkeyPat
     assert asked == [50] * 18
 
 
+@pytest.mark.slow
 def test_a_resumed_run_makes_the_same_evaluations(on_host: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lasting(monkeypatch, 10)
     _, whole = run(on_host, 3200, seeds=2, eval_episodes=50, quiet=True)

@@ -45,6 +45,7 @@ run_and_exit(lambda: main(["sweep", "grid.toml", "--out", "out"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "moments"),
     [
@@ -131,6 +132,7 @@ def test_under_nohup_a_closing_terminal_is_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.slow
 def test_tests_of_signals_pass_under_nohup() -> None:
     """Those that need SIGHUP heard ask for it, and it is ignored again after them."""
     chosen = [
@@ -151,6 +153,7 @@ def test_tests_of_signals_pass_under_nohup() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hangups_heard")
 @pytest.mark.parametrize(
     ("number", "to_all", "code"),
@@ -177,6 +180,7 @@ def test_a_sweep_ends_with_the_code_of_its_signal_after_its_job_saved(
     assert out.splitlines() == ["job 1 of 2: num_envs=2"]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_while_it_loads_ends_its_sweep_as_the_signal_does(tmp_path: Path) -> None:
     code = (
         "import signal, sys; from jaxrl.runtime.sweep import run_job;"

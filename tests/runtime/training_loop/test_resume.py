@@ -97,6 +97,7 @@ def test_a_killed_run_ends_as_if_it_had_never_stopped(algorithm: str, tmp_path: 
     assert (np.diff(resumed_history["seconds"]) > 0).all()
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: Any) -> None:
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
@@ -107,6 +108,7 @@ def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: A
     assert progress(tmp_path) == progress(folder)
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_it_begins_from_the_same_run_again(
     tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def test_without_a_checkpoint_it_begins_from_the_same_run_again(
     assert json.loads((tmp_path / "run" / "config.json").read_text())["init_from"]["folder"] is None
 
 
+@pytest.mark.slow
 def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
@@ -153,6 +156,7 @@ def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, cap
     assert "resumed at step " in out and "done at step 384 of 384" in out
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_older_version_goes_on(whole: Any, tmp_path: Path) -> None:
     """Its config knows nothing of ``eval_explore``: evaluations were greedy."""
     folder, states, _ = whole("ppo")
@@ -181,6 +185,7 @@ def test_a_finished_run_is_only_read(whole: Any, tmp_path: Path) -> None:
     assert progress(copy) == progress(folder)
 
 
+@pytest.mark.slow
 def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
     folder, states, _ = whole("ppo")
     train(cartpole("ppo"), tmp_path, 32 * 8)
@@ -191,6 +196,7 @@ def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
         train(cartpole("ppo"), tmp_path, 32 * 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fused", "host"])
 def test_an_annealed_run_is_made_longer(kind: str, tmp_path: Path) -> None:
     """Its rate follows the length of the run, not that of the agent; where it is killed on the way makes no difference."""
@@ -212,6 +218,7 @@ def test_an_annealed_run_is_made_longer(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 * (1 - np.arange(1, 4) / 10), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, states, _ = whole("ppo")
     monkeypatch.setattr(saving, "SHARE", 1e9)
@@ -231,6 +238,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeyp
     assert_bit_equal(resumed, states)
 
 
+@pytest.mark.slow
 def test_saving_that_takes_too_long_is_done_less_often_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,6 +250,7 @@ def test_saving_that_takes_too_long_is_done_less_often_and_says_so(
     assert len(steps(tmp_path / "checkpoints")) == 2  # the one that took too long, and the last
 
 
+@pytest.mark.slow
 def test_the_last_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "SHARE", 1e9)
     seen = set()
@@ -255,6 +264,7 @@ def test_the_last_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(seen | set(kept)) > 2 and kept == sorted(seen | set(kept))[-2:]
 
 
+@pytest.mark.slow
 def test_environments_on_the_host_begin_new_episodes(tmp_path: Path) -> None:
     agent = small_ppo(hosted(probes.truncation(5)))
     with pytest.raises(Killed):
@@ -282,6 +292,7 @@ def test_environments_that_are_opened_anew_have_other_seeds_and_the_learner_goes
     assert start == [0, 1] and eighth == again and len({*start, *eighth, *ninth}) == 6
 
 
+@pytest.mark.slow
 def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = cartpole("dqn")
     settings: dict[str, Any] = {"save_replay": False, "quiet": False}
@@ -295,6 +306,7 @@ def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, ca
     assert held
 
 
+@pytest.mark.slow
 def test_a_run_of_before_whose_states_are_a_list_goes_on(tmp_path: Path) -> None:
     """Runs on the host once saved one state per seed."""
     agent = small_dqn(hosted(probes.truncation(5)))
@@ -380,6 +392,7 @@ def test_a_signal_saves_and_names_the_command_that_resumes(number: int, tmp_path
 # ------------------------------------------------------------------------------------------------------------------------- logs
 
 
+@pytest.mark.slow
 def test_lines_beyond_the_checkpoint_and_half_lines_are_cut(tmp_path: Path, whole: Any) -> None:
     folder, _, _ = whole("ppo")
     with pytest.raises(RunInterrupted):
@@ -391,6 +404,7 @@ def test_lines_beyond_the_checkpoint_and_half_lines_are_cut(tmp_path: Path, whol
     assert progress(tmp_path) == progress(folder)
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     with pytest.raises(RunInterrupted):
         train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
@@ -560,6 +574,7 @@ def test_stop_at_ends_a_run_that_is_good_enough(tmp_path: Path, capsys: pytest.C
     assert again["iteration"].tolist() == [0, 2, 4]
 
 
+@pytest.mark.slow
 def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_ppo(probes.action_choice())
     rates = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
@@ -578,6 +593,7 @@ def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys
     assert "stopped, since a seed diverged, at step" in out and "stopped, since all seeds diverged, at step" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
     value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -611,6 +627,7 @@ def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
     assert_same_history(train(agent, tmp_path, **settings)[1], history)
 
 
+@pytest.mark.slow
 def test_arrays_that_on_chunk_puts_into_states_on_the_host_are_saved(tmp_path: Path) -> None:
     def slow(chunk: Chunk) -> Any:
         learner = chunk.states.learner
@@ -623,6 +640,7 @@ def test_arrays_that_on_chunk_puts_into_states_on_the_host_are_saved(tmp_path: P
     assert states.learner.hyperparams.learning_rate.tolist() == [2.0**-12] * 2
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverges_is_frozen(tmp_path: Path) -> None:
     """And stays so over chunks and a kill; the other seed is what it is beside a sane one."""
     agent = cartpole("dqn")

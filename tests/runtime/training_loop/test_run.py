@@ -102,6 +102,7 @@ def test_programs_are_traced_while_the_garbage_collector_rests(agent: Agent) -> 
 # ----------------------------------------------------------------------------------------------------------- seeds and devices
 
 
+@pytest.mark.slow
 def test_seeds_over_two_devices_equal_seeds_alone(agent: Agent, finished: Finished) -> None:
     states = finished.states
     assert len(states.actor.done.sharding.device_set) == 2
@@ -123,6 +124,7 @@ def test_chunks_do_not_change_the_result(finished: Finished) -> None:
     assert_bit_equal(states, finished.states)
 
 
+@pytest.mark.slow
 def test_one_trace_serves_every_chunk_length() -> None:
     traces = 0
     base = small_ppo(probes.action_choice())
@@ -137,6 +139,7 @@ def test_one_trace_serves_every_chunk_length() -> None:
     assert traces <= 2  # the shape of the metrics, and the loop
 
 
+@pytest.mark.slow
 def test_environments_on_the_host_share_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_dqn(hosted(probes.truncation(5)))
     states, history = run(agent, 80, seeds=2, out=tmp_path, chunk_iterations=1, eval_every=2, eval_episodes=3)
@@ -215,6 +218,7 @@ def test_evaluation_depends_on_seed_and_iteration_alone(agent: Agent, finished: 
     np.testing.assert_allclose(history["evaluation/episodic_length"][-1, 2], np.mean(result.episodic_length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pure", "host"])
 def test_evaluations_explore_where_the_run_says_so(kind: str, tmp_path: Path) -> None:
     """Greedy returns of a policy on this probe are all −1 or all 1; training's are in between, and decide what is best."""
@@ -361,6 +365,7 @@ def test_quiet_is_quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch, capfd: py
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_seeds_have_hyperparams_of_their_own_and_a_diverged_one_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_ppo(probes.action_choice())
     rates = np.array([1e-3, 2e-3, 1e38], np.float32)
@@ -484,6 +489,7 @@ def test_an_agent_for_a_device_axis() -> None:
         run(small_ppo(probes.action_choice(), axis_name="d"), 64, quiet=True)
 
 
+@pytest.mark.slow
 def test_per_seed_hyperparams_on_the_host() -> None:
     agent = small_ppo(hosted(probes.truncation()))
     states, _ = run(agent, 32, seeds=2, hyperparams={"gamma": [0.9, 0.8]}, quiet=True, eval_every=0)

@@ -107,6 +107,7 @@ def test_nothing_is_computed_once_all_seeds_have_diverged(monkeypatch: pytest.Mo
     assert calls == [16] and caught.value.history["diverged"].tolist() == [[True, True]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("untrained", "best"), [(1.0, 2), (0.5, 2), (1.5, 0)])
 def test_untrained_policies_are_the_best_only_where_training_made_them_worse(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, untrained: float, best: int
