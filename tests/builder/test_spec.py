@@ -1,4 +1,4 @@
-"""``Agent.spec``: plain data that makes the same agent again, and says by name what it cannot make."""
+"""``Agent.spec``: plain data that builds the same agent again, and names what it cannot build."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = partial(jax.random.key, 0)
 ENV = "tests.helpers.probes:truncation?every=3"
 
 
-# Parts that another process can import.
+# Components that another process can import.
 
 
 def halved(iteration: Any) -> Any:
@@ -169,7 +169,7 @@ def test_overrides_replace_what_the_spec_says(rule: str) -> None:
     agent = small(rule, ENV)
     other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(rule, "tests.helpers.probes:discounting"), axis_name="d")
     assert_same(other, small(rule, "tests.helpers.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
-    assert agent.spec == small(rule, ENV).spec  # the first is as it was
+    assert agent.spec == small(rule, ENV).spec  # the first one has not changed
     with pytest.raises(TypeError, match="Did you mean 'gamma'"):
         build(agent.spec, gama=0.3)
 
@@ -228,7 +228,7 @@ def test_a_model_of_importable_functions_comes_back() -> None:
 
 
 def test_what_a_model_is_made_of_keeps_its_name() -> None:
-    """Specs of runs say ``jaxrl.models:orthogonal``, in whichever file of that room it stands."""
+    """Specs of runs name ``jaxrl.models:orthogonal``, in whichever file of that package it is defined."""
     functions = [name for name in models.__all__ if inspect.isfunction(getattr(models, name))]
     assert {"actor_critic", "q_network", "orthogonal", "encode_space"} <= set(functions)
     for name in functions:
