@@ -116,7 +116,7 @@ def test_one_entry_is_found_by_the_tests(registered: Entry, monkeypatch: pytest.
     assert agents.cartpole("reinforce").num_envs == 2
 
 
-# ------------------------------------------------------------------------------------------------------- rules of the user's own
+# ------------------------------------------------------------------------------------------------------------- custom algorithms
 
 
 def test_train_and_algos_take_an_entry_of_the_users(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def test_advantages_of_an_intrinsic_reward_count_as_their_rows_do() -> None:
     assert float(after[name] - before[name]) == pytest.approx(expected, rel=1e-3)
 
 
-# --------------------------------------------------------------------------------------------------- what stale rollouts teach
+# -------------------------------------------------------------------------------------------------------------- stale rollouts
 
 MU, PI, REWARD = np.array([0.25, 0.75]), np.array([0.5, 0.5]), np.array([4.0, 0.0])
 """For two actions: their frequency in the rollout, their probability in the learning policy, and their reward."""
@@ -257,7 +257,7 @@ def test_the_policy_that_acted_has_ratios_of_1(env: Any, settings: dict[str, Any
     assert logged["losses/rho"] == pytest.approx(1.0, abs=1e-5) and logged["losses/approx_kl"] == pytest.approx(0.0, abs=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

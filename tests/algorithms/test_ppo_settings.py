@@ -121,7 +121,7 @@ def test_only_the_penalty_changes_the_structure_of_the_state() -> None:
     assert "learning_rate" in spec and not {"surrogate", "stop_kl", "hold_noise", "kl_coef"} & {*spec}
 
 
-# ----------------------------------------------------------------------------------------------------------- several at once
+# ----------------------------------------------------------------------------------------------------- accumulated gradients
 
 
 class Case(NamedTuple):
@@ -264,7 +264,7 @@ def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> 
     assert_bit_equal(step(restored), step(state))
 
 
-# ------------------------------------------------------------------------------------------------------------------ bad input
+# ---------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

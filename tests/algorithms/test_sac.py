@@ -53,7 +53,7 @@ def discrete_sac(env: Any, **settings: Any) -> Agent:
     return make_sac(env, **{**TINY.settings, **settings})
 
 
-# --------------------------------------------------------------------------------------------------------------------- cadence
+# ------------------------------------------------------------------------------------------------------------- update schedule
 
 
 def sgd(hyperparams: Any) -> optax.GradientTransformation:
@@ -230,7 +230,7 @@ def test_probe_target_action() -> None:
     assert float(jit(run)(KEY())[0, 0]) == pytest.approx(3, abs=0.3)
 
 
-# ------------------------------------------------------------------------------------------------------------ state, bad input
+# ---------------------------------------------------------------------------------------------------- state, invalid arguments
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_the_slowest_of_many() -> None:
     assert draws < slowest_of(64, 0.1) < draws + 0.06
 
 
-# ----------------------------------------------------------------------------------------------------------- what is counted
+# -------------------------------------------------------------------------------------------------------------------- counts
 
 
 def test_all_reduces_are_counted_in_loops_with_their_sizes() -> None:

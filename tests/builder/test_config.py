@@ -42,7 +42,7 @@ RULES = [pytest.param(*entry.load(), id=name) for name, entry in ALGORITHMS.item
 ENV = probes.constant_reward()
 
 
-# ----------------------------------------------------------------------------------------------------------- one home for each
+# ---------------------------------------------------------------------------------------------------------- one place for each
 
 
 @pytest.mark.parametrize("builder, config, hyperparams", RULES)
@@ -187,7 +187,7 @@ def test_a_keyword_like_no_other_suggests_nothing(build: Builder) -> None:
     assert "Did you mean" not in str(caught.value)
 
 
-# ----------------------------------------------------------------------------------------------------------------- wrong values
+# --------------------------------------------------------------------------------------------------------------- invalid values
 
 
 @every_builder

@@ -1,4 +1,4 @@
-"""Run folders, checkpoints and sweep files are data: whatever they contain, nothing outside jaxrl is imported or called."""
+"""Run folders, checkpoints and sweep files are data: no contents can make jaxrl import or call anything outside it."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ def test_an_environment_object_is_not_looked_for_by_its_name(mark: Path) -> None
     assert "unimportable" in small_ppo(found).spec["env"] and not mark.exists()
 
 
-# --------------------------------------------------------------------------------------------------- parts that cannot be named
+# ---------------------------------------------------------------------------------------------------- components without a name
 
 
 def test_parts_of_a_script_are_given_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -323,7 +323,7 @@ def test_a_line_of_code_is_found_once() -> None:
             hooks.code_link("ppo", text)
 
 
-# ------------------------------------------------------------------------------------------ for people from other libraries
+# ------------------------------------------------------------------------------------------------- names of other libraries
 
 
 def table(heading: str) -> list[list[str]]:

@@ -220,7 +220,7 @@ def test_pictures_and_dictionaries_are_encoded_by_their_kind() -> None:
     assert state.target["params"]["torso"]["minatar_board"]
 
 
-# ----------------------------------------------------------------------------------------------------------- in a learning rule
+# -------------------------------------------------------------------------------------------------------------- in an algorithm
 
 
 @cache
@@ -359,7 +359,7 @@ def test_a_reward_that_is_never_found_by_chance_is_found() -> None:
     assert found["PPO"] <= 1 and found["PPO with RND"] >= 6
 
 
-# -------------------------------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------------------------------ invalid arguments
 
 
 def wrong(**functions: Any) -> Any:

@@ -368,9 +368,7 @@ def test_a_mask_that_forbids_everything_is_none(name: str) -> None:
 def test_gradients_through_a_mask_are_finite() -> None:
     model = actor_critic(WITH_MASK, DISCRETE, hidden_sizes=(8,))
     params = jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))
-    inputs = masked_inputs(
-        [[1, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]
-    )  # the last one forbids everything, as at a last observation
+    inputs = masked_inputs([[1, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]])  # the last forbids everything, as at a last observation
 
     def loss(params: Any) -> Any:
         output = model.apply(params, (), inputs)[1]
@@ -449,7 +447,7 @@ def test_split_mask() -> None:
     assert split_mask(array) == (array, None)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize("make", [actor_critic, q_network])

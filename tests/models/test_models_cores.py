@@ -150,7 +150,7 @@ def test_separate_cores_have_nothing_in_common() -> None:
     assert all(leaf.any() for leaf in jax.tree.leaves((gradient["critic"], gradient["value_head"])))
 
 
-# --------------------------------------------------------------------------------------------------------- parameters that stay
+# ------------------------------------------------------------------------------------------------------- stable parameter names
 
 
 BEFORE = {
@@ -178,7 +178,7 @@ def test_networks_of_vectors_have_the_parameters_that_checkpoints_hold(name: str
         assert found["params/encoder/hidden_0/kernel"].shape == (3 + 4 + 1, 64)
 
 
-# ---------------------------------------------------------------------------------------------------------- how layers compute
+# ------------------------------------------------------------------------------------------------------------ dtypes of layers
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def values_for(tree: Any, seed: int = 0) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape, scale=0.2), x.dtype), tree)
 
 
-# ---------------------------------------------------------------------------------------------------------- which network
+# ------------------------------------------------------------------------------------------------------ choice of network
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_shared_and_separate() -> None:
     assert set(shapes(actor_critic, spaces.Box(-1, 1, (3,), np.float32), shared=True)) == {"torso", "policy", "value"}
 
 
-# ------------------------------------------------------------------------------------------------------------ their papers
+# ------------------------------------------------------------------------------------------------------------------ papers
 
 
 def test_sizes_of_the_published_networks() -> None:
@@ -258,7 +258,7 @@ def test_a_picture_in_grey_is_one_of_a_single_channel() -> None:
     assert shapes(q_network, grey)["torso"]["nature"]["conv_0"]["kernel"].shape == (8, 8, 1, 32)
 
 
-# ---------------------------------------------------------------------------------------------------------------- bad input
+# -------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize("make", [actor_critic, q_network])

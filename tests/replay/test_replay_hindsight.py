@@ -278,7 +278,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ours.replay.add(state, rows_from(0, ends_at(4)), np.array([2, 1, 0]))
 
 
-# ---------------------------------------------------------------------------------------------------------------------- in a rule
+# ---------------------------------------------------------------------------------------------------------------- in an algorithm
 
 SMALL = {"num_envs": 2, "rollout_length": 4, "batch_size": 8, "n_step": 2, "buffer_size": 64, "learning_starts": 16}
 
@@ -337,7 +337,7 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_what_a_run_learnt_in_hindsight_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its agent is built again on an environment of which only the spaces are known."""
+    """Its agent is built again on an environment with known spaces only."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="future")
     out = tmp_path / "run"
     jaxrl.run(agent, 40, seeds=1, out=out, eval_every=1, eval_episodes=2, quiet=True, tensorboard=False)

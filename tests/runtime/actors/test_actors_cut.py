@@ -190,7 +190,7 @@ def test_one_that_is_lost_after_a_cut_begins_anew(collected: Collected) -> None:
     assert not collected.rollouts[3].valid[:, 0, LATE].any() and after.is_first[:, 1].all()
 
 
-# ------------------------------------------------------------------------------------------------------------ what learns from it
+# --------------------------------------------------------------------------------------------------------------- learning from it
 
 
 def cut(rollout: Rollout, envs: slice, end: int) -> Rollout:

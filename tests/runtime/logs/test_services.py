@@ -115,7 +115,7 @@ def described(folder: Path) -> list[dict[str, Any]]:
                     data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
                     assert (
                         data.WhichOneof("data") == "session_start_info"
-                    )  # the columns are those of all runs, not of the first one
+                    )  # the columns are those of all runs, not only the first
                     row = {name: getattr(x, x.WhichOneof("kind")) for name, x in dict(data.session_start_info.hparams).items()}
                     found.append({"of": path.parent.name, **row})
     return found

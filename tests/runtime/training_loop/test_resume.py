@@ -512,7 +512,7 @@ def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:
     np.testing.assert_array_equal(history["charts/mine"][2:4], [[np.nan, np.nan], [1.5, np.nan]])
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 def test_another_run_in_the_folder_is_left_alone(tmp_path: Path, whole: Any) -> None:
@@ -564,7 +564,7 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
         resume(tmp_path)
 
 
-# --------------------------------------------------------------------------------------------------------- stopping, and others
+# ------------------------------------------------------------------------------------------------- stopping and other processes
 
 
 def test_stop_at_ends_a_run_that_is_good_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
