@@ -41,9 +41,10 @@ test-all: $(VENV)/.installed ## the same with learning, chaos and slow; under 75
 test-gpu: $(VENV)/.installed ## only the tests marked gpu
 	JAX_PLATFORMS=cuda,cpu $(PYTEST) -m gpu $(ARGS)
 
-lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
+lint: $(VENV)/.installed ## ruff check, ruff format --check, the lint of prose, and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python -m tests.helpers.prose
 	$(BIN)/mypy
 
 format: $(VENV)/.installed ## let ruff repair and format the code

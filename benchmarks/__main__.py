@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import comparison, pictures
+from benchmarks import comparison, pictures, speed_picture
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
@@ -107,8 +107,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command. Return the exit status: 0 success, 1 a requirement was not met, 2 a failure to measure, 130 interrupted."""
     parser = make_parser()
-    given = parser.parse_args(args)
-    if given.command is None:
+    options = parser.parse_args(args)
+    if options.command is None:
         parser.print_help()
         return 0
     try:
@@ -125,7 +125,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "scaling": run_scaling,
             "table": show,
         }
-        return commands[given.command](given)
+        return commands[options.command](options)
     except (OSError, PeerError, WorkerError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -134,53 +134,53 @@ def main(args: Sequence[str] | None = None) -> int:
             "scores": "; the same command resumes from the last checkpoint",
             "speed": "; finished groups are kept, and --only measures the others",
         }
-        print(f"interrupted{hints.get(given.command, '')}", file=sys.stderr)
+        print(f"interrupted{hints.get(options.command, '')}", file=sys.stderr)
         return 130
 
 
-def run_speed(given: argparse.Namespace) -> int:
+def run_speed(options: argparse.Namespace) -> int:
     from benchmarks import speed
     from benchmarks.claims import missed_claims
     from benchmarks.report import speed_report
 
-    without = () if given.without_peer is None else given.without_peer or tuple(PEERS)
-    results = speed.run(given.only, given.repeats, given.compile_repeats, given.out, given.scale, without)
+    without = () if options.without_peer is None else options.without_peer or tuple(PEERS)
+    results = speed.run(options.only, options.repeats, options.compile_repeats, options.out, options.scale, without)
     print("\n\n".join(speed_report(result) for result in results))
-    write_table(given.out)
+    write_table(options.out)
     return int(any(missed_claims(result) for result in results))
 
 
-def show_kernels(given: argparse.Namespace) -> int:
+def show_kernels(options: argparse.Namespace) -> int:
     from benchmarks.kernels import count, kernel_table
 
-    cases = [case for case in CASES if case.group in (given.only or GROUPS)]
+    cases = [case for case in CASES if case.group in (options.only or GROUPS)]
     counts = count(cases)
     print(kernel_table({case.title: counts[case.name] for case in cases}))
     return 0
 
 
-def run_scores(given: argparse.Namespace) -> int:
+def run_scores(options: argparse.Namespace) -> int:
     from benchmarks.report import score_report
     from benchmarks.scores import run_experiment
 
     results = []
-    for name in given.names or EXPERIMENTS:
-        results.append(run_experiment(EXPERIMENTS[name], given.out / "scores", given.work, force=given.force))
+    for name in options.names or EXPERIMENTS:
+        results.append(run_experiment(EXPERIMENTS[name], options.out / "scores", options.work, force=options.force))
     print(score_report(results))
-    write_table(given.out)
+    write_table(options.out)
     return int(not all(result["passed"] for result in results))
 
 
-def run_overhead(given: argparse.Namespace) -> int:
+def run_overhead(options: argparse.Namespace) -> int:
     from benchmarks import overhead
 
-    result = overhead.measure(given.pairs, given.chunk_seconds, given.out)
+    result = overhead.measure(options.pairs, options.chunk_seconds, options.out)
     print(overhead.overhead_report(result))
-    write_table(given.out)
+    write_table(options.out)
     return int(overhead.missed(result))
 
 
-def run_replay(given: argparse.Namespace) -> int:
+def run_replay(options: argparse.Namespace) -> int:
     try:
         import flashbax  # noqa: F401
     except ImportError:
@@ -188,60 +188,60 @@ def run_replay(given: argparse.Namespace) -> int:
         return 2
     from benchmarks import replay
 
-    result = replay.measure(given.repeats, given.scale, given.out)
+    result = replay.measure(options.repeats, options.scale, options.out)
     print(replay.replay_report(result))
-    write_table(given.out)
+    write_table(options.out)
     return int(min(replay.ratios(result)) < 1)
 
 
-def run_sampling(given: argparse.Namespace) -> int:
+def run_sampling(options: argparse.Namespace) -> int:
     from benchmarks import sampling
 
-    result = sampling.measure(given.repeats, given.scale, given.out)
+    result = sampling.measure(options.repeats, options.scale, options.out)
     print(sampling.sampling_report(result))
-    write_table(given.out)
+    write_table(options.out)
     return int(sampling.missed(result))
 
 
-def run_learners(given: argparse.Namespace) -> int:
+def run_learners(options: argparse.Namespace) -> int:
     from benchmarks import learners
 
-    result = learners.measure(given.repeats, given.scale, given.out)
+    result = learners.measure(options.repeats, options.scale, options.out)
     print(learners.learners_report(result))
-    write_table(given.out)
+    write_table(options.out)
     return int(learners.missed(result))
 
 
-def run_actors(given: argparse.Namespace) -> int:
+def run_actors(options: argparse.Namespace) -> int:
     from benchmarks import actors
 
-    result = actors.measure(given.repeats, given.scale, given.out)
+    result = actors.measure(options.repeats, options.scale, options.out)
     print(actors.actors_report(result))
-    write_table(given.out)
+    write_table(options.out)
     return int(actors.missed(result))
 
 
-def run_memory(given: argparse.Namespace) -> int:
+def run_memory(options: argparse.Namespace) -> int:
     from benchmarks import memory
 
-    result = memory.measure(given.scale, given.out)
+    result = memory.measure(options.scale, options.out)
     print(memory.memory_report(result))
-    write_table(given.out)
+    write_table(options.out)
     return int(bool(memory.missed(result)))
 
 
-def run_scaling(given: argparse.Namespace) -> int:
+def run_scaling(options: argparse.Namespace) -> int:
     from benchmarks import scaling
 
-    result = scaling.measure(given.repeats, given.scale, given.out)
+    result = scaling.measure(options.repeats, options.scale, options.out)
     print(scaling.scaling_report(result))
-    write_table(given.out)
+    write_table(options.out)
     return int(scaling.missed(result))
 
 
-def show(given: argparse.Namespace) -> int:
-    print(render(given.out), end="")
-    write_table(given.out)
+def show(options: argparse.Namespace) -> int:
+    print(render(options.out), end="")
+    write_table(options.out)
     return 0
 
 
@@ -269,6 +269,8 @@ def write_table(out: Path) -> None:
     compared = comparison.read_compared(out / "scores")
     if not comparison.is_of(comparison.FIGURE, compared):  # not always, since another matplotlib draws it slightly differently
         comparison.draw(compared, comparison.FIGURE)
+    if not speed_picture.is_of(speed_picture.FIGURE, bars := speed_picture.bars(read_speed(out))):
+        speed_picture.draw(bars, speed_picture.FIGURE)
 
 
 if __name__ == "__main__":

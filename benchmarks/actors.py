@@ -96,7 +96,7 @@ def collected(agent: Agent, make: Callable[..., Any]) -> Iterator[Callable[[int]
     with contextlib.closing(make(agent, [0])) as sampler:
         policy = jax.tree.map(lambda x: x[None], agent.algorithm.policy(agent.init(jax.random.key(0)).learner))
         keys = jax.random.split(jax.random.key(1), 1)
-        begin = getattr(sampler, "begin", lambda *given: partial(sampler.collect, *given))
+        begin = getattr(sampler, "begin", lambda *args: partial(sampler.collect, *args))
 
         def side(rollouts: int) -> None:
             under_way: deque[Callable[[], Any]] = deque()

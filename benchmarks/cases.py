@@ -111,18 +111,18 @@ SAC = {
 }
 
 
-def _ppo(name: str, title: str, num_envs: int, total_steps: int, *, group: str = "ppo", **more: Any) -> Case:
-    return Case(name, title, group, "ppo", PPO | {"num_envs": num_envs}, total_steps, **more)
+def _ppo(name: str, title: str, num_envs: int, total_steps: int, *, group: str = "ppo", **fields: Any) -> Case:
+    return Case(name, title, group, "ppo", PPO | {"num_envs": num_envs}, total_steps, **fields)
 
 
-def _dqn(name: str, title: str, buffer_size: int, num_envs: int = 1, total_steps: int = 20_000, **more: Any) -> Case:
+def _dqn(name: str, title: str, buffer_size: int, num_envs: int = 1, total_steps: int = 20_000, **fields: Any) -> Case:
     settings = DQN | {"buffer_size": buffer_size, "num_envs": num_envs}
-    return Case(name, title, "dqn", "dqn", settings, total_steps, bound_total_steps=1_000_000, **more)
+    return Case(name, title, "dqn", "dqn", settings, total_steps, bound_total_steps=1_000_000, **fields)
 
 
-def _sac(name: str, title: str, hidden_sizes: tuple[int, ...], **more: Any) -> Case:
-    given: dict[str, Any] = {"hidden_sizes": hidden_sizes, "bound_total_steps": 1_000_000, "repeats_compilation": False} | more
-    return Case(name, title, "sac", "sac", SAC, 10_000, env="Pendulum-v1", **given)
+def _sac(name: str, title: str, hidden_sizes: tuple[int, ...], **fields: Any) -> Case:
+    fields = {"hidden_sizes": hidden_sizes, "bound_total_steps": 1_000_000, "repeats_compilation": False} | fields
+    return Case(name, title, "sac", "sac", SAC, 10_000, env="Pendulum-v1", **fields)
 
 
 _ALONE: dict[str, Any] = {"bound_total_steps": 5_000_000, "repeats_compilation": False}
@@ -168,6 +168,6 @@ def scaled(case: Case, scale: float) -> Case:
     if scale == 1:
         return case
     shortest = 2 * max(case.steps_per_iteration, case.settings.get("learning_starts", 1))
-    lengths = ("total_steps", "peer_total_steps", "bound_total_steps")
-    given = {name: steps for name in lengths if (steps := getattr(case, name)) is not None}
-    return case._replace(**{name: max(shortest, int(scale * steps)) for name, steps in given.items()})
+    names = ("total_steps", "peer_total_steps", "bound_total_steps")
+    lengths = {name: steps for name in names if (steps := getattr(case, name)) is not None}
+    return case._replace(**{name: max(shortest, int(scale * steps)) for name, steps in lengths.items()})

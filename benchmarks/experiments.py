@@ -79,16 +79,16 @@ def on_cartpole(name: str, settings: dict[str, Any], builder: str = "make_dqn") 
     return Experiment(name, builder, "CartPole-v1", settings, 500_000, 8, 475)
 
 
-def in_envpool(rule: str, total_steps: int = 500_000, num_seeds: int = 4) -> Experiment:
+def in_envpool(algorithm: str, total_steps: int = 500_000, num_seeds: int = 4) -> Experiment:
     """Return the experiment of an algorithm's defaults on envpool's CartPole."""
     env, run = "envpool:CartPole-v1", {"sampler": "xla"}
-    return Experiment(f"{rule}-cartpole-envpool", f"make_{rule}", env, {}, total_steps, num_seeds, 475, run=run)
+    return Experiment(f"{algorithm}-cartpole-envpool", f"make_{algorithm}", env, {}, total_steps, num_seeds, 475, run=run)
 
 
-def by_workers(rule: str, scheme: str, total_steps: int = 500_000, num_seeds: int = 4) -> Experiment:
+def by_workers(algorithm: str, scheme: str, total_steps: int = 500_000, num_seeds: int = 4) -> Experiment:
     """Return the experiment of ``in_envpool`` with rollouts from two worker processes."""
-    experiment = in_envpool(rule, total_steps, num_seeds)
-    return experiment._replace(name=f"{rule}-cartpole-workers", run={"scheme": scheme, "num_workers": 2})
+    experiment = in_envpool(algorithm, total_steps, num_seeds)
+    return experiment._replace(name=f"{algorithm}-cartpole-workers", run={"scheme": scheme, "num_workers": 2})
 
 
 PONG = {
@@ -122,7 +122,7 @@ EXPERIMENTS = {
             for game, published in MINATAR_GAMES.items()
             for name, (builder, settings) in MINATAR.items()
         ),
-        *(in_envpool(rule) for rule in ("ppo", "impala")),
+        *(in_envpool(algorithm) for algorithm in ("ppo", "impala")),
         in_envpool("a2c", num_seeds=16),
         in_envpool("dqn", 100_000),
         by_workers("ppo", "a2c"),

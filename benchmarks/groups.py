@@ -16,9 +16,9 @@ TIMEOUT = 300.0
 
 def free_port() -> int:
     """Return a port of the loopback device that is currently free."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Group:
@@ -52,11 +52,11 @@ class Group:
             try:
                 asked = [pool.submit(worker.ask, op, **arguments) for worker in self._workers]
                 done, _ = wait(asked, return_when=FIRST_EXCEPTION)
-                failed = [error for one in done if (error := one.exception()) is not None]
+                failed = [error for future in done if (error := future.exception()) is not None]
                 if failed:
                     late = f"no answer to {op!r} within {self._timeout:g} s: " if self._late else ""
                     raise WorkerError(f"{late}{failed[0]}") from failed[0]
-                return [one.result() for one in asked]
+                return [future.result() for future in asked]
             except BaseException:
                 self._kill()  # before the pool closes: it waits for its threads, and they wait for the workers
                 raise

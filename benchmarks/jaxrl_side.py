@@ -114,13 +114,13 @@ def make_random_agent(env: Any, num_envs: int, rollout_length: int) -> Agent:
     bound: Any = jaxrl.make_env(env) if isinstance(env, str) else env
     space: Any = bound.action_space
 
-    def one(key: Key) -> Array:
+    def random_action(key: Key) -> Array:
         if isinstance(space, spaces.Box):
             return jax.random.uniform(key, space.shape, space.dtype, space.low, space.high)
         return jax.random.randint(key, (), 0, int(space.n), jnp.int32)
 
     def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
-        return carry, jax.vmap(one)(fold_each(key, env_id)), {}
+        return carry, jax.vmap(random_action)(fold_each(key, env_id)), {}
 
     def update(learner: NoLearner, rollout: Rollout) -> tuple[NoLearner, Metrics]:
         return learner._replace(version=learner.version + 1), {}

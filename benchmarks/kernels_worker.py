@@ -28,38 +28,38 @@ QUICK = {
 """Compiler options for slow code that compiles quickly. They act after kernels are formed, so they do not change the counts."""
 
 
-def count_kernels(**case: Any) -> dict[str, Any]:
+def count_kernels(**fields: Any) -> dict[str, Any]:
     """Count the kernels of ``jaxrl.run``'s program for a case, without running it."""
-    given = Case(**case)
-    driver = open_fused(make_agent(given), range(given.num_seeds))[0]
+    case = Case(**fields)
+    driver = open_fused(make_agent(case), range(case.num_seeds))[0]
     driver.compiler_options = known_options(CPU_OPTIONS | QUICK)
     return Program(driver.compile_iterate(driver.shapes()).as_text()).counts()._asdict()
 
 
-def count_flops(**case: Any) -> dict[str, Any]:
+def count_flops(**fields: Any) -> dict[str, Any]:
     """Count the floating-point operations of matrix products in a timed section (all iterations, seeds and runs), and in the
     updates of one iteration."""
-    given = Case(**case)
-    agent = make_agent(given)
+    case = Case(**fields)
+    agent = make_agent(case)
     updates = updates_alone(agent)
-    iterations = num_iterations(agent, given.total_steps) * given.num_seeds * given.runs_per_section
+    iterations = num_iterations(agent, case.total_steps) * case.num_seeds * case.runs_per_section
     return {
         "matmul_flops": iterations * flops_of(agent.step, state_shapes(agent)),
-        "update_matmul_flops": given.num_seeds * flops_of(updates.step, state_shapes(updates)),
+        "update_matmul_flops": case.num_seeds * flops_of(updates.step, state_shapes(updates)),
     }
 
 
-def time_products(**case: Any) -> dict[str, Any]:
+def time_products(**fields: Any) -> dict[str, Any]:
     """Time the matrix products in the updates of one iteration, for all seeds that share a device.
 
     Return an empty dict if a seed uses several devices.
     """
-    given = Case(**case)
-    updates = updates_alone(make_agent(given))
-    _, layout = open_fused(updates, range(given.num_seeds))
+    case = Case(**fields)
+    updates = updates_alone(make_agent(case))
+    _, layout = open_fused(updates, range(case.num_seeds))
     if layout.devices_per_seed > 1:
         return {}
-    seeds = -(-given.num_seeds // len(layout.devices))
+    seeds = -(-case.num_seeds // len(layout.devices))
     states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), state_shapes(updates))
     return {"update_product_seconds": seconds_of(jax.vmap(updates.step), states)}
 

@@ -76,24 +76,26 @@ def plain(agent: Agent) -> Iterator[Side]:
     """Yield the plain loop: act, step all environments, append, stack, update. The algorithm's functions are jitted."""
     algorithm, env_id, pool = agent.algorithm, jnp.arange(agent.num_envs, dtype=jnp.int32), opened(agent)
     update = jax.jit(algorithm.update)
-    act = jax.jit(lambda policy, now, key, t: algorithm.act(policy, (), now, env_id, jax.random.fold_in(key, t), explore=True))
+    act = jax.jit(
+        lambda policy, step_input, key, t: algorithm.act(policy, (), step_input, env_id, jax.random.fold_in(key, t), explore=True)
+    )
     learner, key = agent.init(jax.random.key(0)).learner, jax.random.key(1)
-    now = first_input(pool.reset()[0], agent.env.action_space, agent.num_envs)
+    step_input = first_input(pool.reset()[0], agent.env.action_space, agent.num_envs)
     done = np.zeros(agent.num_envs, bool)
 
     def iteration(number: int) -> None:
-        nonlocal learner, now, done
+        nonlocal learner, step_input, done
         policy, key_now = algorithm.policy(learner), jax.random.fold_in(key, number)
-        inputs, rows = [now], []
+        inputs, rows = [step_input], []
         for t in range(agent.rollout_length):
-            _, action, extras = act(policy, now, key_now, t)
+            _, action, extras = act(policy, step_input, key_now, t)
             action, extras = jax.device_get((action, extras))
             obs, reward, terminated, truncated, _ = pool.step(action)
             valid = ~done  # envpool spends a row on the reset
             done = (terminated | truncated) & valid
-            now = StepInput(obs, np.where(valid, action, 0), np.where(valid, reward, 0).astype(np.float32), ~valid)  # type: ignore[arg-type]
-            inputs.append(now)
-            rows.append((action, now.prev_reward, terminated & valid, truncated & valid & ~terminated, extras, valid))
+            step_input = StepInput(obs, np.where(valid, action, 0), np.where(valid, reward, 0).astype(np.float32), ~valid)  # type: ignore[arg-type]
+            inputs.append(step_input)
+            rows.append((action, step_input.prev_reward, terminated & valid, truncated & valid & ~terminated, extras, valid))
         action, reward, terminated, truncated, extras, valid = stack(rows)
         acted: Any = np.broadcast_to(np.asarray(policy.version), env_id.shape)
         rollout = Rollout(stack(inputs), action, reward, terminated, truncated, extras, valid, (), env_id, acted)
@@ -142,7 +144,7 @@ def parts(agent: Agent) -> Iterator[dict[str, Side]]:
     with contextlib.closing(SAMPLERS["sync"](agent, [0])) as sampler:
         collected = sampler.collect(jax.tree.map(lambda x: x[None], policy), jax.random.split(key, 1))[0]
     rollout = jax.tree.map(lambda x: jnp.asarray(x)[0], collected)
-    now = jax.tree.map(lambda x: np.asarray(x[0]), rollout.inputs)
+    step_input = jax.tree.map(lambda x: np.asarray(x[0]), rollout.inputs)
 
     def step(iterations: int) -> None:
         for t in range(iterations * num_rows):
@@ -150,7 +152,7 @@ def parts(agent: Agent) -> Iterator[dict[str, Side]]:
 
     def acting(iterations: int) -> None:
         for _ in range(iterations * num_rows):
-            np.asarray(act(policy, (), now, env_id, key)[1])
+            np.asarray(act(policy, (), step_input, env_id, key)[1])
 
     def learning(iterations: int) -> None:
         for _ in range(iterations):

@@ -19,7 +19,7 @@ def command() -> str:
     return shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
 
 
-def now() -> str:
+def timestamp() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 

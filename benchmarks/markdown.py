@@ -13,5 +13,5 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         padded = [cell.ljust(widths[0]) if i == 0 else cell.rjust(widths[i]) for i, cell in enumerate(cells)]
         return f"| {' | '.join(padded)} |"
 
-    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join([line(header), line(rule), *(line(row) for row in rows)])
+    divider = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([line(header), line(divider), *(line(row) for row in rows)])

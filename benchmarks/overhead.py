@@ -66,8 +66,8 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
             return session.chunk(states, session.trained + iterations)[0]
 
         extra = {}
-        for what, chunk in (("checkpoint", saving), ("logs", logging)):
-            states, extra[what] = paired_chunks(states, plain, chunk, pairs, what)
+        for label, chunk in (("checkpoint", saving), ("logs", logging)):
+            states, extra[label] = paired_chunks(states, plain, chunk, pairs, label)
         saver.close()
         files.close()
         folder.close()
@@ -80,7 +80,7 @@ def policy_calls(agent: Agent, calls: int = 1000, repeats: int = 20) -> dict[str
     policy = agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
     loaded = LoadedPolicy(agent, policy, seed=0, step=0, key=jax.random.key(1))
     found = {}
-    for what, obs, explore in (
+    for label, obs, explore in (
         ("greedy", np.zeros(4, np.float32), False),
         ("explore", np.zeros(4, np.float32), True),
         ("batch of 64", np.zeros((64, 4), np.float32), False),
@@ -91,12 +91,12 @@ def policy_calls(agent: Agent, calls: int = 1000, repeats: int = 20) -> dict[str
             for _ in range(calls):
                 loaded(obs, explore=explore)
             seconds.append((time.process_time() - begin) / calls)
-        found[what] = seconds[1:]
+        found[label] = seconds[1:]
     return found
 
 
 def paired_chunks(
-    states: Any, plain: Callable[[Any], Any], other: Callable[[Any], Any], pairs: int, what: str
+    states: Any, plain: Callable[[Any], Any], other: Callable[[Any], Any], pairs: int, label: str
 ) -> tuple[Any, list[float]]:
     """Return the final states and the extra seconds of ``other`` over ``plain`` for each pair. The order alternates."""
     differences = []
@@ -107,7 +107,7 @@ def paired_chunks(
             states = chunk(states)
             seconds[chunk] = time.perf_counter() - begin
         differences.append(seconds[other] - seconds[plain])
-        print(f"\r{what}: {max(pair, 0) + 1} of {pairs} pairs", end="", file=sys.stderr, flush=True)
+        print(f"\r{label}: {max(pair, 0) + 1} of {pairs} pairs", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return states, differences[2:]
 
@@ -116,21 +116,21 @@ def shares(result: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
     """Return each one's share of the time as (median, low, high), with a 95 % bootstrap interval of the median."""
     every = {"checkpoint": CHECKPOINT_SECONDS, "logs": result["chunk_seconds"]}
     found = {}
-    for what, extra in result["extra_seconds"].items():
-        share = np.asarray(extra) / every[what]
+    for name, extra in result["extra_seconds"].items():
+        share = np.asarray(extra) / every[name]
         drawn = np.random.default_rng(0).choice(share, (2000, len(share)))
         low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
-        found[what] = (float(np.median(share)), float(low), float(high))
+        found[name] = (float(np.median(share)), float(low), float(high))
     return found
 
 
 def overhead_report(result: Mapping[str, Any]) -> str:
     """Return the result as Markdown."""
-    what = {"checkpoint": "a checkpoint every 10 s", "logs": f"a record every {result['chunk_seconds']:g} s, all logs"}
+    titles = {"checkpoint": "a checkpoint every 10 s", "logs": f"a record every {result['chunk_seconds']:g} s, all logs"}
     rows = []
     for name, (share, low, high) in shares(result).items():
         met = "yes" if share < LIMITS[name] else "NO"
-        rows.append([what[name], f"< {LIMITS[name]:.0%}", f"{share:.2%} ({low:.2%} to {high:.2%})", met])
+        rows.append([titles[name], f"< {LIMITS[name]:.0%}", f"{share:.2%} ({low:.2%} to {high:.2%})", met])
     lines = [
         "## Cost of checkpoints and logs: PPO on CartPole, 8 seeds",
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores, "

@@ -32,12 +32,12 @@ class PauseWatch:
             self.look()
 
     def look(self) -> None:
-        now = self._clock()
-        if now - self._last > LONGEST:
-            self.seconds += now - self._last
-        self._last = now
+        current_time = self._clock()
+        if current_time - self._last > LONGEST:
+            self.seconds += current_time - self._last
+        self._last = current_time
 
-    def undisturbed(self, measure: Callable[[], T], what: str, tries: int = 4) -> T:
+    def undisturbed(self, measure: Callable[[], T], label: str, tries: int = 4) -> T:
         """Call ``measure`` again as long as the machine paused during the call. Return the result of the last try."""
         for left in reversed(range(tries)):
             before = self.seconds
@@ -46,5 +46,5 @@ class PauseWatch:
             if self.seconds == before:
                 break
             again = "measured again" if left else "kept, since all tries were disturbed"
-            print(f"{what}: the machine paused for {self.seconds - before:.0f} s; {again}", file=sys.stderr, flush=True)
+            print(f"{label}: the machine paused for {self.seconds - before:.0f} s; {again}", file=sys.stderr, flush=True)
         return result

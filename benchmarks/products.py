@@ -103,8 +103,8 @@ def _loop_seconds(product: Product, seconds: float) -> float:
 
     def trip(_: int, factors: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         left, right = factors
-        made = jax.lax.dot_general(left, right, product.dimensions)
-        some = 1e-30 * jax.lax.slice(made, [0] * made.ndim, [1] * made.ndim)
+        result = jax.lax.dot_general(left, right, product.dimensions)
+        some = 1e-30 * jax.lax.slice(result, [0] * result.ndim, [1] * result.ndim)
         return left, jax.lax.dynamic_update_slice(right, some.reshape([1] * right.ndim), [0] * right.ndim)
 
     loop: Any = jax.jit(lambda *factors: jax.lax.fori_loop(0, TRIPS, trip, factors)[1])

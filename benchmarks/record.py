@@ -22,7 +22,7 @@ def write_result(out: Path, name: str, *packages: str, **measured: Any) -> dict[
     """
     result = {
         "command": machine.command(),
-        "date": machine.now(),
+        "date": machine.timestamp(),
         "hardware": machine.hardware(),
         "versions": installed_versions() | {package: version(package) for package in packages},
         **measured,

@@ -75,14 +75,14 @@ def program(side: Side, copies: int, iterations: int) -> tuple[Any, Callable[[An
     """Return the initial states of ``copies`` buffers and the jitted loop (states, keys) -> (states, sums). It donates states."""
 
     def loop(state: Any, key: Any) -> Any:
-        def one(carry: Any, number: Any) -> Any:
+        def step(carry: Any, number: Any) -> Any:
             state, total = carry
-            now = jax.random.fold_in(key, number)
-            obs = jax.random.normal(now, (4,))
-            state, drawn = side.iterate(state, now, ROW._replace(obs=obs, reward=obs[0]))
+            step_key = jax.random.fold_in(key, number)
+            obs = jax.random.normal(step_key, (4,))
+            state, drawn = side.iterate(state, step_key, ROW._replace(obs=obs, reward=obs[0]))
             return (state, total + drawn), None
 
-        return jax.lax.scan(one, (state, 0.0), jnp.arange(iterations))[0]
+        return jax.lax.scan(step, (state, 0.0), jnp.arange(iterations))[0]
 
     def begin() -> Any:
         state = side.init()
@@ -119,11 +119,11 @@ def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
     cases = []
     for prioritised in (False, True):
         for copies in COPIES:
-            made = {"jaxrl": ours(capacity, prioritised=prioritised), "flashbax": flashbax(capacity, prioritised=prioritised)}
-            sides = {name: Timed(side, copies, iterations) for name, side in made.items()}
-            seconds: dict[str, list[float]] = {name: [] for name in sides}
+            sides = {"jaxrl": ours(capacity, prioritised=prioritised), "flashbax": flashbax(capacity, prioritised=prioritised)}
+            timed = {name: Timed(side, copies, iterations) for name, side in sides.items()}
+            seconds: dict[str, list[float]] = {name: [] for name in timed}
             for _ in range(repeats):
-                for name, side in sides.items():
+                for name, side in timed.items():
                     seconds[name].append(side.section())
             cases.append({"prioritised": prioritised, "copies": copies, "seconds": seconds})
     return write_result(out, "replay", "flashbax", capacity=capacity, batch_size=BATCH, cases=cases)

@@ -33,11 +33,11 @@ class SBXProgram:
         self._case, self.total_steps = case, case.peer_total_steps or case.total_steps
 
     def _model(self, seed: int) -> Any:
-        given = dict(self._case.settings)
-        del given["num_envs"], given["max_grad_norm"]  # SBX has one environment and does not clip
+        settings = dict(self._case.settings)
+        del settings["num_envs"], settings["max_grad_norm"]  # SBX has one environment and does not clip
         sizes = list(self._case.hidden_sizes)
         env = gymnasium.make(self._case.env)
-        model = SAC("MlpPolicy", env, train_freq=1, gradient_steps=1, policy_kwargs={"net_arch": sizes}, seed=seed, **given)
+        model = SAC("MlpPolicy", env, train_freq=1, gradient_steps=1, policy_kwargs={"net_arch": sizes}, seed=seed, **settings)
         if list(model.actor.net_arch) != sizes or list(model.qf.net_arch) != sizes:
             raise ValueError(f"SBX built networks of {model.actor.net_arch} and {model.qf.net_arch}; the case needs {sizes}")
         return model

@@ -105,9 +105,9 @@ class Rounds:
         for turn in range(self._repeats + 1):
             for key, section in sections.items():
                 name = key if isinstance(key, str) else ": ".join(map(str, key))
-                what = f"round {turn} of {self._repeats}: {name}" if turn else f"warm-up: {name}"
-                spent = self._watch.undisturbed(section, what)
-                say(f"{what} {1e3 * spent:.3g} ms")
+                label = f"round {turn} of {self._repeats}: {name}" if turn else f"warm-up: {name}"
+                spent = self._watch.undisturbed(section, label)
+                say(f"{label} {1e3 * spent:.3g} ms")
                 if turn:
                     seconds[key].append(spent)
         return seconds
@@ -186,8 +186,8 @@ def measure_reducing(groups: Mapping[str, Group], plan: Plan, rounds: Rounds) ->
 
     sections: dict[Any, Callable[[], float]] = {}
     for num_bytes, group in itertools.product(plan.sizes, names):
-        one = section(group, num_bytes, FEWEST)
-        times = max(FEWEST, round(plan.section_seconds / one))
+        seconds_each = section(group, num_bytes, FEWEST)
+        times = max(FEWEST, round(plan.section_seconds / seconds_each))
         sections[group, num_bytes] = partial(section, group, num_bytes, times)
     seconds: dict[str, list[Any]] = {name: [] for name in names}
     for (group, num_bytes), spent in rounds.measure(sections).items():

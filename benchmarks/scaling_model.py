@@ -75,8 +75,8 @@ def predict(work: Work, levels: Sequence[Level], *, weak: bool) -> Prediction:
     devices = math.prod(level.size for level in levels)
     reducing = sum(times * all_reduce(num_bytes, levels) for num_bytes, times in work.all_reduces) if devices > 1 else 0.0
     compute = work.fixed + work.per_row * (work.rows if weak else work.rows / devices)
-    one = work.fixed + work.per_row * work.rows
-    return Prediction(devices, compute, reducing, one / (compute + reducing) / (1 if weak else devices))
+    one_device = work.fixed + work.per_row * work.rows
+    return Prediction(devices, compute, reducing, one_device / (compute + reducing) / (1 if weak else devices))
 
 
 def of_devices(number: int, inner: Level, outer: Link) -> list[Level]:

@@ -64,16 +64,16 @@ class Shares(NamedTuple):
     """Seconds for half of the rows on one device, over the seconds for all rows on two."""
     reducing: float
     """Share of the time that the all-reduces take by themselves."""
-    more: float
+    difference: float
     """Share of the time saved if the devices do not communicate: all-reduces and waiting for each other."""
 
 
 def shares(result: Result, group: str, base: str) -> Shares:
     """Compare the two devices of ``group`` with one device of ``base``."""
-    one, two = (result["shared"]["seconds"][name] for name in (base, group))
-    strong = [ratio / 2 for ratio in paired(one["whole"], two["shared"])]
-    weak, apart = paired(one["half"], two["shared"]), paired(two["apart"], two["shared"])
-    reducing = paired(two["all-reduces"], two["shared"])
+    base_seconds, group_seconds = (result["shared"]["seconds"][name] for name in (base, group))
+    strong = [ratio / 2 for ratio in paired(base_seconds["whole"], group_seconds["shared"])]
+    weak, apart = paired(base_seconds["half"], group_seconds["shared"]), paired(group_seconds["apart"], group_seconds["shared"])
+    reducing = paired(group_seconds["all-reduces"], group_seconds["shared"])
     return Shares(median(strong), median(weak), median(reducing), 1 - median(apart))
 
 
@@ -92,13 +92,14 @@ def shared_table(result: Result) -> str:
                 f"{of_device.weak:.0%}, {of_core.weak:.0%}",
                 f"{counts:,}",
                 f"{of_core.reducing:.0%}",
-                f"{of_core.more:.0%}",
+                f"{of_core.difference:.0%}",
             ]
         )
     header = ["", "ms per iteration", "strong", "weak", "all-reduces", "by themselves", "by difference"]
-    one = {name: part["seconds"][name] for name in ("2 devices", "one core")}
+    seconds = {name: part["seconds"][name] for name in ("2 devices", "one core")}
     alone = "; ".join(
-        f"{title} takes {1e3 * median(one[name]['whole']):.1f} ms, or {1e3 * median(one[name]['half']):.1f} for half of the rows"
+        f"{title} takes {1e3 * median(seconds[name]['whole']):.1f} ms, "
+        f"or {1e3 * median(seconds[name]['half']):.1f} for half of the rows"
         for name, title in (("2 devices", "one device"), ("one core", "one device on one core"))
     )
     legend = (
@@ -166,8 +167,8 @@ def shown_bytes(size: int) -> str:
 
 def measured_work(result: Result, group: str) -> Work:
     """Return the work of an iteration of one seed, as measured on one core, with the all-reduces of ``group``."""
-    part, one = result["shared"], result["shared"]["seconds"]["one core"]
-    return work_of(median(one["whole"]), median(one["half"]), part["rows"], part["all_reduces"][group])
+    part, seconds = result["shared"], result["shared"]["seconds"]["one core"]
+    return work_of(median(seconds["whole"]), median(seconds["half"]), part["rows"], part["all_reduces"][group])
 
 
 def checked_table(result: Result) -> str:

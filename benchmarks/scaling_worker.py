@@ -95,12 +95,12 @@ def all_reduces(all_of: Sequence[tuple[int, int]]) -> Callable[..., Any]:
         def reduce(x: jax.Array, times: int) -> jax.Array:
             return jax.lax.fori_loop(0, times, lambda _, x: jax.lax.psum(x, DATA), x)
 
-        def one(_: jax.Array, zero: jax.Array) -> jax.Array:
+        def one_round(_: jax.Array, zero: jax.Array) -> jax.Array:
             for num_bytes, times in all_of:  # each depends on the previous one, so that devices cannot be at different ones
                 zero = reduce(jnp.zeros(num_bytes // 4) + zero, times)[0]
             return zero
 
-        return jax.lax.fori_loop(0, rounds, one, zero)
+        return jax.lax.fori_loop(0, rounds, one_round, zero)
 
     mesh = make_mesh({DATA: jax.device_count()})
     mapped = jax.shard_map(several, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)

@@ -98,7 +98,7 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> dic
     )
     greedy, trained = history[EVALUATION_RETURN][-1], training_returns(history, experiment.last_episodes)
     scores = trained.mean if experiment.last_episodes else greedy
-    more = {"greedy": greedy.tolist(), "episodes": min(trained.episodes)} if experiment.last_episodes else {}
+    details = {"greedy": greedy.tolist(), "episodes": min(trained.episodes)} if experiment.last_episodes else {}
     return {
         "name": experiment.name,
         "agent": algorithm_name(agent.spec),
@@ -108,12 +108,12 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> dic
         "mean": float(scores.mean()),
         "interval": bootstrap_interval(scores),
         "scores": scores.tolist(),
-        **more,
+        **details,
         "seeds": list(range(experiment.num_seeds)),
         "total_steps": int(history["rows"][-1]),
         "train_seconds": train_seconds(history),
         "command": machine.command(),
-        "date": machine.now(),
+        "date": machine.timestamp(),
         "versions": {"python": platform.python_version()} | installed_versions(),
         "hardware": machine.hardware() | {"devices": [f"{device.platform}:{device.id}" for device in jax.local_devices()]},
         "spec": plain(agent.spec),

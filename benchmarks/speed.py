@@ -53,7 +53,7 @@ def run(
             "benchmark": "speed",
             "group": group,
             "command": machine.command(),
-            "date": machine.now(),
+            "date": machine.timestamp(),
             "hardware": machine.hardware() | {"gpu": gpu},
             "load": load,
             "scale": scale,
@@ -144,14 +144,14 @@ def compile_twice(case: Case, side: str, caches: Iterator[Path], watch: PauseWat
         with start(case, side, cache) as another:
             return another.ask("compile")["compile_seconds"]
 
-    what = f"{case.title}: {side}"
+    label = f"{case.title}: {side}"
     try:
-        cache, about = watch.undisturbed(cold, what)
-        seconds = watch.undisturbed(cached, what)
+        cache, about = watch.undisturbed(cold, label)
+        seconds = watch.undisturbed(cached, label)
     except BaseException:
         workers[0].close()
         raise
-    say(f"{what} compiles in {about['compile_seconds']:.2f} s, from the cache in {seconds:.2f} s")
+    say(f"{label} compiles in {about['compile_seconds']:.2f} s, from the cache in {seconds:.2f} s")
     return workers[0], about | {"compile_seconds": [about["compile_seconds"]], "cached_compile_seconds": [seconds]}
 
 
@@ -176,12 +176,12 @@ def time_in_turns(
     for number in range(repeats + 1):
         for case, side in keys:
             worker, seed = workers[case.name, side], number * SEEDS_PER_ROUND
-            what = f"round {number} of {repeats}: {case.title}: {side}" if number else f"warm-up: {case.title}: {side}"
+            label = f"round {number} of {repeats}: {case.title}: {side}" if number else f"warm-up: {case.title}: {side}"
             keep = number > 0 and side != UPDATES
-            section = watch.undisturbed(functools.partial(worker.ask, "train", first_seed=seed, keep=keep), what)
+            section = watch.undisturbed(functools.partial(worker.ask, "train", first_seed=seed, keep=keep), label)
             if number:
                 programs[case.name][side].setdefault("sections", []).append(section)
-            say(f"{what} {section['env_steps'] / section['seconds']:,.0f} env steps/s")
+            say(f"{label} {section['env_steps'] / section['seconds']:,.0f} env steps/s")
     for case, side in without_updates(keys):
         programs[case.name][side] |= workers[case.name, side].ask("evaluate")
 

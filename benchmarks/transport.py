@@ -34,14 +34,14 @@ def pong_rollout(num_envs: int, num_rows: int) -> SharedMemoryLayout:
 def hand_over(connection: Connection, layout: SharedMemoryLayout, queue: Any) -> None:
     """Main function of the other process. It has the arrays twice: in shared and in private memory."""
     shared = received(connection, layout.num_bytes).arrays(layout)
-    own = [np.empty_like(x) for x in shared]
-    while told := connection.recv():
-        what, number = told
-        if what == WRITE:
-            for array in (*shared, *own):
+    private = [np.empty_like(x) for x in shared]
+    while request := connection.recv():
+        command, number = request
+        if command == WRITE:
+            for array in (*shared, *private):
                 array[...] = number
-        if what == PUT:
-            queue.put(own)
+        if command == PUT:
+            queue.put(private)
         else:
             connection.send(DONE)
 

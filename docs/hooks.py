@@ -1,11 +1,18 @@
-"""What the build writes into pages by itself, so that it cannot go stale; mkdocs calls the functions named ``on_…``.
+"""MkDocs hooks: fill generated content into pages, so that it is never out of date.
 
-In a page's Markdown, ``<!-- help: train ppo -->`` becomes what ``jaxrl train ppo --help`` says, ``<!-- results: PPO -->`` a
-table of measured scores, ``<!-- curves: PPO -->`` their curves and commands, ``<!-- speed: ppo -->`` the measured speed,
-``<!-- switches: CartPole-v1 -->`` scores of DQN's variants, ``<!-- scaling: shared -->`` what devices are worth,
-``<!-- algorithms: table -->`` a list from the registry, ``<!-- environments: gymnax -->`` the ids of a backend, and
-``[code: ppo.py | some text]`` the line of that file which holds the text. LaTeX becomes MathML. Each algorithm gets a page
-with its source.
+MkDocs calls the functions named ``on_…``. They replace these marks in a page's Markdown:
+
+* ``<!-- help: train ppo -->``: the output of ``jaxrl train ppo --help``
+* ``<!-- results: PPO -->``: a table of measured scores
+* ``<!-- curves: PPO -->``: their learning curves and commands
+* ``<!-- speed: ppo -->``: the measured speed
+* ``<!-- switches: CartPole-v1 -->``: scores of DQN's variants
+* ``<!-- scaling: shared -->``: a table of devices and processes
+* ``<!-- algorithms: table -->``: a list from the registry
+* ``<!-- environments: gymnax -->``: the ids of a backend
+* ``[code: ppo.py | some text]``: a link to the line of that file that contains the text
+
+They also convert LaTeX to MathML, add a page with the source of each algorithm, and check all links of the built site.
 """
 
 from __future__ import annotations
@@ -33,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCORES = ROOT / "benchmarks/results/scores"
 PICTURES = ROOT / "benchmarks/results/curves"
 CURVES = "algorithms/curves"
-"""Folder of the site for the pictures of learning curves."""
+"""Folder of the site for the images of learning curves."""
 WIDTH = "100"
 
 HELP = re.compile(r"<!-- help: ?([a-z0-9 ]*)-->")
@@ -46,11 +53,11 @@ EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>'
 WIDE = re.compile(r'<table>.*?</table>|<math [^>]*display="block".*?</math>', re.DOTALL)
 
 
-# ----------------------------------------------------------------------------------------------------------- what mkdocs calls
+# --------------------------------------------------------------------------------------------------------------- MkDocs events
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """The curves stay where the benchmarks leave them, and sources where they are."""
+    """Add the source pages of algorithms, and the images of curves in the folder of the benchmarks."""
     from mkdocs.structure.files import File
 
     for entry in ALGORITHMS.values():
@@ -73,7 +80,7 @@ def on_page_content(content: str, **_: Any) -> str:
     def mathml(match: re.Match[str]) -> str:
         formula = html.unescape(match[2]).strip()
         converted = convert(formula, display="block" if match[1] == "div" else "inline")
-        if "<mi>&</mi>" in converted:  # an environment that it does not know is left as it is, without a word
+        if "<mi>&</mi>" in converted:  # latex2mathml leaves unknown environments unchanged, without an error
             raise ValueError(f"latex2mathml cannot align {formula!r}: use align*")
         return converted
 
@@ -81,19 +88,19 @@ def on_page_content(content: str, **_: Any) -> str:
 
 
 def scrolling(content: str) -> str:
-    """Each table and each equation on a line of its own in a box that scrolls, so that none makes a page wider than a phone."""
+    """Put each table and each display equation into a box that scrolls, so that none makes a page wider than a phone."""
     return WIDE.sub(r'<div class="scroll">\g<0></div>', content)
 
 
 def on_post_build(config: Any) -> None:
-    """Every link within the site leads somewhere, those that mkdocs does not check included."""
+    """Raise PluginError if a link within the site is broken, including links that MkDocs does not check."""
     if broken := list(broken_links(Path(config.site_dir))):
         from mkdocs.exceptions import PluginError
 
         raise PluginError("broken links:\n" + "\n".join(broken))
 
 
-# -------------------------------------------------------------------------------------------------------------- of the registry
+# -------------------------------------------------------------------------------------------------------------------- registry
 
 
 def page(entry: Entry) -> str:
@@ -111,21 +118,21 @@ def source_file(entry: Entry) -> Path:
 
 
 def source(entry: Entry) -> str:
-    """The page with an algorithm's file."""
+    """Return the page with an algorithm's file."""
     file, code = entry.module.replace(".", "/"), source_file(entry).read_text(encoding="utf-8")
     about = f"`{file}.py`, which reads from top to bottom; [its page]({entry.name}.md) explains the details."
     return f'# Source of {entry.title}\n\n{about}\n\n````python linenums="1"\n{code}````\n'
 
 
 def listed(markdown: str) -> str:
-    """With what the registry knows in the place of each ``<!-- algorithms: … -->``; links to builders lead to their files."""
+    """Replace each ``<!-- algorithms: … -->`` by content from the registry, and point links to builders to their modules."""
     for entry in ALGORITHMS.values():
         markdown = markdown.replace(f"][jaxrl.{entry.builder}]", f"][{entry.module}.{entry.builder}]")
     return LISTS.sub(lambda match: LIST_MAKERS[match[1]](), markdown)
 
 
 def table() -> str:
-    rows = ["| algorithm | what | actions | family | models | paper | source |", "|---" * 7 + "|"]
+    rows = ["| algorithm | description | actions | family | models | paper | source |", "|---" * 7 + "|"]
     for entry in ALGORITHMS.values():
         paper = f"{entry.paper}, {entry.paper.source}" if entry.paper else "–"
         link, code = f"[{entry.title}]({entry.name}.md)", f"[`{entry.name}.py`]({entry.name}-source.md)"
@@ -138,7 +145,7 @@ def each(text: str) -> str:
 
 
 def logged(entry: Entry) -> str:
-    """The section of an algorithm's page on what it logs."""
+    """Return the section of an algorithm's page on its log keys."""
     section = LOGGED.search((ROOT / "docs" / page(entry)).read_text(encoding="utf-8"))
     if section is None:
         raise ValueError(f"{page(entry)} has no section '## What is logged'")
@@ -158,11 +165,11 @@ LIST_MAKERS: dict[str, Callable[[], str]] = {
 
 
 def help_text(command: str) -> str:
-    """What ``jaxrl COMMAND --help`` prints, in lines of 100 characters."""
+    """Return the output of ``jaxrl COMMAND --help``, in lines of 100 characters."""
     from jaxrl.runtime.cli import main as cli
 
     before = os.environ.get("COLUMNS")
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # with an encoding, or tyro draws no boxes
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # without an encoding, tyro draws no boxes
     os.environ["COLUMNS"] = WIDTH
     try:
         with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
@@ -173,7 +180,7 @@ def help_text(command: str) -> str:
     out.seek(0)
     text = out.read()
     if "usage: jaxrl" not in text:
-        raise ValueError(f"jaxrl {command} --help gives no help: {text!r}")
+        raise ValueError(f"jaxrl {command} --help gives no help: {text!r}; use the name of a command")
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
 
 
@@ -188,14 +195,14 @@ def scores_of(agent: str) -> list[dict[str, Any]]:
     """Return an algorithm's scores in ``benchmarks/results/scores``, those of presets first."""
     found = [result for result in read_scores(SCORES) if result["agent"] == agent]
     if not found:
-        raise ValueError(f"{SCORES} holds no scores of {agent}")
+        raise ValueError(f"{SCORES} has no scores of {agent}")
     return found
 
 
 def results(agent: str) -> str:
-    """Table of an algorithm's scores."""
+    """Return a table of an algorithm's scores."""
     found = scores_of(agent)
-    header = ("score", "environment", "steps per seed", "seeds", "mean return [95 %]", "worst seed", "asked", "training, s")
+    header = ("score", "environment", "steps per seed", "seeds", "mean return [95 %]", "worst seed", "required", "training, s")
     rows = [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *map(score_row, found), ""]
     hardware = dict.fromkeys(f"{x['hardware']['cores']} cores ({x['hardware']['cpu']})" for x in found)
     versions = dict.fromkeys(f"jax {x['versions']['jax']}" for x in found)
@@ -217,7 +224,7 @@ def score_row(result: dict[str, Any]) -> str:
 
 
 def curves(agent: str) -> str:
-    """Return the picture of an algorithm's learning curves, as ``benchmarks`` drew it, and the commands of each score."""
+    """Return the image of an algorithm's learning curves, drawn by ``benchmarks``, and the commands of each score."""
     picture = f"![Learning curves of {agent}](curves/{page_name(agent)}.png)"
     legend = (
         "Training return against environment steps per seed: the mean, its 95 % interval, and each seed. The numbers above a "
@@ -227,7 +234,7 @@ def curves(agent: str) -> str:
 
 
 def commands(name: str) -> str:
-    """Return the commands that make a score."""
+    """Return the commands that reproduce a score."""
     block = f"python -m benchmarks scores {name}   # and its curve"
     if preset := PRESETS.get(name):
         flags = in_lines(preset.command())
@@ -236,7 +243,7 @@ def commands(name: str) -> str:
 
 
 def in_lines(command: str, width: int = 84) -> str:
-    """A command in lines that go on where a flag begins."""
+    """Break a command into lines before flags."""
     first, *flags = command.split(" --")
     lines = [first]
     for flag in flags:
@@ -247,17 +254,17 @@ def in_lines(command: str, width: int = 84) -> str:
 
 
 def speed(algorithm: str) -> str:
-    """An algorithm's training beside Rejax, from ``benchmarks/results``."""
+    """Return a table of an algorithm's training speed and that of Rejax, from ``benchmarks/results``."""
     return page_table(read_speed(SCORES.parent), algorithm)
 
 
 def switches(env: str) -> str:
-    """DQN's switches beside each other, from ``benchmarks/results/scores``."""
+    """Return a table that compares DQN's switches, from ``benchmarks/results/scores``."""
     return comparison_table(read_compared(SCORES), env)
 
 
 def scaling(name: str) -> str:
-    """A table of devices and processes, from ``benchmarks/results``."""
+    """Return a table of devices and processes, from ``benchmarks/results``."""
     return scaling_report.page_part(name, SCORES.parent)
 
 
@@ -271,11 +278,11 @@ MEASURES: dict[str, Callable[[str], str]] = {
 
 
 def code_link(stem: str, text: str) -> str:
-    """A link to the only line of ``jaxrl/algorithms/STEM.py`` that holds ``text``."""
+    """Return a link to the line of ``jaxrl/algorithms/STEM.py`` that contains ``text``; there must be exactly one."""
     lines = (ROOT / f"jaxrl/algorithms/{stem}.py").read_text(encoding="utf-8").splitlines()
     numbers = [number for number, line in enumerate(lines, 1) if text in line]
     if len(numbers) != 1:
-        raise ValueError(f"{text!r} is on {len(numbers)} lines of {stem}.py ({numbers}): a page must name exactly one")
+        raise ValueError(f"{text!r} is on {len(numbers)} lines of {stem}.py ({numbers}): use a text that is on exactly one line")
     return f'<a href="{stem}-source.html#__codelineno-0-{numbers[0]}"><code>{stem}.py:{numbers[0]}</code></a>'
 
 
@@ -283,7 +290,7 @@ def code_link(stem: str, text: str) -> str:
 
 
 class _Page(HTMLParser):
-    """The targets of a page's links, and the anchors that it offers."""
+    """Targets of a page's links, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -300,7 +307,7 @@ class _Page(HTMLParser):
 
 
 def broken_links(site: Path) -> Iterator[str]:
-    """``page: target`` of each link within a built site whose file or anchor is missing."""
+    """Yield ``page: target`` for each link within a built site whose file or anchor is missing."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in site.resolve().rglob("*.html") if path.name != "404.html"}
     for path, page in pages.items():
         for target in page.targets:

@@ -88,10 +88,12 @@ def update(setup, learner, rollout):
 
 
 def make_reinforce(env, *, model=None, optimizer=None, schedules=None, axis_name=None, **settings: Any) -> jaxrl.Agent:
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
     kinds = (spaces.Discrete, spaces.Box)
-    ready = prepare(make_reinforce, env, ReinforceConfig, ReinforceHyperparams, settings, kinds, actor_critic, given, memory=True)
-    return ready.bind(ready.setup.algorithm(act=act, update=update))
+    prepared = prepare(
+        make_reinforce, env, ReinforceConfig, ReinforceHyperparams, settings, kinds, actor_critic, parts, memory=True
+    )
+    return prepared.bind(prepared.setup.algorithm(act=act, update=update))
 
 
 def main(total_steps: int = 400_000, seeds: int = 2) -> None:

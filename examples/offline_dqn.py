@@ -23,7 +23,7 @@ def main(file: str = "runs/cartpole-replay.npz", total_steps: int = 100_000, ite
     learner = jaxrl.load_replay(file, offline, learner)
     print(f"{int(learner.replay.ring.size)} rows of each of {offline.num_envs} environments to learn from")
 
-    learn = jax.jit(lambda learner: jax.lax.scan(lambda now, _: offline.algorithm.learn(now), learner, length=iterations)[0])
+    learn = jax.jit(lambda learner: jax.lax.scan(lambda carry, _: offline.algorithm.learn(carry), learner, length=iterations)[0])
     learner = learn(learner)
 
     score = jaxrl.evaluate(offline, offline.algorithm.policy(learner), jax.random.key(2), num_episodes=32)

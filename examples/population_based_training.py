@@ -30,8 +30,8 @@ def exploit_and_explore(states, scores, key):
     learner = states.learner
     copied = jax.tree.map(take, (learner.params, learner.opt_state, learner.hyperparams))
     hyperparams = copied[2]
-    for name, one in zip(TUNED, jax.random.split(key, len(TUNED)), strict=True):
-        factor = jnp.where(jax.random.bernoulli(one, shape=replaced.shape), 1.25, 0.8)
+    for name, coin_key in zip(TUNED, jax.random.split(key, len(TUNED)), strict=True):
+        factor = jnp.where(jax.random.bernoulli(coin_key, shape=replaced.shape), 1.25, 0.8)
         value = getattr(hyperparams, name)
         hyperparams = hyperparams._replace(**{name: jnp.where(replaced, value * factor, value)})
     return states._replace(learner=learner._replace(params=copied[0], opt_state=copied[1], hyperparams=hyperparams))

@@ -63,7 +63,7 @@ _HOMES = {
         "jaxrl.types",
     ),
 }
-"""Where each public name lives but the builders, which the registry has; imported on first use: ``import jaxrl`` stays light."""
+"""Public name -> module, imported on first use so that ``import jaxrl`` stays light. Builders are in the registry."""
 
 
 def _homes() -> dict[str, str]:
@@ -101,7 +101,7 @@ __all__ += [entry.builder for entry in ALGORITHMS.values()]
 
 
 _ROOMS = ("envs", "metrics", "models", "parallel", "replay", "returns", "types")
-"""Modules of building blocks, which ``import jaxrl`` is enough for: ``jaxrl.parallel.initialize()``."""
+"""Modules available as attributes after ``import jaxrl``, as in ``jaxrl.parallel.initialize()``."""
 
 DOORS["jaxrl.parallel.initialize"] = "jaxrl.runtime.distributed.start"
 
@@ -116,16 +116,16 @@ _ELSEWHERE = {
     "make_vec": "make_env",
     "make_vec_env": "make_env",
 }
-"""Functions of other libraries -> what does the same here."""
+"""Functions of other libraries -> their equivalents here."""
 
 
 def _hint(name: str, homes: Mapping[str, str]) -> str:
-    """What somebody who asks for ``name`` may mean; nothing where that is not known."""
+    """Return a suggestion for the unknown ``name``, or an empty string."""
     plain = name.lower().removesuffix("config").removeprefix("make_")
     algorithm, flags = known_as(plain) or (plain, "")
     meant = [_ELSEWHERE.get(name.lower(), ""), f"make_{plain}", f"make_{algorithm}"]
     near = next((x for x in [*meant, *difflib.get_close_matches(name, homes, 1, 0.8)] if x in homes), None)
-    settings = f" {name} is its settings {flags}, as the command line has them." if flags and near == meant[-1] else ""
+    settings = f" {name} is its settings {flags}, written here as command-line flags." if flags and near == meant[-1] else ""
     return f" Did you mean {near!r}?{settings}" if near else ""
 
 

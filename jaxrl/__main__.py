@@ -3,7 +3,7 @@
 import sys
 
 if not sys.flags.safe_path:
-    del sys.path[0]  # the current folder: a file in there that is named like an optional package must not be imported for it
+    del sys.path[0]  # the current folder, so that no file in it is imported in place of an optional package
 
 from jaxrl.runtime.cli.main import run_and_exit
 

@@ -1,4 +1,4 @@
-"""Binding an ``Algorithm`` to an environment: the ``Agent``."""
+"""Bind an ``Algorithm`` to an environment, and check the arguments of an ``Agent``'s functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrl.xla.private_jax import is_traced, setting
 
 
 def environment_ids(batch: int, axis_name: str | None) -> Array:
-    """i32[batch]: the global ids of this device's environments."""
+    """Return the global ids of this device's environments, i32[batch]."""
     offset = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch
     return offset + jnp.arange(batch, dtype=jnp.int32)
 
@@ -38,16 +38,16 @@ def bind(
     axis_name: str | None = None,
     schedules: Mapping[str, Callable[[Array], Array]] | None = None,
 ) -> Agent:
-    """An Agent that collects ``rollout_length`` rows in ``num_envs`` environments per step, and learns from them.
+    """Return an Agent whose ``step`` collects ``rollout_length`` rows in each of ``num_envs`` environments and learns from them.
 
     Args:
-      hyperparams: the rule's defaults, a NamedTuple of Python floats (kept as floats: arrays could be donated away).
-      spec: what ``jaxrl.build`` needs; a rule of your own may leave it out.
-      axis_name: the device axis that ``step`` runs under (pmap, shard_map), each device holding its share of environments.
+      hyperparams: the algorithm's defaults, a NamedTuple of Python floats (not of arrays, which could be donated).
+      spec: data for ``jaxrl.build``; optional for custom algorithms.
+      axis_name: the device axis that ``step`` runs under (pmap, shard_map). Each device holds its share of the environments.
     """
     if not isinstance(axis_name, str | None):
         raise TypeError(f"axis_name={axis_name!r} must be the name of a mapped axis, such as 'd', or None")
-    setting_types(type(hyperparams))  # type: ignore[arg-type]  # refuses those that do not say what they may be
+    setting_types(type(hyperparams))  # type: ignore[arg-type]  # raises if a field's type does not define its values
     if isinstance(env, HostEnv):
         init, step = _host_functions(algorithm, env)
     else:
@@ -57,7 +57,7 @@ def bind(
 
     def init_agent(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         check_key(key)
-        if not is_traced(key):  # a program that is traced may be for shapes alone
+        if not is_traced(key):  # no warnings under tracing, which may be for shapes alone
             for said in doubtful(schedules or {}, defaults):
                 warnings.warn(said, ScheduleWarning, stacklevel=2)
         if env_params is None:
@@ -74,78 +74,79 @@ def bind(
 
 
 def with_total_steps(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
-    """``hyperparams`` (None, a mapping or the rule's NamedTuple) with a run's length, if the rule has a ``total_steps``.
+    """Return ``hyperparams`` with ``total_steps`` set, if the algorithm has such a hyperparameter and it is missing or 0.
 
-    One that is given, and not 0, stays.
+    Args:
+      hyperparams: None, a mapping or the algorithm's NamedTuple.
     """
     if "total_steps" not in getattr(agent.hyperparams, "_fields", ()):
         return hyperparams
     if isinstance(hyperparams, type(agent.hyperparams)):
         hyperparams = hyperparams._asdict()
     elif not isinstance(hyperparams, Mapping | None):
-        return hyperparams  # which init refuses
-    given = (hyperparams or {}).get("total_steps", 0.0)
-    where: Any = jnp.where if isinstance(given, jax.Array) else np.where
-    return {**(hyperparams or {}), "total_steps": where(given == 0, np.float32(total_steps), given)}
+        return hyperparams  # init raises the error
+    current = (hyperparams or {}).get("total_steps", 0.0)
+    where: Any = jnp.where if isinstance(current, jax.Array) else np.where
+    return {**(hyperparams or {}), "total_steps": where(current == 0, np.float32(total_steps), current)}
 
 
 def state_shapes(agent: Agent) -> AgentState:
-    """Shapes of what ``agent.init`` gives."""
+    """Return the shapes of the state that ``agent.init`` returns."""
     return jax.eval_shape(lambda: agent.init(jax.random.key(0)))
 
 
 def refuse_env_params(env: HostEnv) -> None:
-    """Say that host environments have none."""
+    """Raise ValueError: host environments have no ``env_params``."""
     raise ValueError(f"env_params are for pure environments; {env.name} runs on the host and takes options in make_env")
 
 
 def check_key(key: Any, *, vmapped: str = "agent.init") -> None:
-    """Refuse what is no typed key, and a batch of them.
+    """Raise TypeError unless ``key`` is a single typed key.
 
     Args:
-      vmapped: what takes several keys under ``jax.vmap``, for the error.
+      vmapped: the function to ``jax.vmap`` over several keys, for the error.
     """
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
         kind = f"an array of {key.dtype}" if hasattr(key, "dtype") else type(key).__name__
-        raise TypeError(f"key must be a typed key, as jax.random.key(0) makes, not {kind}")
+        raise TypeError(f"key must be a typed key, as jax.random.key(0) makes it, not {kind}")
     if key.ndim:
         raise TypeError(f"key must be one key, not a batch of shape {key.shape}: use jax.vmap({vmapped})(keys)")
 
 
 def check_axis(axis_name: str) -> None:
-    """Refuse to run outside of the mapped axis that an agent was built for."""
+    """Raise ValueError outside of a mapped axis of this name."""
     try:
         jax.lax.axis_size(axis_name)
     except NameError:
         raise ValueError(
             f"axis_name={axis_name!r}: step must run under a mapped axis of that name, as in jax.pmap(agent.step, "
-            f"axis_name={axis_name!r}), or the agent be built without axis_name"
+            f"axis_name={axis_name!r}); to run without one, build the agent without axis_name"
         ) from None
 
 
 def check_agent(agent: Any) -> None:
-    """Refuse what no builder made."""
+    """Raise TypeError unless ``agent`` is an Agent."""
     if not isinstance(agent, Agent):
         kind = f"{agent!r}" if isinstance(agent, str) else f"a {type(agent).__name__}"
-        raise TypeError(f"agent must be what a builder makes, as jaxrl.make_ppo('CartPole-v1') does, not {kind}")
+        raise TypeError(f"agent must be an Agent, as jaxrl.make_ppo('CartPole-v1') returns, not {kind}")
 
 
 def check_state(state: Any) -> None:
-    """Refuse what is no AgentState of one seed."""
+    """Raise an error unless ``state`` is the AgentState of a single seed."""
     if not isinstance(state, AgentState):
-        raise TypeError(f"state must be an AgentState, as agent.init(key) and agent.step give, not {type(state).__name__}")
+        raise TypeError(f"state must be an AgentState, as agent.init(key) and agent.step return, not {type(state).__name__}")
     if lead := jnp.shape(state.iteration):
         raise ValueError(f"state holds {lead[0]} states, on the leading axis of every leaf: use jax.vmap(agent.step)(states)")
 
 
 class EagerStepWarning(UserWarning):
-    """``agent.step`` was called outside of ``jit``; said once per process."""
+    """``agent.step`` was called outside of ``jit``. Issued once per process."""
 
 
 def warn_if_eager(state: AgentState) -> None:
-    """Tell the caller of a step that nothing compiles it."""
+    """Warn if a step runs outside of ``jit``."""
     traced = any(is_traced(leaf) for leaf in jax.tree.leaves(state))
-    # A state that a traced function closes over has no tracers, but what is computed from it there is one.
+    # A state that a traced function closes over holds no tracers, but values computed from it there are tracers.
     traced = traced or is_traced(state.iteration + 1)
     if not traced and not setting("jax_disable_jit"):
         _warn_of_eager_step()
@@ -154,15 +155,15 @@ def warn_if_eager(state: AgentState) -> None:
 @functools.cache
 def _warn_of_eager_step() -> None:
     warnings.warn(
-        "agent.step runs outside of jit, operation by operation, which takes hundreds of times as long: compile it once, "
-        "step = jax.jit(agent.step), and call state, metrics = step(state)",
+        "agent.step runs outside of jit, operation by operation, which is hundreds of times slower: compile it once with "
+        "step = jax.jit(agent.step), then call state, metrics = step(state)",
         EagerStepWarning,
-        stacklevel=4,  # whoever called the step
+        stacklevel=4,  # the caller of step
     )
 
 
 def as_only_device(function: Any, axis_name: str | None) -> Any:
-    """``function`` with its device axis bound to an axis of size one: ``init`` runs outside of any mapping."""
+    """Return ``function`` with its device axis bound to an axis of size one, because ``init`` runs outside of any mapping."""
     if axis_name is None:
         return function
     alone = jax.vmap(function, axis_name=axis_name)
@@ -170,7 +171,7 @@ def as_only_device(function: Any, axis_name: str | None) -> Any:
 
 
 def _strong(tree: PyTree) -> PyTree:
-    """Arrays with fixed types: weak ones would retrace the step, and Python scalars would not batch."""
+    """Convert leaves to arrays without weak types: weak types would retrace the step, and Python scalars would not batch."""
     return jax.tree.map(lambda x: jax.lax.convert_element_type(jnp.asarray(x), jnp.asarray(x).dtype), tree)
 
 
@@ -212,7 +213,7 @@ def _pure_functions(
             check_axis(axis_name)
         warn_if_eager(state)
         env_id = environment_ids(state.actor.done.shape[0], axis_name)
-        # The names say in profiles, and in the compiled program, what belongs where; they change nothing in it.
+        # These names appear in profiles and in the compiled program; they do not change the program.
         with jax.named_scope("rollout"):
             actor, rollout, episodes = collect_rollout(state, env_id)
         with jax.named_scope("update"):
@@ -232,7 +233,7 @@ def _host_functions(algorithm: Algorithm, env: HostEnv) -> tuple[Callable[..., A
     def step(state: AgentState) -> tuple[AgentState, Metrics]:
         raise RuntimeError(
             f"{env.name} runs on the host, so its agent has no pure step: use jaxrl.run(agent, total_steps=…), "
-            "which collects on the host and calls the same update"
+            "which collects rollouts on the host and calls the same update"
         )
 
     return init, step

@@ -1,4 +1,4 @@
-"""Public names whose home is a room above the module that offers them, which need not know that room."""
+"""Public names defined in a higher layer than the module that exports them, so that the module need not import that layer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib
 from typing import Any
 
 DOORS: dict[str, str] = {}
-"""Full public name -> module that defines it. The package's face fills it in."""
+"""Full public name -> module that defines it. ``jaxrl/__init__.py`` adds the entries."""
 
 
 def open_door(module: str, name: str) -> Any:
-    """The value of ``module.name``, for a module's ``__getattr__``.
+    """Return ``module.name``, for a module's ``__getattr__``.
 
     Raises:
       AttributeError: the module has no such name.

@@ -1,4 +1,4 @@
-"""Other Python processes that find modules where this one does, and nowhere else."""
+"""Start Python processes that find modules in the same places as this process, and nowhere else."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 def python_command(module: str, *args: str) -> list[str]:
-    """The command that runs a module as ``python -m`` does, which would look for modules in the current folder first.
+    """Return a command that runs a module like ``python -m``, but does not search the current folder first.
 
-    Modules that a ``FolderFinder`` has found for this process are found there in the new one, too, and no others.
+    Modules that a ``FolderFinder`` has found for this process, and no others, are found in its folder by the new process too.
     """
     root = str(Path(__file__).resolve().parents[1])
     path = [*dict.fromkeys([*sys.path, root])]
@@ -32,17 +32,17 @@ def python_command(module: str, *args: str) -> list[str]:
 
 
 class FolderFinder:
-    """Finds modules in a folder for some modules, and for those that it has found; no others get any from there.
+    """Import finder for a folder that serves only given importers, and the modules that it has found itself.
 
-    If the folder were on ``sys.path``, a library that looks for an optional package (boto3, jax_plugins) would run a file of that
-    name in there.
+    With the folder on ``sys.path``, a library that tries to import an optional package (boto3, jax_plugins) would run a file of
+    that name in the folder.
     """
 
     def __init__(self, folder: str, *, importers: Iterable[str] = (), modules: Iterable[str] = ()) -> None:
         """
         Args:
-          importers: names of modules for which everything in the folder is found.
-          modules: names of modules that are found for every importer: another process has imported them from there.
+          importers: names of modules that may import everything in the folder.
+          modules: names of modules found for every importer, because another process has imported them from the folder.
         """
         self.folder, self.modules = folder, set(modules)
         self._importers = set(importers)
@@ -59,7 +59,7 @@ class FolderFinder:
 
 
 def _importer() -> str:
-    """The module whose code is importing: above Python's own machinery."""
+    """Return the name of the importing module: the first caller outside of importlib."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("importlib", "_frozen_importlib"):
         frame = frame.f_back

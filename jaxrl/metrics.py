@@ -1,6 +1,6 @@
-"""Metrics that stay open: masked sums of fixed shape inside the trace, ratios on the host.
+"""Metrics as sums, counts, minima and maxima of fixed shape inside the trace; ratios are taken on the host.
 
-Chunks, seeds, devices and hosts all combine by ``merge``; ``to_floats`` closes them. Where nothing was counted the result is
+``merge`` combines chunks, seeds, devices and hosts. ``to_floats`` converts the result to floats; a metric that counted nothing is
 None (a blank in a log), never NaN.
 """
 
@@ -19,23 +19,23 @@ from jaxrl.xla.ordered_collectives import together
 
 
 def masked_mean(value: Array, where: Array) -> Mean:
-    """The open mean of ``value`` over the elements where ``where`` is true (same shape)."""
+    """Return the ``Mean`` of ``value`` over the elements where ``where``, of the same shape, is true."""
     return Mean(jnp.where(where, value, 0).sum(dtype=jnp.float32), where.sum(dtype=jnp.int32))
 
 
 def scalar(value: Array) -> Mean:
-    """A quantity that is one number per update; of an array of updates each element counts one."""
+    """Return the ``Mean`` of a quantity with one number per update; each element of ``value`` counts as one update."""
     value = jnp.asarray(value, jnp.float32)
     return Mean(value.sum(), jnp.full((), value.size, jnp.int32))
 
 
 def scalars(values: Mapping[str, Array | Mean]) -> Metrics:
-    """``scalar`` of each that is no open mean yet."""
+    """Wrap plain scalars as ``Mean``; leave those that are ``Mean`` already."""
     return {name: value if isinstance(value, Mean) else scalar(value) for name, value in values.items()}
 
 
 class Stacked(struct.PyTreeNode):
-    """Scalars as one array, so that a scan over updates writes them all by one kernel."""
+    """Scalars in one array, so that a scan over updates writes all of them with one kernel."""
 
     values: Array
     """f32[..., number of names]"""
@@ -43,12 +43,12 @@ class Stacked(struct.PyTreeNode):
 
 
 def stack(values: Mapping[str, Array]) -> Stacked:
-    """Scalars, f32[] each."""
+    """Stack scalars, f32[] each."""
     return Stacked(jnp.stack([jnp.asarray(value, jnp.float32) for value in values.values()]), tuple(values))
 
 
 def unstack(stacked: Stacked) -> dict[str, Array]:
-    """The scalars by their names, f32[...] each."""
+    """Return the scalars by name, f32[...] each."""
     return {name: stacked.values[..., i] for i, name in enumerate(stacked.names)}
 
 
@@ -65,7 +65,7 @@ def _is_metric(x: Any) -> bool:
 
 
 def identity(metrics: Mapping[str, Mean | Min | Max]) -> Metrics:
-    """The neutral element of ``merge`` for metrics of this structure (arrays or ``jax.eval_shape`` results)."""
+    """Return the neutral element of ``merge`` for metrics of this structure (arrays or ``jax.eval_shape`` results)."""
 
     def empty(metric: Mean | Min | Max) -> Mean | Min | Max:
         if isinstance(metric, Mean):
@@ -76,7 +76,7 @@ def identity(metrics: Mapping[str, Mean | Min | Max]) -> Metrics:
 
 
 def merge(a: Metrics, b: Metrics) -> Metrics:
-    """Combine metrics of two chunks, elementwise over any leading axes. What NumPy holds keeps its wider types."""
+    """Combine the metrics of two chunks, elementwise over any leading axes. NumPy arrays keep their wider types."""
 
     def pair(x: Any, y: Any) -> Any:
         if isinstance(x, Mean):
@@ -88,17 +88,17 @@ def merge(a: Metrics, b: Metrics) -> Metrics:
 
 
 def widened(metrics: Metrics) -> Metrics:
-    """On the host, as f64 and i64: what many calls of a program count together need not fit into 32 bits."""
+    """Convert to f64 and i64 NumPy arrays, because sums over many calls of a program may not fit into 32 bits."""
     return jax.tree.map(lambda x: np.asarray(x, np.int64 if np.issubdtype(x.dtype, np.integer) else np.float64), metrics)
 
 
 def only_if(condition: Array | bool, metrics: Mapping[str, Mean | Min | Max]) -> Metrics:
-    """``metrics`` if the condition (bool[]) holds, else the neutral element of ``merge``."""
+    """Return ``metrics`` if the condition (bool[]) holds, else the neutral element of ``merge``."""
     return jax.tree.map(lambda x, nothing: jnp.where(condition, x, nothing), metrics, identity(metrics))
 
 
 def reduce(metrics: Metrics, axis: int | tuple[int, ...] | None = 0) -> Metrics:
-    """Combine over an axis (minibatches, updates, seeds); None combines everything."""
+    """Combine metrics over an axis (minibatches, updates, seeds), or over all axes if ``axis`` is None."""
 
     def fold(metric: Any) -> Any:
         if isinstance(metric, Mean):
@@ -109,7 +109,7 @@ def reduce(metrics: Metrics, axis: int | tuple[int, ...] | None = 0) -> Metrics:
 
 
 def all_reduce(metrics: Metrics, axis_name: str | None) -> Metrics:
-    """Combine over a mapped device axis, when one is named."""
+    """Combine metrics over a mapped device axis; return them unchanged if ``axis_name`` is None."""
     if axis_name is None:
         return metrics
     means = {name: x for name, x in metrics.items() if isinstance(x, Mean)}
@@ -121,7 +121,7 @@ def all_reduce(metrics: Metrics, axis_name: str | None) -> Metrics:
 
 
 def to_floats(metrics: Mapping[str, Any]) -> dict[str, float | None]:
-    """Close metrics on the host, combined over all their axes: ``{key: float, or None where nothing was counted}``."""
+    """Convert metrics to floats on the host, combined over all their axes: ``{key: float, or None if nothing was counted}``."""
 
     def close(metric: Any) -> float | None:
         if isinstance(metric, Mean):

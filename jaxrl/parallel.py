@@ -1,7 +1,7 @@
-"""Agents over seeds and devices: combinators that take an Agent and return one.
+"""Agents over seeds and devices: functions that take an Agent and return one.
 
-Everything that belongs to an environment (its state, its rows in replay, its return statistics) lives with one device; everything
-else is the same on all of them. Gradients and statistics are averaged inside ``update`` over the agent's ``axis_name``.
+Data of an environment (its state, its rows in replay, its return statistics) is on one device. Everything else is the same on all
+devices. ``update`` averages gradients and statistics over the agent's ``axis_name``.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from jaxrl.types import Agent, AgentState, Key, PyTree
 from jaxrl.xla.seed_axis import over_seeds, per_seed
 
 SEEDS, DATA = "seeds", "data"
-"""The names of mesh axes: shards of the seeds, and shares of each seed's environments."""
+"""Names of mesh axes: the first shards the seeds, the second the environments of each seed."""
 
 
 def __getattr__(name: str) -> Any:
-    """``initialize``, which touches the world and so stands in the runtime."""
+    """Return ``initialize``, which has side effects and is therefore defined in ``jaxrl.runtime``."""
     return open_door(__name__, name)
 
 
 def env_axes(agent: Agent, state: AgentState) -> AgentState:
-    """Which axis of each leaf runs over environments; -1 for leaves that belong to none of them.
+    """Return the axis of each leaf that runs over environments, or -1 if it has none.
 
-    The state says so, by the property ``env_axes`` of NamedTuples in it (see ``jaxrl.types.LearnerState``).
+    NamedTuples in the state declare it with a property ``env_axes`` (see ``jaxrl.types.LearnerState``).
 
     Raises:
-      ValueError: an axis that a state declares has another size than the number of environments.
+      ValueError: the size of a declared axis differs from the number of environments.
     """
     env, num_envs = check_pure(agent, "env_axes"), state.actor.done.shape[0]
     params = jax.tree.map(lambda a: -1 if a is None else a, params_axes(env, state.env_params), is_leaf=lambda a: a is None)
@@ -50,7 +50,7 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
     def check(path: Any, leaf: Any, axis: int) -> None:
         if axis >= 0 and (leaf.ndim <= axis or leaf.shape[axis] != num_envs):
             raise ValueError(
-                f"state{jax.tree_util.keystr(path)} has the shape {leaf.shape}, and its env_axes says that axis {axis} runs over "
+                f"state{jax.tree_util.keystr(path)} has shape {leaf.shape}, but its env_axes declares that axis {axis} runs over "
                 f"the {num_envs} environments"
             )
 
@@ -59,7 +59,10 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
 
 
 def declared_axes(tree: PyTree, axis: int = -1) -> Any:
-    """``tree`` with the axis over environments that is declared for each leaf, or for what it is in; else ``axis``."""
+    """Return ``tree`` with each leaf replaced by its axis over environments, as declared by the NamedTuples around it.
+
+    Leaves without a declaration are replaced by ``axis``.
+    """
     if _declares(tree):
         return type(tree)(*[declared_axes(part, tree.env_axes.get(name, axis)) for name, part in tree._asdict().items()])
     return jax.tree.map(lambda x: declared_axes(x, axis) if _declares(x) else axis, tree, is_leaf=_declares)
@@ -70,22 +73,22 @@ def _declares(x: Any) -> bool:
 
 
 def partition_specs(agent: Agent, state: AgentState) -> AgentState:
-    """``PartitionSpec`` of each leaf for shard_map over ``agent.axis_name``."""
+    """Return the ``PartitionSpec`` of each leaf for shard_map over ``agent.axis_name``."""
     return specs_of(env_axes(agent, state), _axis_name(agent))
 
 
 def seed_specs(agent: Agent, state: AgentState) -> AgentState:
-    """The same for states with a leading axis of seeds, of which ``state`` is one, over the axis ``SEEDS``."""
+    """Return the same for states with a leading axis of seeds, sharded over ``SEEDS``; ``state`` is the state of one seed."""
     return jax.tree.map(lambda spec: PartitionSpec(SEEDS, *spec), partition_specs(agent, state), is_leaf=_is_spec)
 
 
 def specs_of(axes: PyTree, name: str) -> Any:
-    """``PartitionSpec`` of leaves of which each has an axis that is shared out over the devices of ``name``; -1: none."""
+    """Return the ``PartitionSpec`` of each leaf, given its axis that is sharded over the mesh axis ``name``, or -1 for none."""
     return jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, name) if axis >= 0 else PartitionSpec(), axes)
 
 
 def split_state(agent: Agent, state: AgentState, num_devices: int) -> AgentState:
-    """One state per device, stacked [num_devices, ...]: the argument of ``jax.pmap(agent.step, axis_name=...)``."""
+    """Split a state into one per device, stacked [num_devices, ...]: the argument of ``jax.pmap(agent.step, axis_name=...)``."""
     _axis_name(agent)
     _shares(agent, num_devices)
 
@@ -98,17 +101,18 @@ def split_state(agent: Agent, state: AgentState, num_devices: int) -> AgentState
 
 
 def join_state(agent: Agent, states: AgentState) -> AgentState:
-    """The inverse of ``split_state``: one state that holds all environments."""
+    """Join the states of all devices into one state with all environments; the inverse of ``split_state``."""
     first = jax.tree.map(lambda x: x[0], states)
     return jax.tree.map(lambda x, axis: x[0] if axis < 0 else jnp.concatenate(list(x), axis), states, env_axes(agent, first))
 
 
 def vmap_seeds(agent: Agent, num_seeds: int) -> Agent:
-    """``num_seeds`` seeds of an agent side by side on one device.
+    """Vectorise an agent over ``num_seeds`` seeds on one device.
 
     Returns:
       An Agent whose states have a leading axis [num_seeds] in front of every leaf. Its ``init`` takes one key, which it splits,
-      or [num_seeds] of them, and hyperparameters that are one value for all seeds or one for each. Seed i is what it is alone.
+      or [num_seeds] keys. Each hyperparameter is one value for all seeds or one per seed. Every seed gives the same results as
+      when it runs alone.
     """
     check_agent(agent)
     num_seeds = check_count("num_seeds", num_seeds)
@@ -120,40 +124,40 @@ def vmap_seeds(agent: Agent, num_seeds: int) -> Agent:
 
 
 def shard_seeds(agent: Agent, mesh: Mesh | None = None) -> Agent:
-    """Seeds of an agent over devices, each of which trains its own and talks to no other.
+    """Shard the seeds of an agent over devices. Each device trains its seeds without communication.
 
     Args:
-      mesh: with an axis ``"seeds"``; default: one of all devices.
+      mesh: a mesh with an axis ``"seeds"``; default: all devices on one axis.
 
     Returns:
-      An Agent as ``vmap_seeds`` gives it, whose states lie in shards over the axis. Its ``init`` takes as many keys as there are
-      seeds, a multiple of the devices on it.
+      An Agent like that of ``vmap_seeds``, with states sharded over the axis. Its ``init`` takes one key per seed; the number of
+      seeds must be a multiple of the number of devices on the axis.
     """
     check_agent(agent)
     mesh = make_mesh({SEEDS: jax.device_count()}) if mesh is None else mesh
     if not isinstance(mesh, Mesh):
         raise TypeError(
-            f"mesh={shortened(mesh)} must be a jax.sharding.Mesh, as jaxrl.parallel.make_mesh({{{SEEDS!r}: 2}}) makes one"
+            f"mesh={shortened(mesh)} must be a jax.sharding.Mesh, as jaxrl.parallel.make_mesh({{{SEEDS!r}: 2}}) makes it"
         )
     if SEEDS not in mesh.shape:
-        raise ValueError(f"mesh has the axes {mesh.axis_names}, and shard_seeds needs one that is named {SEEDS!r}")
+        raise ValueError(f"mesh has the axes {mesh.axis_names}, and shard_seeds needs an axis named {SEEDS!r}")
     return _over(agent, mesh, agent, None)
 
 
 def data_parallel(agent: Agent, mesh: Mesh | int | None = None) -> Agent:
-    """The same agent with its environments, batches and replay shared out over devices.
+    """Shard the environments, batches and replay of an agent over devices.
 
     Args:
-      agent: with an ``axis_name``, or built by one of jaxrl's builders from importable parts: its spec then builds one.
-      mesh: with an axis ``"data"``, the devices of which share out the environments of one seed, and one that is named
-        ``"seeds"`` where there are several seeds; or a number of devices for one seed, default: all. The devices on ``"data"``
-        must divide ``num_envs``, and ``batch_size`` where there is one.
+      agent: an agent with an ``axis_name``, or one from a builder of jaxrl with importable parts, which is rebuilt with one.
+      mesh: a mesh with an axis ``"data"``, which shards the environments of a seed, and for several seeds an axis ``"seeds"``;
+        or a number of devices for one seed; default: all devices. The number of devices on ``"data"`` must divide ``num_envs``,
+        and ``batch_size`` if there is one.
 
     Returns:
-      An Agent whose ``init`` places its state over the devices and whose ``step`` (to be jitted) runs on all of them; with an
-      axis of seeds, one of ``shard_seeds``. Its rollouts are those of one device; its gradients are means over all rows.
-      On-policy rules of jaxrl learn what they learn on one device, up to rounding, where the devices are a power of two; replay
-      rules draw another batch on each.
+      An Agent whose ``init`` places its state on the devices and whose ``step`` (jit it) runs on all of them. With an axis of
+      seeds it takes and returns states as the agent of ``shard_seeds`` does. Its rollouts are the same as on one device, and its
+      gradients are means over all rows. On-policy algorithms of jaxrl compute the same updates as on one device, up to rounding,
+      if the number of devices is a power of two. Algorithms with replay draw different rows on each device.
     """
     check_agent(agent)
     if not isinstance(mesh, Mesh):
@@ -162,31 +166,35 @@ def data_parallel(agent: Agent, mesh: Mesh | int | None = None) -> Agent:
     axes = [name for name in mesh.axis_names if name != SEEDS]
     if len(axes) != 1 or agent.axis_name not in (None, *axes):
         name = agent.axis_name or DATA
-        raise ValueError(f"mesh has the axes {mesh.axis_names}, and data_parallel needs {name!r}, and at most {SEEDS!r} besides")
+        raise ValueError(f"mesh has the axes {mesh.axis_names}, and data_parallel needs {name!r}, and optionally {SEEDS!r}")
     shared = agent if agent.axis_name else on_axis(agent, axes[0])
     check_devices(shared, mesh.shape[axes[0]])
     return _over(agent, mesh, shared, axes[0])
 
 
 def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of axes and their sizes, over the first of the devices, as the functions here take it."""
+    """Make a mesh for the functions of this module from axis names and sizes, over the first of the devices."""
     number = math.prod(shape.values())
     found = list(jax.devices() if devices is None else devices)
     if number > len(found):
-        raise ValueError(f"mesh {dict(shape)} has {number} devices, and there are {len(found)}")
+        raise ValueError(f"mesh {dict(shape)} needs {number} devices, and there are {len(found)}")
     kinds = (AxisType.Auto,) * len(shape)
     return jax.make_mesh(tuple(shape.values()), tuple(shape), axis_types=kinds, devices=found[:number])
 
 
 def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
-    """An agent on a mesh: ``stepping``'s step, on the states of ``agent``; ``data`` is the axis that shares out environments."""
+    """Return an agent on a mesh: ``init`` of ``agent`` and ``step`` of ``stepping``.
+
+    Args:
+      data: the mesh axis that shards environments, or None.
+    """
     several = SEEDS in mesh.shape
 
     def specs_for(states: AgentState) -> Any:
         if data is None:
             return PartitionSpec(SEEDS)
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[several:], x.dtype), states)
-        return seed_specs(stepping, one) if several else partition_specs(stepping, one)
+        state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[several:], x.dtype), states)
+        return seed_specs(stepping, state) if several else partition_specs(stepping, state)
 
     def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         if not several:
@@ -197,43 +205,44 @@ def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
                 raise ValueError(f"{len(keys)} seeds must be a multiple of the {mesh.shape[SEEDS]} devices on the axis {SEEDS!r}")
             state = _init_seeds(agent, keys, hyperparams, env_params)
         specs = specs_for(state)
-        # By a program, so that states lie as a step leaves them, to the letter: else it would be traced twice.
+        # A compiled program places the states exactly as a step leaves them; otherwise step would be traced twice.
         return jax.jit(jax.shard_map(lambda x: x, mesh=mesh, in_specs=(specs,), out_specs=specs, check_vma=False))(state)
 
     def step(states: AgentState) -> Any:
         warn_if_eager(states)
         specs, gives = specs_for(states), PartitionSpec(SEEDS) if several else PartitionSpec()
-        one = over_seeds(states.iteration.shape[0] // mesh.shape[SEEDS] if several else None)(stepping.step)
-        return jax.shard_map(one, mesh=mesh, in_specs=(specs,), out_specs=(specs, gives), check_vma=not several)(states)
+        local_step = over_seeds(states.iteration.shape[0] // mesh.shape[SEEDS] if several else None)(stepping.step)
+        return jax.shard_map(local_step, mesh=mesh, in_specs=(specs,), out_specs=(specs, gives), check_vma=not several)(states)
 
     return stepping._replace(init=init, step=step)
 
 
 def seed_keys(key: Key, num_seeds: int) -> Key:
-    """One key for each seed, of one that is split or of as many."""
+    """Return one key per seed: ``key`` split, or ``key`` itself if it holds that number of keys."""
     if jnp.ndim(key) == 0:
         check_key(key)
         return jax.random.split(key, num_seeds)
     check_key(key[0])
     if key.shape != (num_seeds,):
-        raise ValueError(f"key has shape {key.shape}: give one key, or one for each of {num_seeds} seeds")
+        raise ValueError(f"key has shape {key.shape}: give one key, or one for each of the {num_seeds} seeds")
     return key
 
 
 def _init_seeds(agent: Agent, keys: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
     number = keys.shape[0]
-    given = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
-    return jax.vmap(agent.init, in_axes=(0, 0, None))(keys, per_seed(given, number), env_params)
+    if hasattr(hyperparams, "_asdict"):
+        hyperparams = hyperparams._asdict()
+    return jax.vmap(agent.init, in_axes=(0, 0, None))(keys, per_seed(hyperparams, number), env_params)
 
 
-def check_replicas(states: PyTree, told: Callable[[dict[str, str]], Sequence[Mapping[str, str]]] = lambda mine: [mine]) -> None:
-    """Refuse states of which devices hold copies that differ: what they learn from then on is nobody's.
+def check_replicas(states: PyTree, gather: Callable[[dict[str, str]], Sequence[Mapping[str, str]]] = lambda mine: [mine]) -> None:
+    """Check that devices that hold copies of the same array hold the same values.
 
     Args:
-      told: gives what all processes say of their copies, of what this one says, where arrays are over several.
+      gather: returns the digests of the copies of all processes, given those of this process; for arrays over several processes.
 
     Raises:
-      RuntimeError: some do; the message names a leaf.
+      RuntimeError: copies differ. The message names the leaf.
     """
     mine: dict[str, str] = {}
     for path, leaf in jax.tree.leaves_with_path(states):
@@ -242,13 +251,13 @@ def check_replicas(states: PyTree, told: Callable[[dict[str, str]], Sequence[Map
             digest = hashlib.sha256(np.asarray(data).tobytes()).hexdigest()
             _note_copy(mine, f"{jax.tree_util.keystr(path)} {shard.index}", digest)
     known: dict[str, str] = {}
-    for each in told(mine):
+    for each in gather(mine):
         for place, digest in each.items():
             _note_copy(known, place, digest)
 
 
 def _has_copies(leaf: Any) -> bool:
-    """Whether several devices hold the same part of an array."""
+    """Return whether several devices hold the same part of an array."""
     if not isinstance(leaf, jax.Array):
         return False
     parts = [str(index) for index in leaf.sharding.devices_indices_map(leaf.shape).values()]
@@ -258,19 +267,19 @@ def _has_copies(leaf: Any) -> bool:
 def _note_copy(known: dict[str, str], place: str, digest: str) -> None:
     if known.setdefault(place, digest) != digest:
         raise RuntimeError(
-            f"states{place.partition(' ')[0]} is not the same on all devices that share it: go on from the last checkpoint, and "
-            "report what computed it"
+            f"states{place.partition(' ')[0]} is not the same on all devices that share it: resume from the last checkpoint, and "
+            "report a bug in the code that computed it"
         )
 
 
 def on_axis(agent: Agent, name: str) -> Agent:
-    """The agent, built again from its spec, with a ``step`` that runs under a device axis of this name.
+    """Rebuild an agent from its spec, with a ``step`` that runs under a device axis of this name.
 
     Raises:
-      ValueError: it has no spec, or one with a part that cannot be imported.
+      ValueError: the agent has no spec, or a part of the spec cannot be imported.
     """
     if not agent.spec:
-        raise ValueError("this agent has no spec to build it again from: bind it with axis_name='d', and share that one out")
+        raise ValueError("this agent has no spec to rebuild it from: bind it with axis_name='d', and pass that agent")
     return build(agent.spec, axis_name=name)
 
 
@@ -280,14 +289,14 @@ def _is_spec(x: Any) -> bool:
 
 def _axis_name(agent: Agent) -> str:
     if agent.axis_name is None:
-        raise ValueError("this agent names no device axis: build it with axis_name='d', and map its step over that axis")
+        raise ValueError("this agent has no axis_name: build it with axis_name='d', and map its step over that axis")
     return agent.axis_name
 
 
 def check_devices(agent: Agent, num_devices: int) -> None:
-    """Refuse a number of devices over which the environments and what is learnt from them cannot be shared out evenly.
+    """Raise ValueError unless the agent's environments and batches can be split evenly over this number of devices.
 
-    A device's share has to be an agent that its builder makes; of one that cannot be built again, only tracing the step shows it.
+    The builder must accept the sizes of one device's share. If the agent cannot be rebuilt, only tracing ``step`` checks this.
     """
     shares = _shares(agent, num_devices)
     if num_devices == 1 or not agent.spec or unimportable_parts(agent.spec):
@@ -296,11 +305,11 @@ def check_devices(agent: Agent, num_devices: int) -> None:
         build(agent.spec, axis_name=None, **shares)
     except ValueError as error:
         have = ", ".join(f"{name}={size}" for name, size in shares.items())
-        raise ValueError(f"each of {num_devices} devices has {have}, and then {error}") from error
+        raise ValueError(f"each of {num_devices} devices would have {have}, but {error}") from error
 
 
 def _shares(agent: Agent, num_devices: int) -> dict[str, Any]:
-    """A device's share of the sizes that count over all devices."""
+    """Return one device's share of the sizes that are totals over all devices."""
     settings = {"num_envs": agent.num_envs, **agent.spec.get("settings", {})}
     sizes = {name: settings[name] for name in ("num_envs", "batch_size") if name in settings}
     for name, size in sizes.items():

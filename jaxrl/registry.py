@@ -1,7 +1,7 @@
-"""The registry of algorithms, as data: an algorithm's file is imported when it is asked for.
+"""Registry of algorithms. It is data: the module of an algorithm is imported when it is first needed.
 
-The package's face, the command line, sweeps, the documentation, the benchmarks and the tests read ``ALGORITHMS``, so a new
-algorithm is one entry here: ``docs/howto/algorithm.md``.
+The package, the command line, sweeps, the documentation, the benchmarks and the tests read ``ALGORITHMS``, so a new algorithm
+needs one entry here: see ``docs/howto/algorithm.md``.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ class Paper(NamedTuple):
     authors: str
     year: int
     source: str
-    """Its arXiv number or DOI."""
+    """arXiv number or DOI."""
 
     def __str__(self) -> str:
         return f"{self.authors} {self.year}"
 
 
 class Entry(NamedTuple):
-    """What is known of an algorithm without importing its file, which defines ``builder``, ``config`` and ``hyperparams``."""
+    """Description of an algorithm. Its module defines the ``builder``, ``config`` and ``hyperparams`` that are named here."""
 
     name: str
-    """As ``jaxrl train`` has it; the builder is ``make_NAME``."""
+    """Name on the command line, ``jaxrl train NAME``; the builder is ``make_NAME``."""
     title: str
-    """As people write it; its letters and digits begin the names of the classes, PPOConfig and PPOHyperparams."""
+    """Name in text. Its letters and digits are the prefix of the class names, as in PPOConfig and PPOHyperparams."""
     line: str
-    """What it is, in a line."""
+    """Description in one line."""
     actions: tuple[str, ...]
-    """Kinds of action spaces that it takes."""
+    """Kinds of action spaces that the algorithm supports."""
     family: str
     """``on-policy`` or ``replay``."""
     memory: bool
-    """Whether it trains recurrent models."""
+    """Recurrent models are supported."""
     paper: Paper | None
     module: str
     network: str | None = None
-    """Function of ``jaxrl.models`` that makes its own network: the command line and sweeps take its arguments as ``model``."""
+    """Function of ``jaxrl.models`` that makes the default network. On the command line its arguments are ``--model``."""
     memoryless: bool = True
-    """Whether it trains models without memory."""
+    """Models without memory are supported."""
 
     @property
     def builder(self) -> str:
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
     @property
     def models(self) -> str:
-        """The kinds of models that it trains."""
+        """Kinds of models that the algorithm supports, as text."""
         kinds = {"memoryless": self.memoryless, "recurrent": self.memory}
         return listed([kind for kind, takes in kinds.items() if takes])
 
@@ -75,21 +75,22 @@ class Entry(NamedTuple):
         return f"{self.line}; {self.takes} actions"
 
     def load(self) -> Loaded:
-        """Import the file.
+        """Import the algorithm's module.
 
         Raises:
-          ValueError: it lacks what this entry's name and title stand for.
+          ValueError: the module lacks an object that is named by this entry.
         """
         module, names = importlib.import_module(self.module), (self.builder, self.config, self.hyperparams)
         if lacking := [name for name in names if not hasattr(module, name)]:
             raise ValueError(
-                f"{self.module} lacks {', '.join(lacking)}: so name={self.name!r} and title={self.title!r} of its Entry have it"
+                f"{self.module} lacks {', '.join(lacking)}, as named by name={self.name!r} and title={self.title!r} of its "
+                "Entry: define it, or correct the Entry"
             )
         return Loaded(*(getattr(module, name) for name in names))
 
 
 class Loaded(NamedTuple):
-    """What the file of an algorithm offers to whoever has only its name."""
+    """Objects of an algorithm's module: the builder and the classes of its settings."""
 
     make: Any
     config: Any
@@ -247,16 +248,16 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
         "--critic-dropout 0.01 --critic-layer-norm --actor-value mean --replay-ratio 5120 --policy-delay 20",
     ),
 }
-"""Algorithms of other libraries that are settings here: name, without dashes -> algorithm, and the flags that make it."""
+"""Algorithms of other libraries that are settings here: name without punctuation -> algorithm and its command-line flags."""
 
 
 def known_as(name: str) -> tuple[str, str] | None:
-    """``(algorithm, flags)`` of what other libraries call ``name``; None where it is nothing of the kind."""
+    """Return ``(algorithm, flags)`` for the name of an algorithm in another library, or None if it is unknown."""
     return _ELSEWHERE.get("".join(filter(str.isalnum, name.lower())))
 
 
 def unknown_algorithm(name: str) -> ValueError | TypeError:
-    """The error for a name that ``ALGORITHMS`` lacks."""
+    """Return the error for a name that is not in ``ALGORITHMS``."""
     if (plain := name.lower()) in ALGORITHMS:
         return ValueError(f"unknown algorithm {name!r}: write {plain}")
     if found := known_as(name):
@@ -266,12 +267,12 @@ def unknown_algorithm(name: str) -> ValueError | TypeError:
 
 
 def setting_names(algorithm: str) -> tuple[list[str], list[str]]:
-    """The names of an algorithm's structural settings, and of its hyperparameters; without ``total_steps``, which a run sets."""
-    rule = ALGORITHMS[algorithm].load()
-    return list(rule.config.__dataclass_fields__), [name for name in rule.hyperparams._fields if name != "total_steps"]
+    """Return the names of an algorithm's structural settings and of its hyperparameters except ``total_steps``."""
+    loaded = ALGORITHMS[algorithm].load()
+    return list(loaded.config.__dataclass_fields__), [name for name in loaded.hyperparams._fields if name != "total_steps"]
 
 
 def title_of(builder: str) -> str:
-    """PPO for ``make_ppo``; for a builder of the user's own, its name."""
+    """Return the title for a builder's name, "PPO" for ``make_ppo``; for a custom builder, its name."""
     titles = {entry.builder: entry.title for entry in ALGORITHMS.values()}
     return titles.get(builder, builder.removeprefix("make_"))

@@ -22,32 +22,36 @@ from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Polic
 from jaxrl.xla.in_place import put_back
 
 EVALUATION_LIMIT = 100_000
-"""Rows after which ``evaluate`` gives an episode up, for environments without a limit of their own."""
+"""Number of rows after which ``evaluate`` stops an episode, for environments without a step limit."""
 MAX_EPISODES = 1_000_000
-"""Per evaluation and seed: each has an environment, and a larger number would take all memory."""
+"""Limit per evaluation and seed. Each episode has an environment, and more would exhaust memory."""
 
 EVALUATION_STREAM = 0x6576616C
-"""Far from 0, 1, 2, …: ``fold_in(key, i)`` is ``split(key)[i]``, and training splits its keys from the same seed's."""
+"""Number folded into a seed's key. It is far from 0, 1, 2, …, because ``fold_in(key, i)`` equals ``split(key)[i]``, and training
+splits the same key."""
 
 
 def evaluation_key(seed: Array | int, iteration: Array | int) -> Key:
-    """The key of a seed's evaluation at an iteration, apart from all keys of its training."""
+    """Return the key for evaluating a seed at an iteration, distinct from all keys of its training."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), iteration)
 
 
 def num_iterations(agent: Agent, total_steps: int, *, exact_steps: bool = False) -> int:
-    """Calls of ``agent.step`` after ``init`` that bring a run to ``total_steps`` rows, rounded up to whole iterations.
+    """Return the number of ``agent.step`` calls after ``init`` that make ``total_steps`` rows, rounded up to whole iterations.
 
     Args:
-      total_steps: rows per seed, those of the warm-up included.
-      exact_steps: refuse instead of rounding.
+      total_steps: rows per seed, including the warm-up.
+      exact_steps: raise an error instead of rounding.
+
+    Raises:
+      ValueError: the number is not positive or too large, or would be rounded with ``exact_steps``.
     """
     total_steps = check_count("total_steps", total_steps)
     rows = agent.steps_per_iteration
     if exact_steps and total_steps % rows:
         raise ValueError(
-            f"total_steps={total_steps} is no multiple of num_envs * rollout_length = {rows}: with exact_steps=True use "
-            f"{total_steps // rows * rows or rows} or {-(-total_steps // rows) * rows}"
+            f"total_steps={total_steps} is not a multiple of num_envs * rollout_length = {rows}, as exact_steps=True requires: "
+            f"use {total_steps // rows * rows or rows} or {-(-total_steps // rows) * rows}"
         )
     iterations = -(-total_steps // rows) - agent.algorithm.warmup_iterations
     if iterations < 1:
@@ -56,12 +60,18 @@ def num_iterations(agent: Agent, total_steps: int, *, exact_steps: bool = False)
             f"use at least {(agent.algorithm.warmup_iterations + 1) * rows}"
         )
     if iterations >= 2**31:
-        raise ValueError(f"total_steps={total_steps} makes {iterations} iterations of {rows} rows, which are counted in 32 bits")
+        raise ValueError(
+            f"total_steps={total_steps} makes {iterations} iterations of {rows} rows, and iterations are counted in 32 bits: "
+            "use fewer"
+        )
     return iterations
 
 
 def run_iterations(agent: Agent, state: Any, iterations: Array | int) -> tuple[Any, Metrics]:
-    """``iterations`` steps in one loop, their metrics merged. ``iterations`` may be traced: one compile serves any length."""
+    """Run ``iterations`` steps in one loop and merge their metrics.
+
+    ``iterations`` may be traced, so one compiled program serves any length.
+    """
 
     step = jax.jit(agent.step, inline=True)  # traced once for both uses
 
@@ -75,13 +85,15 @@ def run_iterations(agent: Agent, state: Any, iterations: Array | int) -> tuple[A
 
 
 def freezing(agent: Agent) -> Agent:
-    """An agent whose ``step`` takes and gives ``(AgentState, alive)``, alive bool[]: a state that breaks stays as it was before.
+    """Return an agent whose ``step`` freezes a state that becomes NaN or infinite.
 
-    It breaks in an iteration whose losses, or parameters after it, are NaN or infinite. That iteration's losses are among the
-    metrics, so that they show it; beyond them, and ever after, nothing is counted and nothing moves. Only the arrays of rows
-    within the rule's ``buffers`` are as the last iteration left them: keeping them would copy the buffer. As nothing else moves,
-    not the priorities and tables beside them either, rows are written to the same places again, and a state that is mended
-    writes over them before it draws.
+    ``step`` takes and returns ``(AgentState, alive)``, with alive bool[]. If the losses of an iteration, or the parameters after
+    it, are not finite, the state stays as it was before that iteration, and ``alive`` is False from then on. The metrics include
+    the losses of that iteration, so that the failure is visible; all other metrics, and all later ones, count nothing.
+
+    The arrays of rows in the algorithm's ``buffers`` are an exception: they keep the rows of the last iteration, because
+    restoring them would copy the buffer. Positions, priorities and tables are restored. So each later iteration writes to the
+    same places, and a repaired state overwrites these rows before it draws.
     """
 
     def step(carry: tuple[AgentState, Array]) -> tuple[tuple[AgentState, Array], Metrics]:
@@ -103,11 +115,11 @@ def losses(metrics: Metrics) -> dict[str, Mean]:
 
 
 def is_finite(state: AgentState, metrics: Metrics) -> Array:
-    """bool[]: whether an iteration that gave these has finite losses, and leaves finite parameters."""
+    """Return whether the losses of an iteration and the parameters after it are finite, bool[]."""
     checked = ([x.sum for x in losses(metrics).values()], state.learner.params)
     numbers = [x for x in jax.tree.leaves(checked) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    # 0 · x is 0, or NaN where x is not finite. A sum of floats is vectorised on a CPU, and an `all` of booleans is not: of a
-    # network's parameters it took 5 % of an iteration. Packed parameters (see ``packing``) are read as they are.
+    # 0 · x is 0, or NaN if x is not finite. A sum of floats is vectorised on a CPU; an `all` of booleans is not, and over a
+    # network's parameters it took 5 % of an iteration. Packed parameters (see ``packing``) are read without unpacking.
     return jnp.isfinite((0.0 * ravel_pytree(numbers)[0]).sum())
 
 
@@ -115,24 +127,24 @@ def is_finite(state: AgentState, metrics: Metrics) -> Array:
 def make_train(
     agent: Agent, total_steps: int, *, metrics_every: int = 1, exact_steps: bool = False
 ) -> Callable[..., tuple[AgentState, Metrics]]:
-    """A pure training run: ``train(key, hyperparams=None, env_params=None) -> (state, metrics)``.
+    """Return a pure training run, ``train(key, hyperparams=None, env_params=None) -> (state, metrics)``.
 
     Args:
-      agent: on a pure environment; for a HostEnv use ``jaxrl.run``.
-      total_steps: rows per seed (see ``num_iterations``); the hyperparameter of this name, unless ``train`` is given one.
-      metrics_every: iterations merged into one entry of the metrics, [ceil(iterations / metrics_every)] each. Rows are counted
-        in 32 bits, so an entry holds less than 2**31.
-      exact_steps: refuse a total that is no whole number of iterations.
+      agent: an agent on a pure environment; for a HostEnv use ``jaxrl.run``.
+      total_steps: rows per seed (see ``num_iterations``), and the hyperparameter of this name unless ``train`` is given one.
+      metrics_every: number of iterations merged into one entry of the metrics, so each has the shape
+        [ceil(iterations / metrics_every)]. Rows are counted in 32 bits, so an entry covers fewer than 2**31.
+      exact_steps: raise an error if ``total_steps`` is not a whole number of iterations.
     """
     check_pure(agent, "make_train")
     metrics_every = check_count("metrics_every", metrics_every)
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
     rows = (agent.algorithm.warmup_iterations + iterations) * agent.steps_per_iteration
     for said in doubtful(agent.schedules, agent.hyperparams, agent.algorithm.warmup_iterations + iterations):
-        warnings.warn(said, ScheduleWarning, stacklevel=3)  # whoever called this, through what says its keywords
+        warnings.warn(said, ScheduleWarning, stacklevel=3)  # the caller, outside of suggest_keywords
     if (entry := min(metrics_every, iterations) * agent.steps_per_iteration) >= 2**31:
         raise ValueError(
-            f"metrics_every={metrics_every} merges {entry} rows into one entry, which are counted in 32 bits: use at most "
+            f"metrics_every={metrics_every} merges {entry} rows into one entry, and rows are counted in 32 bits: use at most "
             f"{(2**31 - 1) // agent.steps_per_iteration}"
         )
 
@@ -147,28 +159,32 @@ def make_train(
     return train
 
 
-def check_pure(agent: Agent, what: str) -> Env:
-    """The agent's environment, if it is a pure one."""
+def check_pure(agent: Agent, caller: str) -> Env:
+    """Return the agent's environment.
+
+    Raises:
+      TypeError: the environment runs on the host.
+    """
     check_agent(agent)
     if not isinstance(agent.env, Env):
         raise TypeError(
-            f"{what} needs a pure environment, and {agent.env.name} runs on the host: use jaxrl.run or jaxrl.evaluate"
+            f"{caller} needs a pure environment, but {agent.env.name} runs on the host: use jaxrl.run or jaxrl.evaluate"
         )
     return agent.env
 
 
 class Evaluation(NamedTuple):
-    """One finished episode per environment, [num_episodes]: raw, undiscounted rewards."""
+    """Results of one episode per environment, [num_episodes]: raw, undiscounted rewards."""
 
     episodic_return: Array
     """f32"""
     episodic_length: Array
     """i32"""
     finished: Array
-    """bool: False for an episode that was given up at the step limit; its return so far counts."""
+    """bool: False for an episode stopped at the step limit; its return up to there counts."""
 
     def after(self, row: StepOutcome) -> Evaluation:
-        """After one more row: what each environment's first episode has come to, NumPy's arrays or JAX's."""
+        """Return the results of each environment's first episode after one more row, for NumPy or JAX arrays."""
         where = self.finished.__array_namespace__().where
         return Evaluation(
             where(self.finished, self.episodic_return, row.episode.episodic_return),
@@ -178,7 +194,7 @@ class Evaluation(NamedTuple):
 
 
 def check_episodes(num_episodes: int, max_steps: int | None) -> tuple[int, int | None]:
-    """Both as integers; an evaluation of nothing is refused."""
+    """Return both as integers; raise an error unless they are positive."""
     num_episodes = check_count("num_episodes", num_episodes, at_most=MAX_EPISODES)
     return num_episodes, None if max_steps is None else check_count("max_steps", max_steps)
 
@@ -202,18 +218,18 @@ def evaluate(
     """Play ``num_episodes`` whole episodes in parallel environments, exactly one in each, so short ones are not favoured.
 
     Args:
-      policy: a Policy, or an AgentState whose policy and env_params (if shared by its environments) are used.
+      policy: a Policy, or an AgentState whose policy and env_params (if its environments share them) are used.
       explore: act as in training instead of greedily.
-      env_params: environment parameters, one value or one per episode; default: the state's or the environment's own.
-      max_steps: rows after which an episode is given up; default: the environment's limit, or ``EVALUATION_LIMIT``.
+      env_params: environment parameters, one value or one per episode; default: those of the state or the environment.
+      max_steps: number of rows after which an episode is stopped; default: the environment's limit, or ``EVALUATION_LIMIT``.
     """
     env = check_pure(agent, "training.evaluate")
     num_episodes, max_steps = check_episodes(num_episodes, max_steps)
     check_key(key, vmapped="lambda key: evaluate(agent, state, key)")
-    algorithm, given = agent.algorithm, policy
-    policy = policy_of(agent, given)
-    if isinstance(given, AgentState) and env_params is None:
-        env_params = _shared_params(env, given.env_params)
+    algorithm, policy_or_state = agent.algorithm, policy
+    policy = policy_of(agent, policy_or_state)
+    if isinstance(policy_or_state, AgentState) and env_params is None:
+        env_params = _shared_params(env, policy_or_state.env_params)
     if env_params is None:
         env_params = env.params
     limit = max_steps or env.max_episode_steps or EVALUATION_LIMIT
@@ -225,10 +241,10 @@ def evaluate(
         act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(key, time), 3)
         carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
         actor, outcome = advance(env, actor, carry, action, env_params, env_id, step_key, reset_key)
-        now = result.after(outcome)
-        # Nothing is reset here: a finished episode's environment only idles until the others are done.
+        result = result.after(outcome)
+        # No resets: an environment whose episode has finished idles until the others finish.
         actor = actor._replace(done=jnp.zeros_like(actor.done))
-        return _Progress(actor, now, time + 1)
+        return _Progress(actor, result, time + 1)
 
     actor = init_actor(algorithm, env, reset_key, env_id, env_params)
     nothing = Evaluation(*actor.episode, jnp.zeros(num_episodes, bool))
@@ -236,15 +252,15 @@ def evaluate(
     return jax.lax.while_loop(lambda p: (~p.result.finished).any() & (p.time < limit), body, start).result
 
 
-def policy_of(agent: Agent, given: Any) -> Policy:
-    """The policy to play with: ``given``, or that of an AgentState.
+def policy_of(agent: Agent, policy_or_state: Any) -> Policy:
+    """Return the policy to play with: ``policy_or_state`` itself, or the policy of an AgentState.
 
     Raises:
-      TypeError: it is neither.
-      ValueError: it holds several seeds, or is another agent's.
+      TypeError: ``policy_or_state`` is neither a Policy nor an AgentState.
+      ValueError: ``policy_or_state`` holds several seeds, or belongs to another agent.
     """
-    check_one_policy(given)
-    policy = agent.algorithm.policy(given.learner) if isinstance(given, AgentState) else given
+    check_one_policy(policy_or_state)
+    policy = agent.algorithm.policy(policy_or_state.learner) if isinstance(policy_or_state, AgentState) else policy_or_state
     hyperparams = merge_hyperparams(agent.hyperparams, None)
     new = lambda: agent.algorithm.policy(agent.algorithm.init(jax.random.key(0), hyperparams))  # noqa: E731
     expected = jax.eval_shape(new).params
@@ -256,31 +272,31 @@ def policy_of(agent: Agent, given: Any) -> Policy:
     return policy
 
 
-def check_one_policy(given: Any) -> None:
-    """Refuse what is not the state or the policy of one seed."""
-    if not isinstance(given, AgentState | Policy):
-        several = isinstance(given, list | tuple) and any(isinstance(x, AgentState) for x in given)
-        fix = ": states is the first of the two that run returns" if several and isinstance(given, tuple) else ""
+def check_one_policy(policy_or_state: Any) -> None:
+    """Raise an error unless ``policy_or_state`` is the state or the policy of one seed."""
+    if not isinstance(policy_or_state, AgentState | Policy):
+        several = isinstance(policy_or_state, list | tuple) and any(isinstance(x, AgentState) for x in policy_or_state)
+        fix = ": states is the first of the two that run returns" if several and isinstance(policy_or_state, tuple) else ""
         fix = fix or (": pick one, states[0]" if several else "")
         raise TypeError(
-            f"policy must be an AgentState or a Policy (agent.algorithm.policy(state.learner)), not {_kind(given)}{fix}"
+            f"policy must be an AgentState or a Policy (agent.algorithm.policy(state.learner)), not {_kind(policy_or_state)}{fix}"
         )
-    if lead := jnp.shape(given.iteration if isinstance(given, AgentState) else given.version):
+    if lead := jnp.shape(policy_or_state.iteration if isinstance(policy_or_state, AgentState) else policy_or_state.version):
         raise ValueError(
             f"policy holds {lead[0]} seeds, on the leading axis of every leaf: pick one, jax.tree.map(lambda x: x[0], states), "
-            "or take all, jax.vmap(lambda state: jaxrl.evaluate(agent, state, key))(states)"
+            "or evaluate all, jax.vmap(lambda state: jaxrl.evaluate(agent, state, key))(states)"
         )
 
 
-def _kind(given: Any) -> str:
-    """What something is, for an error."""
-    return f"a {type(given).__name__}" if not isinstance(given, dict) or "params" not in given else "bare parameters"
+def _kind(value: Any) -> str:
+    """Return a short description of an object, for an error."""
+    return f"a {type(value).__name__}" if not isinstance(value, dict) or "params" not in value else "bare parameters"
 
 
 def _shared_params(env: Env, env_params: PyTree) -> PyTree:
     shared = jax.tree.map(lambda leaf, default: jnp.ndim(leaf) == jnp.ndim(default), env_params, env.params)
     if not all(jax.tree.leaves(shared)):
         raise ValueError(
-            "the state's env_params differ between its environments: give evaluate env_params=…, one value or [num_episodes]"
+            "the state's env_params differ between its environments: give evaluate env_params=…, one value or one per episode"
         )
     return env_params

@@ -1,11 +1,11 @@
-"""The contracts: the only types that travel between the parts of jaxrl.
+"""Contracts: the types that the parts of jaxrl exchange.
 
-Everything here is data (NamedTuples of arrays) or a NamedTuple of pure functions, typed by the Protocols below. Shapes read
-``f32[B]``; ``B`` is the number of environments, ``T`` the number of rows in a rollout; ``[]`` is one environment, unbatched.
+Each type is a NamedTuple of arrays or a NamedTuple of pure functions, typed by the Protocols below. Shapes are written
+``f32[B]``. ``B`` is the number of environments and ``T`` the number of rows in a rollout; ``[]`` is one environment, unbatched.
 
 Rows follow the NEXT_STEP convention of Gymnasium and envpool. When an episode ends at row t, ``inputs[t + 1].obs`` is the true
-last observation; row t + 1 is spent on the reset (its action is ignored, its reward is 0 and ``valid`` is False), and
-``inputs[t + 2].is_first`` is True. So the value that follows a truncated step is always ``V(inputs[t + 1])``.
+last observation. Row t + 1 is the reset row: its action is ignored, its reward is 0 and ``valid`` is False. Then
+``inputs[t + 2].is_first`` is True. So the value after a truncated step is always ``V(inputs[t + 1])``.
 """
 
 from __future__ import annotations
@@ -30,53 +30,56 @@ Key: TypeAlias = Array
 
 
 class TimeStep(NamedTuple):
-    """What one environment step returns, unbatched."""
+    """Result of one environment step, unbatched."""
 
     obs: PyTree
-    """The observation that was reached. Environments never reset themselves."""
+    """The observation that the step reached. Environments never reset themselves."""
     reward: Array
     """f32[], raw: neither scaled nor clipped."""
     terminated: Array
-    """bool[]. The MDP ended, so the value beyond is 0. Wins when both flags are true."""
+    """bool[]. The MDP ended, so the value beyond is 0. If both flags are true, the episode counts as terminated."""
     truncated: Array
     """bool[]. A limit cut the episode, so the value beyond is V(obs)."""
     info: dict[str, Array] = {}
-    """Numbers, of the same names, shapes and types in every step, for ``Rollout.info``. What no rule reads costs nothing."""
+    """Numbers for ``Rollout.info``, with the same names, shapes and types in every step. Unused ones cost nothing."""
 
 
 class ResetFn(Protocol):
     def __call__(self, key: Key, params: PyTree, /) -> tuple[PyTree, PyTree]:
-        """Start an episode: ``(env_state, obs)``."""
+        """Start an episode; return ``(env_state, obs)``."""
         ...
 
 
 class StepFn(Protocol):
     def __call__(self, key: Key, env_state: PyTree, action: Array, params: PyTree, /) -> tuple[PyTree, TimeStep]:
-        """Advance one environment by one action: ``(env_state, TimeStep)``."""
+        """Advance one environment by one action; return ``(env_state, TimeStep)``."""
         ...
 
 
 class RenderFn(Protocol):
     def __call__(self, env_state: PyTree, action: Any, params: PyTree, /) -> Any:
-        """One environment as a picture: u8[height, width, 3]. ``action`` led there; it is None where an episode starts.
+        """Draw one environment and return the image, u8[height, width, 3].
 
-        Never traced: it may draw with Pillow, matplotlib or NumPy.
+        The function is never traced, so it may use Pillow, matplotlib or NumPy.
+
+        Args:
+          action: the action that led to ``env_state``, or None at the start of an episode.
         """
         ...
 
 
 class ComputeRewardFn(Protocol):
     def __call__(self, achieved: PyTree, desired: PyTree, /) -> tuple[Array, Array]:
-        """``(reward f32[], terminated bool[])`` of a step that reached ``achieved`` where ``desired`` was the goal; unbatched."""
+        """Return ``(reward f32[], terminated bool[])`` of a step that reached ``achieved`` with goal ``desired``; unbatched."""
         ...
 
 
 class Env(NamedTuple):
     """A pure environment: functions of one unbatched instance, and data.
 
-    One with ``compute_reward`` is a *goal environment*: its observations are a Dict of ``observation``, ``achieved_goal`` and
-    ``desired_goal``, the names of Gymnasium-Robotics, and what a step earns and whether it ends the episode follow from what was
-    achieved and what was desired. See ``jaxrl.spaces.goals``.
+    An environment with ``compute_reward`` is a *goal environment*. Its observations are a Dict of ``observation``,
+    ``achieved_goal`` and ``desired_goal``, as in Gymnasium-Robotics. Reward and termination of a step depend only on the achieved
+    and the desired goal. See ``jaxrl.spaces.goals``.
     """
 
     reset: ResetFn
@@ -84,90 +87,90 @@ class Env(NamedTuple):
     observation_space: spaces.Space
     action_space: spaces.Space
     params: PyTree = ()
-    """Default environment parameters: data, so they can be batched over environments and differ between seeds."""
+    """Default environment parameters. They are data, so they can be batched over environments and differ between seeds."""
     name: str = "custom"
     max_episode_steps: int | None = None
-    """A limit that jaxrl enforces, as truncation, on top of the environment's own. None: the environment has its own, or none."""
+    """Step limit that jaxrl enforces by truncation, in addition to the environment's internal limit. None: no further limit."""
     render: RenderFn | None = None
-    """Draws a state, for ``jaxrl record``."""
+    """Draw a state, for ``jaxrl record``."""
     render_fps: float = 30.0
-    """Pictures per second in real time."""
+    """Frames per second in real time."""
     compute_reward: ComputeRewardFn | None = None
-    """Of a goal environment: the reward and the termination of any step for any goal, for replay in hindsight."""
+    """Only in goal environments: reward and termination of any step for any goal, for hindsight replay."""
 
 
 class HostStep(NamedTuple):
-    """What a batch of host environments returns for one step: NumPy arrays, NEXT_STEP rows (see the module's text).
+    """Result of one step of a batch of host environments: NumPy arrays, NEXT_STEP rows (see the module's docstring).
 
-    The arrays are the caller's: a later step must not write into them.
+    The arrays belong to the caller: a later step must not write into them.
     """
 
     obs: PyTree
     reward: Any
-    """f32[B], or other real numbers, which become it; 0 on reset rows."""
+    """f32[B], or other real numbers, which are converted; 0 on reset rows."""
     terminated: Any
     """bool[B]"""
     truncated: Any
     """bool[B]"""
     info: dict[str, Any] = {}
-    """Arrays of numbers [B, ...], of the same names, shapes and types in every step, for ``Rollout.info``."""
+    """Arrays of numbers [B, ...] for ``Rollout.info``, with the same names, shapes and types in every step."""
 
 
 class HostEnvs(Protocol):
-    """A running batch of host environments, as ``HostEnv.open`` returns it.
+    """A running batch of host environments, as returned by ``HostEnv.open``. It may have optional methods:
 
-    Where ``step`` does not end episodes at ``HostEnv.max_episode_steps`` by itself, there is one more method:
-    ``reset_where(mask bool[B]) -> obs[B]`` starts new episodes in some environments; the other rows of ``obs`` are not looked at.
-
-    Environments that step in the background have two more, which together do what ``step`` does. ``send(action, env_id=None)``
-    begins a row of all environments, or of those that a ``recv`` gave together, and returns at once.
-    ``recv() -> (env_id i32[n], HostStep[n])`` waits for rows that were sent and gives some of them, in any order; ``env_id``
-    counts from 0 in this batch. No ``step`` and no ``reset`` may come between the two. Where rows come in parts there may be
-    ``recv_all() -> HostStep[B]`` too, which gives those of all environments, after ``send(action)``, without a copy of each part.
-    Where ``open`` takes a keyword ``batch_size`` as well, ``recv`` gives so many rows, of the environments that are done first,
-    and ``send`` takes any environments.
-
-    Environments that can be lost and begun anew by themselves tell of it: ``begun_anew() -> bool[B]`` says in which of them the
-    last row did not come of the action, but is a reset row (``obs`` the first of a new episode, reward 0, both flags false) after
-    a row that ended nothing. That row is not valid, the row before it counts as cut off there, and the episode is in no
-    statistic. After ``reset_where`` it says in which environments besides ``obs`` is the first of a new episode.
-
-    Environments that a compiled program can step have ``compiled() -> CompiledEnvs``.
+    * ``reset_where(mask bool[B]) -> obs[B]`` starts new episodes in the masked environments; the other rows of ``obs`` are
+      ignored. It is required unless ``step`` ends episodes at ``HostEnv.max_episode_steps`` itself.
+    * ``send`` and ``recv`` step in the background; together they replace ``step``. ``send(action, env_id=None)`` starts a row of
+      all environments, or of those that one ``recv`` returned, and returns at once. ``recv() -> (env_id i32[n], HostStep[n])``
+      waits for rows that were sent and returns some of them, in any order; ``env_id`` counts from 0 in this batch. Do not call
+      ``step`` or ``reset`` between the two. If ``open`` takes a keyword ``batch_size``, ``recv`` returns that number of rows,
+      from the environments that finish first, and ``send`` accepts any environments.
+    * ``recv_all() -> HostStep[B]``, if rows arrive in parts, returns the rows of all environments after ``send(action)`` without
+      copying each part.
+    * ``begun_anew() -> bool[B]`` marks environments that were lost and restarted. Their last row does not result from the action:
+      it is a reset row (``obs`` is the first of a new episode, reward 0, both flags false) after a row that did not end the
+      episode. That row is not valid, the row before it counts as truncated, and the episode is left out of the statistics. After
+      ``reset_where`` it marks further environments in which ``obs`` is the first of a new episode.
+    * ``compiled() -> CompiledEnvs`` makes the environments available to a compiled program.
     """
 
     def reset(self) -> PyTree:
-        """Start all episodes and return obs[B]."""
+        """Start an episode in every environment and return obs[B]."""
         ...
 
     def step(self, action: Any) -> HostStep:
-        """Step all environments. An environment that ended at the step before ignores its action and resets."""
+        """Step all environments. An environment whose episode ended at the previous step ignores its action and resets."""
         ...
 
     def close(self) -> None:
-        """Release what the environments hold. Nothing is called afterwards."""
+        """Release all resources. No method is called afterwards."""
         ...
 
 
 class CompiledEnvs(NamedTuple):
-    """A running batch of host environments as operations of a program of JAX's, on a CPU; no ``vmap`` goes over them."""
+    """A running batch of host environments as operations of a JAX program on a CPU. They do not support ``vmap``."""
 
     handle: Array
-    """Of the batch, before its next row. What each function gives is given to the next: that keeps them in order."""
+    """Handle of the batch before its next row. Each call takes the handle that the previous call returned, which orders them."""
     send: Callable[[Array, Array], Array]
-    """(handle, action [B, ...]) -> handle: begins a row of all environments. Actions are not looked at."""
+    """(handle, action [B, ...]) -> handle: start a row of all environments. Actions are not checked."""
     recv: Callable[[Array], tuple[Array, HostStep]]
-    """handle -> (handle, the row), in the order of the environments."""
+    """handle -> (handle, row): return the row, in the order of the environments."""
 
 
 class OpenFn(Protocol):
     def __call__(self, num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
-        """Start ``num_envs`` environments. The stream of the i-th is fixed by ``seed`` and ``first_id + i``, and by nothing else:
-        two processes that open two each have the rows of one that opens four."""
+        """Start ``num_envs`` environments.
+
+        The random stream of the i-th depends only on ``seed`` and ``first_id + i``: two processes that open two environments each
+        produce the same rows as one process that opens four.
+        """
         ...
 
 
 class HostEnv(NamedTuple):
-    """An environment that runs on the host (C++ or Python): nothing starts before ``open``."""
+    """An environment that runs on the host (C++ or Python). Nothing is started before ``open``."""
 
     open: OpenFn
     observation_space: spaces.Space
@@ -175,43 +178,43 @@ class HostEnv(NamedTuple):
     options: Mapping[str, Any] = {}
     name: str = "host"
     max_episode_steps: int | None = None
-    """A limit that jaxrl enforces, as truncation, in training and in evaluation (see ``HostEnvs``)."""
+    """Step limit that jaxrl enforces by truncation, in training and evaluation (see ``HostEnvs``)."""
     open_eval: OpenFn | None = None
-    """As ``open``, for scores: raw rewards and whole games where ``open`` changes them for learning. None: ``open`` itself."""
+    """Like ``open``, for evaluation: raw rewards and whole games, if ``open`` changes these for learning. None: use ``open``."""
     open_render: OpenFn | None = None
-    """As ``open_eval``, with one more method: ``render() -> u8[B, height, width, 3]`` draws where the environments stand."""
+    """Like ``open_eval``, with a method ``render() -> u8[B, height, width, 3]`` that draws the current states."""
     render_fps: float = 30.0
-    """Pictures per second in real time."""
+    """Frames per second in real time."""
     compute_reward: ComputeRewardFn | None = None
-    """Of a goal environment, as ``Env.compute_reward``; a function of JAX, as learning calls it."""
+    """As ``Env.compute_reward``. It must be a JAX function, because updates call it."""
 
 
 EnvLike: TypeAlias = str | Env | HostEnv | Callable[..., Any]
-"""An environment, as builders take it: an id, an Env, a HostEnv, or a class or function that makes one Gymnasium environment."""
+"""Environment argument of builders: an id, an Env, a HostEnv, or a class or function that makes one Gymnasium environment."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ data
 
 
 class StepInput(NamedTuple):
-    """What a policy sees, the same for every model. Unbatched, [B] or [T, B]."""
+    """Input of a policy, the same for every model. Unbatched, [B] or [T, B]."""
 
     obs: PyTree
     prev_action: Array
-    """The action that the environment executed one row before; zeros on the first row of an episode."""
+    """The action that the environment executed on the previous row; zeros on the first row of an episode."""
     prev_reward: Array
     """f32, raw; 0 on the first row of an episode."""
     is_first: Array
-    """bool: the first row of an episode; a recurrent model starts from its initial carry here."""
+    """bool: the first row of an episode, where a recurrent model restarts from its initial carry."""
 
 
 class Rollout(NamedTuple):
-    """What a learner gets, whoever collected it: time-major, T rows of B environments."""
+    """Input of a learner: time-major, T rows of B environments."""
 
     inputs: StepInput
-    """[T + 1, B]. ``inputs[t + 1].obs`` is always what row t reached, so V(next of t) = V(inputs[t + 1])."""
+    """[T + 1, B]. ``inputs[t + 1].obs`` is always the observation that row t reached, so V(next of t) = V(inputs[t + 1])."""
     action: Array
-    """[T, B, ...], as the environment executed it."""
+    """[T, B, ...], as executed by the environment."""
     reward: Array
     """f32[T, B], raw."""
     terminated: Array
@@ -219,24 +222,24 @@ class Rollout(NamedTuple):
     truncated: Array
     """bool[T, B]"""
     extras: PyTree
-    """[T, B, ...]: what ``Algorithm.act`` recorded for its own learning rule (log_prob, value, ...)."""
+    """[T, B, ...]: values that ``Algorithm.act`` recorded for the update (log_prob, value, ...)."""
     valid: Array
-    """bool[T, B]. False on the reset row after an end and on padding: such rows enter no loss and no statistic."""
+    """bool[T, B]. False on the reset row after an end and on padding: such rows are left out of losses and statistics."""
     carry: PyTree
-    """[B, ...]: the recurrent state before row 0, as it was when acting; () when memoryless."""
+    """[B, ...]: the recurrent state before row 0, as used when acting; () when memoryless."""
     env_id: Array
-    """i32[B]: which environments these are."""
+    """i32[B]: ids of the environments."""
     version: Array
-    """i32[B]: which parameters acted (``Policy.version``)."""
+    """i32[B]: ``Policy.version`` of the parameters that acted."""
     info: dict[str, Array] = {}
-    """[T, B, ...]: what the environments told besides, on every row; whatever that is where ``valid`` is False."""
+    """[T, B, ...]: ``info`` of the environments, for every row; undefined where ``valid`` is False."""
 
 
 class Mean(NamedTuple):
-    """A weighted mean that is still open: parts combine by adding, the ratio is taken on the host.
+    """A weighted mean as sum and count: parts combine by addition, and the ratio is taken on the host.
 
-    ``float`` gives the ratio of all that was counted, ``np.asarray`` one for each element; NaN where nothing was counted.
-    ``jaxrl.metrics.to_floats`` does so for all metrics at once.
+    ``float`` returns the ratio over all elements, ``np.asarray`` one ratio per element; NaN where nothing was counted.
+    ``jaxrl.metrics.to_floats`` converts all metrics at once.
     """
 
     sum: Array
@@ -251,7 +254,7 @@ class Mean(NamedTuple):
 
 
 class Min(NamedTuple):
-    """A minimum that is still open; +inf when nothing was seen, for which ``float`` and ``np.asarray`` give NaN."""
+    """A running minimum; +inf if there were no values, which ``float`` and ``np.asarray`` convert to NaN."""
 
     value: Array
 
@@ -263,7 +266,7 @@ class Min(NamedTuple):
 
 
 class Max(NamedTuple):
-    """A maximum that is still open; -inf when nothing was seen, for which ``float`` and ``np.asarray`` give NaN."""
+    """A running maximum; -inf if there were no values, which ``float`` and ``np.asarray`` convert to NaN."""
 
     value: Array
 
@@ -290,35 +293,36 @@ Metrics: TypeAlias = dict[str, Mean | Min | Max]
 
 
 class Model(NamedTuple):
-    """A network as pure functions; nothing here knows which library made it."""
+    """A network as pure functions, independent of the library that defines it."""
 
     init: InitModelFn
     apply: ApplyFn
     """One step over a batch: inputs [B]."""
     unroll: ApplyFn
-    """The same over time: inputs [T, B]; encodes all T·B rows at once and scans only the core."""
+    """The same over time: inputs [T, B]. Encodes all T·B rows at once and scans only the core."""
     initial_carry: InitialCarryFn
 
 
 class InitModelFn(Protocol):
     def __call__(self, key: Key, inputs: StepInput, /) -> PyTree:
-        """Parameters, given an example of one row: inputs [B]."""
+        """Return parameters, given example inputs of one row, [B]."""
         ...
 
 
 class ApplyFn(Protocol):
     def __call__(self, params: PyTree, carry: PyTree, inputs: StepInput, /, key: Key | None = None) -> tuple[PyTree, Any]:
-        """``(carry, outputs)``. Restarts the carry by itself wherever ``inputs.is_first``.
+        """Return ``(carry, outputs)``. The function resets the carry itself wherever ``inputs.is_first`` is true.
 
-        ``key`` is for what the network itself draws: noise in its weights, dropout, quantiles. Without one it draws nothing.
-        Rules that have one give it by name. A function that draws nothing may leave the argument out: builders see to that.
+        Args:
+          key: for random numbers that the network itself draws: noise in its weights, dropout, quantiles. Without a key it draws
+            none. Algorithms pass it by keyword. A network without randomness may omit this argument; builders add it.
         """
         ...
 
 
 class InitialCarryFn(Protocol):
     def __call__(self, batch_size: int, /) -> PyTree:
-        """The recurrent state at the start of an episode, [B, ...]; () when memoryless."""
+        """Return the recurrent state at the start of an episode, [B, ...]; () when memoryless."""
         ...
 
 
@@ -326,24 +330,24 @@ class InitialCarryFn(Protocol):
 
 
 class Policy(NamedTuple):
-    """All that an actor needs, and no more."""
+    """Everything that an actor needs."""
 
     params: PyTree
     statistics: PyTree
-    """Normalisation statistics that acting uses; () when there are none."""
+    """Normalisation statistics used for acting; () if there are none."""
     exploration: PyTree
-    """Whatever ``explore=True`` needs besides the parameters (an epsilon); () when there is nothing."""
+    """Exploration state used with ``explore=True``, such as epsilon; () if there is none."""
     version: Array
     """i32[]: the number of ``update`` (or ``learn``) calls that led to these parameters."""
     hyperparams: PyTree = ()
-    """Those that ``Algorithm.gradients`` learns with, after schedules and annealing; () in rules without it."""
+    """Hyperparameters for ``Algorithm.gradients``, after schedules and annealing; () in algorithms without ``gradients``."""
 
 
 class LearnerState(Protocol):
-    """What every rule's LearnerState has; each rule's own NamedTuple adds its fields (target_params, replay, ...).
+    """Fields shared by the learner states of all algorithms; each algorithm's NamedTuple adds more (target_params, replay, ...).
 
-    A NamedTuple anywhere in a state that keeps something per environment says so by a property ``env_axes``: field -> the axis
-    that runs over environments, in all leaves of the field. On several devices each then holds its own share of them.
+    A NamedTuple anywhere in a state that holds data per environment declares it with a property ``env_axes``: field -> the axis
+    that runs over environments, in all leaves of the field. With several devices, each holds its share of that axis.
     """
 
     @property
@@ -364,69 +368,71 @@ class ActFn(Protocol):
     def __call__(
         self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
     ) -> tuple[PyTree, Array, PyTree]:
-        """``(carry, action[B], extras[B])``. Environment i draws from (key, env_id[i]) alone, whatever the batch around it."""
+        """Return ``(carry, action[B], extras[B])``.
+
+        Random numbers of environment i depend only on (key, env_id[i]), not on the rest of the batch.
+        """
         ...
 
 
 class Algorithm(NamedTuple):
-    """A learning rule. It knows spaces, and no environment. ``Any`` is the rule's own ``LearnerState``."""
+    """A learning algorithm, bound to spaces but not to an environment. ``Any`` stands for its ``LearnerState``."""
 
     init: Callable[[Key, PyTree], Any]
-    """From a key and hyperparams."""
+    """Return the initial learner state for a key and hyperparameters."""
     policy: Callable[[Any], Policy]
     act: ActFn
     update: Callable[[Any, Rollout], tuple[Any, Metrics]]
-    """Learn from one rollout. For replay rules, ``learn`` after ``observe``."""
+    """Learn from one rollout. With replay: ``observe``, then ``learn``."""
     initial_carry: InitialCarryFn
-    """The model's, for whoever acts."""
+    """``initial_carry`` of the model, for actors."""
     observe: Callable[[Any, Rollout], Any] | None = None
-    """Take rollouts in without learning: store rows, refresh statistics. Present where the warm-up needs it."""
+    """Take in a rollout without learning: store rows, update statistics. Required for a warm-up."""
     learn: Callable[[Any], tuple[Any, Metrics]] | None = None
-    """Replay rules only: draw and learn."""
+    """Only with replay: draw rows and learn from them."""
     mark_discontinuity: Callable[[Any], Any] | None = None
-    """Replay rules only: the environments begin anew, so no row stored so far is followed by the next one to come."""
+    """Only with replay: mark a discontinuity. The environments are reset, so the next rows do not follow the stored ones."""
     gradients: Callable[[Policy, Rollout], tuple[PyTree, Metrics]] | None = None
-    """Rules with one gradient per rollout only: that gradient, shaped like the parameters, and metrics. It needs no learner, so
-    another process can compute it. ``update`` is ``apply`` of it, after ``observe`` where the rule has one."""
+    """Only with a single gradient per rollout: return that gradient, shaped like the parameters, and metrics. It does not need
+    the learner, so another process can compute it. ``update`` computes it, then calls ``observe`` (if present) and ``apply``."""
     apply: Callable[[Any, PyTree], Any] | None = None
-    """Learn from a gradient, or from the mean of several: the learner with other parameters and the next version. What
-    ``observe`` keeps (statistics of observations and rewards) stays: whoever learns from gradients alone has to observe the
-    rollouts as well, or those statistics never move."""
+    """Learn from a gradient, or the mean of several: return the learner with new parameters and the next version. It does not
+    update the statistics of observations and rewards, so the rollouts must also be passed to ``observe``."""
     warmup_iterations: int = 0
-    """How many rollouts ``Agent.init`` collects and observes without learning."""
+    """Number of rollouts that ``Agent.init`` collects and observes without learning."""
     transferable_fields: tuple[str, ...] = ("params", "statistics")
-    """Fields of the LearnerState that ``init_from`` takes from another run. One that is not there, as target networks are not
-    where policies were saved, begins with that run's ``params``."""
+    """Fields of the LearnerState that ``init_from`` takes from another run. A field missing there starts as a copy of that run's
+    ``params``: saved policies, for example, have no target networks."""
     buffers: tuple[str, ...] = ()
-    """Fields of the LearnerState that store rows: ``save_replay=False`` leaves them out of checkpoints, where a seed is frozen
-    their arrays alone are not put back, and where environments run on the host those arrays are given up to each ``update`` and
-    ``observe``, which write into them: a ``Policy`` must not hold them. A NamedTuple within them that has other arrays as well,
-    such as priorities, names its fields of rows by a property ``row_fields``; then only these arrays count."""
+    """Fields of the LearnerState that store rows. ``save_replay=False`` leaves these fields out of checkpoints. Freezing a seed
+    does not restore their arrays. With host environments their arrays are donated to each ``update`` and ``observe``, so a
+    ``Policy`` must not hold them. If a NamedTuple within these fields also has other arrays, such as priorities, it lists its
+    fields of rows in a property ``row_fields``; then only those arrays are meant."""
     tolerates_lag: bool = False
-    """Whether ``update`` is right for a rollout of parameters that are a few updates old: because rows come from replay, or
-    because the rule corrects for the probability with which actions were drawn."""
+    """``update`` is correct for rollouts of parameters that are a few updates old, because rows come from replay or because the
+    algorithm corrects for the probabilities with which actions were drawn."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------- agents
 
 
 class EpisodeStatistics(NamedTuple):
-    """The running episode of each environment, [B]."""
+    """Statistics of the current episode of each environment, [B]."""
 
     episodic_return: Array
-    """f32[B]: the sum of raw rewards so far."""
+    """f32[B]: sum of raw rewards so far."""
     episodic_length: Array
-    """i32[B]: the number of valid rows so far."""
+    """i32[B]: number of valid rows so far."""
 
 
 class ActorState(NamedTuple):
-    """Where the environments stand; every leaf has the leading axis [num_envs]."""
+    """State of the environments; every leaf has the leading axis [num_envs]."""
 
     env_state: PyTree
     input: StepInput
     carry: PyTree
     done: Array
-    """bool[B]: the episode ended on the row before, so the next row is spent on the reset."""
+    """bool[B]: the episode ended on the previous row, so the next row is the reset row."""
     episode: EpisodeStatistics
 
     @property
@@ -435,23 +441,27 @@ class ActorState(NamedTuple):
 
 
 class AgentState(NamedTuple):
-    """Everything: with this and the program, a run goes on bit for bit."""
+    """The complete state of a run: with it and the same program, the run continues bit for bit."""
 
     learner: Any
     actor: ActorState
     env_params: PyTree
     """One value for all environments, or leaves with a leading axis [num_envs]."""
     key: Key
-    """Constant: iteration n of environment i draws from (key, n, i)."""
+    """Constant. Environment i in iteration n draws its random numbers from (key, n, i)."""
     iteration: Array
-    """i32[]: rollouts collected so far, the warm-up included."""
+    """i32[]: number of rollouts collected so far, including the warm-up."""
     warmup_rows: Array
-    """i32[]: valid rows that the warm-up collected, over all environments."""
+    """i32[]: number of valid rows collected in the warm-up, over all environments."""
 
 
 class InitAgentFn(Protocol):
     def __call__(self, key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
-        """Initialise and run the warm-up. ``hyperparams``: a mapping of the ones to change, or the rule's whole NamedTuple."""
+        """Initialise the state and run the warm-up.
+
+        Args:
+          hyperparams: a mapping of the hyperparameters to change, or the algorithm's complete NamedTuple.
+        """
         ...
 
 
@@ -469,41 +479,41 @@ class Agent(NamedTuple):
     algorithm: Algorithm
     env: Env | HostEnv
     spec: dict[str, Any]
-    """Plain data from which ``jaxrl.build`` makes the same agent again, in another process or on another machine."""
+    """Plain data from which ``jaxrl.build`` rebuilds the same agent in another process or on another machine."""
     num_envs: int
     rollout_length: int
     axis_name: str | None = None
     hyperparams: Any = ()
-    """The rule's defaults: a NamedTuple of numbers."""
+    """Default hyperparameters: a NamedTuple of numbers."""
     schedules: Mapping[str, Callable[[Array], Array]] = {}
-    """Factors on them, by name: functions of the iteration."""
+    """Hyperparameter -> function of the iteration that returns a factor on it."""
 
     @property
     def steps_per_iteration(self) -> int:
-        """Rows per ``step``, over all environments and devices."""
+        """Number of rows per ``step``, over all environments and devices."""
         return self.num_envs * self.rollout_length
 
 
 _METHODS_ELSEWHERE = {
     "learn train fit run": "jaxrl.run(agent, total_steps=…) trains it",
     "predict act sample get_action get_actions compute_action compute_actions compute_single_action forward policy": (
-        "jaxrl.load_policy(folder) acts as a run has learnt, and agent.algorithm.act as a state has"
+        "use jaxrl.load_policy(folder) to act with a trained policy, or agent.algorithm.act to act with a state's policy"
     ),
-    "save": "jaxrl.run(agent, …, out=folder) saves as it trains, and jaxrl.save(folder, state, step) saves a state",
-    "load restore from_checkpoint": "jaxrl.load_policy(folder) gives what a run has learnt, and jaxrl.restore a state",
-    "evaluate": "jaxrl.evaluate(agent, state, key) does it",
-    "update": "agent.step(state) collects and learns, and agent.algorithm.update learns from a rollout",
-    "reset": "agent.init(key) gives a new state",
-    "params parameters": "they are in a state, state.learner.params",
-    "get_env set_env observation_space action_space": "agent.env is its environment; for another one, build another agent",
+    "save": "jaxrl.run(agent, …, out=folder) saves during training, and jaxrl.save(folder, state, step) saves a state",
+    "load restore from_checkpoint": "jaxrl.load_policy(folder) loads a trained policy, and jaxrl.restore loads a state",
+    "evaluate": "jaxrl.evaluate(agent, state, key) evaluates it",
+    "update": "agent.step(state) collects a rollout and learns from it, and agent.algorithm.update learns from a given rollout",
+    "reset": "agent.init(key) returns a new state",
+    "params parameters": "the parameters are in a state, state.learner.params",
+    "get_env set_env observation_space action_space": "agent.env is its environment; to change it, build another agent",
 }
-"""Methods of agents in PARL, Stable-Baselines3, RLlib and others, and what does the same here."""
+"""Methods of agents in PARL, Stable-Baselines3, RLlib and others -> the equivalent here."""
 
 
 def _say_what_does_it(agent: Agent, name: str) -> Any:
-    hint = next((f": {what}" for names, what in _METHODS_ELSEWHERE.items() if name in names.split()), "")
+    hint = next((f": {advice}" for names, advice in _METHODS_ELSEWHERE.items() if name in names.split()), "")
     raise AttributeError(f"an Agent holds functions and no state, and has no attribute {name!r}{hint}")
 
 
-if not TYPE_CHECKING:  # a checker is to say itself that there is no such attribute
+if not TYPE_CHECKING:  # so that type checkers report unknown attributes
     Agent.__getattr__ = _say_what_does_it

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
+import gc
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -39,30 +43,12 @@ jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 MOST_MAPPINGS = 20_000
+BASE_MEMORY, MOST_GROWTH = 800 * 2**20, 300 * 2**20
+"""A process forgets its compiled programs when it has grown by so many bytes since it last did."""
+resident = BASE_MEMORY
 
-EXPENSIVE_FILES = (
-    "test_learning.py",
-    "test_contract.py",
-    "test_examples.py",
-    "test_ppo.py",
-    "test_dqn.py",
-    "test_run.py",
-    "test_resume.py",
-    "test_readme.py",
-    "test_docs.py",
-    "test_terminal.py",
-    "test_doctor.py",
-    "test_cli.py",
-    "test_checkpoint.py",
-    "test_benchmarks.py",
-    "test_envs_gymnax.py",
-    "test_envs.py",
-)
-"""Files that run last, the longest first, so that all workers end together. The others run before them, in pytest's order."""
-
-
-IN_EACH_QUARTER = ("test_collectives", "test_private_jax", "test_scan", "test_several_devices")
-"""Files that test behaviour which has differed between versions of JAX."""
+IN_EACH_QUARTER = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
+"""Files of what has differed between versions of JAX."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,20 +58,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort cheap tests first, so that a broken helper is reported before the long tests that use it.
+    """Put cheap tests first: a broken helper is reported before the long tests that use it. Expensive files come last, the
+    longest first, so that all workers end together.
 
-    Also assign groups, which workers take as a whole: all tests of one algorithm, which share its compiled programs, or the rest
-    of a file.
+    Workers take groups: all tests of one algorithm, which share its compiled programs, or the rest of a file.
     """
-    rank = {name: position for position, name in enumerate(EXPENSIVE_FILES)}
-    items.sort(key=lambda item: rank.get(item.path.name, -1))
+    items.sort(key=expected_seconds)
     for item in items:
-        rule = getattr(item, "callspec", None) and item.callspec.params.get("rule")
-        item.add_marker(pytest.mark.xdist_group(rule if isinstance(rule, str) else item.path.stem))
+        algorithm = getattr(item, "callspec", None) and item.callspec.params.get("algorithm")
+        item.add_marker(pytest.mark.xdist_group(algorithm if isinstance(algorithm, str) else item.path.stem))
     if (quarter := config.getoption("quarter")) is not None:
         chosen = set(in_quarter(quarter, [group_of(item) for item in items]))
         config.hook.pytest_deselected(items=[item for item in items if group_of(item) not in chosen])
         items[:] = [item for item in items if group_of(item) in chosen]
+
+
+def expected_seconds(item: pytest.Item) -> tuple[bool, float]:
+    """Return the sorting key of a test: 0 s before the ``expensive(seconds)`` ones in falling order."""
+    marker = item.get_closest_marker("expensive")
+    return (True, -float(marker.args[0])) if marker else (False, 0.0)
 
 
 def group_of(item: pytest.Item) -> str:
@@ -99,18 +90,33 @@ def in_quarter(quarter: int, groups: Iterable[str]) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Refuse to run without groups: every worker would compile, and keep in memory, the programs of all algorithms."""
+    """Refuse to run without the groups: every worker would compile, and keep in memory, the programs of all algorithms."""
     if node.config.option.dist == "loadgroup" and not all("@" in id for id in ids):
         pytest.exit(f"pytest-xdist did not group the tests: it does not support pytest {pytest.__version__}", 4)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_mappings() -> Iterator[None]:
-    """Drop compiled programs in time: each has many memory mappings, and a process may have 65,530."""
+def bounded_memory() -> Iterator[None]:
+    """Forget compiled programs in time: they fill the memory, and each maps its code in many parts, of which a process may have
+    65,530."""
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
+    global resident
+    if mappings() > MOST_MAPPINGS or resident_bytes() > resident + MOST_GROWTH:
         jax.clear_caches()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # not glibc
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        resident = max(resident_bytes(), BASE_MEMORY)
+
+
+def mappings() -> int:
+    maps = Path("/proc/self/maps")
+    return maps.read_bytes().count(b"\n") if maps.exists() else 0
+
+
+def resident_bytes() -> int:
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * resource.getpagesize() if status.exists() else 0
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Algorithms: one file each, with its config, loss, update and builder. ``jaxrl.registry`` lists them."""
+"""Algorithms. Each file holds the config, loss, update and builder of one algorithm; ``jaxrl.registry`` lists them."""
 
 from jaxrl.registry import ALGORITHMS, Entry, Paper, known_as, setting_names, title_of, unknown_algorithm
 

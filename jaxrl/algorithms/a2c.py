@@ -1,6 +1,6 @@
 """Advantage actor-critic (Mnih et al. 2016) with synchronous environments, memoryless or recurrent, discrete or continuous.
 
-Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in
+Reads top to bottom: settings, loss, builder. Acting, the gradient and the terms of the loss are in
 ``jaxrl.algorithms.common.on_policy``.
 """
 
@@ -27,23 +27,23 @@ from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 @dataclass(frozen=True)
 class A2CConfig(OnPolicyConfig):
-    """A2C's structure."""
+    """Structural settings of A2C."""
 
     num_envs: Count = 16
     rollout_length: Count = 8
-    """Rows that each environment contributes to a gradient, and the most rewards in a return."""
+    """Rows that each environment contributes to a gradient, and the largest number of rewards in a return."""
     normalize_advantages: bool = False
-    """Mean 0 and deviation 1 within each rollout."""
+    """Scale advantages to mean 0 and standard deviation 1 within each rollout."""
 
 
 class A2CHyperparams(NamedTuple):
-    """A2C's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+    """Hyperparameters of A2C: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
     learning_rate: LearningRate = 3e-3
     gamma: Unit = 0.99
     """Discount per step."""
     gae_lambda: Unit = 1.0
-    """λ of generalised advantage estimation; 1 takes all rewards to the rollout's end, as the paper's n-step returns do."""
+    """λ of generalised advantage estimation; 1 sums all rewards up to the rollout's end, as the paper's n-step returns do."""
     ent_coef: NonNegative = 0.01
     """Weight of the entropy bonus."""
     vf_coef: NonNegative = 0.5
@@ -57,7 +57,7 @@ def a2c_loss(
     model: Model, config: A2CConfig, hp: A2CHyperparams, params: PyTree, rollout: Rollout, axis_name: str | None
 ) -> tuple[Array, dict[str, Array]]:
     """−E[log π(a | s)·A] + vf_coef·½ E[(G − V(s))²] − ent_coef·E[H] (Mnih et al. 2016, section 4 and algorithm S3), as means over
-    the valid rows of all devices. A and G = A + V are constants, of the values that the same parameters give."""
+    the valid rows of all devices. A and G = A + V are computed from the current parameters; no gradient flows through them."""
     output = model.unroll(params, rollout.carry, rollout.inputs)[1]
     values = jax.lax.stop_gradient(output.value)
     advantage = gae(rollout.reward, *discounts(rollout, hp.gamma, hp.gae_lambda), values[:-1], values[1:], rollout.valid)
@@ -85,21 +85,21 @@ def make_a2c(
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
-        ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
-        or convolutions where the observation is an image.
+        ``ActorCriticOutput``, or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×64,
+        tanh, or convolutions for images.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. The paper's RMSProp is
         ``jaxrl.optimize.clipped_rmsprop``.
-      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, rollout as ``normalized_rollout`` gives it) -> (loss to add, scalars to log), or one.
-      intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
-      axis_name: the device axis that ``step`` will run under.
+      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
+      extra_losses: one function or several, (params, rollout of ``normalized_rollout``) -> (loss to add, scalars to log).
+      intrinsic: an intrinsic reward, such as ``jaxrl.intrinsic.rnd``.
+      axis_name: name of the device axis that ``step`` runs under.
       settings: fields of ``A2CConfig`` and ``A2CHyperparams``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit, hyperparameters out of range.
+      ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {
+    parts = {
         "model": model,
         "optimizer": optimizer,
         "schedules": schedules,
@@ -107,5 +107,5 @@ def make_a2c(
         "intrinsic": intrinsic,
         "axis_name": axis_name,
     }
-    ready = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, settings, given)
-    return one_gradient(ready, a2c_loss)
+    prepared = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, settings, parts)
+    return one_gradient(prepared, a2c_loss)

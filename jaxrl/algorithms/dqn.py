@@ -1,6 +1,6 @@
 """Deep Q-learning (Mnih et al. 2015) with replay, a target network and, by default, double Q-learning and n-step returns.
 
-Reads top to bottom: settings, state, loss, acting, learning, builder. Value heads and looking ahead are in
+Reads top to bottom: settings, loss, acting, learning, builder. Value heads and bootstrapping are in
 ``jaxrl.algorithms.common.q_heads``.
 """
 
@@ -48,44 +48,45 @@ from jaxrl.xla.fast_random import fold_in
 
 @dataclass(frozen=True)
 class DQNConfig(HeadConfig):
-    """DQN's structure."""
+    """Structural settings of DQN."""
 
     rollout_length: Count = 32
     n_step: Count = 5
-    """Rewards in a return before it bootstraps; 1 is the paper's."""
+    """Rewards in a return before it bootstraps; 1 in the paper."""
     target_update_interval: Count = 64
     """Updates between changes of the target network."""
     double: bool = True
-    """Choose the next action with the online network (van Hasselt et al. 2016)."""
+    """Select the next action with the online network (van Hasselt et al. 2016)."""
     epsilon_exponent: NonNegative = added(0.0)
-    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: all
-    alike."""
+    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: the
+    same epsilon in all environments."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
         if self.munchausen:
-            refuse_unused(self, type(self)(), ["double"], "with munchausen, which chooses no next action")
+            refuse_unused(self, type(self)(), ["double"], "with munchausen, which does not select a next action")
         check_exploration(self)
 
 
 class DQNHyperparams(NamedTuple):
-    """DQN's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+    """Hyperparameters of DQN: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
     learning_rate: LearningRate = 0.01
     gamma: Unit = 0.99
     """Discount per step."""
     tau: PositiveUnit = 1.0
-    """How far the target network moves at each change; 1 copies."""
+    """Step of the target network towards the online network at each change, as a fraction; 1 copies."""
     epsilon_start: Unit = 1.0
     """Probability of a random action at the start."""
     epsilon_end: Unit = 0.1
-    """The same once exploration_steps have passed."""
+    """Probability of a random action after exploration_steps."""
     exploration_steps: Positive = 5_000.0
     """Rows, after the warm-up, over which epsilon falls linearly."""
     max_grad_norm: Positive = 1_000.0
-    """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, those that hold an end."""
+    """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, which contain episode
+    ends."""
     adam_eps: Positive = 0.01
-    """Adam's ε. A large one takes smaller steps where gradients are small, as between actions of nearly the same value."""
+    """Adam's ε. A large value takes smaller steps where gradients are small, as between actions of nearly the same value."""
     total_steps: TotalSteps = 0.0
 
 
@@ -101,14 +102,14 @@ def dqn_loss(
     axis_name: str | None,
     key: Key | None = None,
 ) -> tuple[Array, dict[str, Array]]:
-    """The head's loss, ½·(y − Q(s, a))² of the scalar one, times the draw's weight, as a mean over valid draws.
+    """Return the mean over valid draws of the head's loss, weighted by the draw, and the metrics with the rows' priorities.
 
-    With n-step returns the reward in y is the sum of n discounted ones, γ is γⁿ, and s′ is n steps away. What lies beyond is what
-    the target network says of one next action (``best_next``), or of all with ``munchausen`` (``soft_next``).
-    Beside what is logged it gives the rows' priorities.
+    The scalar head's loss is ½·(y − Q(s, a))². With n-step returns, the reward in y is the sum of n discounted rewards, γ is γⁿ,
+    and s′ is n steps ahead. Targets bootstrap from the target network: from one next action (``best_next``), or from all with
+    ``munchausen`` (``soft_next``).
 
     Args:
-      key: for what networks draw, each time they are asked.
+      key: random key of the networks; each call of a network uses a different part of it.
     """
     batch, head = zero_invalid(batch, batch.valid), config.value_head
     keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
@@ -133,10 +134,10 @@ def act(
     setup: AlgorithmSetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     config, keys = setup.config, fold_each(key, env_id) if explore else None
-    if keys is not None and config.noisy:  # each environment has noise of its own, which is that of any batch around it
-        one = lambda inputs, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], inputs), key=key)[1]  # noqa: E731
-        # Far from 0 and 1, of which the action is drawn.
-        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(one)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
+    if keys is not None and config.noisy:  # each environment draws separate noise, independent of the batch
+        apply_to_row = lambda row, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], row), key=key)[1]  # noqa: E731
+        # Far from 0 and 1: the action is drawn with split(key), and split(key)[i] equals fold_in(key, i).
+        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(apply_to_row)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
     else:
         carry, outputs = setup.model.apply(policy.params, carry, inputs)
     q_values = config.value_head.values(outputs, inputs.obs)
@@ -144,7 +145,7 @@ def act(
 
 
 def network_keys(setup: AlgorithmSetup[DQNConfig], learner: QLearner) -> Key | None:
-    """One for each update, where the network draws something."""
+    """Return a random key for each update, or None if the network draws no random numbers."""
     if not setup.config.draws:
         return None
     key = setup.stream(learner, 0)
@@ -167,7 +168,7 @@ def learn(setup: AlgorithmSetup[DQNConfig], learner: QLearner) -> tuple[QLearner
 
 
 def make_algorithm(setup: AlgorithmSetup[DQNConfig]) -> Algorithm:
-    """DQN's learning rule, bound to spaces and to no environment."""
+    """Return DQN as an ``Algorithm``, bound to spaces but not to an environment."""
     transferable_fields = ("params", "target_params", "statistics")
     return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
@@ -188,28 +189,28 @@ def make_dqn(
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
-        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of
-        2×64, ReLU, for vectors. Settings of the head make it a ``jaxrl.models.value_network``; a Model of your own then gives
-        what ``jaxrl.algorithms.common.q_heads`` says of the head.
+        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that returns one. Default: an MLP of
+        2×64, ReLU, for vectors. With ``head``, ``dueling`` or ``noisy`` the default is a ``jaxrl.models.value_network``, and a
+        custom Model must have the outputs that the head takes; see ``jaxrl.algorithms.common.q_heads``.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, asked to keep 1 row
-        before and n_step rows after a drawn one; default: ``uniform_replay``, or with ``prioritized`` a ``prioritised_replay``.
-      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      axis_name: the device axis that ``step`` will run under.
+      replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, called with
+        ``before=1`` and ``after=n_step``; default: ``uniform_replay``, or ``prioritised_replay`` with ``prioritized``.
+      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
+      axis_name: name of the device axis that ``step`` runs under.
       settings: fields of ``DQNConfig`` and ``DQNHyperparams``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit, hyperparameters out of range.
+      ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
-    ready = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, given)
-    config = ready.setup.config
+    parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    prepared = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    config = prepared.setup.config
     is_ours = isinstance(model, Mapping) or is_own(model, q_network)
-    check_outputs(model, is_ours, ready.output, ready.env.action_space, config)
-    own = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
-    made = resolve_replay(replay, own, ready.env, config, before=1, after=config.n_step)
-    return ready.bind(make_algorithm(replace(ready.setup, replay=made)))
+    check_outputs(model, is_ours, prepared.output, prepared.env.action_space, config)
+    default_replay = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
+    resolved = resolve_replay(replay, default_replay, prepared.env, config, before=1, after=config.n_step)
+    return prepared.bind(make_algorithm(replace(prepared.setup, replay=resolved)))
 
 
 RAINBOW: dict[str, Any] = {
@@ -224,17 +225,18 @@ RAINBOW: dict[str, Any] = {
     "learning_rate": 1e-3,
     "adam_eps": 1.5e-4,
 }
-"""What Rainbow adds to DQN, whose look ahead is double already; a step size for the cross-entropy, and its paper's Adam."""
+"""Settings of Rainbow that differ from DQN's defaults, which include double Q-learning. The learning rate suits the cross-entropy
+loss; Adam's ε is the paper's."""
 
 
 @suggest_arguments
-def make_rainbow(env: EnvLike, **given: Any) -> Agent:
-    """``make_dqn`` with the switches of Rainbow (Hessel et al. 2018, table 1): C51, dueling streams, noisy layers without ε,
-    3-step returns, prioritized replay, double. Its agents are those of ``make_dqn``, and so are their specs.
+def make_rainbow(env: EnvLike, **keywords: Any) -> Agent:
+    """Rainbow (Hessel et al. 2018, table 1): DQN with C51, dueling streams, noisy layers without ε, 3-step returns, prioritized
+    replay and double Q-learning. Agents and their specs are those of ``make_dqn``.
 
     Args:
-      env: as ``make_dqn``'s.
-      given: keywords of ``make_dqn``, which replace those of ``RAINBOW``. ``v_min`` and ``v_max`` are to hold the discounted
-        returns of the environment: ±10, the default, is of Atari's clipped rewards.
+      env: as for ``make_dqn``.
+      keywords: keywords of ``make_dqn``, which override those in ``RAINBOW``. ``v_min`` and ``v_max`` must enclose the discounted
+        returns of the environment; the default, ±10, suits Atari's clipped rewards.
     """
-    return make_dqn(env, **{**RAINBOW, **given})
+    return make_dqn(env, **{**RAINBOW, **keywords})

@@ -1,8 +1,8 @@
-"""IMPALA (Espeholt et al. 2018): an actor-critic that corrects by V-trace for rollouts in which an older policy acted; memoryless
-or recurrent, discrete or continuous.
+"""IMPALA (Espeholt et al. 2018): an actor-critic that corrects rollouts of older policies with V-trace; memoryless or recurrent,
+discrete or continuous.
 
-Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in
-``jaxrl.algorithms.common.on_policy``, V-trace is in ``jaxrl.returns``.
+Reads top to bottom: settings, loss, builder. Acting, the gradient and the terms of the loss are in
+``jaxrl.algorithms.common.on_policy``; V-trace is in ``jaxrl.returns``.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 @dataclass(frozen=True)
 class IMPALAConfig(OnPolicyConfig):
-    """IMPALA's structure."""
+    """Structural settings of IMPALA."""
 
     num_envs: Count = 16
     rollout_length: Count = 5
-    """Rows that each environment contributes to a gradient, and the most rewards in a return; the paper's unroll length."""
+    """Rows that each environment contributes to a gradient, and the largest number of rewards in a return; the paper's unroll
+    length."""
 
 
 class IMPALAHyperparams(NamedTuple):
-    """IMPALA's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+    """Hyperparameters of IMPALA: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
     learning_rate: LearningRate = 2e-3
     gamma: Unit = 0.99
     """Discount per step."""
     vtrace_lambda: Unit = 1.0
-    """λ of V-trace's returns, which weighs shorter ones more the lower it is; 1 is the paper's."""
+    """λ of V-trace's returns; lower values put more weight on shorter returns. 1 in the paper."""
     rho_bar: Positive = 1.0
-    """ρ̄, the highest weight of a row's temporal difference and of its gradient; below infinity the values are those of a policy
-    between the one that acted and this one."""
+    """ρ̄, the largest weight of a row's temporal difference and of its gradient. If it is finite, the values are those of a policy
+    between the one that acted and the current one."""
     c_bar: Positive = 1.0
-    """c̄, the highest factor of a row in what later rows tell it; lower ones lower the variance. At most ρ̄ in the paper."""
+    """c̄, the largest factor of a row in the corrections passed back from later rows; lower values reduce variance. At most ρ̄ in
+    the paper."""
     ent_coef: NonNegative = 0.01
     """Weight of the entropy bonus."""
     vf_coef: NonNegative = 0.5
@@ -63,8 +65,8 @@ def impala_loss(
     """−E[ρ·log π(a | s)·(r + γ·v' − V(s))] + vf_coef·½ E[(v − V(s))²] − ent_coef·E[H] (Espeholt et al. 2018, section 4.2), as
     means over the valid rows of all devices.
 
-    v are the V-trace targets, v' that of the next row and ρ = min(ρ̄, π/μ), where μ is the policy that acted: all constants, of
-    the policy and the values that the same parameters give.
+    v are the V-trace targets, v' is that of the next row, and ρ = min(ρ̄, π/μ), where μ is the policy that acted. All are computed
+    from the current parameters, and no gradient flows through them.
     """
     output = model.unroll(params, rollout.carry, rollout.inputs)[1]
     policy, values = jax.lax.stop_gradient((jax.tree.map(lambda x: x[:-1], output.policy), output.value))
@@ -88,27 +90,27 @@ def make_impala(
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
-    """IMPALA's learner (Espeholt et al. 2018): an actor-critic by V-trace with one gradient per rollout, in which an older policy
-    may have acted, for Discrete, MultiDiscrete and Box actions.
+    """IMPALA's learner (Espeholt et al. 2018): an actor-critic with V-trace and one gradient per rollout, for Discrete,
+    MultiDiscrete and Box actions. An older policy may have collected the rollout.
 
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "lstm"}``; or a Model whose outputs are
-        ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
-        or convolutions where the observation is an image.
-      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. RMSProp, as the paper has
-        it, is ``jaxrl.optimize.clipped_rmsprop``.
-      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, rollout as ``normalized_rollout`` gives it) -> (loss to add, scalars to log), or one.
-      intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
-      axis_name: the device axis that ``step`` will run under.
+        ``ActorCriticOutput``, or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×64,
+        tanh, or convolutions for images.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. The paper's RMSProp is
+        ``jaxrl.optimize.clipped_rmsprop``.
+      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
+      extra_losses: one function or several, (params, rollout of ``normalized_rollout``) -> (loss to add, scalars to log).
+      intrinsic: an intrinsic reward, such as ``jaxrl.intrinsic.rnd``.
+      axis_name: name of the device axis that ``step`` runs under.
       settings: fields of ``IMPALAConfig`` and ``IMPALAHyperparams``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit, hyperparameters out of range.
+      ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {
+    parts = {
         "model": model,
         "optimizer": optimizer,
         "schedules": schedules,
@@ -116,5 +118,5 @@ def make_impala(
         "intrinsic": intrinsic,
         "axis_name": axis_name,
     }
-    ready = prepare_actor_critic(make_impala, env, IMPALAConfig, IMPALAHyperparams, settings, given)
-    return one_gradient(ready, impala_loss, tolerates_lag=True)
+    prepared = prepare_actor_critic(make_impala, env, IMPALAConfig, IMPALAHyperparams, settings, parts)
+    return one_gradient(prepared, impala_loss, tolerates_lag=True)

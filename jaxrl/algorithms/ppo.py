@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al. 2017) by a clip or a penalty, memoryless or recurrent, discrete or continuous.
+"""Proximal policy optimisation (Schulman et al. 2017) with a clip or a penalty, memoryless or recurrent, discrete or continuous.
 
 Reads top to bottom: settings, targets, loss, update, builder.
 """
@@ -50,40 +50,40 @@ from jaxrl.xla.fast_random import fold_in
 
 @dataclass(frozen=True)
 class PPOConfig(OnPolicyConfig):
-    """PPO's structure."""
+    """Structural settings of PPO."""
 
     num_epochs: Count = 10
     """Passes over each rollout."""
     num_minibatches: Count = 4
-    """Parts of each pass, one gradient step each; must divide num_envs * rollout_length (num_envs for a recurrent model)."""
+    """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length (num_envs for a recurrent model)."""
     normalize_advantages: bool = True
-    """Mean 0 and deviation 1 within each minibatch."""
+    """Scale advantages to mean 0 and standard deviation 1 within each minibatch."""
     clip_value_loss: bool = False
-    """Clip the change of the value as the ratio is clipped."""
+    """Clip the change of the value to ±clip_eps."""
     surrogate: Literal["clip", "kl"] = added("clip")
-    """What keeps the new policy near: the clipped ratio, or a penalty on KL(old ‖ new) whose coefficient β adapts."""
+    """Surrogate objective: the clipped ratio, or a penalty on KL(old ‖ new) with an adaptive coefficient β."""
     kl_coef: Positive = added(1.0)
-    """β at the start, of the penalty."""
+    """Initial β, the coefficient of the penalty."""
     kl_target: Positive = added(0.01)
-    """KL(old ‖ new) of an iteration that β is adapted to, in nats."""
+    """Target of KL(old ‖ new) per iteration, in nats, to which β adapts."""
     stop_kl: NonNegative = added(0.0)
-    """The iteration's first minibatch whose approx_kl is above it ends its gradient steps; 0: none does."""
+    """Stop an iteration's gradient steps at the first minibatch with an approx_kl above this; 0: never stop."""
     accumulation_steps: Count = added(1)
-    """Parts of each minibatch that are in memory one after the other, for one gradient step; on a CPU 1 may become more."""
+    """Parts of each minibatch, whose gradients are computed in turn to save memory. With 1, jaxrl may use more on a CPU."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
-        what, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
+        noun, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
         why = " (a recurrent model learns from whole sequences)" if recurrent else ""
-        check_minibatches(self.num_minibatches, self.accumulation_steps, items, what, why)
+        check_minibatches(self.num_minibatches, self.accumulation_steps, items, noun, why)
         if self.surrogate != "kl":
             refuse_unused(self, PPOConfig, ("kl_coef", "kl_target"), "without surrogate='kl'")
         if self.num_epochs * self.num_minibatches == 1:
-            refuse_unused(self, PPOConfig, ("stop_kl",), "on an iteration of one gradient step: it begins at the old policy")
+            refuse_unused(self, PPOConfig, ("stop_kl",), "on an iteration of one gradient step, which begins at the old policy")
 
 
 class PPOHyperparams(NamedTuple):
-    """PPO's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+    """Hyperparameters of PPO: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
     learning_rate: LearningRate = 1e-3
     gamma: Unit = 0.99
@@ -91,7 +91,7 @@ class PPOHyperparams(NamedTuple):
     gae_lambda: Unit = 0.95
     """λ of generalised advantage estimation: 0 trusts the value, 1 the rewards."""
     clip_eps: Positive = 0.2
-    """How far the probability ratio may leave 1 before its gradient stops."""
+    """Distance of the probability ratio from 1 at which its gradient stops."""
     ent_coef: NonNegative = 0.01
     """Weight of the entropy bonus."""
     vf_coef: NonNegative = 0.5
@@ -102,7 +102,7 @@ class PPOHyperparams(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows to learn from. Leaves are [N, ...] for memoryless models and [N, T, ...] (whole sequences) for recurrent ones."""
+    """Training batch. Leaves are [N, ...] for memoryless models and [N, T, ...] (whole sequences) for recurrent ones."""
 
     inputs: StepInput
     carry: PyTree
@@ -111,18 +111,18 @@ class Batch(NamedTuple):
     """As drawn from the distribution."""
     log_prob: Array
     advantage: Array
-    """In minibatches mean 0 and deviation 1, with ``normalize_advantages``."""
+    """With ``normalize_advantages``, scaled in each minibatch to mean 0 and standard deviation 1."""
     target: Array
-    """The λ-return, what the value regresses to."""
+    """The λ-return, to which the value regresses."""
     value: Array
-    """The value before learning."""
+    """The value before the update."""
     valid: Array
     policy: PyTree = ()
-    """What acted, as a distribution, with the KL surrogate."""
+    """With the KL surrogate, the distribution of the policy that acted."""
 
 
 ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
-"""(params, minibatch) -> (a loss to add, scalars to log)."""
+"""(params, minibatch) -> (loss to add, scalars to log)."""
 
 
 def init(setup: AlgorithmSetup[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
@@ -133,7 +133,7 @@ def init(setup: AlgorithmSetup[PPOConfig], key: Key, hyperparams: PPOHyperparams
 
 
 def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp: PPOHyperparams) -> Batch:
-    """Advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
+    """Compute advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
     inputs = normalize_inputs(learner.statistics, rollout.inputs)
     output = rollout_outputs(model, learner.params, rollout, inputs, by_rows=config.accumulation_steps > 1)
     value, next_value = output.value[:-1], output.value[1:]
@@ -169,7 +169,7 @@ def ppo_loss(
     if config.clip_value_loss:
         near = batch.value + jnp.clip(output.value - batch.value, -hp.clip_eps, hp.clip_eps)
         clipped = jax.lax.stop_gradient(near - batch.target) ** 2
-        # Where the clip raises it, no gradient flows. Within the clip both are the same, but for rounding.
+        # No gradient flows where the clip raises the error. Within the clip both errors are equal, up to rounding.
         outside = jnp.abs(output.value - batch.value) > hp.clip_eps
         error = jnp.where(outside & (clipped > error), clipped, error)
     value_loss, entropy = 0.5 * error, output.policy.entropy()
@@ -185,7 +185,7 @@ def ppo_loss(
 
 
 Progress: TypeAlias = tuple[PyTree, PyTree, Array | None]
-"""Packed parameters, the optimiser's state, and whether gradient steps go on, where something can end them."""
+"""Packed parameters, the optimiser's state, and whether to continue with gradient steps (None if they cannot be stopped)."""
 
 
 def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
@@ -195,7 +195,7 @@ def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> 
     key = fold_in(learner.key, learner.version)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
     order = minibatches(key, *sizes, setup.axis_name)
-    # A loss of the user's may be more than a mean over rows.
+    # A user's loss may be something other than a mean over rows.
     num_parts = None if config.accumulation_steps == 1 and not setup.extra_losses else config.accumulation_steps
 
     def loss(packed: PyTree, part: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
@@ -219,14 +219,16 @@ def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> 
     error = batch.advantage if setup.intrinsic is None else batch.target - batch.value
     metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, setup.axis_name)
     measure = partial(mean_kl, setup.model, params, batch, config.num_minibatches * config.accumulation_steps, setup.axis_name)
-    fields, more = SURROGATES[config.surrogate].refresh(config, learner, measure)
+    fields, refresh_metrics = SURROGATES[config.surrogate].refresh(config, learner, measure)
     statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)
-    return setup.updated(learner, hp, metrics | more, params=params, opt_state=opt_state, statistics=statistics, **fields)
+    return setup.updated(
+        learner, hp, metrics | refresh_metrics, params=params, opt_state=opt_state, statistics=statistics, **fields
+    )
 
 
 def make_algorithm(setup: AlgorithmSetup[PPOConfig]) -> Algorithm:
-    """PPO's learning rule, bound to spaces and to no environment."""
-    # The ratio is to the probabilities with which the rollout's actions were drawn, however old.
+    """Return PPO as an ``Algorithm``, bound to spaces but not to an environment."""
+    # Ratios are relative to the probabilities with which the rollout's actions were drawn, however old that policy is.
     return setup.algorithm(init=init, act=act, observe=observe, update=update, tolerates_lag=True)
 
 
@@ -247,28 +249,28 @@ def make_ppo(
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
-        ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
-        or convolutions where the observation is an image.
+        ``ActorCriticOutput``, or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×64,
+        tanh, or convolutions for images.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, Batch) -> (loss to add, scalars to log), or one.
-      intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
-      axis_name: the device axis that ``step`` will run under.
+      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
+      extra_losses: one function or several, (params, Batch) -> (loss to add, scalars to log).
+      intrinsic: an intrinsic reward, such as ``jaxrl.intrinsic.rnd``.
+      axis_name: name of the device axis that ``step`` runs under.
       settings: fields of ``PPOConfig`` and ``PPOHyperparams``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit, hyperparameters out of range.
+      ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
-    given |= {"intrinsic": intrinsic, "axis_name": axis_name}
-    ready = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, given)
-    config, network = ready.setup.config, ready.setup.model
-    check_surrogate(config, ready)
+    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
+    parts |= {"intrinsic": intrinsic, "axis_name": axis_name}
+    prepared = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, parts)
+    config, network = prepared.setup.config, prepared.setup.model
+    check_surrogate(config, prepared)
 
     def minibatch(learner: Any, rollout: Rollout) -> Batch:
-        """The first, for extra losses to be tried on."""
+        """Return the first minibatch, for checking extra losses."""
         batch = targets(network, config, learner, rollout, learner.hyperparams)
         return jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
 
-    return ready.bind(make_algorithm(ready.setup), batch=minibatch)
+    return prepared.bind(make_algorithm(prepared.setup), batch=minibatch)

@@ -1,5 +1,5 @@
-"""Parallelised Q-learning (Gallici et al. 2024): λ-returns over rollouts of many environments, a normalised network, and neither
-replay nor a target network.
+"""Parallelised Q-learning (Gallici et al. 2024): λ-returns over rollouts of many environments and a normalised network, without
+replay or a target network.
 
 Reads top to bottom: settings, targets, loss, update, builder.
 """
@@ -34,23 +34,23 @@ from jaxrl.xla.fast_random import fold_in
 
 @dataclass(frozen=True)
 class PQNConfig(RolloutConfig):
-    """PQN's structure."""
+    """Structural settings of PQN."""
 
     num_envs: Count = 32
     rollout_length: Count = 64
-    """Rows that each environment contributes to an iteration, and the most rewards in a return."""
+    """Rows that each environment contributes to an iteration, and the largest number of rewards in a return."""
     num_epochs: Count = 4
     """Passes over each rollout."""
     num_minibatches: Count = 16
-    """Parts of each pass, one gradient step each; must divide num_envs * rollout_length."""
+    """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length."""
     normalize_layers: bool = True
-    """Normalise the hidden layers of jaxrl's own network (Ba et al. 2016)."""
+    """Apply layer normalisation to the hidden layers of the built-in network (Ba et al. 2016)."""
     epsilon_exponent: NonNegative = 0.0
-    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: all
-    alike."""
+    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: the
+    same epsilon in all environments."""
 
-    def network(self, own: Any) -> ModelFn:
-        return partial(own, layer_norm=self.normalize_layers)
+    def network(self, default: Any) -> ModelFn:
+        return partial(default, layer_norm=self.normalize_layers)
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -59,7 +59,7 @@ class PQNConfig(RolloutConfig):
 
 
 class PQNHyperparams(NamedTuple):
-    """PQN's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+    """Hyperparameters of PQN: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
     learning_rate: LearningRate = 5e-4
     gamma: Unit = 0.99
@@ -69,7 +69,7 @@ class PQNHyperparams(NamedTuple):
     epsilon_start: Unit = 1.0
     """Probability of a random action at the start."""
     epsilon_end: Unit = 0.1
-    """The same once exploration_steps have passed."""
+    """Probability of a random action after exploration_steps."""
     exploration_steps: Positive = 50_000.0
     """Rows over which epsilon falls linearly."""
     max_grad_norm: Positive = 10.0
@@ -80,7 +80,7 @@ class PQNHyperparams(NamedTuple):
 
 
 class PQNRows(NamedTuple):
-    """Rows to learn from, [N]."""
+    """Training rows, [N]."""
 
     inputs: StepInput
     action: Array
@@ -94,11 +94,13 @@ class PQNRows(NamedTuple):
 
 
 def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) -> tuple[PQNRows, Array]:
-    """The rows of a rollout with their λ-returns G_t = r_t + γ·(λ·G_{t+1} + (1 − λ)·max_a Q(s_{t+1}, a)), which end with max_a Q
-    of what was reached at a truncation and at the rollout's end, and with nothing at a termination (Gallici et al. 2024,
-    algorithm 1); and how far the Q-values of the actions were from them, f32[N].
+    """Compute λ-returns G_t = r_t + γ·(λ·G_{t+1} + (1 − λ)·max_a Q(s_{t+1}, a)) (Gallici et al. 2024, algorithm 1).
 
-    Traces go on through random actions, as in Peng's Q(λ).
+    At a truncation and at the rollout's end, returns bootstrap from max_a Q of the observation reached; at a termination, from 0.
+    Traces continue through random actions, as in Peng's Q(λ).
+
+    Returns:
+      The rollout's rows with their returns, and the errors G_t − Q(s_t, a_t) f32[N].
     """
     flat = lambda tree: jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), tree)  # noqa: E731
     rows, num_envs = rollout.valid.size, rollout.valid.shape[1]
@@ -111,7 +113,7 @@ def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) 
 
 
 def pqn_loss(model: Model, params: PyTree, batch: PQNRows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
-    """½·(G − Q(s, a))², as a mean over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
+    """Mean of ½·(G − Q(s, a))² over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
     chosen = select_actions(model.apply(params, (), batch.inputs)[1], batch.action)
     loss = 0.5 * (chosen - batch.target) ** 2
     return valid_means(loss, {"losses/td_loss": loss, "losses/q_values": chosen}, batch.valid, axis_name)
@@ -154,20 +156,22 @@ def make_pqn(
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
-        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of
+        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that returns one. Default: an MLP of
         2×64, ReLU, for vectors, with normalised layers.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      schedules: hyperparameter name -> function of the iteration that gives a factor on it.
-      axis_name: the device axis that ``step`` will run under.
+      schedules: hyperparameter name -> function of the iteration that returns a factor on it.
+      axis_name: name of the device axis that ``step`` runs under.
       settings: fields of ``PQNConfig`` and ``PQNHyperparams``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit, hyperparameters out of range.
+      ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
-    ready = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, given)
-    check_q_values(model, ready.output, ready.env.action_space)
+    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+    prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    check_q_values(model, prepared.output, prepared.env.action_space)
     if not isinstance(model, Mapping) and not is_own(model, q_network):
-        refuse_unused(ready.setup.config, PQNConfig, ["normalize_layers"], "beside a model of your own, which has its own layers")
-    return ready.bind(ready.setup.algorithm(policy=policy, act=act, update=update))
+        refuse_unused(
+            prepared.setup.config, PQNConfig, ["normalize_layers"], "with a custom model, which defines its layers itself"
+        )
+    return prepared.bind(prepared.setup.algorithm(policy=policy, act=act, update=update))

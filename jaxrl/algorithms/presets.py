@@ -1,4 +1,4 @@
-"""Settings to train with: what, how and for how long; most with the score that came out, the others as they were published."""
+"""Presets: environment, settings and length of training, with the measured score or the publication they are from."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jaxrl.settings.aliases import unknown
 
 
 class Score(NamedTuple):
-    """Greedy returns with the parameters at the end of training, 128 episodes per seed."""
+    """Greedy return with the final parameters, over 128 episodes per seed."""
 
     mean: float
     low: float
-    """Of the 95 % bootstrap interval of the mean over seeds."""
+    """Lower end of the 95 % bootstrap interval of the mean over seeds; ``high`` is the upper end."""
     high: float
     train_seconds: int
-    """All seeds together, without compiling."""
+    """Training time of all seeds together, without compilation."""
     hardware: str
 
     def __str__(self) -> str:
@@ -25,47 +25,47 @@ class Score(NamedTuple):
 
 
 def interval_text(mean: float, low: float, high: float) -> str:
-    """A mean return with its interval, "498.4 [495.1, 500.0]"; returns below 10 have two decimals."""
+    """Format a mean return with its interval, as in "498.4 [495.1, 500.0]"; returns below 10 have two decimals."""
     return f"{shown(mean, mean)} [{shown(low, mean)}, {shown(high, mean)}]"
 
 
 def shown(value: float, mean: float) -> str:
-    """A return, with as many decimals as its mean has."""
+    """Format a return with the number of decimals used for the mean."""
     return f"{value:.{1 if abs(mean) >= 10 else 2}f}"
 
 
 class Preset(NamedTuple):
-    """Settings with the score that they reached. ``benchmarks`` trains with these very settings."""
+    """Settings for an algorithm and an environment, with the score reached. ``benchmarks`` trains with the same settings."""
 
     name: str
     algorithm: str
-    """As ``jaxrl train`` names it."""
+    """Name of the algorithm in ``jaxrl train``."""
     env: str
     settings: dict[str, Any]
-    """Keywords of the builder that differ from its defaults."""
+    """Builder keywords that differ from the defaults."""
     total_steps: int
-    """Per seed."""
+    """Environment steps per seed."""
     num_seeds: int
     score: Score | None = None
-    """None: not measured here."""
+    """None if it was not measured here."""
     threshold: float | None = None
-    """What a measurement must reach: the mean over seeds, or ``passing_seeds`` of them. None: nothing is known."""
+    """Return that a measurement must reach: by the mean over seeds, or by ``passing_seeds`` of the seeds. None if unknown."""
     passing_seeds: int | None = None
     published: str = ""
-    """Whose settings they are, where they were not measured."""
+    """Source of the settings, if they were not measured here."""
 
     @property
     def result(self) -> str:
-        """The score, in words."""
+        """The score as text."""
         return "not measured" if self.score is None else str(self.score)
 
     @property
     def source(self) -> str:
-        """The measurement, in jaxrl's repository: every seed's score, all settings, versions, hardware and the curve."""
+        """Path of the measurement in jaxrl's repository: all seeds' scores, settings, versions, hardware and learning curve."""
         return f"benchmarks/results/scores/{self.name}.json"
 
     def command(self) -> str:
-        """What trains with these settings, flag by flag."""
+        """Return the ``jaxrl train`` command with these settings as flags."""
         run = {"env": self.env, "seeds": self.num_seeds, "total_steps": self.total_steps}
         return " ".join([f"jaxrl train {self.algorithm}", *(_flag(name, value) for name, value in (run | self.settings).items())])
 
@@ -78,12 +78,12 @@ def _flag(name: str, value: Any) -> str:
 
 
 def words(arguments: Mapping[str, Any]) -> list[str]:
-    """``NAME=VALUE`` of each, as ``--model`` takes them."""
+    """Format each argument as ``NAME=VALUE``, as ``--model`` takes them."""
     return [f"{name}={_word(value)}" for name, value in arguments.items()]
 
 
 def _word(value: Any) -> str:
-    """A sequence as ``64,64``; of one entry, as ``64,``."""
+    """Format a value; a sequence becomes ``64,64``, or ``64,`` with one entry."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) + "," * (len(value) == 1) or "()"
     return str(value)
@@ -102,18 +102,18 @@ PENDULUM = {
 }
 
 CHAIN = "MemoryChain-bsuite?memory_length=20"
-"""One bit, to be said 20 rows later."""
+"""A memory task: the agent must report one bit 20 rows after observing it."""
 CHAIN_SETTINGS = {"model": {"core": "gru", "use_previous": False}, "num_envs": 64}
-"""Without the previous action, which could carry the bit in place of the core."""
+"""The previous action is not an input: it could carry the bit in place of the recurrent core."""
 HIDDEN = "CartPole-v1|select_observation(0,2)"
-"""The positions of the cart and the pole, and not how fast they move."""
+"""CartPole with the positions of cart and pole but without their velocities."""
 HIDDEN_SETTINGS = {"model": {"core": "gru"}, "num_envs": 64, "normalize_rewards": True}
 
 SMALL = {"model": {"hidden_sizes": (64, 64)}}
-"""Networks that suffice for few numbers: 256 units are the default of the rules of continuous control."""
+"""Small networks, sufficient for low-dimensional observations; the default for continuous control is 256 units."""
 TD3_PENDULUM = {**SMALL, "gamma": 0.98, "tau": 0.01, "exploration_noise": 0.2}
 SAC_MOUNTAINCAR = {**SMALL, "hold_noise": 50, "learning_starts": 5000}
-"""The hill is found by actions that last."""
+"""Exploration reaches the hill only if each action is held for many rows."""
 SAC_CARTPOLE = {
     **SMALL,
     "batch_size": 64,
@@ -154,10 +154,10 @@ R2D2_CHAIN = {
     "exploration_steps": 10_000,
     "epsilon_end": 0.1,
 }
-"""Sequences hold a whole episode, wherever they begin."""
+"""Sequences are long enough to hold a whole episode, wherever they begin."""
 
 MINATAR = {
-    "model": {"encoder": "flat", "activation": "relu"},  # learns several times as many steps in a second as convolutions
+    "model": {"encoder": "flat", "activation": "relu"},  # trains several times as many steps per second as convolutions
     "num_envs": 64,
     "rollout_length": 128,
     "num_epochs": 4,
@@ -167,7 +167,7 @@ MINATAR = {
 }
 
 ASTERIX = MINATAR | {"model": {"activation": "relu"}, "learning_rate": 2.5e-3}
-"""By the network for boards: an MLP stays at 12."""
+"""The network for boards, because an MLP does not exceed a return of 12."""
 
 PQN_MINATAR = {
     "model": MINATAR["model"],
@@ -181,7 +181,7 @@ PQN_MINATAR = {
     "epsilon_end": 0.05,
     "exploration_steps": 200_000,
 }
-"""The sizes, λ and ε of purejaxql (Gallici et al. 2024), with larger steps and no convolutions, for a fifth of its rows."""
+"""Sizes, λ and ε of purejaxql (Gallici et al. 2024), with a higher learning rate, no convolutions, and a fifth of the rows."""
 
 HALFCHEETAH = {
     "num_envs": 8,
@@ -194,7 +194,8 @@ HALFCHEETAH = {
     "normalize_observations": True,
     "normalize_rewards": True,
 }
-"""As others train PPO on MuJoCo: 2,048 rows per iteration, 10 epochs of 32 minibatches. CleanRL reports 1,442 ± 46 with them."""
+"""The usual settings for PPO on MuJoCo: 2,048 rows per iteration, 10 epochs of 32 minibatches. CleanRL reports 1,442 ± 46 with
+them."""
 
 MOUNTAINCAR = {"hold_noise": 16, "normalize_observations": True}
 
@@ -226,7 +227,7 @@ DQN_ATARI = {
     "anneal": False,
 }
 IMPALA_ATARI = {"model": {"encoder": "impala"}, "num_envs": 32, "rollout_length": 20, "learning_rate": 6e-4}
-"""The paper's but for the optimiser: Adam, the norm of whose gradient is that of a mean."""
+"""The paper's settings, except for the optimiser: Adam, with the gradient of a mean loss."""
 PPO_MUJOCO = {
     "num_envs": 1,
     "rollout_length": 2048,
@@ -238,13 +239,13 @@ PPO_MUJOCO = {
     "normalize_rewards": True,
 }
 OFF_POLICY_MUJOCO = {"buffer_size": 1_000_000, "anneal": False}
-"""Of the original's one environment this has the default number, and as many updates per step."""
+"""The original has one environment. This has the default number, with as many updates per step."""
 SAC_MUJOCO = {**OFF_POLICY_MUJOCO, "learning_starts": 5_000, "actor_learning_rate": 3e-4}
 TD3_MUJOCO = {**OFF_POLICY_MUJOCO, "learning_starts": 25_000, "learning_rate": 3e-4, "actor_learning_rate": 3e-4}
 
 Published = dict[str, tuple[dict[str, Any], str]]
-"""Algorithm -> settings, and whose they are."""
-CLEANRL = "CleanRL (Huang et al. 2022), its"
+"""Algorithm -> settings and their source."""
+CLEANRL = "CleanRL (Huang et al. 2022),"
 ATARI: Published = {
     "ppo": (PPO_ATARI, f"{CLEANRL} ppo_atari_envpool.py"),
     "dqn": (DQN_ATARI, f"{CLEANRL} dqn_atari.py with a smaller buffer and more environments"),
@@ -257,15 +258,15 @@ MUJOCO: Published = {
 }
 
 
-def _published(domain: str, env: str, names: tuple[str, ...], rules: Published, total_steps: int) -> list[Preset]:
-    """Presets of each rule and environment that were not measured here.
+def _published(domain: str, env: str, names: tuple[str, ...], published: Published, total_steps: int) -> list[Preset]:
+    """Return a preset, not measured here, for each algorithm and environment.
 
     Args:
-      env: the id, with {} for the name.
+      env: environment id, with {} in place of the name.
     """
     return [
-        Preset(f"{rule}-{domain}-{name.lower()}", rule, env.format(name), settings, total_steps, 1, published=source)
-        for rule, (settings, source) in rules.items()
+        Preset(f"{algorithm}-{domain}-{name.lower()}", algorithm, env.format(name), settings, total_steps, 1, published=source)
+        for algorithm, (settings, source) in published.items()
         for name in names
     ]
 
@@ -376,14 +377,14 @@ PRESETS = {
 
 
 def find_preset(name: str, algorithm: str | None = None) -> Preset:
-    """A preset by its name.
+    """Return a preset by name.
 
     Raises:
-      ValueError: there is none of this name; the message suggests the nearest. Or it is of another algorithm.
+      ValueError: unknown name (the nearest is suggested), or a preset of another algorithm.
     """
     if name not in PRESETS:
         raise unknown("preset", name, list(PRESETS))
     preset = PRESETS[name]
     if algorithm not in (None, preset.algorithm):
-        raise ValueError(f"preset {name!r} is one of {preset.algorithm}: jaxrl train {preset.algorithm} --preset {name}")
+        raise ValueError(f"preset {name!r} is for {preset.algorithm}: use jaxrl train {preset.algorithm} --preset {name}")
     return preset

@@ -1,4 +1,4 @@
-"""R2D2 (Kapturowski et al. 2019): Q-learning with a memory, from prioritised sequences and the carry that each began with.
+"""R2D2 (Kapturowski et al. 2019): recurrent Q-learning from prioritised sequences, each stored with its initial carry.
 
 Reads top to bottom: settings, rescaling, loss, storing, learning, builder.
 """
@@ -48,36 +48,35 @@ from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, PyTree, Roll
 
 @dataclass(frozen=True)
 class R2D2Config(ReplayConfig):
-    """R2D2's structure."""
+    """Structural settings of R2D2."""
 
     num_envs: Count = 16
     rollout_length: Count = 16
-    """Rows that each environment contributes to an iteration. A sequence begins with each rollout, so those that are longer
-    overlap."""
+    """Rows that each environment contributes to an iteration. A sequence begins with each rollout, so sequences longer than a
+    rollout overlap."""
     batch_size: Count = 32
     """Sequences per gradient step."""
     replay_ratio: Positive = 32.0
-    """Rows learnt from per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / (batch_size ·
+    """Trained rows per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / (batch_size ·
     sequence_length), exactly."""
     n_step: Count = 10
     burn_in: CountOrZero = 0
-    """Rows at the head of each sequence that bring the carry up to date with the parameters, and are not learnt from."""
+    """Rows at the start of each sequence that only bring the carry up to date with the parameters, and enter no loss."""
     sequence_length: Count = 32
-    """Rows behind them, which are."""
+    """Rows after the burn-in, from which the network learns."""
     priority_exponent: Unit = 0.9
-    """How strictly sequences are drawn by priority; 0 draws all alike."""
+    """Exponent of the priorities by which sequences are drawn; 0 draws all with equal probability."""
     importance_exponent: Unit = 0.6
-    """How far losses are weighted by the probability of their sequence; with ``anneal`` it rises to 1, linearly, at
-    ``total_steps``."""
+    """Exponent of the importance weights of losses. With ``anneal`` it rises linearly to 1 at ``total_steps``."""
     rescale: bool = True
-    """Learn values on a scale that grows like the root of the return (Pohlen et al. 2018)."""
+    """Learn values on a scale that grows like the square root of the return (Pohlen et al. 2018)."""
     rescale_eps: PositiveUnit = 1e-3
-    """ε of that scale: its least slope."""
+    """ε of that scale: its smallest slope."""
     target_update_interval: Count = 32
     """Updates between changes of the target network."""
     epsilon_exponent: NonNegative = 0.0
     """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018; 7 in
-    the paper); 0: all alike."""
+    the paper); 0: the same epsilon in all environments."""
 
     @property
     def rows_per_update(self) -> tuple[int, str]:
@@ -85,18 +84,18 @@ class R2D2Config(ReplayConfig):
 
     @property
     def rows_behind(self) -> int:
-        """A sequence's rows behind its first: of burn-in, to learn from, and of the last return."""
+        """Number of rows of a sequence after its first: burn-in, training rows and the last return."""
         return self.burn_in + self.sequence_length - 1 + self.n_step
 
     @property
     def scale(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-        """From returns to what the network says, and back."""
+        """Functions from returns to the network's scale, and back."""
         same = lambda x: x  # noqa: E731
         eps = self.rescale_eps
         return (partial(rescaled, eps=eps), partial(unscaled, eps=eps)) if self.rescale else (same, same)
 
-    def network(self, own: Any) -> ModelFn:
-        return partial(own, core="gru")
+    def network(self, default: Any) -> ModelFn:
+        return partial(default, core="gru")
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -109,25 +108,25 @@ class R2D2Config(ReplayConfig):
         if self.buffer_size // (self.num_envs * self.rollout_length) * self.rollout_length < rows:
             raise ValueError(
                 f"buffer_size={self.buffer_size} is too small: a sequence of burn_in + sequence_length + n_step = "
-                f"{self.rows_behind + 1} rows and the row before it need {rows} rows of each environment "
-                f"({rows * self.num_envs}), in rollouts of {self.rollout_length}"
+                f"{self.rows_behind + 1} rows and the row before it take {rows} rows of each environment in rollouts of "
+                f"{self.rollout_length}; use at least {rows * self.num_envs}"
             )
 
 
 class R2D2Hyperparams(NamedTuple):
-    """R2D2's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+    """Hyperparameters of R2D2: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
     learning_rate: LearningRate = 1e-3
     gamma: Unit = 0.99
     """Discount per step; 0.997 in the paper."""
     tau: PositiveUnit = 1.0
-    """How far the target network moves at each change; 1 copies."""
+    """Step of the target network towards the online network at each change, as a fraction; 1 copies."""
     eta: Unit = 0.9
-    """η: a sequence's priority is η of its largest error and 1 − η of its mean error."""
+    """η: a sequence's priority is η times its largest error plus 1 − η times its mean error."""
     epsilon_start: Unit = 1.0
     """Probability of a random action at the start."""
     epsilon_end: Unit = 0.05
-    """The same once exploration_steps have passed."""
+    """Probability of a random action after exploration_steps."""
     exploration_steps: Positive = 20_000.0
     """Rows, after the warm-up, over which epsilon falls linearly."""
     max_grad_norm: Positive = 40.0
@@ -148,17 +147,17 @@ def rescaled(x: Array, eps: float) -> Array:
 def unscaled(y: Array, eps: float) -> Array:
     """h⁻¹(y) = sign(y)·(u² − 1), u = (√(1 + 4ε·(|y| + 1 + ε)) − 1) / 2ε, the inverse of ``rescaled``.
 
-    Neither is computed by a difference of numbers that are nearly the same, which in float32 would leave few digits.
+    Both functions avoid differences of nearly equal numbers, which would lose most digits in float32.
     """
-    more = 2.0 * jnp.abs(y) / (jnp.sqrt(1.0 + 4.0 * eps * (jnp.abs(y) + 1.0 + eps)) + 1.0 + 2.0 * eps)  # u − 1
-    return jnp.sign(y) * more * (more + 2.0)
+    u_minus_1 = 2.0 * jnp.abs(y) / (jnp.sqrt(1.0 + 4.0 * eps * (jnp.abs(y) + 1.0 + eps)) + 1.0 + 2.0 * eps)
+    return jnp.sign(y) * u_minus_1 * (u_minus_1 + 2.0)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
 
 def q_values(model: Model, config: R2D2Config, params: PyTree, batch: Sequences) -> Array:
-    """f32[sequence_length + n_step, N, actions] behind the burn-in, which no gradient flows through."""
+    """Q-values f32[sequence_length + n_step, N, actions] after the burn-in; no gradient flows through the burn-in."""
     burn_in, carry = config.burn_in, batch.carry
     if burn_in:
         head = jax.tree.map(lambda x: x[:burn_in], batch.inputs)
@@ -176,11 +175,10 @@ def r2d2_loss(
     batch: Sequences,
     axis_name: str | None,
 ) -> tuple[Array, dict[str, Array]]:
-    """½·(y − Q(s_t, a_t))² times the weight of the sequence, as a mean over the valid rows behind the burn-in of all devices;
-    y = h(Σₖ γᵏ·r_{t+k} + γⁿ·h⁻¹(Q⁻(s_{t+n}, argmaxₐ Q(s_{t+n}, a)))), with fewer rewards where the episode ends before (section
-    2.3).
+    """Mean of ½·(y − Q(s_t, a_t))², times the sequence's weight, over the valid rows after the burn-in of all devices.
 
-    Both networks read the sequence from the carry that was stored with it. Beside what is logged it gives the priorities.
+    y = h(Σₖ γᵏ·r_{t+k} + γⁿ·h⁻¹(Q⁻(s_{t+n}, argmaxₐ Q(s_{t+n}, a)))), with fewer rewards if the episode ends earlier (section
+    2.3). Both networks start from the carry stored with the sequence. The metrics returned include the priorities.
     """
     h, inverse = config.scale
     batch = batch._replace(inputs=zero_invalid(batch.inputs, bootstrap_mask(batch)))
@@ -203,7 +201,7 @@ def r2d2_loss(
 
 
 def example(setup: AlgorithmSetup[R2D2Config]) -> CarriedRows:
-    """One row of what is stored, with its carry."""
+    """Return an example of a stored row, with its carry."""
     carry = jax.tree.map(lambda x: x[0], setup.model.initial_carry(1))
     return CarriedRows(example_row(setup.observation_space, setup.action_space), carry)
 
@@ -213,13 +211,13 @@ def init(setup: AlgorithmSetup[R2D2Config], key: Key, hyperparams: R2D2Hyperpara
 
 
 def observe(setup: AlgorithmSetup[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
-    """Add the rollout's rows to the replay, raw, with the carry before the first."""
+    """Add the rollout's rows to the replay, unnormalised, with the carry before the first."""
     rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
     return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
 
 
 def turned(batch: Sequences) -> Sequences:
-    """From time-major to a sequence after the other, as updates share them out, or back."""
+    """Swap the time and sequence axes. Batches are split between updates along the sequence axis, so it is first there."""
     rows: Any = batch._replace(carry=(), weight=())  # type: ignore[arg-type]
     return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
 
@@ -240,20 +238,20 @@ def learn(setup: AlgorithmSetup[R2D2Config], learner: QLearner) -> tuple[QLearne
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
-def check_sequences(given: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
-    """Refuse a replay that does not give a rollout's rows back with the carry before them; tried on shapes alone."""
+def check_sequences(replay: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
+    """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed."""
     num_envs = setup.config.num_envs
 
     def stored() -> None:
-        row, carry = one = example(setup)
+        row, carry = stored_row = example(setup)
         many = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
         rows = CarriedRows(many(row, setup.config.rollout_length), many(carry, 1))
-        state = setup.replay.add(setup.replay.init(one), rows, jnp.arange(num_envs, dtype=jnp.int32))
+        state = setup.replay.add(setup.replay.init(stored_row), rows, jnp.arange(num_envs, dtype=jnp.int32))
         if not same_shapes(setup.replay.draw(state, jax.random.key(0), 1).extras, setup.model.initial_carry(1)):
             raise TypeError("its draws have no carry")
 
-    must = "must store a sequence from each rollout on, as jaxrl.replay.sequence.sequence_replay() does"
-    attempt(f"replay={show(given)}, which {must},", stored)
+    must = "must store sequences that begin with each rollout, as jaxrl.replay.sequence.sequence_replay() does"
+    attempt(f"replay={show(replay)}, which {must},", stored)
 
 
 @suggest_arguments
@@ -272,32 +270,35 @@ def make_r2d2(
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.q_network``, such as ``{"core": "lstm"}``; or a recurrent Model whose outputs are
-        Q-values f32[..., n], or a function of (observation_space, action_space) that gives one. Default: an MLP of 2×64, ReLU,
-        for vectors, and a GRU of 64 units behind it; it also sees the previous action and reward.
+        Q-values f32[..., n], or a function of (observation_space, action_space) that returns one. Default: for vectors, an MLP of
+        2×64, ReLU, followed by a GRU of 64 units; the previous action and reward are inputs too.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      replay: a ``ReplayFn`` as ``sequence_replay`` gives one, whose sequences begin with each rollout, and whose weights are
-        those of β = 1, which ``importance_exponent`` is the power of. Default: ``sequence_replay`` of a ``prioritised_replay``.
-      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      axis_name: the device axis that ``step`` will run under.
+      replay: a ``ReplayFn`` as returned by ``sequence_replay``. Its sequences must begin with each rollout, and its weights must
+        be those of β = 1, which are raised to the power of ``importance_exponent``. Default: ``sequence_replay`` with
+        ``prioritised_replay``.
+      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
+      axis_name: name of the device axis that ``step`` runs under.
       settings: fields of ``R2D2Config`` and ``R2D2Hyperparams``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit, hyperparameters out of range.
+      ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    given = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
-    ready = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, given, memory=True)
-    config = ready.setup.config
-    check_q_values(model, ready.output, ready.env.action_space)
-    if not is_recurrent(ready.setup.model):
+    parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    prepared = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, parts, memory=True)
+    config = prepared.setup.config
+    check_q_values(model, prepared.output, prepared.env.action_space)
+    if not is_recurrent(prepared.setup.model):
         raise TypeError(
-            f"model={show(model)} has no memory, and R2D2 learns from sequences and the carry that they began with: give it a "
-            'core, as model={"core": "gru"} does, or use make_dqn'
+            f"model={show(model)} has no memory, but R2D2 learns from sequences and their initial carry: give it a core, as with "
+            'model={"core": "gru"}, or use make_dqn'
         )
-    own = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
-    setup = replace(ready.setup, replay=resolve_replay(replay, own, ready.env, config, before=1, after=config.rows_behind))
+    default_replay = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
+    setup = replace(
+        prepared.setup, replay=resolve_replay(replay, default_replay, prepared.env, config, before=1, after=config.rows_behind)
+    )
     if replay is not None:
-        refuse_unused(config, R2D2Config(), ["priority_exponent"], f"beside replay={show(replay)}, which has its own")
+        refuse_unused(config, R2D2Config(), ["priority_exponent"], f"with replay={show(replay)}, which has its own")
         check_sequences(replay, setup)
     algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
-    return ready.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))
+    return prepared.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))

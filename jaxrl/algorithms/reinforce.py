@@ -1,6 +1,6 @@
-"""REINFORCE (Williams 1992): the policy gradient by the returns of whole episodes, with a learnt baseline or without one.
+"""REINFORCE (Williams 1992): the policy gradient with the returns of whole episodes, with or without a learnt baseline.
 
-Reads top to bottom: settings, loss, builder. Acting, gradient and the terms of the loss are in
+Reads top to bottom: settings, loss, builder. Acting, the gradient and the terms of the loss are in
 ``jaxrl.algorithms.common.on_policy``.
 """
 
@@ -28,21 +28,21 @@ from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 @dataclass(frozen=True)
 class REINFORCEConfig(OnPolicyConfig):
-    """REINFORCE's structure."""
+    """Structural settings of REINFORCE."""
 
     num_envs: Count = 16
     rollout_length: Count = 512
-    """Rows that each environment contributes to a gradient: several episodes, since one that does not end within them is not
-    learnt from."""
+    """Rows that each environment contributes to a gradient. Choose several episodes: one that does not end within the rollout
+    adds nothing to the gradient."""
     baseline: bool = True
-    """Subtract a learnt value from the returns; what follows a time limit is then worth the value of what was reached, and
-    nothing without one."""
+    """Subtract a learnt value from the returns. At a time limit, returns bootstrap from the value of the observation reached, or
+    from 0 without a baseline."""
     normalize_advantages: bool = True
-    """Returns less the baseline with mean 0 and deviation 1 within each rollout."""
+    """Scale returns minus the baseline to mean 0 and standard deviation 1 within each rollout."""
 
 
 class REINFORCEHyperparams(NamedTuple):
-    """REINFORCE's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+    """Hyperparameters of REINFORCE: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
     learning_rate: LearningRate = 1e-2
     gamma: Unit = 0.99
@@ -60,8 +60,8 @@ def reinforce_loss(
     model: Model, config: REINFORCEConfig, hp: REINFORCEHyperparams, params: PyTree, rollout: Rollout, axis_name: str | None
 ) -> tuple[Array, dict[str, Array]]:
     """−E[log π(a | s)·(G − b(s))] + vf_coef·½ E[(G − b(s))²] − ent_coef·E[H] (Williams 1992, section 6, with a baseline
-    b of the observation, and rewards from the row on), as means over the rows of all devices whose episode ends within the
-    rollout. G and, in the first term, b are constants."""
+    b that depends on the observation, and the sum G of the rewards from the row onwards), as means over the rows of all devices
+    whose episode ends within the rollout. No gradient flows through G or, in the first term, b."""
     output = model.unroll(params, rollout.carry, rollout.inputs)[1]
     if not config.baseline:
         output = output._replace(value=jnp.zeros_like(output.value))
@@ -72,7 +72,7 @@ def reinforce_loss(
     if config.normalize_advantages:
         weight = standardized(weight, known, axis_name)
     total, metrics = policy_gradient_loss(output, rollout, weight, returns, known, hp, axis_name)
-    if not config.baseline:  # nothing says how good it is
+    if not config.baseline:  # there is no value to evaluate
         del metrics["losses/value_loss"], metrics["losses/explained_variance"]
     return total, metrics | {"charts/finished_rows": valid_mean(rollout.valid, axis_name)(known.astype(jnp.float32))}
 
@@ -89,26 +89,26 @@ def make_reinforce(
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
-    """REINFORCE (Williams 1992): one gradient per rollout, by the returns of the episodes that end in it, for Discrete,
+    """REINFORCE (Williams 1992) with one gradient per rollout, from the returns of the episodes that end in it, for Discrete,
     MultiDiscrete and Box actions.
 
     Args:
       env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
-        ``ActorCriticOutput``, or a function of (observation_space, action_space) that gives one. Default: two MLPs of 2×64, tanh,
-        or convolutions where the observation is an image. Its value is the baseline.
+        ``ActorCriticOutput``, or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×64,
+        tanh, or convolutions for images. Its value is the baseline.
       optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      extra_losses: functions of (params, rollout as ``normalized_rollout`` gives it) -> (loss to add, scalars to log), or one.
-      intrinsic: a reward of the agent's own making, such as ``jaxrl.intrinsic.rnd``.
-      axis_name: the device axis that ``step`` will run under.
+      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
+      extra_losses: one function or several, (params, rollout of ``normalized_rollout``) -> (loss to add, scalars to log).
+      intrinsic: an intrinsic reward, such as ``jaxrl.intrinsic.rnd``.
+      axis_name: name of the device axis that ``step`` runs under.
       settings: fields of ``REINFORCEConfig`` and ``REINFORCEHyperparams``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit, hyperparameters out of range or without effect.
+      ValueError: sizes that do not fit together, hyperparameters out of range or without effect.
     """
-    given = {
+    parts = {
         "model": model,
         "optimizer": optimizer,
         "schedules": schedules,
@@ -116,7 +116,7 @@ def make_reinforce(
         "intrinsic": intrinsic,
         "axis_name": axis_name,
     }
-    ready = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, given)
-    if not ready.setup.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
+    prepared = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, parts)
+    if not prepared.setup.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
         raise ValueError("vf_coef has no effect with baseline=False: leave it out")
-    return one_gradient(ready, reinforce_loss)
+    return one_gradient(prepared, reinforce_loss)

@@ -1,6 +1,6 @@
-"""Soft actor-critic (Haarnoja et al. 2018, 2019) for Box actions, and for Discrete ones (Christodoulou 2019).
+"""Soft actor-critic for Box actions (Haarnoja et al. 2018, 2019) and Discrete actions (Christodoulou 2019).
 
-Reads top to bottom: settings, state, acting, losses, learn, builder.
+Reads top to bottom: settings, state, acting, losses, learning, builder.
 """
 
 from __future__ import annotations
@@ -46,40 +46,42 @@ from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, P
 
 @dataclass(frozen=True)
 class SACConfig(QuantileConfig):
-    """SAC's structure."""
+    """Structural settings of SAC."""
 
     learn_temperature: bool = True
-    """Adapt the temperature, so that the policy's entropy nears a target (Haarnoja et al. 2019); else it is ``temperature``."""
+    """Adapt the temperature so that the policy's entropy approaches a target (Haarnoja et al. 2019). If false, it stays at
+    ``temperature``."""
     actor_value: Literal["min", "mean"] = "min"
-    """What the policy maximises of the critics' values: the least, or their mean (Chen et al. 2021)."""
+    """Value that the policy maximises: the minimum or the mean of the critics' values (Chen et al. 2021)."""
     optimistic: bool = added(False)
-    """Of a Box, act by the policy near the learnt one that an upper bound of the critics likes best (Ciosek et al. 2019)."""
+    """Box actions only: explore with the policy, near the learnt one, that maximises an upper bound of the critics (Ciosek et al.
+    2019)."""
 
 
 class SACHyperparams(NamedTuple):
-    """SAC's data: f32 scalars in the learner's state, to vmap over and to change mid-run."""
+    """Hyperparameters of SAC: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
     learning_rate: LearningRate = 1e-3
     actor_learning_rate: LearningRate = 1e-3
-    """The policy's."""
+    """Learning rate of the policy."""
     temperature_learning_rate: LearningRate = 1e-3
-    """The temperature's, by Adam on its logarithm."""
+    """Learning rate of the temperature. Adam updates its logarithm."""
     gamma: Unit = 0.99
     """Discount per step."""
     tau: PositiveUnit = 0.005
-    """How far the target critics move at each update."""
+    """Step of the target critics towards the critics at each update, as a fraction."""
     temperature: Positive = 1.0
-    """α, the weight of the entropy in nats against rewards: at the start, or for ever without ``learn_temperature``."""
+    """α, the weight of the entropy in nats relative to rewards: the initial value, or constant without ``learn_temperature``."""
     box_entropy: NonNegative = 1.0
-    """Of a Box, the entropy's target is −this, in nats per dimension, for actions in [−1, 1]."""
+    """Box actions: the target entropy is −box_entropy nats per dimension, for actions in [−1, 1]."""
     discrete_entropy: Unit = 0.3
-    """Of a Discrete space with n actions, the entropy's target is this share of log n."""
+    """Discrete actions: the target entropy is this fraction of log n, for n actions."""
     optimism_beta: NonNegative = 4.66
-    """With ``optimistic``, the upper bound is so many of the critics' deviations above their mean."""
+    """With ``optimistic``, the upper bound is the critics' mean plus this many standard deviations."""
     optimism_kl: NonNegative = 23.53
-    """With ``optimistic``, how far the acting policy is from the learnt one, in nats."""
+    """With ``optimistic``, the KL divergence of the acting policy from the learnt one, in nats."""
     max_grad_norm: Positive = 1_000.0
-    """Clip each gradient, the policy's and that of all critics, to this global norm."""
+    """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: Positive = 1e-8
     """Adam's ε."""
     total_steps: TotalSteps = 0.0
@@ -88,13 +90,13 @@ class SACHyperparams(NamedTuple):
 class SACState(NamedTuple):
     params: ActorCriticPair
     opt_state: tuple[ActorCriticPair, PyTree]
-    """Of the networks, and of the temperature."""
+    """States of the networks' optimisers, and of the temperature's."""
     hyperparams: SACHyperparams
     statistics: tuple[()]
     key: Key
     version: Array
     target_params: ActorCriticPair
-    """The critics'; the policy has none."""
+    """Target critics; the policy has no target network."""
     log_temperature: Array
     replay: Any
 
@@ -147,13 +149,14 @@ def soft_value(
     noise: Array,
     temperature: Array,
 ) -> tuple[Array, Array]:
-    """``(V(s), entropy)``, f32[N] each: V = E[Q(s, a) − α·log π(a | s)] (Haarnoja et al. 2018, eq. 3).
+    """Return ``(V(s), entropy)``, f32[N] each: V = E[Q(s, a) − α·log π(a | s)] (Haarnoja et al. 2018, eq. 3).
 
-    The expectation is one action, drawn with ``noise``, for a Box, and exact for Discrete actions (Christodoulou 2019, eq. 10).
+    The expectation is exact for Discrete actions (Christodoulou 2019, eq. 10). For a Box it is estimated from one action, drawn
+    with ``noise``.
 
     Args:
-      values: (inputs, action, or None for all actions) -> Q f32[N], or f32[N, n]; or several values of an action, f32[N, M], of
-        which there are then as many V.
+      values: for Discrete actions, (inputs, None) -> Q of all actions f32[N, n]. For a Box, (inputs, action) -> Q f32[N], or M
+        values of each action, f32[N, M]; V is then f32[N, M].
     """
     output = setup.model.apply(actor, (), inputs)[1]
     if isinstance(output, Categorical):
@@ -165,48 +168,52 @@ def soft_value(
 
 
 def target(
-    setup: ActorCriticSetup[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, now: CriticBatch
+    setup: ActorCriticSetup[SACConfig], actor: PyTree, target_critic: PyTree, temperature: Array, update: CriticBatch
 ) -> Array:
-    """y = r + γ·(1 − terminated)·V⁻(s′), the value by the least of the ``chosen`` target critics (Haarnoja et al. 2018, eq. 8;
-    Chen et al. 2021, algorithm 1); f32[N]. Of quantiles all that are not dropped (Kuznetsov et al. 2020, eq. 9); f32[N, M]."""
-    key = jax.random.fold_in(now.key, 0)
+    """Compute the critics' target y = r + γ·(1 − terminated)·V⁻(s′).
+
+    The value is that of the minimum over the ``chosen`` target critics, f32[N] (Haarnoja et al. 2018, eq. 8; Chen et al. 2021,
+    algorithm 1). With quantiles, there is one target for each quantile that is not dropped, f32[N, M] (Kuznetsov et al. 2020,
+    eq. 9).
+    """
+    key = jax.random.fold_in(update.key, 0)
     every = lambda inputs, action: action_values(setup, target_critic, inputs, action, key)  # noqa: E731
-    values = lambda *given: setup.config.head.pessimistic(every(*given), now.chosen)  # noqa: E731
-    return bootstrapped(now.batch, soft_value(setup, actor, values, now.batch.next_inputs, now.noise[0], temperature)[0])
+    values = lambda *arguments: setup.config.head.pessimistic(every(*arguments), update.chosen)  # noqa: E731
+    return bootstrapped(update.batch, soft_value(setup, actor, values, update.batch.next_inputs, update.noise[0], temperature)[0])
 
 
 def critic_loss(
-    setup: ActorCriticSetup[SACConfig], critic: PyTree, target: Array, now: CriticBatch
+    setup: ActorCriticSetup[SACConfig], critic: PyTree, target: Array, update: CriticBatch
 ) -> tuple[Array, dict[str, Array]]:
-    """Σ over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7), or of the ``quantile_loss``."""
-    batch, discrete = now.batch, isinstance(setup.action_space, spaces.Discrete)
-    values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(now.key, 1))
+    """Sum over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7), or of the ``quantile_loss``."""
+    batch, discrete = update.batch, isinstance(setup.action_space, spaces.Discrete)
+    values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(update.key, 1))
     if discrete:
         values = select_actions(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
     return setup.config.head.loss(values, target, batch, setup.axis_name)
 
 
 def actor_loss(
-    setup: ActorCriticSetup[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, now: CriticBatch
+    setup: ActorCriticSetup[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, update: CriticBatch
 ) -> tuple[Array, dict[str, Array]]:
-    """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), Q by the least of the critics or by their mean."""
-    key = jax.random.fold_in(now.key, 2)
+    """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), where Q is the minimum or the mean of the critics."""
+    key = jax.random.fold_in(update.key, 2)
     of_all = partial(jnp.min if setup.config.actor_value == "min" else jnp.mean, axis=0)
     every = lambda inputs, action: action_values(setup, critic, inputs, action, key)  # noqa: E731
-    values = lambda *given: of_all(setup.config.head.values(every(*given)))  # noqa: E731
-    value, entropy = soft_value(setup, actor, values, now.batch.inputs, now.noise[1], temperature)
-    mean = valid_mean(now.batch.valid, setup.axis_name)
+    values = lambda *arguments: of_all(setup.config.head.values(every(*arguments)))  # noqa: E731
+    value, entropy = soft_value(setup, actor, values, update.batch.inputs, update.noise[1], temperature)
+    mean = valid_mean(update.batch.valid, setup.axis_name)
     loss = -mean(value)
     return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy)}
 
 
 def temperature_gradient(log_temperature: Array, entropy: Array, target_entropy: Array | float) -> Array:
-    """By log α, of E[−α·log π(a | s) − α·H̄] (Haarnoja et al. 2019, eq. 18)."""
+    """Gradient of E[−α·log π(a | s) − α·H̄] with respect to log α (Haarnoja et al. 2019, eq. 18)."""
     return jnp.exp(log_temperature) * (entropy - target_entropy)
 
 
 def target_entropy(action_space: spaces.Space, hyperparams: SACHyperparams) -> Array | float:
-    """H̄ in nats."""
+    """Return the target entropy H̄ in nats."""
     if isinstance(action_space, spaces.Discrete):
         return hyperparams.discrete_entropy * math.log(int(action_space.n))
     assert isinstance(action_space, spaces.Box)
@@ -221,18 +228,18 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
     actor, critic = networks(setup, learner.params, hp)
     adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(setup.action_space, hp)
 
-    def critic_update(policy: PyTree, temperature: Array, carry: Any, now: CriticBatch) -> Any:
+    def critic_update(policy: PyTree, temperature: Array, carry: Any, update: CriticBatch) -> Any:
         params, target_params, opt_state = carry
-        y = target(setup, policy, target_params, temperature, now)
-        loss = lambda params: critic_loss(setup, params, y, now)  # noqa: E731
+        y = target(setup, policy, target_params, temperature, update)
+        loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
         params, opt_state, metrics = critic.descend(loss, params, opt_state, setup.axis_name)
         return (params, optax.incremental_update(params, target_params, hp.tau), opt_state), metrics
 
-    def group(carry: Any, now: CriticBatch) -> Any:
-        """``policy_delay`` updates of the critics, then one of the policy and of the temperature."""
+    def group(carry: Any, updates: CriticBatch) -> Any:
+        """Update the critics ``policy_delay`` times, then the policy and the temperature once."""
         params, opt_state, critics, (log_temperature, adam_state) = carry
         temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
-        critics, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, params, temperature), critics, now)
+        critics, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, params, temperature), critics, updates)
         loss = lambda params: actor_loss(setup, params, critics[0][0], temperature, last)  # noqa: E731
         params, opt_state, logged = actor.descend(loss, params, opt_state, setup.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
@@ -261,24 +268,26 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
 
 
 def check_settings(setup: ActorCriticSetup[SACConfig], hyperparams: SACHyperparams) -> None:
-    """Refuse settings that have no effect on these actions, or on this temperature."""
+    """Raise ValueError for settings that have no effect with this action space or temperature."""
     other = "discrete_entropy" if isinstance(setup.action_space, spaces.Box) else "box_entropy"
     refuse_unused(hyperparams, SACHyperparams(), (other,), f"on {setup.action_space}")
     if isinstance(setup.action_space, spaces.Discrete):
-        refuse_unused(setup.config, SACConfig(), ("num_quantiles", "optimistic"), f"on {setup.action_space}: it is for a Box")
+        refuse_unused(
+            setup.config, SACConfig(), ("num_quantiles", "optimistic"), f"on {setup.action_space}: it is for Box actions"
+        )
     check_optimism(setup.config, hyperparams)
     if not setup.config.learn_temperature:
         names = ("temperature_learning_rate", "box_entropy", "discrete_entropy")
-        refuse_unused(hyperparams, SACHyperparams(), names, "on a temperature that is fixed (learn_temperature=False)")
+        refuse_unused(hyperparams, SACHyperparams(), names, "on a fixed temperature (learn_temperature=False)")
     elif "temperature" in setup.schedules:
         raise ValueError(
-            "schedules['temperature'] has no effect on a temperature that is learnt, which begins there: use "
+            "schedules['temperature'] has no effect: with learn_temperature=True, temperature is only the initial value. Use "
             "learn_temperature=False, or a schedule for box_entropy or discrete_entropy"
         )
 
 
 def make_algorithm(setup: ActorCriticSetup[SACConfig]) -> Algorithm:
-    """SAC's learning rule, bound to spaces and to no environment."""
+    """Return SAC as an ``Algorithm``, bound to spaces but not to an environment."""
     transferable_fields = ("params", "target_params", "log_temperature", "statistics")
     return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
@@ -295,28 +304,29 @@ def make_sac(
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
-    """Soft actor-critic (Haarnoja et al. 2018, 2019) for bounded Box actions, and for Discrete ones (Christodoulou 2019).
+    """Soft actor-critic for bounded Box actions (Haarnoja et al. 2018, 2019) and Discrete actions (Christodoulou 2019).
 
     Args:
       env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
-      model: of the policy, arguments of ``jaxrl.models.policy_network``, such as ``{"hidden_sizes": (64, 64)}``, which are the
-        critics' too where they are given none; or a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a
-        ``Categorical`` for Discrete actions; or a function of both spaces that gives one. Default: 2×256, ReLU, for vectors.
-      critic: of each critic, arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs;
-        or a function of both spaces that gives one. Default: as the policy.
+      model: the policy: arguments of ``jaxrl.models.policy_network``, such as ``{"hidden_sizes": (64, 64)}``, which also apply to
+        the critics if ``critic`` is not given; or a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a
+        ``Categorical`` for Discrete actions; or a function of (observation_space, action_space) that returns one. Default: an MLP
+        of 2×256, ReLU, for vectors.
+      critic: each critic: arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs; or
+        a function of both spaces that returns one. Default: as the policy.
       optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
-      replay: a ``ReplayFn``, as ``make_dqn`` takes it, such as a ``prioritised_replay``; default: ``uniform_replay``.
-      schedules: hyperparameter name -> function of the iteration (the warm-up's included) that gives a factor on it.
-      axis_name: the device axis that ``step`` will run under.
+      replay: a ``ReplayFn``, as in ``make_dqn``, such as ``prioritised_replay``; default: ``uniform_replay``.
+      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
+      axis_name: name of the device axis that ``step`` runs under.
       settings: fields of ``SACConfig`` and ``SACHyperparams``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit, hyperparameters out of range, a Box without bounds.
+      ValueError: sizes that do not fit together, hyperparameters out of range, a Box without bounds.
     """
-    given = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
-    given |= {"axis_name": axis_name}
-    ready, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, given, (spaces.Box, spaces.Discrete))
-    check_policy(model, ready.output, setup.action_space)
-    check_settings(setup, ready.hyperparams)
-    return ready.bind(make_algorithm(setup))
+    parts = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
+    parts |= {"axis_name": axis_name}
+    prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, parts, (spaces.Box, spaces.Discrete))
+    check_policy(model, prepared.output, setup.action_space)
+    check_settings(setup, prepared.hyperparams)
+    return prepared.bind(make_algorithm(setup))

@@ -38,12 +38,14 @@ ModelFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Model]
 ModelArguments: TypeAlias = Mapping[str, Any]
 """Keyword arguments of the function that makes the algorithm's default network: {"core": "gru"}."""
 
-MODEL = "a jaxrl.Model(init, apply, unroll, initial_carry), or a function of (observation_space, action_space) that gives one"
+MODEL = "a jaxrl.Model(init, apply, unroll, initial_carry), or a function of (observation_space, action_space) that returns one"
 OPTIMIZER = (
-    "an optax transformation, or a function of the hyperparameters that gives one: lambda hp: optax.adamw(hp.learning_rate)"
+    "an optax transformation, or a function of the hyperparameters that returns one: lambda hp: optax.adamw(hp.learning_rate)"
 )
 LOSS = "a function (params, Batch) -> (loss, {name: scalar})"
-INTRINSIC = "a function of (observation_space, action_space) that gives a jaxrl.intrinsic.Intrinsic, such as jaxrl.intrinsic.rnd"
+INTRINSIC = (
+    "a function of (observation_space, action_space) that returns a jaxrl.intrinsic.Intrinsic, such as jaxrl.intrinsic.rnd"
+)
 
 
 def show(part: Any) -> str:
@@ -82,7 +84,7 @@ def other_way(action_space: spaces.Space) -> str:
     takes = f"{other.builder} takes {other.takes}"
     if isinstance(action_space, spaces.MultiDiscrete):
         number = math.prod(action_space.nvec.ravel().tolist())
-        return f"let the environment number the combinations, as Discrete({number}), and take them apart in step; or {takes}"
+        return f"make the action space Discrete({number}), one action per combination, and decode it in step; or {takes}"
     return takes
 
 
@@ -127,7 +129,7 @@ def with_arguments(
 
 
 def is_own(model: Any, network: ModelFn) -> bool:
-    """Whether a builder's ``model`` keyword selects the default ``network``, with or without arguments."""
+    """Return whether a builder's ``model`` keyword selects the default ``network``, with or without arguments."""
     return model is None or model is network or (isinstance(model, functools.partial) and model.func is network)
 
 
@@ -186,7 +188,7 @@ def _flax_library(part: Any) -> str | None:
 
 
 def _takes(function: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the function's signature accepts these arguments. True if it has no signature."""
+    """Return whether the function's signature accepts these arguments. True if it has no signature."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -196,18 +198,18 @@ def _takes(function: Any, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool = False, name: str = "model") -> PyTree:
+def model_output(argument: Any, model: Model, env: Env | HostEnv, *, unrolled: bool = False, name: str = "model") -> PyTree:
     """Return the shapes of a model's outputs for a batch of one.
 
     Args:
-      given: value of the builder's keyword, for errors.
+      argument: value of the builder's keyword, for errors.
       unrolled: the algorithm uses ``unroll``, so check that its outputs over two rows agree with those of ``apply``.
       name: the builder's keyword, for errors.
 
     Raises:
       TypeError: a function of the model fails on this environment's spaces, or returns the wrong structure.
     """
-    label, on_spaces = f"{name}={show(given)}:", f"on the spaces of {env.name}"
+    label, on_spaces = f"{name}={show(argument)}:", f"on the spaces of {env.name}"
     inputs = jax.eval_shape(lambda: example_input(env.observation_space, env.action_space))
     carry = attempt(f"{label} initial_carry(1)", lambda: model.initial_carry(1))
     params = attempt(f"{label} init(key, inputs) {on_spaces}", model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
@@ -229,21 +231,21 @@ def model_output(given: Any, model: Model, env: Env | HostEnv, *, unrolled: bool
         if not same_shapes(outputs[1], expected):
             raise TypeError(
                 f"{label} unroll over two rows gives {show_shapes(outputs[1])}, and apply {show_shapes(outputs[0])} for one: "
-                "unroll must give the same with the axis of time in front"
+                "unroll must return the same outputs with a leading time axis"
             )
     return outputs[0]
 
 
 def is_recurrent(model: Model) -> bool:
-    """Whether the model has a carry."""
+    """Return whether the model has a carry."""
     return bool(jax.tree.leaves(jax.eval_shape(lambda: model.initial_carry(1))))
 
 
-def check_actor_critic(given: Any, output: PyTree, action_space: spaces.Space) -> None:
+def check_actor_critic(model: Any, output: PyTree, action_space: spaces.Space) -> None:
     """Raise TypeError unless ``output``, the shapes for a batch of one, is a value and a policy over these actions."""
     if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
         raise TypeError(
-            f"model={show(given)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
+            f"model={show(model)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
             f"{show_shapes(output)}"
         )
     kinds, size = _policies(action_space)
@@ -253,7 +255,7 @@ def check_actor_critic(given: Any, output: PyTree, action_space: spaces.Space) -
         names = listed([kind.__name__ for kind in kinds], "or")
         shown = size[0] if len(size) == 1 else size
         raise TypeError(
-            f"model={show(given)} must give a {names} policy of size {shown} for {action_space}; it gives "
+            f"model={show(model)} must give a {names} policy of size {shown} for {action_space}; it gives "
             f"{type(output.policy).__name__} {show_shapes(output.policy[0])}"
         )
 
@@ -267,11 +269,11 @@ def _policies(action_space: spaces.Space) -> tuple[tuple[type, ...], tuple[int, 
     return (Categorical,), (int(action_space.n),)  # type: ignore[attr-defined]
 
 
-def check_q_values(given: Any, output: PyTree, action_space: Any) -> None:
+def check_q_values(model: Any, output: PyTree, action_space: Any) -> None:
     """Raise TypeError unless ``output``, the shapes for a batch of one, has a Q-value for each Discrete action."""
     if getattr(output, "shape", None) != (1, action_space.n):
         raise TypeError(
-            f"model={show(given)} must give Q-values f32[batch, {action_space.n}]; for a batch of one it gives "
+            f"model={show(model)} must give Q-values f32[batch, {action_space.n}]; for a batch of one it gives "
             f"{show_shapes(output)}"
         )
 
@@ -311,7 +313,7 @@ def resolve_optimizer(
     if optimizer is None or optimizer is clipped_adam:
         return clipped_adam, set()
     label = f"optimizer={show(optimizer)}"
-    function = ready(optimizer) if isinstance(optimizer, optax.GradientTransformation) else optimizer
+    function = constant_optimizer(optimizer) if isinstance(optimizer, optax.GradientTransformation) else optimizer
     if not callable(function) or not _takes(function, hyperparams):
         raise TypeError(f"{label} must be {OPTIMIZER}")
     inputs = jax.eval_shape(lambda: example_input(env.observation_space, env.action_space))
@@ -328,18 +330,18 @@ def resolve_optimizer(
         fix = READ_BY_OPTIMIZERS[name]
         if name in scheduled:
             raise ValueError(
-                f"{name} has a schedule, and {label} does not look at it: use lambda hp: {fix}, "
-                "or give the transformation a schedule of its own"
+                f"{name} has a schedule, but {label} does not use it: use lambda hp: {fix}, "
+                "or pass a schedule to the transformation itself"
             )
         if float(getattr(hyperparams, name)) != getattr(defaults, name):
             raise ValueError(
-                f"{name}={getattr(hyperparams, name):g} has no effect, because {label} does not look at it: leave it out, or use "
+                f"{name}={getattr(hyperparams, name):g} has no effect, because {label} does not use it: leave it out, or use "
                 f"lambda hp: {fix}"
             )
     return function, unread
 
 
-def ready(transformation: optax.GradientTransformation) -> OptimizerFn:
+def constant_optimizer(transformation: optax.GradientTransformation) -> OptimizerFn:
     """Return a function of the hyperparameters that ignores them and returns this transformation."""
     return lambda hyperparams: transformation
 
@@ -407,7 +409,7 @@ def check_loss(label: str, loss: Callable[[PyTree, Any], Any], params: PyTree, b
     for name, value in {"the loss": out[0], **{f"the scalar {name!r}": x for name, x in out[1].items()}}.items():
         is_number = isinstance(value, int | float | jax.Array | np.ndarray | np.generic) and jnp.result_type(value).kind in "fiu"
         if not is_number or jnp.shape(value) != ():
-            fix = ", say a mean over the rows that batch.valid names" if is_number else f": {requirement}"
+            fix = ", such as a mean over the valid rows (batch.valid)" if is_number else f": {requirement}"
             raise TypeError(f"{label} returned {show_shapes(value)} as {name}, which must be one number{fix}")
 
 

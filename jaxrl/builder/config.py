@@ -13,12 +13,12 @@ class RolloutConfig:
     """Structural settings, which determine shapes or control flow. Counts are global, over all devices."""
 
     num_envs: Count = 8
-    """Environments stepped side by side."""
+    """Number of environments stepped in parallel."""
     rollout_length: Count = 64
-    """Rows that each environment contributes to an iteration."""
+    """Rows per environment in an iteration."""
     anneal: bool = True
-    """Learning rate to 0, linearly, at ``total_steps``. Nothing is annealed where that is not known, or ``schedules`` has one
-    for the learning rate."""
+    """Anneal the learning rate linearly to 0 at ``total_steps``. There is no annealing if ``total_steps`` is unknown, or if
+    ``schedules`` has an entry for the learning rate."""
 
     @property
     def steps_per_iteration(self) -> int:
@@ -29,9 +29,9 @@ class RolloutConfig:
         """Number of iterations that collect and observe rollouts before the first update."""
         return 0
 
-    def network(self, own: Any) -> Any:
-        """Return the function of the spaces to use in place of the algorithm's ``own`` network, as these settings need it."""
-        return own
+    def network(self, default: Any) -> Any:
+        """Return the function of the spaces that makes the network for these settings; here ``default``, the algorithm's own."""
+        return default
 
     def check(self, *, recurrent: bool = False) -> None:
         """Check that the sizes fit together; each is in its own range already. Subclasses check their own settings after these.
@@ -62,7 +62,7 @@ class ReplayConfig(RolloutConfig):
     replay_ratio: Positive = 32.0
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
     n_step: Count = 1
-    """Rewards in a return before it bootstraps."""
+    """Number of rewards in a return before it bootstraps."""
 
     @property
     def rows_per_update(self) -> tuple[int, str]:
@@ -115,9 +115,9 @@ class HindsightConfig(ReplayConfig):
     """Structural settings of algorithms with hindsight experience replay (``jaxrl.replay.hindsight``)."""
 
     hindsight: Literal["none", "future", "final", "episode"] = added("none")
-    """Which state of a row's episode gives it another goal: a later one, the last, or any; for goal environments."""
+    """Source of the new goal of a relabelled row: a later state of its episode, the last, or any. For goal environments."""
     hindsight_share: Unit = added(0.8)
-    """Share of the drawn rows that get another goal; 0.8 is four for each one that was desired."""
+    """Share of the drawn rows that are relabelled with a new goal; 0.8 is four new goals per desired goal."""
 
     @property
     def rows_around(self) -> int:
@@ -136,10 +136,10 @@ class PrioritizedConfig(HindsightConfig):
     prioritized: bool = added(False)
     """Draw each row in proportion to its last |TD error| to the power of priority_exponent (Schaul et al. 2016)."""
     priority_exponent: Unit = added(0.6)
-    """α of prioritized replay; 0 draws all rows alike."""
+    """α of prioritized replay; 0 draws all rows with equal probability."""
     importance_exponent: Unit = added(0.4)
-    """β of prioritized replay: losses are weighted by their row's probability to the power of −β. With ``anneal`` it rises to 1,
-    linearly, at ``total_steps``."""
+    """β of prioritized replay: the loss of a row is weighted by its probability to the power of −β. With ``anneal``, β rises
+    linearly to 1 at ``total_steps``."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)

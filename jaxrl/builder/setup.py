@@ -170,12 +170,12 @@ class AlgorithmSetup(Generic[C]):
         return jax.tree.map(lambda x: x.reshape((config.updates_per_iteration, -1, *x.shape[1:])), drawn)
 
     def scan_updates(
-        self, learner: Any, one: Callable[[Any, Any], Any], start: PyTree, batch: Callable[[Any, Draw], PyTree], *others: PyTree
+        self, learner: Any, step: Callable[[Any, Any], Any], start: PyTree, batch: Callable[[Any, Draw], PyTree], *others: PyTree
     ) -> tuple[PyTree, Any, Any]:
         """Run the updates of an iteration with ``jax.lax.scan``.
 
         Args:
-          one: a single update, (carry, (number of the update, batch, *others)) -> (carry, (metrics, priorities
+          step: a single update, (carry, (number of the update, batch, *others)) -> (carry, (metrics, priorities
             f32[batch_size])).
           start: the initial carry.
           batch: (replay's state, draw) -> the update's batch, one row for each row of the draw.
@@ -189,7 +189,7 @@ class AlgorithmSetup(Generic[C]):
         if not self.replay.prioritised:
 
             def without_priorities(carry: PyTree, update: Any) -> Any:
-                carry, (metrics, _) = one(carry, update)
+                carry, (metrics, _) = step(carry, update)
                 return carry, metrics
 
             def part(carry: Any, updates: Any) -> Any:
@@ -215,7 +215,7 @@ class AlgorithmSetup(Generic[C]):
             learnt, state = carry
             number, *rest = update
             drawn = self.draw_batches(state, fold_in(key, number))
-            learnt, (metrics, priorities) = one(learnt, (number, batch(state, drawn), *rest))
+            learnt, (metrics, priorities) = step(learnt, (number, batch(state, drawn), *rest))
             return (learnt, self.replay.update(state, drawn, priorities)), metrics
 
         (carry, state), metrics = jax.lax.scan(draw_and_learn, (start, learner.replay), (numbers, *others))
@@ -310,8 +310,8 @@ def apply(setup: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
     """
     if not same_shapes(gradient, learner.params):
         raise ValueError(
-            f"gradient is {show_shapes(gradient)}, and the parameters are {show_shapes(learner.params)}: it must be what "
-            "gradients gives of an agent with the same model, for one seed (or jax.vmap(apply) over learners and gradients)"
+            f"gradient is {show_shapes(gradient)}, but the parameters are {show_shapes(learner.params)}: pass the result of "
+            "gradients from an agent with the same model, for one seed (or use jax.vmap(apply) over learners and gradients)"
         )
     pack, unpack = packing(setup.optimizer, learner.params)
     packed = pack(learner.params)
@@ -335,7 +335,7 @@ def mark_discontinuity(setup: AlgorithmSetup[Any], learner: Any) -> Any:
 
 @dataclass(frozen=True)
 class PreparedAgent(Generic[C]):
-    """A builder's arguments after checks: the rule, the environment, the hyperparameters and the spec."""
+    """A builder's arguments after checks: the algorithm's setup, the environment, the hyperparameters and the spec."""
 
     setup: AlgorithmSetup[C]
     env: Env | HostEnv

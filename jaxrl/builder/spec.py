@@ -63,7 +63,7 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result
         return data
     if "unimportable" in data:
         raise ValueError(
-            f"{where} cannot be rebuilt from the spec, because {data['unimportable']} cannot be imported: give the part again "
+            f"{where} cannot be rebuilt from the spec, because {data['unimportable']} cannot be imported: pass the part again "
             f"where that is possible ({where.partition('[')[0]}=…), or define it as a function at the top of a module, "
             "and pass that function (or functools.partial of it, with plain arguments), or for an environment 'module:function'"
         )
@@ -142,7 +142,7 @@ def agent_spec(
 
 
 def _as_before(field: dataclasses.Field[Any], config: Any) -> bool:
-    """Whether the field was ``added`` later (see ``jaxrl.settings.validation``) and has its default, which changes nothing.
+    """Return whether the field was ``added`` later (see ``jaxrl.settings.validation``) and has its default.
 
     Such a field is left out of the spec, so that runs from before the field existed can be resumed.
     """
@@ -169,9 +169,9 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
         raise TypeError(f"spec must be the mapping that Agent.spec is, not a {type(spec).__name__}{fix}")
     missing = [name for name in ("builder", "env", "settings", "parts") if name not in spec]
     if missing:
-        raise ValueError(f"this is no agent spec: it lacks {missing}; Agent.spec makes one")
+        raise ValueError(f"this is not an agent spec: it lacks {missing}; use agent.spec")
     if not (isinstance(spec["settings"], Mapping) and isinstance(spec["parts"], Mapping)):
-        raise ValueError("this is no agent spec: its settings and parts must be mappings; Agent.spec makes one")
+        raise ValueError("this is not an agent spec: its settings and parts must be mappings; use agent.spec")
     trust = check_trust(trust)
     settings = {name: value for name, value in spec["settings"].items() if value is not None}  # None: left open
     keywords = {**settings, **spec["parts"], "env": spec["env"]}
@@ -184,7 +184,7 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
         check_factory(env, trust)
     agent = builder(**arguments, **overrides)
     if not isinstance(agent, Agent):
-        raise ValueError(f"builder {brief(spec['builder'])} gives {type(agent).__name__}, and no jaxrl.Agent")
+        raise ValueError(f"builder {brief(spec['builder'])} must return a jaxrl.Agent, not {type(agent).__name__}")
     return agent
 
 
@@ -194,7 +194,7 @@ def _builder(data: Any, trust: Sequence[str]) -> Any:
     if isinstance(path, str) and path in {f"{entry.module}:{entry.builder}" for entry in ALGORITHMS.values()}:
         return import_object(path)
     if path is None:
-        raise ValueError(f"builder must be {{'import': 'module:function'}}, and not {brief(data)}")
+        raise ValueError(f"builder must be {{'import': 'module:function'}}, not {brief(data)}")
     return import_part(path, "builder", trust, role="builder")
 
 
@@ -215,15 +215,15 @@ def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), to_
     for name in parts:
         if name not in known:
             raise TypeError(
-                f"{name}=… is no part of this agent that can be given again.{nearest(name, known)} It has "
+                f"{name}=… is not a part of this agent that can be replaced.{nearest(name, known)} Its parts are "
                 f"{', '.join(sorted(known))}; its settings are those of the run"
             )
     agent = build(spec, trust=trust, **parts)
     lacking = [name for name in (agent.spec or {}).get("settings", ()) if name not in spec["settings"]]
     if to_learn and lacking:
         raise ValueError(
-            f"the run's agent lacks {', '.join(lacking)}: it is of another version of jaxrl, and only that one can go on with it."
-            " This one can evaluate it, load its policy, and begin from it with init_from"
+            f"the run's agent lacks {', '.join(lacking)}: another version of jaxrl wrote it, and only that one can resume it. "
+            "This version can evaluate it, load its policy, and start a new run from it with init_from"
         )
     return agent._replace(spec=dict(spec))
 
@@ -250,7 +250,7 @@ def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_script(env: Any) -> bool:
-    """Whether an environment's id names something in ``__main__``, which differs in another process."""
+    """Return whether an environment's id names an object in ``__main__``, which differs in another process."""
     from jaxrl.envs import imported_by
 
     with contextlib.suppress(ValueError):  # an invalid id is reported where it is used

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 ROOMS = ("jaxrl.distributions", "jaxrl.intrinsic", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
-"""Packages whose functions never read or write files, start processes or import modules, whatever their arguments. Data must not
-name the rest of jaxrl: ``jaxrl.envs:make_env``, for example, can import anything."""
+"""Packages whose functions, with any arguments, never read or write files, start processes or import modules. Data must not name
+the rest of jaxrl: ``jaxrl.envs:make_env``, for example, can import anything."""
 
 RESULTS = {"intrinsic": "Intrinsic", "model": "Model", "optimizer": "GradientTransformation", "replay": "Replay"}
 """Keyword of a builder -> suffix of the annotated return type that a function of jaxrl must have to be called for it."""
@@ -46,12 +46,12 @@ def check_trust(trust: str | Iterable[str]) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise TypeError(f"trust={trust!r} must name packages or modules, such as trust=('my_package',)")
         if not all(part.isidentifier() for part in name.split(".")):
-            raise ValueError(f"trust={name!r} is no name of a package or module, such as 'my_package' or 'my_package.nets'")
+            raise ValueError(f"trust={name!r} must name a package or module, such as 'my_package' or 'my_package.nets'")
     return names
 
 
 def is_trusted(path: str, trust: Sequence[str], role: str = "part") -> bool:
-    """Whether this process uses ``module:name`` itself, or its package is trusted; jaxrl cannot be trusted as a whole."""
+    """Return whether this process uses ``module:name`` itself, or its package is trusted; jaxrl cannot be trusted as a whole."""
     module = path.partition(":")[0]
     return (role, path) in _OURS or (_in(module, trust) and not _in(module, ("jaxrl",)))
 
@@ -63,7 +63,9 @@ def check_trusted(path: str, where: str, trust: Sequence[str], role: str = "part
     module = path.partition(":")[0]
     package = module.partition(".")[0]
     if package == "jaxrl":
-        raise Untrusted(f"{where} is {path!r}, which is no part that an agent can have: it does not come from a run of jaxrl's")
+        raise Untrusted(
+            f"{where} is {path!r}, which is not a part that an agent can have, so it does not come from a run of jaxrl"
+        )
     raise Untrusted(
         f"{where} is {path!r}, and that can run code of {module!r}, which is outside jaxrl. If you know and trust it, say "
         f"so: trust=({package!r},), or --trust {package} on the command line"
@@ -90,7 +92,7 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
       ValueError: the object does not exist.
     """
     if not isinstance(path, str) or not PATH.fullmatch(path):
-        raise ValueError(f"{where} cannot be rebuilt: {path!r} is no 'module:function'")
+        raise ValueError(f"{where} cannot be rebuilt: {path!r} must have the form 'module:function'")
     module, _, name = path.partition(":")
     from_room = role == "part" and _in(module, ROOMS)
     if not from_room:
@@ -103,7 +105,7 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
         for name_part in classes:
             found = getattr(found, name_part)
             if not isinstance(found, type):  # an imported module, or an attribute of a function
-                raise Untrusted(f"{where} is {path!r}, which leads out of {module!r}: {name_part} is no class")
+                raise Untrusted(f"{where} is {path!r}, which leads out of {module!r}: {name_part} is not a class")
         found = getattr(found, last)
     except (ImportError, AttributeError) as error:
         is_missing = isinstance(error, ModuleNotFoundError)
@@ -115,7 +117,7 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
         advice = "" if _in(str(home), ("jaxrl",)) else ", which you would have to trust too"
         raise Untrusted(f"{where} is {path!r}, which {module!r} does not define itself: it comes from {home!r}{advice}")
     if from_room and result and not _promises(found, result):
-        raise ValueError(f"{where} is {path!r}, which gives no {result}: it does not come from a run of jaxrl's")
+        raise ValueError(f"{where} is {path!r}, which does not return {result}, so it does not come from a run of jaxrl")
     return found
 
 

@@ -290,7 +290,7 @@ def _call_factory(env_id: EnvId) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but one of its own imports is missing
+            raise  # the module exists, but a module that it imports is missing
         raise unknown_module(module_name, function_name, sys.path[0] or "the current folder") from None
     factory = getattr(module, function_name, None)
     if not callable(factory):

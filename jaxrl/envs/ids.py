@@ -198,7 +198,7 @@ class Version(NamedTuple):
     number: int
     """-1 if the name has no version."""
     skips: bool
-    """Whether the name says how frames are skipped, as Gym's old names of Atari games do."""
+    """The name specifies how frames are skipped, as Gym's old names of Atari games do."""
 
 
 def version_of(name: str) -> Version:

@@ -1,4 +1,4 @@
-"""Noise on continuous actions, held for several steps where asked."""
+"""Noise for continuous actions, optionally held for several steps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jaxrl.xla.fast_random import unrolled
 
 
 def uniform_of(noise: Array) -> Array:
-    """Numbers uniform in [−1, 1] of standard normal ones, by their distribution function."""
+    """Map standard normal noise to uniform noise in [−1, 1] by its distribution function."""
     return jax.lax.erf(noise * math.sqrt(0.5))
 
 
 def normal_each(keys: Key, size: int) -> Array:
-    """f32[B, size]: standard normal noise, drawn for row b with ``keys[b]``."""
+    """Draw standard normal noise, f32[B, size], for row b with ``keys[b]``."""
     return jax.vmap(lambda key: jax.random.normal(key, (size,)))(unrolled(keys))
 
 
@@ -27,36 +27,36 @@ def normal_each(keys: Key, size: int) -> Array:
 
 
 class HeldNoise(NamedTuple):
-    """The carry of an algorithm whose noise is held, [B]."""
+    """Carry of an algorithm with held noise, [B]."""
 
     model: PyTree
-    """The model's own."""
+    """Carry of the model."""
     key: Array
-    """u32[B, words]: of the key that the environment's present noise is drawn with."""
+    """Data of the key of each environment's current noise, u32[B, words]."""
     age: Array
-    """i32[B]: rows that were acted with it."""
+    """Number of rows acted with that key, i32[B]."""
 
 
 def model_carry(carry: PyTree) -> PyTree:
-    """What a model has of an algorithm's carry."""
+    """Return the model's part of an algorithm's carry."""
     return carry.model if isinstance(carry, HeldNoise) else carry
 
 
 def hold_noise(algorithm: Algorithm, action_space: spaces.Space, num_rows: int) -> Algorithm:
-    """An algorithm that draws its noise for ``num_rows`` rows of an environment at once, and anew where an episode starts.
+    """Hold an algorithm's exploration noise for ``num_rows`` rows of an environment, and redraw it where an episode starts.
 
-    What is held is the key of the draw: a Gaussian's action is mean + deviation · noise, with the mean and the deviation of each
-    row and the same noise. Each action by itself is then distributed as the policy says, so that its ``log_prob``, which a
-    learner computes again, stays what it was; only draws of neighbouring rows are no longer independent of each other (Raffin et
-    al. 2022 and Hollenstein et al. 2024 learn from correlated noise in the same way). Greedy acting is as without it.
+    The key of the draw is held. A Gaussian action is then mean + deviation · noise, with the mean and deviation of each row and
+    the same noise. Each single action still has the policy's distribution, so the ``log_prob`` that a learner recomputes is
+    unchanged; only the draws of neighbouring rows are no longer independent. Raffin et al. 2022 and Hollenstein et al. 2024 learn
+    from correlated noise in the same way. Greedy actions are unchanged.
 
     Raises:
-      ValueError: actions that are no real numbers, for which the same draw says nothing of nearness.
+      ValueError: the action space is not a Box. Discrete actions drawn with the same key need not be similar.
     """
     if num_rows == 1:
         return algorithm
     if not isinstance(action_space, spaces.Box):
-        raise ValueError(f"hold_noise={num_rows} is for the noise of a Box action space, and not of {action_space}: leave it out")
+        raise ValueError(f"hold_noise={num_rows} needs a Box action space, but the action space is {action_space}: leave it out")
 
     def initial_carry(batch_size: int) -> HeldNoise:
         words = jax.random.key_data(jax.random.key(0))
@@ -79,7 +79,7 @@ def hold_noise(algorithm: Algorithm, action_space: spaces.Space, num_rows: int) 
         return HeldNoise(after, words, jnp.where(anew, 0, carry.age) + 1), action, extras
 
     def learning(function: Any) -> Any:
-        """One that takes a rollout, of which it is to see the model's carry."""
+        """Pass ``function`` rollouts with the model's carry."""
         return function and (lambda state, rollout: function(state, rollout._replace(carry=rollout.carry.model)))
 
     taking = {name: learning(getattr(algorithm, name)) for name in ("update", "observe", "gradients")}

@@ -13,22 +13,26 @@ from jaxrl.xla.fast_random import unrolled
 
 
 def falling_epsilon(hyperparams: Any, rows: Array) -> Array:
-    """f32[]: from ``epsilon_start`` to ``epsilon_end``, linearly, over the first ``exploration_steps`` rows."""
+    """Return epsilon, f32[]: linear from ``epsilon_start`` to ``epsilon_end`` over the first ``exploration_steps`` rows."""
     share = jnp.clip(rows / hyperparams.exploration_steps, 0.0, 1.0)
     return hyperparams.epsilon_start + (hyperparams.epsilon_end - hyperparams.epsilon_start) * share
 
 
 def spread_epsilon(epsilon: Array, exponent: float, env_id: Array, num_envs: int) -> Array:
-    """``epsilon`` to the power of 1 + ``exponent``·i / (num_envs − 1) for environment i, f32[B] (Horgan et al. 2018, section
-    4.1); as it is, f32[], with an exponent of 0."""
+    """Return ``epsilon`` ** (1 + ``exponent``·i / (num_envs − 1)) for environment i, f32[B] (Horgan et al. 2018, section 4.1).
+
+    With an exponent of 0, return ``epsilon``, f32[].
+    """
     if not exponent:
         return epsilon
     return jnp.power(epsilon, 1.0 + exponent * env_id / (num_envs - 1))
 
 
 def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Key) -> Array:
-    """Greedy actions, but with probability ``epsilon``, f32[] or f32[B], uniform over the allowed ones; ``keys[b]`` decides
-    for row b."""
+    """Choose greedy actions or, with probability ``epsilon``, f32[] or f32[B], uniform ones among those allowed.
+
+    Row b draws with ``keys[b]``.
+    """
     logits = jnp.zeros_like(q_values) if mask is None else jnp.where(some_allowed(mask.astype(bool)), 0.0, -jnp.inf)
 
     def choose(greedy: Array, logits: Array, epsilon: Array, key: Key) -> Array:

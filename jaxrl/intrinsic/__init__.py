@@ -1,4 +1,4 @@
-"""Rewards of an agent's own making, for where the environment's are rare: a builder's ``intrinsic`` keyword."""
+"""Intrinsic rewards, for environments with rare rewards: a builder's ``intrinsic`` keyword."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn
 
 __all__ = ["Intrinsic", "IntrinsicFn", "RNDConfig", "rnd"]
 
-rnd.__module__ = __name__  # the name in specs, which outlives the files of this room
+rnd.__module__ = __name__  # specs store this name, which stays the same if the module's file moves

@@ -1,6 +1,6 @@
-"""Random network distillation (Burda et al. 2018, arXiv:1810.12894): what a network cannot foretell yet is new.
+"""Random network distillation (Burda et al. 2018, arXiv:1810.12894): prediction error as a measure of novelty.
 
-Reads top to bottom: settings, state, builder, bonus, learning.
+Reads top to bottom: settings, state, builder, novelty, learning.
 """
 
 from __future__ import annotations
@@ -46,33 +46,34 @@ from jaxrl.types import Array, Key, Model, PyTree, Rollout, StepInput
 
 @dataclasses.dataclass(frozen=True)
 class RNDConfig:
-    """Settings of ``rnd``. Those that the paper names have its values but for the learning rate, which suits small networks."""
+    """Settings of ``rnd``. Defaults are the paper's values where it gives them, except the learning rate, which suits small
+    networks."""
 
     coef: NonNegative = 0.5
-    """Weight of the intrinsic advantages, where those of the environment's rewards have 1; the paper weighs 1 against 2."""
+    """Weight of the intrinsic advantages, relative to 1 for the environment's; the paper uses 1 and 2."""
     gamma: Unit = 0.99
     """Discount of the intrinsic return."""
     gae_lambda: Unit = 0.95
-    """λ of its advantages."""
+    """λ of the intrinsic advantages."""
     learning_rate: LearningRate = 3e-4
     max_grad_norm: Positive = 0.5
     """Clip the gradient to this global norm."""
     num_epochs: Count = 4
     """Passes over each rollout."""
     num_minibatches: Count = 4
-    """Parts of each pass, one gradient step each; must divide num_envs * rollout_length."""
+    """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length."""
     proportion: PositiveUnit = 1.0
-    """Share of the rows that the predictor learns from. With many environments it would learn what is new too soon: the paper
-    takes 32 / num_envs."""
+    """Fraction of the rows that train the predictor. With many environments and all rows it would learn too fast; the paper uses
+    32 / num_envs."""
     embedding_size: Count = 64
-    """What the target maps an observation to."""
+    """Number of outputs of the target network."""
 
 
 class RNDState(NamedTuple):
-    """What is learnt, the target that never is, and running statistics."""
+    """Parameters, the fixed target network, and running statistics."""
 
     params: dict[str, PyTree]
-    """Of the ``predictor``, and of the ``value`` of the intrinsic return."""
+    """Parameters of the ``predictor`` and of the ``value`` of the intrinsic return."""
     target: PyTree
     opt_state: PyTree
     observations: RunningMoments
@@ -80,7 +81,7 @@ class RNDState(NamedTuple):
 
 
 class RND(NamedTuple):
-    """What the functions know before anything is traced."""
+    """Static setup of the functions."""
 
     spaces: tuple[spaces.Space, spaces.Space]
     predictor: Model
@@ -94,21 +95,21 @@ class RND(NamedTuple):
 
 
 class DistillationRows(NamedTuple):
-    """What is learnt from, [N, ...]."""
+    """Training rows, [N, ...]."""
 
     inputs: StepInput
     reached: StepInput
     embedding: Array
-    """f32[N, embedding_size]: what the target makes of what was reached."""
+    """f32[N, embedding_size]: outputs of the target network for the observations reached."""
     goal: Array
     """The λ-return of the intrinsic reward."""
     valid: Array
     distilled: Array
-    """The valid rows that the predictor learns from."""
+    """bool[N]: valid rows that train the predictor."""
 
 
 class Embedding(nn.Module):
-    """A torso, hidden layers on top, and a linear one."""
+    """A torso, further hidden layers and a linear output layer."""
 
     network: Network
     action_space: spaces.Space
@@ -131,26 +132,27 @@ def rnd(
     hidden_sizes: Sequence[int] | None = None,
     **settings: Any,
 ) -> Intrinsic:
-    """Random network distillation: the reward is the error of a network that learns to copy a random one.
+    """Random network distillation: the reward is the error of a network that learns to copy a random network.
 
-    A target network f is drawn once and fixed; a predictor f̂ learns its outputs on what the agent sees. The reward of a row is
-    the error where the row led, r = mean_k (f̂_k(o) − f_k(o))² of the observation o it reached, normalised by its running mean and
-    deviation and clipped to ±5; over the running deviation of the discounted sum of r (section 2.4). Its return goes on where
-    episodes end (section 2.3), and has a value of its own; the advantages are A = A_E + coef · A_I.
+    A target network f has fixed random parameters. A predictor f̂ learns its outputs on the agent's observations. The reward of a
+    row is the error on the observation o that the row reached, r = mean_k (f̂_k(o) − f_k(o))², divided by the running standard
+    deviation of the discounted sum of r (section 2.4). Observations are normalised with their running mean and standard deviation
+    and clipped to ±5. The intrinsic return continues over episode ends (section 2.3) and has a separate value network. The
+    advantages are A = A_E + coef · A_I.
 
     Args:
-      observation_space: the environment's.
-      action_space: the environment's.
-      encoder: of the target's network, as for ``jaxrl.models.actor_critic``.
-      hidden_sizes: of the target's network; the predictor has two layers more.
+      observation_space: of the environment.
+      action_space: of the environment.
+      encoder: encoder of the target network, as for ``jaxrl.models.actor_critic``.
+      hidden_sizes: hidden layers of the target network; the predictor has two more.
       settings: fields of ``RNDConfig``.
 
     Returns:
-      An ``Intrinsic``. For a builder: ``intrinsic=rnd``, or ``intrinsic=functools.partial(rnd, coef=1.0)``.
+      An ``Intrinsic``. Pass ``intrinsic=rnd`` to a builder, or with settings ``intrinsic=functools.partial(rnd, coef=1.0)``.
 
     Raises:
-      TypeError: an unknown setting, or a space that cannot be encoded.
-      ValueError: a setting out of its range.
+      TypeError: unknown setting, or a space that cannot be encoded.
+      ValueError: setting out of range.
     """
     types = setting_types(RNDConfig)
     for name in settings:
@@ -173,11 +175,13 @@ def rnd(
         layer_norm=False,
         dtype="float32",
     )
-    more = 2 * network.hidden_sizes[-1:]
-    predictor, target = (from_linen(Embedding(network, action_space, extra, config.embedding_size, 1.0)) for extra in (more, ()))
-    value = from_linen(Embedding(network, action_space, (), 1, 0.01))  # rewards are small, so it begins near 0
-    made = RND((observation_space, action_space), predictor, target, value, config)
-    return Intrinsic(partial(init, made), partial(observe, made), partial(learn, made))
+    extra_layers = 2 * network.hidden_sizes[-1:]
+    predictor, target = (
+        from_linen(Embedding(network, action_space, extra, config.embedding_size, 1.0)) for extra in (extra_layers, ())
+    )
+    value = from_linen(Embedding(network, action_space, (), 1, 0.01))  # the initial value is near 0 because rewards are small
+    networks = RND((observation_space, action_space), predictor, target, value, config)
+    return Intrinsic(partial(init, networks), partial(observe, networks), partial(learn, networks))
 
 
 def init(rnd: RND, key: Key, num_envs: int) -> RNDState:
@@ -190,7 +194,7 @@ def init(rnd: RND, key: Key, num_envs: int) -> RNDState:
 
 
 def seen(state: RNDState, inputs: StepInput) -> StepInput:
-    """What the networks see: normalised, clipped to ±5, and 0 where it is no number: what a simulation that blew up reached."""
+    """Normalise the networks' inputs and clip them to ±5. NaN, which a diverged simulation gives, becomes 0."""
 
     def clean(x: Array) -> Array:
         return jnp.where(jnp.isnan(x), 0, x) if jnp.issubdtype(x.dtype, jnp.floating) else x
@@ -199,7 +203,7 @@ def seen(state: RNDState, inputs: StepInput) -> StepInput:
 
 
 def embeddings(rnd: RND, state: RNDState, reached: StepInput) -> tuple[Array, Array]:
-    """What the predictor and the target make of what rows reached, f32[T, B, embedding_size] each."""
+    """Return the outputs of predictor and target for the observations reached, f32[T, B, embedding_size] each."""
     return (
         rnd.predictor.apply(state.params["predictor"], (), reached)[1],
         rnd.target.apply(state.target, (), reached)[1],
@@ -207,13 +211,17 @@ def embeddings(rnd: RND, state: RNDState, reached: StepInput) -> tuple[Array, Ar
 
 
 def novelty(predicted: Array, embedding: Array) -> Array:
-    """f32[...]: the mean square of the error, over the embedding."""
+    """Return the mean squared error over the embedding, f32[...]."""
     return ((predicted - embedding) ** 2).mean(-1)
 
 
 def refreshed(rnd: RND, state: RNDState, rollout: Rollout, bonus: Array, axis_name: str | None) -> RNDState:
-    """The statistics with a rollout's valid rows, of which ``bonus`` f32[T, B] is the novelty."""
-    discount = jnp.where(rollout.valid, rnd.config.gamma, 1.0)  # the sum goes on over the row of a reset
+    """Update the statistics with a rollout's valid rows.
+
+    Args:
+      bonus: novelty of the rows, f32[T, B].
+    """
+    discount = jnp.where(rollout.valid, rnd.config.gamma, 1.0)  # the sum continues over reset rows
     rewards = update_reward_statistics(
         state.rewards, jnp.where(rollout.valid, bonus, 0.0), discount, rollout.valid, rollout.env_id, axis_name
     )
@@ -226,7 +234,8 @@ def _observed(state: RNDState, rollout: Rollout, axis_name: str | None) -> RNDSt
 
 
 def observe(rnd: RND, state: RNDState, rollout: Rollout, axis_name: str | None) -> RNDState:
-    """The statistics, of observations first: the rewards of the warm-up are those that learning begins with."""
+    """Update the statistics without learning. Observations come first, so that novelty in the warm-up is on the same scale as at
+    the first update."""
     reached = seen(_observed(state, rollout, axis_name), jax.tree.map(lambda x: x[1:], rollout.inputs))
     return refreshed(rnd, state, rollout, novelty(*embeddings(rnd, state, reached)), axis_name)
 
@@ -257,7 +266,7 @@ def learn(
 
 
 def rnd_loss(rnd: RND, params: PyTree, rows: DistillationRows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
-    """mean_k (f̂_k − f_k)² (Burda et al. 2018, section 2.2) and half the squared error of the value, as means over rows."""
+    """Sum of mean_k (f̂_k − f_k)² (Burda et al. 2018, section 2.2) and half the value's squared error, as means over rows."""
     predicted = rnd.predictor.apply(params["predictor"], (), rows.reached)[1]
     distillation = valid_mean(rows.distilled, axis_name)(novelty(predicted, rows.embedding))
     value_error = 0.5 * (rnd.value.apply(params["value"], (), rows.inputs)[1][..., 0] - rows.goal) ** 2
@@ -269,7 +278,7 @@ def rnd_loss(rnd: RND, params: PyTree, rows: DistillationRows, axis_name: str | 
 def _descended(
     rnd: RND, state: RNDState, rows: DistillationRows, key: Key, axis_name: str | None
 ) -> tuple[RNDState, dict[str, Array]]:
-    """Epochs of minibatches over rows [T, B]: the state with other parameters, and what the loss logged."""
+    """Train on epochs of minibatches of rows [T, B]. Return the state with new parameters, and the metrics, stacked."""
     config, (pack, unpack), num_envs = rnd.config, packing(clipped_adam, state.params), rows.valid.shape[1]
     rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
     order = minibatches(key, rows.valid.shape[0], num_envs, config.num_epochs, config.num_minibatches, axis_name)
@@ -278,7 +287,7 @@ def _descended(
         part = jax.tree.map(lambda x: x[chosen], rows)
         loss = lambda packed: rnd_loss(rnd, unpack(packed), part, axis_name)  # noqa: E731
         packed, opt_state, metrics = descend(loss, rnd.optimiser, *carry, axis_name)
-        del metrics["losses/grad_norm"]  # the rule has one
+        del metrics["losses/grad_norm"]  # the algorithm logs this key
         return (packed, opt_state), stack(metrics)
 
     start = (pack(state.params), state.opt_state)

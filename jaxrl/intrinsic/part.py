@@ -1,7 +1,8 @@
-"""What an intrinsic reward is to a learning rule.
+"""Interface between intrinsic rewards and algorithms.
 
-A rule that is given one keeps its state in the learner, shows it every rollout before learning, and adds the advantages that it
-returns to those of the environment's rewards. So the rollout's rewards stay raw, and a rule needs one line: ``with_intrinsic``.
+An algorithm with an intrinsic reward keeps the reward's state in its learner and passes each rollout to the reward before
+learning. It adds the advantages returned to those of the environment's rewards. So the rollout's rewards stay raw, and an
+algorithm needs a single call: ``with_intrinsic``.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from jaxrl.types import Algorithm, Array, Key, Metrics, Policy, PyTree, Rollout
 
 
 class Intrinsic(NamedTuple):
-    """A reward of the agent's own making, as pure functions. Its state is part of the learner's: saved, resumed, vmapped.
+    """An intrinsic reward, as pure functions. Its state is part of the learner's state, which is saved, resumed and vmapped.
 
-    A NamedTuple in the state that keeps something per environment has ``env_axes`` (see ``jaxrl.types.LearnerState``). Under a
-    named device axis the functions see one device's environments, and what else they keep has to stay the same on all.
+    A NamedTuple in the state with values per environment has ``env_axes`` (see ``jaxrl.types.LearnerState``). Under a named
+    device axis the functions see one device's environments, and all other state must stay the same on all devices.
     """
 
     init: Callable[[Key, int], Any]
     """(key, num_envs) -> state."""
     observe: Callable[[Any, Rollout, str | None], Any]
-    """(state, rollout, axis_name) -> state, with the statistics of a rollout from which nothing is learnt: the warm-up's."""
+    """(state, rollout, axis_name) -> state, with statistics updated by a rollout of the warm-up, without learning."""
     learn: Callable[[Any, Rollout, Key, str | None], tuple[Array, Any, dict[str, Array]]]
-    """(state, rollout, key, axis_name) -> (advantage f32[T, B], state, numbers to log by their whole keys). The advantages are by
-    the state that was given, and 0 on rows that are not valid; the state that is returned has learnt from the rollout."""
+    """(state, rollout, key, axis_name) -> (advantage f32[T, B], state, scalars to log by full log key). Advantages are computed
+    with the state passed in, and are 0 on invalid rows; the state returned has learnt from the rollout."""
 
 
 IntrinsicFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Intrinsic]
-"""(observation_space, action_space) -> Intrinsic: what builders take, as they do for models."""
+"""(observation_space, action_space) -> Intrinsic, as accepted by builders."""
 
 ADVANTAGE = "intrinsic_advantage"
-"""The name in ``Rollout.extras``."""
+"""Key of the advantages in ``Rollout.extras``."""
 STREAM = 0x696E7472
-"""Far from 0, 1, 2, …, which are the keys that a rule draws from."""
+"""Number folded into random keys; far from 0, 1, 2, …, which the algorithm folds in."""
 
 
 class ExploringLearner(NamedTuple):
-    """A rule's learner with the state of its intrinsic reward."""
+    """An algorithm's learner with the state of its intrinsic reward."""
 
     params: PyTree
     opt_state: PyTree
@@ -52,16 +53,16 @@ class ExploringLearner(NamedTuple):
     version: Array
     intrinsic: PyTree
     rest: Any
-    """The learner itself, for what else it keeps, with () for the fields that stand here."""
+    """The algorithm's learner, for its further fields; the fields above are () in it."""
 
     @property
     def inner(self) -> Any:
-        """The learner as the rule knows it."""
+        """The algorithm's learner."""
         return self.rest._replace(**{name: getattr(self, name) for name in SHARED})
 
 
 SHARED = ExploringLearner._fields[:-2]
-"""The fields that every learner has."""
+"""Fields of every learner."""
 
 
 def with_state(learner: Any, intrinsic: PyTree) -> ExploringLearner:
@@ -70,15 +71,18 @@ def with_state(learner: Any, intrinsic: PyTree) -> ExploringLearner:
 
 
 def with_intrinsic(rollout: Rollout, advantage: Array, ratio: Array | float = 1.0) -> Array:
-    """The advantages f32[T, B] with those of the intrinsic reward, where the rule was given one; ``ratio``, f32[T, B], is what
-    these count where another policy acted."""
+    """Add the intrinsic reward's advantages, if there is one, to ``advantage`` f32[T, B].
+
+    Args:
+      ratio: f32[T, B], weight of the intrinsic advantages, for rollouts of another policy.
+    """
     return advantage + ratio * rollout.extras[ADVANTAGE] if ADVANTAGE in rollout.extras else advantage
 
 
 def exploring(algorithm: Algorithm, part: Intrinsic, num_envs: int, axis_name: str | None) -> Algorithm:
-    """An on-policy rule whose rollouts come with the advantages of an intrinsic reward, learnt beside it.
+    """Wrap an on-policy algorithm to add an intrinsic reward, which also learns from each rollout.
 
-    Without ``gradients``: those of the part are no gradient of the parameters.
+    The result has no ``gradients``: the update of the intrinsic reward is not a gradient of the algorithm's parameters.
     """
 
     def init(key: Key, hyperparams: Any) -> ExploringLearner:

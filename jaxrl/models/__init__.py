@@ -1,8 +1,8 @@
 """Networks: functions of (observation_space, action_space) that return a ``Model``.
 
-The defaults fit the observations: two hidden layers of 64 for vectors, tanh for actor-critics and ReLU for Q-networks; Nature's
-convolutions for images, MinAtar's for boards. Kernels begin orthogonal. A Dict observation's ``action_mask``
-(``jaxrl.spaces.action_masks.MASK_KEY``) is applied to logits and Q-values and never encoded.
+The defaults depend on the observations. Vectors get two hidden layers of 64 units, with tanh in actor-critics and ReLU in
+Q-networks. Images get the convolutions of the Nature paper, boards those of MinAtar. Initial kernels are orthogonal. A Dict
+observation's ``action_mask`` (``jaxrl.spaces.action_masks.MASK_KEY``) is applied to logits and Q-values and is never encoded.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ for _public in (
     split_mask,
     value_network,
 ):
-    _public.__module__ = __name__  # the name in specs, which outlives the files of this room
+    _public.__module__ = __name__  # stored in specs, so it must not change when a function moves to another file
 
 
 def actor_critic(
@@ -90,33 +90,33 @@ def actor_critic(
     embedding_size: int | None = None,
     dtype: str = "float32",
 ) -> Model:
-    """A policy and a value: outputs are ``ActorCriticOutput``.
+    """Build a policy and a value. Outputs are ``ActorCriticOutput``.
 
     Args:
-      observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them, each entry encoded by its kind.
+      observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them. Each entry is encoded by its kind.
       action_space: Discrete, MultiDiscrete or Box.
-      encoder: the network for images (Boxes of three axes, or grey ones of two): "nature" (Mnih et al. 2015), "mnih2013" (the
-        same authors' first), "impala" (Espeholt et al. 2018), "minatar" (Young & Tian 2019), or "flat" for none. "auto": "nature"
-        from 36×36 pixels on, "minatar" below.
-      hidden_sizes: units of each layer behind the encodings; before the core, if there is one. Default: (64, 64), or what the
-        paper of the encoder has: (512,), (256,), (256,) and (128,).
-      activation: "tanh", "relu", "elu" or "silu", of convolutions too; default "relu" where there is an image, "tanh" elsewhere.
-      layer_norm: normalise the hidden layers before their activation (Ba et al. 2016).
-      shared: policy and value have one torso, and one core. Default: where there is an image or a core.
-      core: None, "gru" (Cho et al. 2014) or "lstm" (Gers et al. 2000), which restarts where ``is_first`` is true.
+      encoder: the network for images (Boxes with three axes, or greyscale ones with two): "nature" (Mnih et al. 2015), "mnih2013"
+        (Mnih et al. 2013), "impala" (Espeholt et al. 2018), "minatar" (Young & Tian 2019), or "flat" to flatten images. "auto":
+        "nature" from 36×36 pixels, "minatar" below.
+      hidden_sizes: units of each hidden layer, after the encoders and before the core. Default: (64, 64), or the layers of the
+        encoder's paper: (512,) for "nature", (256,) for "mnih2013" and "impala", (128,) for "minatar".
+      activation: "tanh", "relu", "elu" or "silu", also in convolutions. Default: "relu" with an image, else "tanh".
+      layer_norm: normalise hidden layers before the activation (Ba et al. 2016).
+      shared: policy and value share one torso and core. Default: True with an image or a core.
+      core: None, "gru" (Cho et al. 2014) or "lstm" (Gers et al. 2000). Its carry is reset where ``is_first`` is true.
       core_size: units of the core.
-      use_previous: the network also sees the previous action and reward. Default: with a core.
-      squash: for a bounded Box, squash the Gaussian between the bounds (``TanhNormal``) instead of clipping what it draws.
-      image_layout: "HWC", "CHW", or "auto": channels are the first axis where it is shorter than the last, as in envpool's Atari.
-      channel_multiplier: as many times the channels of the paper.
-      convolution: of "minatar", "slices", "convolution" or "auto" (by platform): see ``board_convolution``.
-      embedding_size: Discrete and MultiDiscrete observations become learnt vectors of this size. Default: one-hot, and vectors of
-        64 for choices among more than 1,024.
-      dtype: "float32" or "bfloat16", what layers compute in. Parameters, the core's carry and the outputs are f32 with both.
+      use_previous: also feed the previous action and reward to the network. Default: True with a core.
+      squash: for a bounded Box, squash the Gaussian into the bounds (``TanhNormal``) instead of clipping its samples.
+      image_layout: "HWC", "CHW", or "auto": channels first if the first axis is shorter than the last, as in envpool's Atari.
+      channel_multiplier: factor on the number of channels in the paper.
+      convolution: for "minatar", "slices", "convolution" or "auto" (by platform); see ``board_convolution``.
+      embedding_size: embed Discrete and MultiDiscrete observations as learnt vectors of this size. Default: one-hot, or vectors
+        of 64 for choices among more than 1,024.
+      dtype: "float32" or "bfloat16", the type that layers compute in. Parameters, the core's carry and outputs are always f32.
 
     Raises:
-      ValueError: a setting is none of these, or has no effect on these observations; or an image is too small for its encoder.
-      TypeError: a space is of another kind.
+      ValueError: a setting is unknown, or has no effect on these observations, or an image is too small for its encoder.
+      TypeError: a space is not supported.
     """
     network = make_network(
         observation_space,
@@ -135,12 +135,12 @@ def actor_critic(
         dtype=dtype,
     )
     if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.Box):
-        raise TypeError(f"action_space is {action_space}: actor_critic has heads for Discrete, MultiDiscrete and Box spaces")
+        raise TypeError(f"action_space is {action_space}: actor_critic needs a Discrete, MultiDiscrete or Box space")
     if shared is None:
         shared = core is not None or network.has_image
     check_switches(shared=shared, squash=squash)
     if squash and not (isinstance(action_space, spaces.Box) and action_space.is_bounded()):
-        raise ValueError(f"squash=True needs a Box with bounds on all sides, and action_space is {action_space}: leave it out")
+        raise ValueError(f"squash=True needs a Box with bounds on all sides, but action_space is {action_space}: leave it out")
     if core is None:
         return from_linen(ActorCritic(network, action_space, squash, shared))
     carry = partial(CORES[core].initial_carry, core_size)
@@ -168,12 +168,12 @@ def q_network(
     embedding_size: int | None = None,
     dtype: str = "float32",
 ) -> Model:
-    """Q-values of a Discrete action space: outputs are f32[..., n].
+    """Build a Q-network for a Discrete action space. Outputs are f32[..., n].
 
     Args:
       activation: default "relu".
 
-    The others, and what is refused, are as in ``actor_critic``.
+    The other arguments and the errors are those of ``actor_critic``.
     """
     network = make_network(
         observation_space,
@@ -192,7 +192,7 @@ def q_network(
         dtype=dtype,
     )
     if not isinstance(action_space, spaces.Discrete):
-        raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete one")
+        raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete space")
     if core is None:
         return from_linen(QNetwork(network, action_space))
     return recurrent(RecurrentQNetwork(network, action_space), partial(CORES[core].initial_carry, core_size))

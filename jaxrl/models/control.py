@@ -1,4 +1,4 @@
-"""Networks of rules that learn a policy from an action-value: a policy without a value, and a value of observation and action."""
+"""Networks for off-policy actor-critics: a policy, and a value of observation and action."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Array, Model, StepInput
 
 LOG_STD_RANGE = (-20.0, 2.0)
-"""Where the policy's log-deviation is clipped (Haarnoja et al. 2018, in their code)."""
+"""Limits of the policy's log standard deviation (code of Haarnoja et al. 2018)."""
 HIDDEN_SIZES = (256, 256)
-"""Of Haarnoja et al. 2018 and Fujimoto et al. 2018, for observations without an image."""
+"""Hidden layers of Haarnoja et al. 2018 and Fujimoto et al. 2018, for observations without an image."""
 
 
 class PolicyNetwork(nn.Module):
-    """A torso to a policy: logits; mean and log-deviation, each by a layer; or, deterministic, an action."""
+    """Torso and policy head: logits, or mean and log standard deviation, or a deterministic action."""
 
     network: Network
     action_space: spaces.Box | spaces.Discrete
@@ -46,7 +46,7 @@ class PolicyNetwork(nn.Module):
 
 
 class ActionValue(nn.Module):
-    """A torso to values: of observation and action for a Box, one or several numbers; of each action for a Discrete space."""
+    """Torso and value head: one or several numbers for (observation, action) in a Box, one value per action if Discrete."""
 
     network: Network
     action_space: spaces.Box | spaces.Discrete
@@ -76,17 +76,19 @@ def policy_network(
     embedding_size: int | None = None,
     dtype: str = "float32",
 ) -> Model:
-    """A policy: outputs are a ``TanhNormal`` in [−1, 1] for a Box, whose bounds are for the rule, its deviation a function of the
-    observation; or a ``Categorical`` for a Discrete space.
+    """Build a policy without a value.
+
+    For a Box, outputs are a ``TanhNormal`` in [−1, 1] with a standard deviation that depends on the observation; the algorithm
+    scales actions to the bounds. For a Discrete space, outputs are a ``Categorical``.
 
     Args:
-      hidden_sizes: default: (256, 256), or what the paper of the encoder has.
+      hidden_sizes: default: (256, 256), or the layers of the encoder's paper.
       activation: default "relu".
 
-    The others, and what is refused, are as in ``actor_critic``.
+    The other arguments and the errors are those of ``actor_critic``.
     """
     if not isinstance(action_space, spaces.Box | spaces.Discrete):
-        raise TypeError(f"action_space is {action_space}: a policy_network needs a Box or a Discrete one")
+        raise TypeError(f"action_space is {action_space}: policy_network needs a Box or Discrete space")
     network = _network(
         observation_space,
         encoder=encoder,
@@ -118,16 +120,16 @@ def deterministic_policy(
     embedding_size: int | None = None,
     dtype: str = "float32",
 ) -> Model:
-    """An action for each observation: outputs are f32[..., d] in (−1, 1), of a Box whose bounds are for the rule.
+    """Build a deterministic policy for a Box. Outputs are f32[..., d] in (−1, 1); the algorithm scales them to the bounds.
 
     Args:
-      hidden_sizes: default: (256, 256), or what the paper of the encoder has.
+      hidden_sizes: default: (256, 256), or the layers of the encoder's paper.
       activation: default "relu".
 
-    The others, and what is refused, are as in ``actor_critic``.
+    The other arguments and the errors are those of ``actor_critic``.
     """
     if not isinstance(action_space, spaces.Box):
-        raise TypeError(f"action_space is {action_space}: a deterministic_policy needs a Box one")
+        raise TypeError(f"action_space is {action_space}: deterministic_policy needs a Box")
     network = _network(
         observation_space,
         encoder=encoder,
@@ -161,17 +163,19 @@ def action_value(
     embedding_size: int | None = None,
     dtype: str = "float32",
 ) -> Model:
-    """An action-value. For a Box the ``obs`` that it is given is the pair (observation, action), the action f32[..., d] in
-    [−1, 1] where the space is bounded, and outputs are f32[...], or f32[..., num_outputs]. For a Discrete space it sees the
-    observation, and outputs are the values of all actions, f32[..., n].
+    """Build an action-value network.
+
+    For a Box, its input ``obs`` is the pair (observation, action), with the action f32[..., d], in [−1, 1] if the space is
+    bounded. Outputs are f32[...], or f32[..., num_outputs]. For a Discrete space, its input is the observation, and outputs are
+    the values of all actions, f32[..., n].
 
     Args:
-      dropout: the share of units that each hidden layer drops where a key is given (Hiraoka et al. 2022, with ``layer_norm``).
-      num_outputs: numbers instead of a value, such as its quantiles; for a Box only.
-      hidden_sizes: default: (256, 256), or what the paper of the encoder has.
+      dropout: fraction of units to drop in each hidden layer when a key is given (Hiraoka et al. 2022, with ``layer_norm``).
+      num_outputs: number of outputs in place of one value, such as quantiles; for a Box only.
+      hidden_sizes: default: (256, 256), or the layers of the encoder's paper.
       activation: default "relu".
 
-    The others, and what is refused, are as in ``actor_critic``.
+    The other arguments and the errors are those of ``actor_critic``.
     """
     check_number("dropout", dropout, Range(0, 0.99))
     num_outputs = None if num_outputs is None else check_count("num_outputs", num_outputs)
@@ -179,8 +183,8 @@ def action_value(
         unit = spaces.Box(-1.0, 1.0, (math.prod(action_space.shape),), np.float32)
         observation_space = spaces.Tuple((observation_space, unit))
     elif num_outputs is not None or not isinstance(action_space, spaces.Discrete):
-        kinds = "a Box or a Discrete one" if num_outputs is None else "a Box one for num_outputs"
-        raise TypeError(f"action_space is {action_space}: an action_value needs {kinds}")
+        kinds = "a Box or Discrete space" if num_outputs is None else "a Box for num_outputs"
+        raise TypeError(f"action_space is {action_space}: action_value needs {kinds}")
     network = _network(
         observation_space,
         encoder=encoder,

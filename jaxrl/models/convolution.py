@@ -1,4 +1,4 @@
-"""Convolutions that are fast on a CPU, alone and over seeds."""
+"""Convolutions that are fast on a CPU, for one seed and vmapped over seeds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ CONVOLUTIONS = ("auto", "slices", "convolution")
 
 
 def convolution(x: Array, kernel: Array, stride: int = 1, method: str = "auto") -> Array:
-    """x[..., H, W, C] with kernel[h, w, C, F], without padding: [..., (H − h) // stride + 1, (W − w) // stride + 1, F].
+    """Convolve x[..., H, W, C] with kernel[h, w, C, F], unpadded: [..., (H − h) // stride + 1, (W − w) // stride + 1, F].
 
     Args:
-      method: "slices" makes it shifted slices and one matmul, "convolution" is XLA's. "auto": XLA's, in programs for a CPU with
-        the gradient of slices, and one seed after the other. There XLA's gradient falls back to plain loops where it stands in a
-        loop, as in all training: of 256 frames and Nature's layers it takes 2.8 s on a core of an AMD EPYC, that of slices 0.24.
-        Over seeds XLA's takes as long again as one seed at a time. Alone and forwards it is three times as fast as slices.
+      method: "slices" uses shifted slices and one matmul, "convolution" uses XLA's convolution. "auto" uses XLA's; on a CPU, it
+        takes the gradient of "slices" and processes one seed after another.
+
+    On a CPU, XLA's gradient falls back to plain loops when it is inside a loop, as it always is in training: for 256 frames and
+    the Nature layers it takes 2.8 s on one core of an AMD EPYC, against 0.24 s with slices. Vmapped over seeds, XLA's convolution
+    takes twice as long as one seed at a time. For one seed and forward only, it is three times as fast as slices.
     """
     if method == "slices":
         return _by_slices(x, kernel, stride)
@@ -43,7 +45,7 @@ def _on_cpu(stride: int, x: Array, kernel: Array) -> Array:
 
 @partial(_on_cpu.defjvp, symbolic_zeros=True)
 def _change(stride: int, primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
-    """The input of a first layer has no tangent: one of zeros would be cut into slices, too."""
+    """Skip symbolic zeros: the input of a first layer has no tangent, and slicing one of zeros would be wasted work."""
     (x, kernel), (dx, dkernel) = primals, tangents
     out = _on_cpu(stride, x, kernel)
     changes = jnp.zeros_like(out)
@@ -54,11 +56,11 @@ def _change(stride: int, primals: tuple[Array, Array], tangents: tuple[Any, Any]
 
 
 PART = 32
-"""Images whose slices a cache holds, more or less."""
+"""Number of images whose slices roughly fit in a cache."""
 
 
 def _part_by_part(x: Array, kernel: Array, stride: int) -> Array:
-    """``_by_slices`` of a batch too large for the cache, whose slices are not kept for the gradient, either, but cut again."""
+    """``_by_slices`` in parts that fit in the cache. The gradient recomputes the slices instead of storing them."""
     flat = x.reshape((-1, *x.shape[-3:]))
     parts, left = divmod(flat.shape[0], PART)
     if parts < 2 or left:
@@ -70,7 +72,7 @@ def _part_by_part(x: Array, kernel: Array, stride: int) -> Array:
 
 @functools.cache
 def _seed_by_seed(stride: int) -> Callable[[Array, Array], Array]:
-    """XLA's convolution. With one kernel a batch of inputs is a larger one; of several kernels, each has its turn."""
+    """XLA's convolution under vmap: with one kernel, the new axis joins the batch; with several, they run one after another."""
 
     @custom_vmap
     def convolve(x: Array, kernel: Array) -> Array:
@@ -88,7 +90,7 @@ def _seed_by_seed(stride: int) -> Callable[[Array, Array], Array]:
 
 
 def _by_slices(x: Array, kernel: Array, stride: int) -> Array:
-    """Blocks of stride × stride pixels become channels, where the kernel is whole blocks: then slices are of stride 1."""
+    """Fold blocks of stride × stride pixels into channels if the kernel consists of whole blocks: slices then have stride 1."""
     rows, columns, _, outputs = kernel.shape
     height, width = ((size - taps) // stride + 1 for size, taps in zip(x.shape[-3:-1], (rows, columns), strict=True))
     if stride > 1 and rows % stride == 0 and columns % stride == 0:
@@ -102,7 +104,7 @@ def _by_slices(x: Array, kernel: Array, stride: int) -> Array:
 
 
 def blocks(x: Array, size: int) -> Array:
-    """[..., H, W, C] -> [..., H / size, W / size, size² · C]: the pixels of each block side by side."""
+    """Fold blocks of pixels into channels: [..., H, W, C] -> [..., H / size, W / size, size² · C]."""
     *lead, height, width, channels = x.shape
     x = x.reshape(*lead, height // size, size, width // size, size, channels).swapaxes(-4, -3)
     return x.reshape(*lead, height // size, width // size, size * size * channels)
@@ -115,13 +117,13 @@ def _by_convolution(x: Array, kernel: Array, stride: int) -> Array:
 
 
 class Conv(nn.Module):
-    """flax's layer with its parameters, a kernel [size, size, channels, features] and a bias, by ``convolution``."""
+    """Convolutional layer with flax's parameters, a kernel [size, size, channels, features] and a bias, by ``convolution``."""
 
     features: int
     size: int
     stride: int = 1
     padding: str = "VALID"
-    """"VALID" for none, or "SAME" with a stride of 1 and an odd size: the output is as large as the input."""
+    """"VALID" for no padding; "SAME", with a stride of 1 and an odd size, for an output as large as the input."""
     dtype: str = "float32"
 
     @nn.compact

@@ -1,4 +1,4 @@
-"""What a network remembers: the recurrent cores, and how a network with one is a ``Model``."""
+"""Recurrent cores, GRU and LSTM, and recurrent networks as a ``Model``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl.types import Array, Key, Model, PyTree, StepInput
 
 
 def gru(carry: Array, gates: Array, recurrent: Callable[[Array], Array]) -> Array:
-    """One GRU step (Cho et al. 2014, reset gate after the matmul) from the inputs of the three gates, [..., 3·size]."""
+    """Compute one GRU step (Cho et al. 2014, reset gate after the matmul) from the inputs of the three gates, [..., 3·size]."""
     x_r, x_z, x_n = jnp.split(gates, 3, axis=-1)
     h_r, h_z, h_n = jnp.split(recurrent(carry), 3, axis=-1)
     update = jax.nn.sigmoid(x_z + h_z)
@@ -22,9 +22,9 @@ def gru(carry: Array, gates: Array, recurrent: Callable[[Array], Array]) -> Arra
 
 
 def lstm(carry: tuple[Array, Array], gates: Array, recurrent: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """One LSTM step (Gers et al. 2000) from the inputs of the four gates, [..., 4·size]; the carry is (hidden, cell).
+    """Compute one LSTM step (Gers et al. 2000) from the inputs of the four gates, [..., 4·size]; the carry is (hidden, cell).
 
-    The forget gate has a bias of 1 besides, so that it begins open (Jozefowicz et al. 2015).
+    The forget gate has an additional bias of 1, so that it is open at the start (Jozefowicz et al. 2015).
     """
     hidden, cell = carry
     write, forget, new, read = jnp.split(gates + recurrent(hidden), 4, axis=-1)
@@ -33,11 +33,11 @@ def lstm(carry: tuple[Array, Array], gates: Array, recurrent: Callable[[Array], 
 
 
 class Core(NamedTuple):
-    """A recurrent layer; the first leaf of its carry is what the layers behind it see."""
+    """Recurrent layer. The first leaf of its carry is the input of the next layer."""
 
     gates: int
     step: Callable[[Any, Array, Callable[[Array], Array]], Any]
-    """(carry, inputs of the gates, the recurrent matmul) -> carry."""
+    """(carry, inputs of the gates, recurrent matmul) -> carry."""
     initial_carry: Callable[[int, int], PyTree]
     """(core_size, batch_size) -> zeros."""
 
@@ -53,7 +53,7 @@ CORES = {
 
 
 def recurrent(network: Any, initial_carry: Callable[[int], PyTree]) -> Model:
-    """Of a network in three parts: ``encode`` and ``heads`` for all rows at once, ``core`` for one step."""
+    """Build the ``Model`` of a network in three parts: ``encode`` and ``heads`` for all rows at once, ``core`` for one step."""
 
     def whole(network: Any, carry: PyTree, inputs: StepInput) -> tuple[PyTree, Any]:
         carry, hidden = network.core(carry, network.encode(inputs), inputs.is_first)

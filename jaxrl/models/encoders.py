@@ -1,4 +1,4 @@
-"""What a network sees: values of a space as numbers, and the layers over them."""
+"""Encoding of observations as vectors, and hidden layers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jaxrl.types import Array, PyTree
 
 
 def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
-    """A Dict observation without its ``action_mask``, and the mask (None when there is none)."""
+    """Split a Dict observation into the rest and its ``action_mask`` (None if it has no mask)."""
     if isinstance(obs, dict) and MASK_KEY in obs:
         return {name: leaf for name, leaf in obs.items() if name != MASK_KEY}, obs[MASK_KEY]
     return obs, None
 
 
 def encode_space(space: spaces.Space, x: PyTree) -> Array:
-    """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries side by side."""
+    """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries concatenated."""
     if isinstance(space, spaces.Discrete):
         return jax.nn.one_hot(x - int(space.start), int(space.n), dtype=jnp.float32)
     if isinstance(space, spaces.Box):
@@ -44,15 +44,13 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
 
 def nothing_to_see(space: spaces.Space) -> ValueError:
     return ValueError(
-        f"observation_space {space} has nothing for a network to see, as {MASK_KEY} is applied and not encoded: give it "
-        "another entry (a constant Box(0, 1, (1,)) will do), or pass a model of your own"
+        f"observation_space {space} has nothing for a network to see: {MASK_KEY} is applied to the outputs, not encoded. Add "
+        "another entry (a constant Box(0, 1, (1,)) will do), or pass a custom model"
     )
 
 
 def cannot_encode(space: spaces.Space) -> TypeError:
-    return TypeError(
-        f"observation_space {space} cannot be encoded by the built-in networks: pass a model of your own (jaxrl.Model)"
-    )
+    return TypeError(f"observation_space {space} cannot be encoded by the built-in networks: pass a custom model (jaxrl.Model)")
 
 
 def _flat(space: spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete, x: Array) -> Array:
@@ -60,7 +58,7 @@ def _flat(space: spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete, x: Arra
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by layer normalisation, if that is asked for (Ba et al. 2016), and the activation."""
+    """Dense layers, each followed by optional layer normalisation (Ba et al. 2016) and the activation."""
 
     hidden_sizes: tuple[int, ...]
     activation: str
@@ -75,10 +73,10 @@ class MLP(nn.Module):
 def hidden_layers(
     x: Array, hidden_sizes: tuple[int, ...], activation: str, layer_norm: bool, dtype: str, dropout: float = 0.0
 ) -> Array:
-    """The layers of an ``MLP``, as part of the module that calls this; with dropout, it was given a key."""
+    """Apply the layers of an ``MLP`` within the calling module. A positive ``dropout`` needs an rng stream "dropout"."""
     for i, features in enumerate(hidden_sizes):
         x = dense(features, name=f"hidden_{i}", dtype=dtype)(x)
-        if dropout:  # before the normalisation, as Hiraoka et al. 2022 have it
+        if dropout:  # before the normalisation, as in Hiraoka et al. 2022
             x = nn.Dropout(dropout, deterministic=False)(x)
         if layer_norm:
             x = nn.LayerNorm(dtype=compute_type(dtype), name=f"norm_{i}")(x)

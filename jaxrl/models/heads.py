@@ -1,4 +1,4 @@
-"""What a network says: a policy with its value, and actions that a mask forbids."""
+"""Output heads: policy, value, action masking."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from jaxrl.types import Array, PyTree
 
 
 class ActorCriticOutput(NamedTuple):
-    """What a PPO-like rule needs of a model."""
+    """Output of an actor-critic, as PPO and similar algorithms need it."""
 
     policy: Categorical | MultiCategorical | Normal | TanhNormal
-    """Over actions in model units: a bounded Box is [−1, 1] here, the rule scales to the environment's bounds."""
+    """Distribution of actions in model units: a bounded Box is [−1, 1], and the algorithm scales to the environment's bounds."""
     value: Array
     """f32[...]"""
 
 
 class PolicyHead(nn.Module):
-    """Logits for a Discrete or MultiDiscrete space; mean and a state-independent log_std (from 0) for a Box."""
+    """Policy head: logits for a Discrete or MultiDiscrete space; mean and a state-independent log_std, initially 0, for a Box."""
 
     action_space: spaces.Space
     squash: bool = False
-    """A Box's Gaussian as a ``TanhNormal``, which keeps within the bounds by itself."""
+    """Use a ``TanhNormal`` for a Box, whose samples are within the bounds, instead of a ``Normal``."""
 
     @nn.compact
     def __call__(self, x: Array, obs: PyTree) -> Categorical | MultiCategorical | Normal | TanhNormal:
@@ -47,8 +47,9 @@ class PolicyHead(nn.Module):
 
 
 def masked(logits: Array, obs: PyTree) -> Array:
-    """``logits`` (or Q-values) f32[..., n], ``MASKED`` where the observation's ``action_mask`` is false, unless it is false for
-    all of them.
+    """Set ``logits`` (or Q-values), f32[..., n], to ``MASKED`` where the observation's ``action_mask`` is false.
+
+    A mask that is false for all actions is ignored.
 
     Raises:
       ValueError: the mask has another shape.
@@ -59,7 +60,7 @@ def masked(logits: Array, obs: PyTree) -> Array:
     allowed = flat_mask(mask)
     if allowed.shape != logits.shape:
         raise ValueError(
-            f"{MASK_KEY} is {show_shapes(mask)} for {show_shapes(logits)} of actions: it must have one entry for each (of a "
-            "MultiDiscrete space, those of one dimension after those of another, or a Tuple of one mask per dimension)"
+            f"{MASK_KEY} is {show_shapes(mask)}, but the actions are {show_shapes(logits)}: the mask must have one entry per "
+            "action (for a MultiDiscrete space, the masks of its dimensions concatenated, or a Tuple of one mask per dimension)"
         )
     return jnp.where(some_allowed(allowed.astype(bool)), logits, MASKED)

@@ -1,6 +1,6 @@
-"""Networks over images, as their papers have them: DQN's of 2013 and 2015, IMPALA's ResNet, and MinAtar's for small boards.
+"""Networks for images, as in their papers: DQN's of 2013 and 2015, IMPALA's ResNet, and MinAtar's for small boards.
 
-Each takes f32[..., height, width, channels] and gives its features flat. All layers begin orthogonal.
+Each maps f32[..., height, width, channels] to flat features. Initial kernels are orthogonal.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ LAYOUTS = ("auto", "HWC", "CHW")
 
 
 def layout_of(space: spaces.Box, layout: str = "auto") -> str:
-    """ "HWC" or "CHW": where an image has its channels. "auto" takes the first axis if it is shorter than the last.
+    """Return "HWC" or "CHW", the layout of an image. "auto" chooses "CHW" if the first axis is shorter than the last.
 
-    envpool's Atari gives uint8[stack, height, width]; gymnax, MiniGrid and most others have channels last.
+    envpool's Atari returns uint8[stack, height, width]; gymnax, MiniGrid and most others have channels last.
     """
     return layout if layout != "auto" else "CHW" if space.shape[0] < space.shape[-1] else "HWC"
 
 
 def image_shape(space: spaces.Box, layout: str = "auto") -> tuple[int, int, int]:
-    """(height, width, channels) of a Box of three axes, or of two: an image of one channel."""
+    """Return (height, width, channels) of a Box with three axes, or with two for an image of one channel."""
     if len(space.shape) == 2:
         return (*space.shape, 1)
     a, b, c = space.shape
@@ -37,7 +37,7 @@ def image_shape(space: spaces.Box, layout: str = "auto") -> tuple[int, int, int]
 
 
 def as_image(space: spaces.Box, x: Array, layout: str = "auto") -> Array:
-    """Values of ``space`` as f32[..., height, width, channels]; uint8 is scaled to [0, 1]."""
+    """Convert values of ``space`` to f32[..., height, width, channels]; uint8 is scaled to [0, 1]."""
     x = x.astype(jnp.float32) / (255.0 if x.dtype == jnp.uint8 else 1.0)
     if len(space.shape) == 2:
         return x[..., None]
@@ -45,13 +45,16 @@ def as_image(space: spaces.Box, x: Array, layout: str = "auto") -> Array:
 
 
 class NatureCNN(nn.Module):
-    """Three convolutions (Mnih et al. 2015): 32 of 8×8 by 4, 64 of 4×4 by 2, 64 of 3×3; 3,136 features of 84×84."""
+    """Three convolutions (Mnih et al. 2015): 32 of 8×8, stride 4; 64 of 4×4, stride 2; 64 of 3×3.
+
+    An 84×84 image gives 3,136 features.
+    """
 
     channel_multiplier: int = 1
     activation: str = "relu"
     dtype: str = "float32"
     layers: tuple[tuple[int, int, int], ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-    """Of each its channels, size and stride."""
+    """(channels, size, stride) of each layer."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -89,13 +92,13 @@ class ImpalaCNN(nn.Module):
 
 
 class MinAtarCNN(nn.Module):
-    """One layer of 16 3×3 convolutions (Young & Tian 2019): 1,024 features of a 10×10 board."""
+    """One layer of 16 3×3 convolutions (Young & Tian 2019). A 10×10 board gives 1,024 features."""
 
     channel_multiplier: int = 1
     activation: str = "relu"
     dtype: str = "float32"
     convolution: str = "auto"
-    """As ``board_convolution`` takes it."""
+    """``method`` of ``board_convolution``."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -108,7 +111,7 @@ class MinAtarCNN(nn.Module):
 
 
 MNIH_2013 = ((16, 8, 4), (32, 4, 2))
-"""The layers of the first network for Atari: a third of the work of Nature's."""
+"""Layers of the first network for Atari, with a third of the work of ``NatureCNN``."""
 IMAGE_NETWORKS: dict[str, Any] = {
     "nature": NatureCNN,
     "mnih2013": partial(NatureCNN, layers=MNIH_2013),
@@ -116,17 +119,17 @@ IMAGE_NETWORKS: dict[str, Any] = {
     "minatar": MinAtarCNN,
 }
 SMALLEST = {"nature": 36, "mnih2013": 20, "impala": 8, "minatar": 3}
-"""Pixels on each side that leave one feature at least."""
+"""Least number of pixels on each side, for which one feature is left."""
 DENSE = {"nature": (512,), "mnih2013": (256,), "impala": (256,), "minatar": (128,)}
-"""The hidden layers that the papers have behind them."""
+"""Hidden layers after the convolutions, as in the papers."""
 
 
 def board_convolution(x: Array, kernel: Array, method: str = "auto") -> Array:
-    """x[..., H, W, C] with kernel[h, w, C, F], stride 1, no padding: [..., H − h + 1, W − w + 1, F].
+    """Convolve x[..., H, W, C] with kernel[h, w, C, F], stride 1, no padding: [..., H − h + 1, W − w + 1, F].
 
     Args:
-      method: as ``convolution`` takes it, but "auto" is slices in all programs for a CPU, which are faster
-        forwards, too, on small boards.
+      method: as in ``convolution``, except that "auto" always uses slices on a CPU: on small boards they are also faster in the
+        forward pass.
     """
     if method != "auto":
         return convolution(x, kernel, method=method)

@@ -1,4 +1,4 @@
-"""How layers are made: activations, the type they compute in, and orthogonal kernels, drawn for a whole network at once."""
+"""Dense layers: activations, compute types, and orthogonal kernels drawn for a whole network at once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DTYPES = ("float32", "bfloat16")
 
 
 def compute_type(dtype: str) -> Any:
-    """The type that layers compute in; their parameters are f32 whatever it is."""
+    """Return the type that layers compute in. Parameters are always f32."""
     return {"float32": jnp.float32, "bfloat16": jnp.bfloat16}[dtype]
 
 
 def polar(x: Array) -> Array:
-    """The (semi-)orthogonal matrix nearest to ``x``, f32[rows, columns], by matmuls alone.
+    """Compute the (semi-)orthogonal matrix nearest to ``x``, f32[rows, columns], with matmuls only.
 
     40 Newton–Schulz steps X ← 1.5·X − 0.5·X·XᵀX. LAPACK's QR deadlocks when vmapped on few CPU cores.
     """
@@ -38,11 +38,11 @@ def polar(x: Array) -> Array:
 
 
 class OrthogonalKernel(struct.PyTreeNode, nn.meta.AxisMetadata[Array]):
-    """What the initialiser ``orthogonal`` gives flax: a kernel, and that ``drawn_at_once`` may draw it anew."""
+    """Kernel from the initialiser ``orthogonal``, boxed so that ``drawn_at_once`` can find and redraw it."""
 
     value: Array
     gain: float | None = struct.field(pytree_node=False)
-    """None in a stack of layers, as ``nn.vmap`` makes: they keep what each has drawn."""
+    """None in a stack of layers made by ``nn.vmap``, whose kernels are not redrawn."""
 
     def unbox(self) -> Array:
         return self.value
@@ -58,9 +58,10 @@ class OrthogonalKernel(struct.PyTreeNode, nn.meta.AxisMetadata[Array]):
 
 
 def orthogonal(gain: float = math.sqrt(2)) -> Callable[..., OrthogonalKernel]:
-    """An initialiser for flax's layers: ``nn.Dense(64, kernel_init=orthogonal(1.0))``, the (semi-)orthogonal times a gain.
+    """Return an initialiser for flax's layers, a (semi-)orthogonal matrix times ``gain``.
 
-    The polar factor of a Gaussian matrix is uniform over orthogonal matrices (Saxe et al. 2014 take the QR factor).
+    Use it as ``nn.Dense(64, kernel_init=orthogonal(1.0))``. The polar factor of a Gaussian matrix is uniform over orthogonal
+    matrices (Saxe et al. 2014 take the QR factor).
     """
 
     def init(key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> OrthogonalKernel:
@@ -69,15 +70,15 @@ def orthogonal(gain: float = math.sqrt(2)) -> Callable[..., OrthogonalKernel]:
     return init
 
 
-@partial(jax.jit, static_argnums=1)  # for its cache: flax calls initialisers, for their shapes, whenever it applies a network
+@partial(jax.jit, static_argnums=1)  # for its cache: flax calls initialisers for their shapes each time it applies a network
 def _drawn_alone(key: Key, shape: tuple[int, ...]) -> Array:
     return polar(jax.random.normal(key, (math.prod(shape[:-1]), shape[-1]))).reshape(shape)
 
 
 def drawn_at_once(key: Key, variables: PyTree) -> PyTree:
-    """What a flax network's ``init`` gave, as plain arrays, with all orthogonal kernels from one draw.
+    """Unbox the variables of a flax network's ``init`` and redraw all orthogonal kernels from one draw.
 
-    Each draw of a new shape takes XLA a fifth of a second to compile on a CPU; those of the layers are not used, and go.
+    XLA takes a fifth of a second on a CPU to compile a draw of each new shape. The layers' own draws are unused and drop out.
     """
 
     def is_drawn(x: Any) -> bool:
@@ -95,7 +96,7 @@ def drawn_at_once(key: Key, variables: PyTree) -> PyTree:
 
 
 class Dense(nn.Dense):
-    """flax's layer, by ``dense_layer``."""
+    """flax's ``Dense``, computed by ``dense_layer``."""
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
@@ -104,13 +105,13 @@ class Dense(nn.Dense):
         return dense_layer(*nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype))
 
     def weights(self, name: str, init: Callable[..., Any], shape: tuple[int, ...]) -> Array:
-        """``param``, which traces the initialiser at every call to learn its shape: half of what tracing the layer takes."""
-        given: Any = self.get_variable("params", name)
-        return given if getattr(given, "shape", None) == shape else self.param(name, init, shape, self.param_dtype)
+        """``param`` without tracing the initialiser for its shape at every call, which is half of the layer's tracing time."""
+        stored: Any = self.get_variable("params", name)
+        return stored if getattr(stored, "shape", None) == shape else self.param(name, init, shape, self.param_dtype)
 
 
 def dense(
     features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True, dtype: str = "float32"
 ) -> Dense:
-    """A layer with an orthogonal kernel times a gain, and a bias of zeros."""
+    """Return a layer with an orthogonal kernel times ``gain`` and a zero bias."""
     return Dense(features, use_bias, dtype=compute_type(dtype), kernel_init=orthogonal(gain), name=name)

@@ -1,4 +1,4 @@
-"""A dense layer whose gradient is fast on a CPU."""
+"""Dense layer with a fast gradient on a CPU."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ from jaxrl.types import Array
 
 @jax.custom_jvp
 def dense_layer(x: Array, kernel: Array, bias: Array | None) -> Array:
-    """x f32[..., n] · kernel f32[n, m] + bias f32[m] -> f32[..., m].
+    """Compute x f32[..., n] · kernel f32[n, m] + bias f32[m] -> f32[..., m].
 
-    The kernel's gradient is xᵀ·dy. XLA folds that transpose into the product, and has no fast one for it on a CPU: of 128 rows
-    of 64 features it takes 10 µs where the forward product takes 6, and as long for two outputs as for forty. Here a transposed
-    copy is made first, of x or, where outputs are few, of dy, whose product is then the gradient transposed. On other platforms
-    the gradient is that of the plain expression.
+    The kernel's gradient is xᵀ·dy. XLA folds that transpose into the product, for which it has no fast kernel on a CPU: with 128
+    rows of 64 features it takes 10 µs, against 6 µs for the forward product, and as long for two outputs as for forty. Here a
+    transposed copy is made first: of x or, if there are few outputs, of dy, whose product is the transpose of the gradient. On
+    other platforms the gradient is that of the plain expression.
     """
     y = jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
     return y if bias is None else y + bias
 
 
 FEW_NUMBERS = 2**14
-"""Of x, up to which a product for one output is fast as it is. Of 16,384 it is; of 65,536 SAC's update took 1.2 times as long."""
+"""Size of x up to which the plain product is fast for one output.
+
+It is fast at 16,384; at 65,536 SAC's update took 1.2 times as long.
+"""
 
 MANY_ROWS = 8
-"""For each output, from which the bias's gradient is a reduction of its own: 512 rows of 64 features take 33 µs then, 51 with a
-row of ones. Of 256 rows and 256 outputs that reduction takes as long as all else of an update of SAC."""
+"""Rows per output from which the bias's gradient is a separate reduction.
+
+512 rows of 64 features then take 33 µs, against 51 µs with a row of ones. With 256 rows and 256 outputs, that reduction takes as
+long as the rest of a SAC update.
+"""
 
 
 @dense_layer.defjvp
@@ -40,7 +46,7 @@ def _plain_change(x: Array, kernel: Array, dx: Array, dkernel: Array, dbias: Arr
 
 
 def _change_on_cpu(x: Array, kernel: Array, dx: Array, dkernel: Array, dbias: Array | None) -> Array:
-    """The same, by the form of which the transpose copies less. One output needs no copy."""
+    """Compute the same in the form whose transpose copies less. One output of a small x needs no copy."""
     (inputs, outputs), size = kernel.shape, x.size // x.shape[-1]
     rows, drows = x.reshape(size, inputs), dx.reshape(size, inputs)
     if outputs == 1 and x.size <= FEW_NUMBERS:
@@ -57,13 +63,13 @@ def _change_on_cpu(x: Array, kernel: Array, dx: Array, dkernel: Array, dbias: Ar
 
 
 def _by_outputs(rows: Array, kernel: Array, drows: Array, dkernel: Array, dbias: Array | None) -> Array:
-    """All from one copy of dyᵀ, and the kernel's gradient, dyᵀ·x, copied into its place."""
+    """Use one copy of dyᵀ for all gradients, and copy the kernel's gradient, dyᵀ·x, into its place."""
     columns = _product_of_rows(kernel.T, drows) + _product_of_rows(jax.lax.optimization_barrier(dkernel.T), rows)
     return jax.lax.optimization_barrier(columns if dbias is None else columns + dbias[:, None]).T
 
 
 def _one_output(rows: Array, dkernel: Array) -> Array:
-    """As one of two outputs, the other of which is 0: a product, and not a slow sum."""
+    """Pad one output with a second that is 0, so that XLA computes a product and not a slow sum."""
     two = jax.lax.optimization_barrier(jnp.pad(dkernel.T, ((0, 1), (0, 0))))
     return _product_of_rows(two, rows)[0][:, None]
 
@@ -74,11 +80,11 @@ def _product_of_rows(left: Array, right: Array) -> Array:
 
 
 def _by_columns(rows: Array, dkernel: Array, dbias: Array | None) -> Array:
-    """From a copy of xᵀ below a row of ones, so that one product gives the bias's gradient too, 1ᵀ·dy, else a reduction."""
+    """Use a copy of xᵀ below a row of ones, so that one product also gives the bias's gradient, 1ᵀ·dy."""
     columns = rows.T
     if dbias is not None:
         columns = jnp.concatenate([jnp.ones_like(columns[:1]), columns])
-        # Flat, as parameters travel that are packed: so their gradient is one piece of what this product's is.
+        # Flat, in the order of packed parameters, so that their gradient is one slice of this product's gradient.
         flat = jnp.concatenate([dbias, dkernel.reshape(-1)])
         dkernel = jax.lax.optimization_barrier(flat).reshape(-1, dkernel.shape[-1])
     return jax.lax.dot_general(jax.lax.optimization_barrier(columns), dkernel, (((0,), (0,)), ((), ())))

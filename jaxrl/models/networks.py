@@ -1,4 +1,4 @@
-"""The built-in networks, flax modules over a ``StepInput``."""
+"""Built-in networks: flax modules called with a ``StepInput``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl.types import Array, PyTree, StepInput
 
 
 class ActorCritic(nn.Module):
-    """A policy and a value, on a torso of their own each, or on one that they share."""
+    """Policy and value, with separate torsos or a shared one."""
 
     network: Network
     action_space: spaces.Space
@@ -33,7 +33,7 @@ class ActorCritic(nn.Module):
 
 
 class QNetwork(nn.Module):
-    """A torso to one Q-value per action."""
+    """Torso → one Q-value per action."""
 
     network: Network
     action_space: spaces.Discrete
@@ -45,7 +45,7 @@ class QNetwork(nn.Module):
 
 
 class RecurrentCore(nn.Module):
-    """A torso and a recurrent core behind it."""
+    """Torso → recurrent core."""
 
     network: Network
     action_space: spaces.Space
@@ -57,11 +57,11 @@ class RecurrentCore(nn.Module):
         self.core_recurrent = dense(size, 1.0, use_bias=False, dtype=dtype)
 
     def encode(self, inputs: StepInput) -> Array:
-        """The part that needs no carry, for all rows at once: the inputs of the gates, f32[..., gates·core_size]."""
+        """Compute the inputs of the gates, f32[..., gates·core_size]. Needs no carry, so it runs for all rows at once."""
         return self.core_input(self.encoder(inputs)).astype(jnp.float32)
 
     def core(self, carry: PyTree, gates: Array, is_first: Array) -> tuple[PyTree, Array]:
-        """One step, from zero where an episode starts: (carry, features)."""
+        """Advance the core by one step, from zero where an episode starts; return (carry, features)."""
         carry = jax.tree.map(lambda x: jnp.where(is_first[..., None], 0.0, x), carry)
         carry = CORES[self.network.core].step(carry, gates, lambda x: self.core_recurrent(x).astype(jnp.float32))  # type: ignore[index]
         return carry, jax.tree.leaves(carry)[0]
@@ -82,7 +82,7 @@ class RecurrentActorCritic(RecurrentCore):
 
 
 class SeparateActorCritic(nn.Module):
-    """Torso → core → policy, and the same again for the value; the carry is a pair."""
+    """Torso → core → policy, and a separate torso → core → value. The carry is a pair."""
 
     network: Network
     action_space: spaces.Space

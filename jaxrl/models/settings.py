@@ -1,4 +1,4 @@
-"""What a network is asked to be, checked against the observations that it is for."""
+"""Settings of the built-in networks, checked against the observation space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrl.settings.validation import check_count, check_switches
 
 ENCODERS = ("auto", *IMAGE_NETWORKS, "flat")
 MOST_ONE_HOT = 1024
-"""A choice among more values is embedded: one-hot rows would be mostly zeros to store and multiply."""
+"""A choice among more values is embedded, because one-hot rows would be mostly zeros to store and multiply."""
 EMBEDDING_SIZE = 64
 
 
@@ -41,11 +41,11 @@ def make_network(
     layer_norm: bool = False,
     dtype: str = "float32",
 ) -> Network:
-    """The settings of ``actor_critic`` and ``q_network``, with defaults that fit the observations.
+    """Check the settings of ``actor_critic`` and ``q_network``, and fill in the defaults for these observations.
 
     Raises:
-      ValueError: a setting that is none, that has no effect here, or an image too small for its network.
-      TypeError: a space that cannot be encoded.
+      ValueError: a setting is unknown or has no effect on these observations, or an image is too small for its network.
+      TypeError: a space cannot be encoded.
     """
     check_values({"encoder": encoder, "image_layout": image_layout, "convolution": convolution, "core": core, "dtype": dtype})
     check_values({"activation": activation, "layer_norm": layer_norm, "use_previous": use_previous, "core_size": core_size})
@@ -68,7 +68,7 @@ def make_network(
         ("convolution", convolution): convolution != "auto" and "minatar" not in images,
         ("embedding_size", embedding_size): embedding_size is not None and "embedding" not in kinds,
     }
-    for name, value in (given for given, has_no_effect in useless.items() if has_no_effect):
+    for name, value in (setting for setting, has_no_effect in useless.items() if has_no_effect):
         raise ValueError(f"{name}={value!r} has no effect on {observation_space}: it is for {_MEANT_FOR[name]}")
     return Network(
         entries,
@@ -86,19 +86,19 @@ def make_network(
     )
 
 
-def check_values(given: Mapping[str, Any]) -> None:
-    """Refuse values of arguments of ``actor_critic`` and ``q_network`` that no observations make right.
+def check_values(arguments: Mapping[str, Any]) -> None:
+    """Check arguments of ``actor_critic`` and ``q_network`` as far as possible without an observation space.
 
     Raises:
-      ValueError, TypeError: as these do.
+      ValueError, TypeError: a value is invalid for every observation space.
     """
     for name, allowed in _CHOICES.items():
-        if name in given:
-            _choose(name, given[name], allowed)
-    if (activation := given.get("activation")) is not None and activation not in ACTIVATIONS:
+        if name in arguments:
+            _choose(name, arguments[name], allowed)
+    if (activation := arguments.get("activation")) is not None and activation not in ACTIVATIONS:
         close = _nearest(activation, ACTIVATIONS)
         raise ValueError(f"activation={activation!r} is unknown: choose one of {sorted(ACTIVATIONS)}{close}")
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None and name in _MAY_BE_NONE:
             continue
         if name in ("layer_norm", "use_previous", "shared", "squash"):
@@ -126,7 +126,7 @@ _MEANT_FOR = {
 
 
 def encoder_of(space: spaces.Space, encoder: str, layout: str, *, embedded: bool) -> str:
-    """The network for one part of an observation: that which was asked for, where it can be, or the one that fits."""
+    """Return the encoder for one part of an observation: ``encoder`` where it applies, else the default for the space."""
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box):
         raise cannot_encode(space)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -141,14 +141,14 @@ def encoder_of(space: spaces.Space, encoder: str, layout: str, *, embedded: bool
     if min(height, width) < least:
         others = [f"encoder={name!r}" for name, size in SMALLEST.items() if size <= min(height, width)]
         raise ValueError(
-            f"encoder={encoder!r} needs images of {least}×{least} at least; {space} is {height}×{width} with "
+            f"encoder={encoder!r} needs images of at least {least}×{least}, but {space} is {height}×{width} with "
             f"image_layout={layout!r}: use {' or '.join([*others, 'encoder=' + repr('flat')])}"
         )
     return encoder
 
 
 def _is_image(space: spaces.Box) -> bool:
-    """Three axes; or two of bytes, as wide and high as Nature's network needs: a picture in grey."""
+    """Return True for three axes, or for two axes of bytes large enough for ``NatureCNN``: a greyscale image."""
     grey = len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= SMALLEST["nature"]
     return grey or (len(space.shape) == 3 and math.prod(space.shape) > 0)
 

@@ -1,4 +1,4 @@
-"""From an observation to features: each of its entries by the network that fits it, then hidden layers over all of them."""
+"""Torso: encoders for the entries of an observation, then hidden layers over all of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from jaxrl.types import Array, PyTree, StepInput
 
 
 class InputEntry(NamedTuple):
-    """A part of an observation, and the network that encodes it."""
+    """Part of an observation, and its encoder."""
 
     path: tuple[str | int, ...]
-    """Keys and indices that lead to it; () for an observation of one part."""
+    """Keys and indices of the part within the observation; () for the whole observation."""
     space: spaces.Space
     encoder: str
     """One of ``IMAGE_NETWORKS``, "embedding", or "flat"."""
 
-    def named(self, what: str) -> str:
-        return "_".join([what, *map(str, self.path)])
+    def named(self, prefix: str) -> str:
+        return "_".join([prefix, *map(str, self.path)])
 
 
 class Network(NamedTuple):
-    """What ``actor_critic`` and ``q_network`` were asked for, checked: see there."""
+    """Checked settings of a network, documented in ``actor_critic``."""
 
     entries: tuple[InputEntry, ...]
     hidden_sizes: tuple[int, ...]
@@ -45,7 +45,7 @@ class Network(NamedTuple):
     core: str | None
     core_size: int
     dropout: float = 0.0
-    """The share of units that hidden layers drop, where a key is given."""
+    """Fraction of units that hidden layers drop when a key is given."""
 
     @property
     def has_image(self) -> bool:
@@ -53,7 +53,7 @@ class Network(NamedTuple):
 
 
 def leaves(space: spaces.Space, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], spaces.Space]]:
-    """(path, space) of what Dicts and Tuples hold, without ``action_mask``, in the order of ``encode_space``."""
+    """Yield (path, space) of the leaves of nested Dicts and Tuples, without ``action_mask``, in the order of ``encode_space``."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
@@ -65,7 +65,7 @@ def leaves(space: spaces.Space, path: tuple[str | int, ...] = ()) -> Iterator[tu
 
 
 class Torso(nn.Module):
-    """The features f32[..., n] of a ``StepInput``: its observation, and the previous action and reward if that is asked for."""
+    """Features f32[..., n] of a ``StepInput``: the observation and, with ``use_previous``, the previous action and reward."""
 
     network: Network
     action_space: spaces.Space
@@ -101,7 +101,7 @@ class Torso(nn.Module):
         return convolutions(as_image(entry.space, x, network.image_layout))
 
     def embed(self, entry: InputEntry, x: Array) -> Array:
-        """A learnt vector for each value, side by side for several integers."""
+        """Embed each integer as a learnt vector, and concatenate the vectors."""
         assert isinstance(entry.space, spaces.Discrete | spaces.MultiDiscrete)
         if isinstance(entry.space, spaces.Discrete):
             counts, x = [int(entry.space.n)], (x - int(entry.space.start))[..., None]

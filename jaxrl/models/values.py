@@ -1,4 +1,4 @@
-"""Q-networks that say more than a value, or say it in another way: distributions of the return, two streams, noisy layers."""
+"""Q-networks with distributional outputs, dueling streams and noisy layers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from jaxrl.types import Array, Model, StepInput
 from jaxrl.xla.fast_random import unrolled
 
 NUM_COSINES = 64
-"""Functions of a fraction that its embedding is made of (Dabney et al. 2018b, section 3.1)."""
+"""Number of cosines in the embedding of a fraction (Dabney et al. 2018b, section 3.1)."""
 
 
 class QuantileOutput(NamedTuple):
-    """The return's quantiles at some fractions."""
+    """Quantiles of the return at some fractions."""
 
     values: Array
-    """f32[..., n, K] of each action"""
+    """f32[..., n, K], for each action."""
     fractions: Array
-    """f32[..., K] in (0, 1)"""
+    """f32[..., K] in (0, 1)."""
 
 
 class NoisyDense(Dense):
-    """A layer whose weights are μ + σ·ε with factorised Gaussian noise ε (Fortunato et al. 2018, eq. 9–11), drawn once for all
-    rows of a call where there is a key for the stream "noise", and 0 where there is none."""
+    """Layer with weights μ + σ·ε and factorised Gaussian noise ε (Fortunato et al. 2018, eq. 9–11).
+
+    ε is drawn once per call for all rows, from the rng stream "noise". Without that stream ε is 0.
+    """
 
     sigma: float = 0.5
-    """σ at the start, times the square root of the number of features."""
+    """Initial σ, times the square root of the number of input features."""
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
@@ -53,15 +55,15 @@ class NoisyDense(Dense):
         y = dense_layer(x, kernel, bias)
         if not self.has_rng("noise"):
             return y
-        # Unrolled for the draw alone: XLA compiles chains of unrolled keys, one made of the other, several times as long.
+        # Only the draw is unrolled: XLA takes several times as long to compile chains of unrolled keys.
         noise = jax.random.normal(unrolled(self.make_rng("noise")), (features + self.features,))
         noise = (jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))).astype(x.dtype)
-        # σ ⊙ (ε_in ε_outᵀ) as a product, without the matrix: under vmap over keys the weights stay those of all rows.
+        # The product with σ ⊙ (ε_in ε_outᵀ) without that matrix: under vmap over keys, all rows still share their weights.
         return y + dense_layer(x * noise[:features], kernel_sigma, bias_sigma) * noise[features:]
 
 
 class ValueNetwork(nn.Module):
-    """A torso, and one hidden layer behind it, or one for each of two streams, to what is said of each action."""
+    """Torso → one hidden layer, or one in each of two streams → outputs per action."""
 
     network: Network
     action_space: spaces.Discrete
@@ -87,7 +89,7 @@ class ValueNetwork(nn.Module):
         return values if self.num_outputs else masked(values[..., 0], inputs.obs)
 
     def stream(self, x: Array, features: int, name: str) -> Array:
-        """The last hidden layer, if there is one, and the layer behind it."""
+        """Apply the last hidden layer, if there is one, and the output layer."""
         network = self.network
         for size in network.hidden_sizes[-1:]:
             x = self.layer(size, math.sqrt(2), f"{name}_hidden", network.dtype)(x)
@@ -102,13 +104,13 @@ class ValueNetwork(nn.Module):
         return NoisyDense(features, dtype=compute_type(dtype), kernel_init=orthogonal(gain), name=name, sigma=self.noise)
 
     def fractions(self, shape: tuple[int, ...]) -> Array:
-        """f32[..., K] uniform in (0, 1) with a key; without one the midpoints of K equal parts."""
+        """Draw f32[..., K] uniformly from (0, 1) with a key; without one, return the midpoints of K equal intervals."""
         if self.has_rng("fractions"):
             return jax.random.uniform(unrolled(self.make_rng("fractions")), shape)
         return jnp.broadcast_to((jnp.arange(shape[-1]) + 0.5) / shape[-1], shape)
 
     def embedded(self, fractions: Array, features: int) -> Array:
-        """ReLU(Σᵢ cos(π·i·τ)·wᵢ + b), f32[..., K, features] (Dabney et al. 2018b, eq. 4)."""
+        """Compute ReLU(Σᵢ cos(π·i·τ)·wᵢ + b), f32[..., K, features] (Dabney et al. 2018b, eq. 4)."""
         cosines = jnp.cos(jnp.pi * jnp.arange(NUM_COSINES) * fractions[..., None])
         return jax.nn.relu(dense(features, name="fraction", dtype=self.network.dtype)(cosines))
 
@@ -123,33 +125,35 @@ def value_network(
     num_fractions: int | None = None,
     **arguments: Any,
 ) -> Model:
-    """What ``make_dqn`` makes of ``q_network`` for its heads: values of the actions of a Discrete space, or numbers that a
-    distribution of the return is made of. The last of the hidden layers is the head's own.
+    """Build the Q-network of ``make_dqn`` with a value head.
+
+    Outputs are one value per action of a Discrete space, or parameters of a distribution of the return. The last hidden layer
+    belongs to the head.
 
     Args:
-      dueling: a stream for the value of the state and one for advantages, each with a hidden layer of its own; an action's is
+      dueling: use a stream for the state's value and one for advantages, each with its last hidden layer. An action's value is
         value + advantage − mean advantage (Wang et al. 2016, eq. 9).
-      noise: where it is not 0, the head's layers are noisy, with this σ₀ (Fortunato et al. 2018). They are so with a key only.
-      num_outputs: outputs are so many numbers of each action, f32[..., n, num_outputs], which no mask is applied to.
-      num_fractions: outputs are a ``QuantileOutput`` at so many fractions, drawn with a key, even without one (Dabney et al.
-        2018b); not with ``num_outputs``.
+      noise: σ₀ of noisy layers in the head (Fortunato et al. 2018); 0 for plain layers. Noise is drawn only when a key is given.
+      num_outputs: number of outputs per action, f32[..., n, num_outputs]. No mask is applied to them.
+      num_fractions: number of fractions of a ``QuantileOutput``, drawn with a key and evenly spaced without one (Dabney et al.
+        2018b). Excludes ``num_outputs``.
       arguments: of ``q_network``, without a core.
 
     Raises:
-      ValueError, TypeError: as ``q_network``; and a core, or both kinds of numbers.
+      ValueError, TypeError: as in ``q_network``; also if a core, or both numbers of outputs, are given.
     """
     check_switches(dueling=dueling)
     check_number("noise", noise, Range(0))
     counts = {"num_outputs": num_outputs, "num_fractions": num_fractions}
-    given = {name: check_count(name, count) for name, count in counts.items() if count is not None}
-    if len(given) == 2:
-        raise ValueError(f"num_outputs={num_outputs} and num_fractions={num_fractions} exclude each other: leave one out")
+    requested = {name: check_count(name, count) for name, count in counts.items() if count is not None}
+    if len(requested) == 2:
+        raise ValueError(f"num_outputs={num_outputs} and num_fractions={num_fractions} are mutually exclusive: leave one out")
     if arguments.get("core") is not None:
-        raise ValueError(f"core={arguments['core']!r}: a value_network has none; q_network has, for plain Q-values")
+        raise ValueError(f"core={arguments['core']!r}: value_network has no core; use q_network for plain Q-values with a core")
     if not isinstance(action_space, spaces.Discrete):
-        raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete one")
+        raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete space")
     network = make_network(observation_space, "relu", **arguments)
     return from_linen(
-        ValueNetwork(network, action_space, dueling, float(noise), given.get("num_outputs"), given.get("num_fractions")),
+        ValueNetwork(network, action_space, dueling, float(noise), requested.get("num_outputs"), requested.get("num_fractions")),
         rngs=("noise", "fractions"),
     )

@@ -1,4 +1,4 @@
-"""A module of flax, linen or nnx, as a ``Model``."""
+"""Conversion of flax modules (linen or nnx) to a ``Model``."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Forward = Callable[[PyTree, PyTree, StepInput, Key | None], tuple[PyTree, Any]]
 def from_linen(
     module: nn.Module, *, initial_carry: Callable[[int], PyTree] | None = None, rngs: Sequence[str] = ("dropout", "noise")
 ) -> Model:
-    """The ``Model`` of a linen module.
+    """Return the ``Model`` of a linen module.
 
     Args:
-      module: called with a ``StepInput``, [B] or [T, B], it gives the outputs. With ``initial_carry``, called with (carry,
-        inputs [B]) it gives (carry, outputs); the carry restarts by itself where ``is_first`` is true.
+      module: maps a ``StepInput``, [B] or [T, B], to the outputs. With ``initial_carry``, it maps (carry, inputs [B]) to (carry,
+        outputs), and the carry is reset automatically where ``is_first`` is true.
       initial_carry: batch_size -> the carry at the start of an episode, leaves [B, ...]; None for a module without memory.
-      rngs: the streams that the module draws from where the model is given a key; without one it has none, as
-        ``self.has_rng("dropout")`` tells it.
+      rngs: names of the module's rng streams. They exist only when the model is given a key, which ``self.has_rng("dropout")``
+        can check.
 
     Raises:
-      TypeError: ``module`` is not a linen module, takes an observation in place of a ``StepInput``, or keeps other variables than
-        parameters (batch statistics, say).
+      TypeError: ``module`` is not a linen module, takes an observation in place of a ``StepInput``, or has variables other than
+        parameters (such as batch statistics).
     """
     if not isinstance(module, nn.Module):
-        raise TypeError(f"module={module!r} must be an instance of a flax.linen.Module; from_nnx takes those of flax.nnx")
+        raise TypeError(f"module={module!r} must be an instance of a flax.linen.Module; use from_nnx for modules of flax.nnx")
 
     def forward(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None) -> tuple[PyTree, Any]:
         drawn = None if key is None else {name: jax.random.fold_in(key, i) for i, name in enumerate(rngs)}
@@ -55,25 +55,25 @@ def from_linen(
 
 
 def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], *, initial_carry: Callable[[int], PyTree] | None = None) -> Model:
-    """The ``Model`` of a module of flax.nnx; its parameters are a plain dictionary.
+    """Return the ``Model`` of a flax.nnx module. Its parameters are a plain dictionary.
 
     Args:
-      make: makes the module from ``nnx.Rngs``, as its class does if these are its only argument. The module is called as
-        ``from_linen`` has it. It draws (dropout, noise) only where the model is given a key.
+      make: function of ``nnx.Rngs`` that returns the module; its class, if it has no other arguments. The module is called as in
+        ``from_linen``. Dropout and noise are active only when the model is given a key.
       initial_carry: batch_size -> the carry at the start of an episode, leaves [B, ...]; None for a module without memory.
 
     Raises:
-      TypeError: ``make`` does not give an nnx module, or its module takes an observation in place of a ``StepInput``, or keeps
-        other variables than parameters and streams of random numbers.
+      TypeError: ``make`` does not return an nnx module, or its module takes an observation in place of a ``StepInput``, or has
+        variables other than parameters and rng streams.
     """
     if isinstance(make, nnx.Module) or not callable(make):
-        given = type(make).__name__ if isinstance(make, nnx.Module) else repr(make)
-        raise TypeError(f"make={given} must be a function of nnx.Rngs that gives a module: lambda rngs: Net(4, rngs=rngs)")
+        shown = type(make).__name__ if isinstance(make, nnx.Module) else repr(make)
+        raise TypeError(f"make={shown} must be a function of nnx.Rngs that returns a module: lambda rngs: Net(4, rngs=rngs)")
 
     def parts(key: Key) -> Any:
         module = make(nnx.Rngs(key))
         if not isinstance(module, nnx.Module):
-            raise TypeError(f"make={make!r} gives a {type(module).__name__}, and must give a flax.nnx.Module")
+            raise TypeError(f"make={make!r} returns a {type(module).__name__}, but must return a flax.nnx.Module")
         split: Any = nnx.split(module, nnx.Param, nnx.RngState, ...)
         graph, params, streams, rest = split
         kept = {type(variable).__name__ for _, variable in nnx.to_flat_state(rest)}
@@ -87,7 +87,7 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], *, initial_carry: Callable[
         return drawn_at_once(key, _text_keys(nnx.to_pure_dict(parts(key)[1])))
 
     def module_of(params: PyTree, key: Key | None) -> Any:
-        """The module with these parameters; with a key, each of its streams begins with one of its own."""
+        """Build the module with these parameters. With a key, each rng stream starts from a separate key."""
         state = [(path, variable.replace(_at(params, path))) for path, variable in like]
         seeds = jax.random.key(0) if key is None else key
         for i, (path, variable) in enumerate(streams):
@@ -109,13 +109,13 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], *, initial_carry: Callable[
 
 
 def _called(module: Any, call: Callable[[Any], Any], inputs: StepInput) -> Any:
-    """``call(inputs)``, with an explanation where the observation alone is what the module can take."""
+    """Return ``call(inputs)``; explain the failure if ``call`` accepts the observation alone."""
     try:
         return call(inputs)
     except Exception as error:
         if _runs(call, inputs.obs):
             raise TypeError(
-                f"{type(module).__name__} is called with a StepInput, and takes an observation: use inputs.obs in its __call__, "
+                f"{type(module).__name__} is called with a StepInput, but takes an observation: use inputs.obs in its __call__, "
                 "as in x = nn.relu(self.layer(inputs.obs))"
             ) from error
         raise
@@ -130,7 +130,7 @@ def _runs(call: Callable[[Any], Any], argument: Any) -> bool:
 
 
 def _model(init: Callable[[Key, StepInput], PyTree], forward: Forward, initial_carry: Callable[[int], PyTree] | None) -> Model:
-    """Of one step of a module, which need not look at ``is_first`` itself."""
+    """Build the ``Model`` of one step of a module, and reset its carry where ``is_first`` is true."""
 
     def apply(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None = None) -> tuple[PyTree, Any]:
         if initial_carry is not None:
@@ -150,13 +150,13 @@ def _model(init: Callable[[Key, StepInput], PyTree], forward: Forward, initial_c
 def _only_parameters(name: str, others: set[str]) -> None:
     if others:
         raise TypeError(
-            f"{name} keeps {', '.join(sorted(others))} beside its parameters, and nothing of a Model changes but these and its "
-            "carry: use layer instead of batch normalisation, say"
+            f"{name} has {', '.join(sorted(others))} in addition to its parameters, but a Model can only change its parameters "
+            "and its carry: use, for example, layer instead of batch normalisation"
         )
 
 
 def _text_keys(tree: Any) -> Any:
-    """Lists of layers have whole numbers for keys, which neither sort beside words nor go into a checkpoint."""
+    """Convert keys to text: the integer keys of lists of layers neither sort with text nor go into a checkpoint."""
     return {str(name): _text_keys(part) for name, part in tree.items()} if isinstance(tree, dict) else tree
 
 

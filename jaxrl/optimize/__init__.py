@@ -1,4 +1,4 @@
-"""Optimizers: clipped Adam and RMSprop, which hyperparameters one reads, and packed parameters."""
+"""Optimizers: clipped Adam and RMSProp, the hyperparameters that an optimizer reads, and packed parameters."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from jaxrl.settings.aliases import nearest
 from jaxrl.types import Array, PyTree
 
 OptimizerFn: TypeAlias = Callable[[Any], optax.GradientTransformation]
-"""hyperparams -> optimiser, called inside the trace, so that its scalars are data."""
+"""hyperparams -> optimizer. It is called inside the trace, so that its scalars are data."""
 Optimizer: TypeAlias = OptimizerFn | optax.GradientTransformation
-"""What builders take: a transformation itself looks at no hyperparameter."""
+"""``optimizer`` of a builder. A plain transformation reads no hyperparameters."""
 
 
 def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
-    """Adam (Kingma & Ba 2015) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``.
+    """Return Adam (Kingma & Ba 2015) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``.
 
-    ε is the hyperparameter ``adam_eps`` of rules that have it, else 1e-5.
+    ε is the hyperparameter ``adam_eps`` of algorithms that have it, else 1e-5.
     """
     adam = _adam(hyperparams.learning_rate, getattr(hyperparams, "adam_eps", 1e-5))
     return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), adam)
 
 
 def _adam(learning_rate: Array, eps: Array | float, b1: float = 0.9, b2: float = 0.999) -> optax.GradientTransformation:
-    """optax's, but with the bias corrections of both moments as one array: by themselves they are a kernel each."""
+    """optax's Adam with the bias corrections of both moments in one array: apart, each is a separate kernel."""
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
         before, *rest = state
@@ -44,7 +44,7 @@ def _adam(learning_rate: Array, eps: Array | float, b1: float = 0.9, b2: float =
 
 
 def _clip_by_global_norm(max_norm: Array) -> optax.GradientTransformation:
-    """optax's, but by one factor: that one divides and selects element by element, in a pass of its own."""
+    """Clip by one common factor. optax's version divides and selects element by element, in a separate pass."""
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
         factor = jnp.minimum(1.0, max_norm / optax.tree.norm(updates))
@@ -54,14 +54,16 @@ def _clip_by_global_norm(max_norm: Array) -> optax.GradientTransformation:
 
 
 def clipped_rmsprop(hyperparams: Any, *, decay: float = 0.99, eps: float = 1e-5) -> optax.GradientTransformation:
-    """RMSProp without momentum, g ← decay·g + (1 − decay)·Δ², θ ← θ − learning_rate·Δ / √(g + ε) (Mnih et al. 2016, section 4),
-    after clipping the gradient's global norm to ``max_grad_norm``."""
+    """Return RMSProp without momentum (Mnih et al. 2016, section 4), after clipping the global norm to ``max_grad_norm``.
+
+    g ← decay·g + (1 − decay)·Δ², θ ← θ − learning_rate·Δ / √(g + ε).
+    """
     rmsprop = optax.rmsprop(hyperparams.learning_rate, decay=decay, eps=eps)
     return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), rmsprop)
 
 
 def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> tuple[set[str], Any]:
-    """The hyperparameters that an optimiser looks at, and shapes of what it gives: ``(state, updates, state after)``."""
+    """Return the names of the hyperparameters that an optimizer reads, and the shapes of ``(state, updates, state after)``."""
     read: set[str] = set()
 
     class Watched(type(hyperparams)):  # type: ignore[misc]
@@ -71,45 +73,46 @@ def settings_read(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> t
 
         def __getattr__(self, name: str) -> Any:
             fields = hyperparams._fields
-            raise AttributeError(f"there is no hyperparameter {name!r}.{nearest(name, fields)} There are: {', '.join(fields)}")
+            raise AttributeError(f"there is no hyperparameter {name!r}.{nearest(name, fields)} Allowed: {', '.join(fields)}")
 
         def __iter__(self) -> Any:  # as _asdict and _replace do
             read.update(hyperparams._fields)
             return super().__iter__()
 
     def once(hyperparams: Any, params: PyTree) -> Any:
-        made = optimizer(Watched(*hyperparams))
-        if not isinstance(made, optax.GradientTransformation):
-            raise TypeError(f"it gave {type(made).__name__}")
-        state = made.init(params)
-        return state, *made.update(params, state, params)
+        transformation = optimizer(Watched(*hyperparams))
+        if not isinstance(transformation, optax.GradientTransformation):
+            raise TypeError(f"it gave {type(transformation).__name__}")
+        state = transformation.init(params)
+        return state, *transformation.update(params, state, params)
 
     scalars = type(hyperparams)(*[jax.ShapeDtypeStruct((), jnp.float32)] * len(hyperparams))
     return read, jax.eval_shape(once, scalars, params)
 
 
 def learning_rate_metric(optimizer: OptimizerFn, hyperparams: Any, params: PyTree) -> dict[str, Array]:
-    """``charts/learning_rate``; nothing for an optimiser that does not look at it, whose rate is its own matter."""
+    """Return ``charts/learning_rate``, or nothing for an optimizer that does not read the hyperparameter ``learning_rate``."""
     if optimizer is not clipped_adam and "learning_rate" not in settings_read(optimizer, hyperparams, params)[0]:
         return {}
     return {"charts/learning_rate": hyperparams.learning_rate}
 
 
 class Packing(NamedTuple):
-    """How parameters travel through the updates of an iteration."""
+    """Functions that pack parameters for the updates of an iteration, and unpack them."""
 
     pack: Callable[[PyTree], PyTree]
     unpack: Callable[[PyTree], PyTree]
 
 
 def packing(optimizer: OptimizerFn, params: PyTree, *, at_most: int | None = None) -> Packing:
-    """One flat vector for this module's optimisers, which treat all elements alike; the tree itself for one of your own.
+    """Pack parameters into one flat vector for this module's optimizers; leave the tree as it is for custom optimizers.
 
-    A small network spends more time on starting a kernel per leaf and operation than on computing, so the vector makes its
-    updates faster, and it is one collective instead of one per leaf. ``opt_state`` is that of what is packed.
+    This module's optimizers treat all elements alike. A small network spends more time on launching a kernel per leaf and
+    operation than on computing, so one vector makes its updates faster. It also needs one collective instead of one per leaf.
+    ``opt_state`` is the state for the packed parameters.
 
     Args:
-      at_most: parameters to pack; of more, the tree itself.
+      at_most: largest number of parameters to pack. With more, the tree is left as it is.
     """
     large = at_most is not None and sum(x.size for x in jax.tree.leaves(params)) > at_most
     if large or optimizer not in (clipped_adam, clipped_rmsprop):

@@ -1,4 +1,4 @@
-"""Gradients: means over valid rows and devices, accumulation, and steps of an optimizer."""
+"""Gradients: means over valid rows and devices, accumulation, and optimizer steps."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from jaxrl.xla.cache_blocking import parts_in_cache
 from jaxrl.xla.ordered_collectives import varying
 
 LossFn: TypeAlias = Callable[[PyTree, Any], tuple[Array, dict[str, Array]]]
-"""(params, what the rule's loss is given) -> (a loss to add, scalars to log)."""
+"""(params, batch of the algorithm's loss) -> (loss to add, scalars to log)."""
 
 
 # --------------------------------------------------------------------------------------------------------------- over devices
 
 
 def pmean(x: PyTree, axis_name: str | None) -> PyTree:
-    """The mean over the devices of a mapped axis; ``x`` itself when none is named."""
+    """Return the mean over the devices of a mapped axis, or ``x`` itself if ``axis_name`` is None."""
     return x if axis_name is None else jax.lax.pmean(x, axis_name)
 
 
 def valid_mean(valid: Array, axis_name: str | None = None) -> Callable[[Array], Array]:
-    """The mean over valid rows, 0 where there is none; of x [..., *rows], several quantities at once, [...].
+    """Return a function that maps x [..., *rows] to its mean over valid rows, [...]; 0 if no row is valid.
 
-    It is this device's sum over the count on an average device: the ``pmean`` of it, as of its gradient, is the mean over all.
+    On several devices it divides this device's sum by the average count per device. The ``pmean`` of the result, or of its
+    gradient, is then the mean over all valid rows.
     """
     count = _average_count(valid.sum(dtype=jnp.float32), axis_name)
     return lambda x: _sum_of_rows(x, valid) / count
@@ -38,9 +39,9 @@ def valid_mean(valid: Array, axis_name: str | None = None) -> Callable[[Array], 
 def valid_means(
     loss: Array, logged: Mapping[str, Array], valid: Array, axis_name: str | None = None
 ) -> tuple[Array, dict[str, Array]]:
-    """``valid_mean`` of a loss, [*rows], and of all that is logged of the same rows, which is not differentiated.
+    """Return ``valid_mean`` of a loss, [*rows], and of the logged values of the same rows, which are not differentiated.
 
-    One reduction for what is logged and the count of rows, instead of one each.
+    The logged values and the count of rows share one reduction.
     """
     *sums, count = _sum_of_rows(jax.lax.stop_gradient(jnp.stack([*logged.values(), jnp.ones_like(loss)])), valid)
     count = _average_count(count, axis_name)
@@ -56,12 +57,12 @@ def _average_count(count: Array, axis_name: str | None) -> Array:
 
 
 def _at_least_a_row(average: Array, axis_name: str | None) -> Array:
-    # Of one valid row on all devices together, an average device has less than one.
+    # With one valid row on all devices together, the average count per device is less than 1.
     return jnp.maximum(average, 1.0 if axis_name is None else 1.0 / jax.lax.axis_size(axis_name))
 
 
 def mean_gradient(loss_fn: Callable[[PyTree], tuple[Array, Any]], params: PyTree, axis_name: str | None) -> tuple[PyTree, Any]:
-    """``(gradient, aux)`` of ``loss_fn(params) -> (loss, aux)``, the gradient averaged over devices when an axis is named."""
+    """Return ``(gradient, aux)`` of ``loss_fn(params) -> (loss, aux)``, with the gradient averaged over a named device axis."""
     if axis_name is None:
         return jax.grad(loss_fn, has_aux=True)(params)
     gradient, aux = jax.grad(loss_fn, has_aux=True)(varying(params, axis_name))
@@ -77,15 +78,16 @@ def accumulated_gradient(
     num_parts: int | None,
     axis_name: str | None = None,
 ) -> tuple[PyTree, dict[str, Array]]:
-    """``(gradient, what the loss logs)`` of a loss that is a mean over valid rows, one part of them after the other.
+    """Accumulate the gradient of a loss that is a mean over valid rows, part by part; return ``(gradient, metrics)``.
 
-    Only the activations of one part are in memory. A part counts as it has valid rows, so it is the gradient of the whole.
-    Devices meet twice, to count all valid rows and to average.
+    Only the activations of one part are in memory. Parts are weighted by their number of valid rows, so the result is the
+    gradient of the whole batch. Devices communicate twice: to count all valid rows, and to average.
 
     Args:
       loss_fn: (params, batch, axis_name) -> (loss, metrics), over the rows of all devices on the axis.
-      batch: leaves [N, ...], and ``valid`` bool[N, ...] says which rows the loss looks at.
-      num_parts: must divide N; 1 takes all at once, None as many as serve the processor, and sequences all at once.
+      batch: leaves [N, ...].
+      valid: bool[N, ...], the rows that the loss uses.
+      num_parts: must divide N. 1: the whole batch at once. None: a number that suits the processor, and 1 for sequences.
     """
     if num_parts is None:
         alone = partial(loss_fn, axis_name=None)
@@ -95,7 +97,7 @@ def accumulated_gradient(
             return jax.lax.platform_dependent(params, batch, valid, cpu=cut, default=whole)
     if num_parts == 1:
         return mean_gradient(lambda params: loss_fn(params, batch, axis_name), params, axis_name)
-    if valid.shape[0] % num_parts:  # a builder knows no devices; this is one's share
+    if valid.shape[0] % num_parts:  # checked here, because a builder does not know the number of devices
         raise ValueError(f"accumulation_steps={num_parts} must divide the {valid.shape[0]} items of a minibatch on each device")
     parts = jax.tree.map(lambda x: x.reshape((num_parts, -1, *x.shape[1:])), batch)
     count = valid.reshape(num_parts, -1).sum(1, dtype=jnp.float32)
@@ -121,14 +123,14 @@ def descend(
     opt_state: PyTree,
     axis_name: str | None = None,
 ) -> tuple[PyTree, PyTree, dict[str, Array]]:
-    """One step along ``loss_fn``'s gradient: params, the optimiser's state, and what the loss logs, with ``losses/grad_norm``."""
+    """Take one step along ``loss_fn``'s gradient; return params, optimizer state, and metrics with ``losses/grad_norm``."""
     return step_along(*mean_gradient(loss_fn, params, axis_name), optimise, params, opt_state)
 
 
 def step_along(
     gradient: PyTree, metrics: dict[str, Array], optimise: optax.GradientTransformation, params: PyTree, opt_state: PyTree
 ) -> tuple[PyTree, PyTree, dict[str, Array]]:
-    """One step along a gradient that is there already: as ``descend``."""
+    """Take one step along a given gradient; return the same as ``descend``."""
     metrics["losses/grad_norm"] = optax.tree.norm(gradient)
     updates, opt_state = optimise.update(gradient, opt_state, params)
     return optax.apply_updates(params, updates), opt_state, metrics
@@ -137,7 +139,7 @@ def step_along(
 def add_losses(
     losses: Sequence[LossFn], params: PyTree, batch: Any, total: Array, metrics: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """A rule's own loss and metrics with those of the user's functions (params, batch) -> (a loss to add, scalars to log)."""
+    """Add the losses and metrics of user functions ``(params, batch) -> (loss to add, scalars to log)`` to the algorithm's."""
     for loss in losses:
         extra, logged = loss(params, batch)
         total += extra

@@ -1,4 +1,4 @@
-"""Rollouts in random parts, and how well the values in them foretell."""
+"""Shuffled minibatches, and explained variance."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from jaxrl.xla.fast_random import unrolled
 
 
 def minibatches(key: Key, size: int, num_envs: int, num_epochs: int, num_minibatches: int, axis_name: str | None = None) -> Array:
-    """i32[num_epochs, num_minibatches, size / num_minibatches]: which items each gradient step takes; each once per epoch.
+    """Return the items of each gradient step, i32[num_epochs, num_minibatches, size / num_minibatches]; each once per epoch.
 
-    Blocks of environments are shuffled each by itself, and a minibatch takes as many items of one as of another. There are as
-    many blocks as the sizes allow, a power of two: so many devices, or half of them, then shuffle their own, and all together
-    fill a minibatch with the items that it has on one.
+    Blocks of environments are shuffled separately, and each minibatch takes the same number of items from each block. The number
+    of blocks is the largest power of two that the sizes allow. With that number of devices, or a smaller power of two, each
+    device shuffles its own blocks, and a minibatch consists of the same items as on one device.
 
     Args:
-      size: items of this device: its rows [T, B], one after the other, or its environments, [B].
-      num_envs: of this device, which divides ``size``.
-      axis_name: the device axis.
+      size: number of items on this device: its rows [T, B], flattened, or its environments, [B].
+      num_envs: number of environments on this device, which divides ``size``.
+      axis_name: device axis.
 
     Raises:
       ValueError: ``num_minibatches`` does not divide ``size``.
     """
-    if size % num_minibatches:  # a builder knows no devices; this is one's share
+    if size % num_minibatches:  # checked here, because a builder does not know the number of devices
         raise ValueError(f"num_minibatches={num_minibatches} must divide the {size} items on each device")
     blocks = num_blocks(size, num_envs, num_minibatches)
     block, envs = jnp.arange(blocks, dtype=jnp.int32), num_envs // blocks
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * blocks
-    stream = (first + block) * num_epochs + jnp.arange(num_epochs, dtype=jnp.int32)[:, None]  # another for each block and epoch
+    stream = (first + block) * num_epochs + jnp.arange(num_epochs, dtype=jnp.int32)[:, None]  # one stream per block and epoch
     shuffle = lambda stream: shuffled_rows(jax.random.fold_in(unrolled(key), stream), size // blocks)  # noqa: E731
     item = jax.vmap(jax.vmap(shuffle))(stream)
     order = item // envs * num_envs + item % envs + (block * envs)[:, None]
@@ -45,7 +45,7 @@ def minibatches(key: Key, size: int, num_envs: int, num_epochs: int, num_minibat
 
 
 def num_blocks(size: int, num_envs: int, num_minibatches: int) -> int:
-    """The largest power of two that divides the environments, and leaves blocks whose items the minibatches divide."""
+    """Return the largest power of two that divides ``num_envs`` and leaves blocks whose size ``num_minibatches`` divides."""
     blocks = num_envs & -num_envs
     while size // blocks % num_minibatches:
         blocks //= 2
@@ -53,10 +53,10 @@ def num_blocks(size: int, num_envs: int, num_minibatches: int) -> int:
 
 
 def shuffled_rows(key: Key, size: int) -> Array:
-    """i32[size]: a random order of ``range(size)``.
+    """Return a random permutation of ``range(size)``, i32[size].
 
-    Random high bits over the row number, sorted as one array: several times as fast on a CPU as sorting keys with their values.
-    Rows whose random bits are equal keep their order.
+    It sorts one array with random high bits and the row number in the low bits, which on a CPU is several times as fast as
+    sorting keys with values. Rows with equal random bits keep their order.
     """
     index_bits = max(size - 1, 1).bit_length()
     if index_bits > 16:  # too few random bits would remain
@@ -67,12 +67,12 @@ def shuffled_rows(key: Key, size: int) -> Array:
 
 
 def shuffled(batch: Any, order: Array, standardize: bool, axis_name: str | None = None) -> Any:
-    """The minibatches of an epoch, leaves [num_minibatches, size, ...]: all at once is fewer kernels than one by one.
+    """Gather the minibatches of an epoch, leaves [num_minibatches, size, ...]. All at once needs fewer kernels than one by one.
 
     Args:
-      batch: a NamedTuple of leaves [N, ...], among them ``valid``, ``advantage`` and ``carry``.
+      batch: NamedTuple of leaves [N, ...], with fields ``valid``, ``advantage`` and ``carry``.
       order: i32[num_minibatches, size].
-      standardize: advantages, in each minibatch by itself.
+      standardize: standardise advantages within each minibatch.
     """
     parts = jax.tree.map(lambda x: x[order], batch)
     parts = zero_invalid(parts._replace(carry=()), parts.valid)._replace(carry=parts.carry)
@@ -81,29 +81,30 @@ def shuffled(batch: Any, order: Array, standardize: bool, axis_name: str | None 
     return parts._replace(advantage=jax.vmap(lambda x, valid: standardized(x, valid, axis_name))(parts.advantage, parts.valid))
 
 
-def check_minibatches(num_minibatches: int, accumulation_steps: int, items: int, what: str, why: str = "") -> None:
-    """Refuse numbers of parts that do not divide the ``items`` to learn from, which are called ``what``."""
+def check_minibatches(num_minibatches: int, accumulation_steps: int, items: int, noun: str, why: str = "") -> None:
+    """Check that ``num_minibatches`` and ``accumulation_steps`` divide ``items``; errors call the items ``noun``."""
     if items % num_minibatches:
-        raise ValueError(f"num_minibatches={num_minibatches} must divide {what}={items}{why}")
+        raise ValueError(f"num_minibatches={num_minibatches} must divide {noun}={items}{why}")
     if (size := items // num_minibatches) % accumulation_steps:
-        raise ValueError(f"accumulation_steps={accumulation_steps} must divide {what} / num_minibatches = {size}{why}")
+        raise ValueError(f"accumulation_steps={accumulation_steps} must divide {noun} / num_minibatches = {size}{why}")
 
 
 def stop_on_kl(
     limit: float, metrics: Mapping[str, Array], going: Array | None, new: PyTree, old: PyTree, axis_name: str | None = None
 ) -> tuple[Array | None, PyTree]:
-    """``(going on, new or old)`` after a gradient step from ``old`` to ``new``, which logs the ``losses/approx_kl`` before it.
+    """Stop gradient steps at a KL limit: return ``(going, new or old)`` after a step from ``old`` to ``new``.
 
-    The first step with one above the limit is not taken, and none after it. Where ``going`` is None there is no limit.
+    ``metrics`` hold ``losses/approx_kl`` from before the step. The first step with a value above the limit is discarded, as are
+    all steps after it. There is no limit if ``going`` is None.
     """
     if going is None:
         return None, new
-    going &= ~(pmean(metrics["losses/approx_kl"], axis_name) > limit)  # what is NaN goes on, and is seen
+    going &= ~(pmean(metrics["losses/approx_kl"], axis_name) > limit)  # NaN continues, so that it shows
     return going, jax.tree.map(lambda x, y: jnp.where(going, x, y), new, old)
 
 
 def mean_over_taken_steps(logged: Mapping[str, Array], going: Array | None) -> dict[str, Array | Mean]:
-    """What [num_epochs, num_minibatches] gradient steps logged, of those only that were taken, and how many epochs they make."""
+    """Average the logs of [num_epochs, num_minibatches] gradient steps over the steps taken, and add ``charts/num_epochs``."""
     if going is None:
         return {**logged}
     taken = {name: masked_mean(value, going) for name, value in logged.items()}
@@ -111,7 +112,7 @@ def mean_over_taken_steps(logged: Mapping[str, Array], going: Array | None) -> d
 
 
 def standardized(x: Array, valid: Array, axis_name: str | None = None) -> Array:
-    """``x`` with mean 0 and deviation 1 over the valid rows of all devices."""
+    """Standardise ``x`` to mean 0 and standard deviation 1 over the valid rows of all devices."""
     chex.assert_equal_shape([x, valid])
     mean = valid_mean(valid, axis_name)
     centred = x - pmean(mean(x), axis_name)
@@ -119,7 +120,7 @@ def standardized(x: Array, valid: Array, axis_name: str | None = None) -> Array:
 
 
 def explained_variance(target: Array, error: Array, valid: Array, axis_name: str | None = None) -> Array:
-    """1 − Var(error) / Var(target) over valid rows, error = target − value; 1 is a perfect value, ≤ 0 a useless one."""
+    """Return 1 − Var(error) / Var(target) over valid rows, with error = target − value: 1 if perfect, ≤ 0 if useless."""
     chex.assert_equal_shape([target, error, valid])
     mean = valid_mean(valid, axis_name)
 

@@ -1,4 +1,4 @@
-"""Schedules: factors on hyperparameters, indexed by iteration; and a warning for one that looks like a value."""
+"""Schedules: factors on hyperparameters by iteration, and a warning if a schedule looks like a value instead of a factor."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Array
 
 Schedule: TypeAlias = Callable[[Array], Array]
-"""iteration (i32[], the warm-up's included) -> a factor on a hyperparameter."""
+"""iteration (i32[], including the warm-up) -> factor on a hyperparameter."""
 
 H = TypeVar("H")
 
 LEAST = 0.05
-"""A factor that never exceeds this is taken for a mistake."""
+"""A schedule that never exceeds this factor is assumed to be a mistake."""
 
 
 class ScheduleWarning(UserWarning):
-    """A schedule looks like the value of a hyperparameter, and is a factor on it."""
+    """Warning: a schedule looks like the value of a hyperparameter, but is used as a factor on it."""
 
 
 def doubtful(schedules: Mapping[str, Any], hyperparams: Any, iterations: int | None = None) -> Iterator[str]:
-    """A sentence on each schedule whose factor never exceeds ``LEAST``. Computes, so a backend starts.
+    """Yield a warning for each schedule whose factor never exceeds ``LEAST``. This computes, so it starts a JAX backend.
 
     Args:
       schedules: name of a hyperparameter -> function of the iteration.
-      hyperparams: those that they are factors on.
-      iterations: of the run, the warm-up's included; None: not known.
+      hyperparams: base values of the hyperparameters.
+      iterations: of the run, including the warm-up; None if unknown.
     """
     grid = np.linspace(0, iterations, 101) if iterations else np.array([0, *(2**k for k in range(31))])
     for name, schedule in schedules.items():
@@ -41,53 +41,55 @@ def doubtful(schedules: Mapping[str, Any], hyperparams: Any, iterations: int | N
         if most <= LEAST:
             value = float(getattr(hyperparams, name))
             yield (
-                f"schedules[{name!r}] gives at most {most:.3g}, as a factor on {name}={value:.3g}, which is then at most "
-                f"{most * value:.3g}. If it is meant as the value itself, divide by that: lambda i: schedule(i) / {value:.3g}"
+                f"schedules[{name!r}] is at most {most:.3g}, as a factor on {name}={value:.3g}, so the product is at most "
+                f"{most * value:.3g}. If the schedule returns the value itself, divide it: lambda i: schedule(i) / {value:.3g}"
             )
 
 
 def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str, ...]) -> dict[str, Schedule]:
-    """Refuse schedules for hyperparameters that the rule does not have, or that give no number."""
+    """Check that schedules name hyperparameters of the algorithm and return one number each."""
     if not isinstance(schedules, Mapping | None):
         raise TypeError(f"schedules={schedules!r} must map names of hyperparameters to functions: {{'learning_rate': …}}")
     for name, schedule in (schedules or {}).items():
         if name not in fields:
             said = hint_or(nearest(name, fields), f"Allowed: {sorted(fields)}.")
-            raise ValueError(f"schedules[{name!r}] names no hyperparameter.{said}")
+            raise ValueError(f"schedules[{name!r}] does not name a hyperparameter.{said}")
         if not callable(schedule):
-            raise TypeError(f"schedules[{name!r}]={schedule!r} must be a function of the iteration that gives a factor")
+            raise TypeError(f"schedules[{name!r}]={schedule!r} must be a function of the iteration that returns a factor")
         _check_schedule(f"schedules[{name!r}]", schedule)
     return dict(schedules or {})
 
 
-def _check_schedule(what: str, schedule: Schedule) -> None:
-    must = "it must give one number, a factor on the hyperparameter, for an iteration (i32[], traced)"
+def _check_schedule(subject: str, schedule: Schedule) -> None:
+    must = "it must return one number, a factor on the hyperparameter, for an iteration (i32[], traced)"
     try:
         factor = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        raise TypeError(f"{what} fails with {type(error).__name__}: {lines[0]}. {must[0].upper()}{must[1:]}") from error
+        raise TypeError(f"{subject} fails with {type(error).__name__}: {lines[0]}. {must[0].upper()}{must[1:]}") from error
     if getattr(factor, "shape", None) != () or factor.dtype.kind not in "iuf":
-        raise TypeError(f"{what} gives {show_shapes(factor)}: {must}")
+        raise TypeError(f"{subject} returns {show_shapes(factor)}: {must}")
 
 
 def scheduled(hyperparams: H, schedules: Mapping[str, Schedule], iteration: Array, *, annealed_rows: int = 0) -> H:
-    """``hyperparams`` with each scheduled one multiplied by its factor.
+    """Multiply each scheduled hyperparameter by its factor.
 
     Args:
-      iteration: i32[], how many were collected before this one, the warm-up included: so a schedule over
-        total_steps / steps_per_iteration iterations ends with the run.
-      annealed_rows: the rows of an iteration, where learning rates are annealed, those without a schedule; 0 where they are not.
+      iteration: i32[], number of iterations before this one, including the warm-up. A schedule over
+        total_steps / steps_per_iteration iterations therefore ends with the run.
+      annealed_rows: rows per iteration if learning rates without a schedule are annealed linearly to 0; 0 if not.
     """
-    now = {name: getattr(hyperparams, name) * schedule(iteration) for name, schedule in schedules.items()}
+    scaled = {name: getattr(hyperparams, name) * schedule(iteration) for name, schedule in schedules.items()}
     if annealed_rows:
         rates: Any = hyperparams
         left = remaining(iteration, annealed_rows, rates.total_steps)
-        now |= {name: getattr(rates, name) * left for name in rates._fields if name.endswith("learning_rate") and name not in now}
-    return hyperparams._replace(**now)  # type: ignore[attr-defined]
+        scaled |= {
+            name: getattr(rates, name) * left for name in rates._fields if name.endswith("learning_rate") and name not in scaled
+        }
+    return hyperparams._replace(**scaled)  # type: ignore[attr-defined]
 
 
 def remaining(iteration: Array, rows: int, total_steps: Array) -> Array:
-    """f32[]: the share of a run that lies ahead of an iteration of so many rows; 1 where the run's length is not known (0)."""
+    """Return the remaining fraction of a run before an iteration of ``rows`` rows, f32[]; 1 if ``total_steps`` is 0 (unknown)."""
     share = 1.0 - jnp.asarray(iteration, jnp.float32) * rows / jnp.maximum(total_steps, 1.0)
     return jnp.where(jnp.asarray(total_steps) > 0, jnp.maximum(share, 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""Replay: pure ring buffers over rows of ``Rollout``s. This is their contract; each kind of buffer has a file of its own."""
+"""Replay: pure ring buffers over rows of ``Rollout``s. This module is their contract; each kind of buffer has its own module."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from jaxrl.types import Array, Key, PyTree
 
 
 class Rows(Protocol):
-    """What is stored: a NamedTuple of arrays [T, B, ...], or of one row's, with a ``valid`` leaf."""
+    """Rows to store: a NamedTuple of arrays [T, B, ...], or of the arrays of one row, with a ``valid`` leaf."""
 
     @property
     def valid(self) -> Array: ...
 
 
 class Draw(NamedTuple):
-    """Rows that were drawn, each the origin of a window: [batch]."""
+    """Drawn rows, [batch]. Each is the origin of a window of rows."""
 
     row: Array
-    """i32, where in the ring"""
+    """i32, position in the ring."""
     env: Array
-    """i32, which lane"""
+    """i32, lane."""
     weight: Array
-    """f32: what a loss counts the row; 1 where all are drawn alike."""
+    """f32, weight of the row in the loss; 1 if all rows are drawn with equal probability."""
     valid: Array
-    """bool: False where no valid row was found; such a draw must carry no weight."""
+    """bool, False if no valid row was found. Such a draw must not enter the loss."""
     extras: PyTree = ()
-    """What the replay drew besides, for its own ``take``: [batch, ...]."""
+    """Further random choices of the replay, used by its ``take``: [batch, ...]."""
     divisor: PyTree = ()
-    """f32[]: what the weights were divided by, their largest. Devices that each draw a part of a batch divide theirs by the
-    largest of all parts (``over_devices``). () where all rows are drawn alike."""
+    """f32[]: the largest unnormalised weight, by which the weights were divided; () if all rows are drawn with equal probability.
+    If devices draw parts of a batch, ``over_devices`` divides the weights by the largest of all parts instead."""
 
 
 def over_devices(draw: Draw, axis_name: str | None) -> Draw:
-    """A device's part of a batch, with the weights that it has in the whole of it."""
+    """Rescale the weights of a device's part of a batch to those of the whole batch."""
     if axis_name is None or isinstance(draw.divisor, tuple):
         return draw
     largest = jax.lax.pmax(draw.divisor, axis_name)
@@ -46,7 +46,7 @@ def over_devices(draw: Draw, axis_name: str | None) -> Draw:
 
 class InitReplayFn(Protocol):
     def __call__(self, example: Rows, /) -> Any:
-        """An empty buffer for rows like this one, unbatched."""
+        """Return an empty buffer for rows like this one, unbatched."""
         ...
 
 
@@ -54,46 +54,47 @@ class AddFn(Protocol):
     def __call__(self, state: Any, rows: Rows, env_id: Array, /) -> Any:
         """Store rows [T, B, ...] of the environments ``env_id`` (i32[B], consecutive).
 
-        Lanes are environments: the lane of one is ``env_id`` modulo the lanes of the state, which may be a device's share. A
-        round may come in parts, in any order, each once; it is drawn from when every lane has its rows.
+        Each environment has a lane of the ring: ``env_id`` modulo the number of lanes of the state, which may be a device's
+        share. A round, the rows of all lanes, may be added in parts, in any order, each part once. It can be drawn from as soon
+        as every lane has its rows.
         """
         ...
 
 
 class DrawFn(Protocol):
     def __call__(self, state: Any, key: Key, batch_size: int, /) -> Draw:
-        """Valid rows whose whole window is stored."""
+        """Draw valid rows whose whole window is stored."""
         ...
 
 
 class TakeFn(Protocol):
     def __call__(self, state: Any, draw: Draw, offset: int | Array, /) -> Any:
-        """The rows [batch, ...] that lie ``offset`` after those drawn: one number from −before to after, or i32[batch]."""
+        """Return the rows [batch, ...] at ``offset`` from the drawn ones: a number from −before to after, or i32[batch]."""
         ...
 
 
 class UpdateReplayFn(Protocol):
     def __call__(self, state: Any, draw: Draw, priorities: Array, /) -> Any:
-        """Take in f32[batch], how much there was to learn from each drawn row. The state itself where all are drawn alike."""
+        """Set the priorities of the drawn rows, f32[batch]. A replay without priorities returns the state unchanged."""
         ...
 
 
 class MarkDiscontinuityFn(Protocol):
     def __call__(self, state: Any, /) -> Any:
-        """Say that the next rows do not follow those stored: the newest row of each environment becomes invalid.
+        """Mark a discontinuity: the next rows do not follow the stored ones. The newest row of each environment becomes invalid.
 
-        So no window crosses the seam. For environments that begin anew, as those of a resumed run on the host do.
+        It is called when environments are reset, such as host environments in a resumed run.
         """
         ...
 
 
 class Replay(NamedTuple):
-    """A replay buffer as pure functions, built with the window of rows, before and after a drawn one, that it keeps whole.
+    """A replay buffer as pure functions, for windows with given numbers of rows before and after the drawn row.
 
-    A window never crosses the ring's seam between newest and oldest. It does cross the ends of episodes, where rows are not
-    ``valid``: what that means for n-step returns or sequences is the business of ``jaxrl.replay.transitions`` and its like.
-    The state says by ``env_axes`` which of its fields run over environments (see ``jaxrl.types.LearnerState``), and by
-    ``row_fields`` which of them hold the rows (see ``jaxrl.types.Algorithm.buffers``).
+    A window never crosses the boundary between the newest and the oldest row of the ring. It may cross the end of an episode,
+    where a row is not ``valid``; ``jaxrl.replay.transitions`` and ``jaxrl.replay.sequence`` handle this. The state declares by
+    ``env_axes`` which fields run over environments (see ``jaxrl.types.LearnerState``), and by ``row_fields`` which fields hold
+    the rows (see ``jaxrl.types.Algorithm.buffers``).
     """
 
     init: InitReplayFn
@@ -103,12 +104,12 @@ class Replay(NamedTuple):
     update: UpdateReplayFn
     mark_discontinuity: MarkDiscontinuityFn
     prioritised: bool = False
-    """What is drawn depends on ``update``, so a rule draws for each gradient step, and updates after it."""
+    """Draws depend on ``update``, so an algorithm draws before each gradient step and calls ``update`` after it."""
 
 
 class ReplayFn(Protocol):
-    """How builders ask for a replay."""
+    """Function that makes a replay, as builders call it."""
 
     def __call__(self, capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
-        """``capacity`` rows of each of ``num_envs`` environments, ``rows_per_add`` at a time."""
+        """Return a replay for ``capacity`` rows of each of ``num_envs`` environments, added ``rows_per_add`` at a time."""
         ...

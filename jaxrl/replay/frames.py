@@ -1,7 +1,7 @@
-"""Stacks of frames stored once per frame: what ``frame_stack`` and Atari's environments put together is rebuilt when sampling.
+"""Frame-stacked observations that store each frame once; ``take`` rebuilds the stacks of ``frame_stack`` and Atari environments.
 
-Around any other replay. An observation of k frames shares k − 1 of them with the one before, so storing the newest of each takes
-a k-th of the memory. Of the rows before a drawn one those that are of its episode give the others.
+The functions wrap any other replay. An observation of k frames shares k − 1 of them with the previous one, so storing only the
+newest frame takes 1/k of the memory. The other frames come from earlier rows of the same episode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxrl.types import Array
 
 
 class Frames(NamedTuple):
-    """What the functions of this replay take first."""
+    """Static data, the first argument of this replay's functions."""
 
     replay: Replay
     num_frames: int
@@ -29,19 +29,21 @@ class Frames(NamedTuple):
 
 
 def frame_replay(num_frames: int, replay: ReplayFn = uniform_replay, *, axis: int = -1) -> ReplayFn:
-    """``replay`` for observations that are ``num_frames`` frames side by side, oldest first, of which it stores the newest.
+    """Wrap ``replay`` for observations of ``num_frames`` stacked frames, oldest first, so that it stores only the newest frame.
 
-    ``take`` gives the whole stack, as the environment did: no frame of another episode is in it, and where an episode has not had
-    as many, its first one again, as the wrapper ``frame_stack`` has it. ``replay`` is asked for ``num_frames`` − 1 more rows
-    before a drawn one, so stacks do not cross the ring's seam; nor do they cross a resume (``mark_discontinuity``).
+    ``take`` returns the whole stack as the environment gave it. It contains no frame of another episode; missing frames at the
+    start of an episode repeat its first frame, as the wrapper ``frame_stack`` does. ``replay`` is built with ``num_frames`` − 1
+    more rows before the drawn one, so stacks do not cross the boundary between the newest and the oldest row of the ring. They do
+    not cross a discontinuity either (``mark_discontinuity``).
 
     Args:
-      num_frames: in an observation, one array; its axis holds ``num_frames`` parts of the same size.
-      replay: what stores and draws; its rows are NamedTuples with ``obs`` and ``valid``.
-      axis: of the observation: −1 for the wrapper ``frame_stack``, 0 for envpool's Atari.
+      num_frames: number of frames in an observation. The observation is one array, and ``axis`` holds the frames as parts of
+        equal size.
+      replay: function that makes the inner replay. Its rows are NamedTuples with ``obs`` and ``valid``.
+      axis: axis of the observation: −1 for the wrapper ``frame_stack``, 0 for envpool's Atari.
 
     Raises:
-      ValueError: fewer than two frames; and from ``init`` an observation that is not as many.
+      ValueError: ``num_frames`` is less than 2. ``init`` raises it if the observation does not hold this number of frames.
     """
     num_frames = check_count("num_frames", num_frames, at_least=2)
 
@@ -63,15 +65,18 @@ def add(part: Frames, state: Any, rows: Any, env_id: Array) -> Any:
 
 
 def _newest(part: Frames, obs: Any, leading: int) -> Array:
-    """The last frame of observations [*leading, ...]."""
+    """Return the newest frame of observations; ``leading`` is the number of leading axes."""
     shape = getattr(obs, "shape", None)
     if shape is None:
-        raise ValueError(f"frame_replay takes observations that are one array, not {type(obs).__name__}: use another replay")
-    own = shape[leading:]
-    if not -len(own) <= part.axis < len(own) or own[part.axis] % part.num_frames:
-        raise ValueError(f"observations {[*own]} do not hold {part.num_frames} frames along axis {part.axis}: give another axis")
-    axis = leading + part.axis % len(own)
-    size = own[part.axis] // part.num_frames
+        raise ValueError(f"frame_replay needs observations that are one array, not {type(obs).__name__}: use another replay")
+    obs_shape = shape[leading:]
+    if not -len(obs_shape) <= part.axis < len(obs_shape) or obs_shape[part.axis] % part.num_frames:
+        raise ValueError(
+            f"observations of shape {[*obs_shape]} do not hold {part.num_frames} frames along axis {part.axis}: change the axis "
+            "or num_frames"
+        )
+    axis = leading + part.axis % len(obs_shape)
+    size = obs_shape[part.axis] // part.num_frames
     return jnp.take(obs, jnp.arange(shape[axis] - size, shape[axis]), axis)
 
 

@@ -1,8 +1,9 @@
-"""Hindsight experience replay (Andrychowicz et al. 2017): rows as if what their episode came to had been its goal.
+"""Hindsight experience replay (Andrychowicz et al. 2017): drawn rows with goals that their episodes achieved.
 
-Around any other replay. With each row goes the number of its episode, and one table per lane says where episodes begin. An
-episode ends where the next one begins, or at the newest row, so the rows from which a goal can be taken are known after two
-look-ups, whatever the capacity and however long the episode. It may be longer than the lane: then what is left of it counts.
+The functions wrap any other replay. Each row is stored with the number of its episode, and a table per lane holds the first row
+of each episode. An episode ends where the next one begins, or at the newest row. So two look-ups find the rows from which a goal
+can be taken, independent of the capacity and the episode's length. An episode may be longer than the lane; then the rows that are
+still stored count.
 """
 
 from __future__ import annotations
@@ -27,26 +28,29 @@ Strategy = Literal["future", "final", "episode"]
 
 
 class NumberedRow(NamedTuple):
-    """What the replay inside stores: a row, and where it stands in its lane. Every row is part of an episode; the reset row
-    belongs to the one that ended, whose last observation it holds."""
+    """Row of the inner replay: a row with its position in its lane.
+
+    Every row is part of an episode. A reset row belongs to the episode that ended, whose last observation it holds.
+    """
 
     row: Any
     episode: Array
-    """i32: which episode of its lane, modulo the entries of ``HindsightState.first``."""
+    """i32: number of the episode in its lane, modulo the entries of ``HindsightState.first``."""
     number: Array
-    """i32: which row of its lane."""
+    """i32: number of the row in its lane."""
     valid: Array
 
 
 class HindsightState(NamedTuple):
+    """State of the inner replay, and the table of episodes."""
+
     replay: Any
-    """Of the replay inside."""
     first: Array
-    """i32[entries, B]: the number of the first row of each episode. Never more episodes than entries are stored at once."""
+    """i32[entries, B]: number of the first row of each episode. At most ``entries`` episodes are stored at once."""
     episode: Array
-    """i32[B]: that of the newest row."""
+    """i32[B]: episode of the newest row."""
     number: Array
-    """i32[B]: that of the next row."""
+    """i32[B]: number of the next row."""
     ended: Array
     """bool[B]: the next row begins an episode."""
 
@@ -56,18 +60,18 @@ class HindsightState(NamedTuple):
 
 
 class Relabelling(NamedTuple):
-    """``Draw.extras``, [batch]: with it, ``take`` is a function of the rows alone."""
+    """``Draw.extras``, [batch]: the goals drawn, so that ``take`` draws no random numbers."""
 
     goal: PyTree
-    """What a later row (or, with "episode", any other) of the same episode achieved."""
+    """Goal achieved by a later row of the same episode, or by any of its rows with the strategy "episode"."""
     relabelled: Array
-    """bool: whether it takes the place of the desired goal."""
+    """bool: ``goal`` replaces the desired goal."""
     episode: Array
-    """i32: that of the drawn row. Other rows of its window may be of others, and stay as they are."""
+    """i32: episode of the drawn row. Rows of its window that belong to another episode are not relabelled."""
 
 
 class Hindsight(NamedTuple):
-    """What the functions of this replay take first."""
+    """Static data, the first argument of this replay's functions."""
 
     replay: Replay
     compute_reward: ComputeRewardFn
@@ -82,25 +86,27 @@ class Hindsight(NamedTuple):
 def hindsight_replay(
     replay: ReplayFn, compute_reward: ComputeRewardFn, *, strategy: Strategy = "future", share: float = 0.8
 ) -> ReplayFn:
-    """``replay`` with a share of what is drawn relabelled: another desired goal, and the reward and the termination for it.
+    """Wrap ``replay`` to relabel a share of the draws with another desired goal, and the reward and termination for that goal.
 
-    Of an episode sₛ, …, sₑ₊₁, whose row t reached s₍ₜ₊₁₎, a drawn row t takes as its goal what was achieved in
+    Consider an episode sₛ, …, sₑ₊₁, whose row t reached s₍ₜ₊₁₎. The new goal of a drawn row t is the achieved goal of
 
-    * "future": one of sₜ₊₁, …, sₑ₊₁, each as likely (section 4.5, where it is best);
+    * "future": one of sₜ₊₁, …, sₑ₊₁, chosen uniformly (the best in section 4.5);
     * "final": sₑ₊₁;
-    * "episode": one of sₛ₊₁, …, sₑ₊₁, each as likely.
+    * "episode": one of sₛ₊₁, …, sₑ₊₁, chosen uniformly.
 
-    e is the newest row where the episode still goes on. All rows of the window that are of the same episode get the same goal, so
-    n-step returns are those of one goal; they stop where that goal is reached. No goal comes from beyond an end, a seam of the
-    ring, or a resume (``mark_discontinuity``). Rows that are not relabelled stay as the environment gave them. A prioritised
-    replay inside keeps weighing rows, whatever goal they had.
+    In an unfinished episode, sₑ₊₁ is the observation of the newest row. All rows of a window that belong to the drawn row's
+    episode get the same goal, so an n-step return has a single goal, and stops where that goal is reached. No goal is taken from
+    beyond the end of an episode, the boundary between the newest and the oldest row of the ring, or a discontinuity
+    (``mark_discontinuity``). Rows that are not relabelled stay as the environment returned them. If the inner replay is
+    prioritised, a row has one priority, whichever goal it was drawn with.
 
     Args:
-      replay: what stores and draws, such as ``uniform_replay``; asked for one row more after a drawn one. Its rows are
-        NamedTuples with ``obs``, a dict with ``achieved_goal`` and ``desired_goal``, ``reward``, ``terminated`` and ``valid``,
-        as ``jaxrl.replay.transitions.ReplayRow`` is.
+      replay: function that makes the inner replay, such as ``uniform_replay``; it is built with one more row after the drawn one.
+        Its rows are NamedTuples with ``obs``, a dict with ``achieved_goal`` and ``desired_goal``, ``reward``, ``terminated`` and
+        ``valid``, like ``jaxrl.replay.transitions.ReplayRow``.
       compute_reward: ``Env.compute_reward``.
-      share: of the draws; 0.8 are the paper's four goals in hindsight (k = 4) for each one that was desired.
+      strategy: "future", "final" or "episode".
+      share: share of the draws to relabel; 0.8 corresponds to the paper's k = 4 hindsight goals per desired goal.
 
     Raises:
       ValueError: an unknown strategy, or a share outside [0, 1].
@@ -111,7 +117,7 @@ def hindsight_replay(
 
     def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
         inside = replay(capacity, num_envs, rows_per_add, before=before, after=after + 1)
-        # An episode has a row at least. Rows of a round that is not complete lie beside those that they will replace.
+        # Every episode has at least one row. Rows of an incomplete round are stored in addition to those that they will replace.
         entries = capacity + rows_per_add
         part = Hindsight(inside, compute_reward, strategy, share, capacity, entries, before, after)
         return Replay(
@@ -149,7 +155,7 @@ def add(part: Hindsight, state: HindsightState, rows: Rows, env_id: Array) -> Hi
     begins = jnp.concatenate([part_of(state.ended)[None], ~rows.valid[:-1]])
     episode = (part_of(state.episode) + jnp.cumsum(begins, 0, dtype=jnp.int32)) % part.entries
     number = part_of(state.number) + jnp.arange(length, dtype=jnp.int32)[:, None]
-    entry = jnp.where(begins, episode, part.entries)  # beyond the last one, for which nothing is written
+    entry = jnp.where(begins, episode, part.entries)  # an index beyond the last entry is dropped
     return HindsightState(
         replay=part.replay.add(state.replay, NumberedRow(rows, episode, number, rows.valid), env_id),
         first=state.first.at[entry, lane + jnp.arange(batch)].set(number, mode="drop"),
@@ -174,9 +180,9 @@ def draw(part: Hindsight, state: HindsightState, key: Key, batch_size: int) -> D
 
 
 def _same_episode(part: Hindsight, state: HindsightState, row: NumberedRow, env: Array) -> tuple[Array, Array]:
-    """How far from valid rows the first and the last row lie that hold what a row of the same episode reached: i32[batch] both.
+    """Return offsets from valid rows to the first and last row that hold a state reached in the same episode, i32[batch] each.
 
-    Differences of row numbers are right also where those have gone round 32 bits.
+    Differences of row numbers are correct even after the numbers overflow 32 bits.
     """
     first = gather_rows(state.first, row.episode, env)
     next_first = gather_rows(state.first, (row.episode + 1) % part.entries, env)
@@ -197,7 +203,7 @@ def take(part: Hindsight, state: HindsightState, draw: Draw, offset: int | Array
         return jnp.where(expand_mask(mask, old), new, old)
 
     desired = jax.tree.map(partial(where, ours), extras.goal, row.obs[DESIRED])
-    # The row behind a valid one is of the same episode, and holds what it reached.
+    # The row after a valid one belongs to the same episode, and holds the state that it reached.
     reward, terminated = jax.vmap(part.compute_reward)(after.row.obs[ACHIEVED], extras.goal)
     ours &= stored.valid
     return row._replace(

@@ -1,9 +1,9 @@
-"""Proportional prioritised replay (Schaul et al. 2016): uniform replay's ring, and over each lane of it a tree of sums.
+"""Proportional prioritised replay (Schaul et al. 2016): the ring of uniform replay, with a sum tree over each of its lanes.
 
-A leaf of the tree is what a row counts when drawing, and 0 unless the row is valid and its whole window is stored. Each node
-holds the sum of its ``FANOUT`` children, and who writes a leaf sums anew on the way up, so no error gathers in float32. A draw
-goes down from the root and chooses one child after the other, never one of 0. Both take as many steps as the tree has levels, the
-logarithm of the capacity, also under ``vmap``.
+A leaf of the tree is the weight with which its row is drawn. It is 0 unless the row is valid and its whole window is stored. Each
+node is the sum of its ``FANOUT`` children. Writing a leaf recomputes the sums above it, so float32 errors do not accumulate. A
+draw descends from the root, choosing a child at each level, never one with sum 0. Both take one step per level, so their cost is
+logarithmic in the capacity, also under ``vmap``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from jaxrl.types import Array, Key
 from jaxrl.xla.fast_random import unrolled
 
 FANOUT = 8
-"""Children of a node. Fewer make more levels; more, longer sums to look through at each."""
+"""Number of children of a node. With fewer there are more levels; with more, each level has longer sums to search."""
 SMALLEST, LARGEST = 1e-6, 1e10
-"""What is added to a priority, so that a row with nothing to learn is drawn again some day (the paper's ε), and the most that one
-counts, so that no sum overflows."""
+"""The first is added to each priority, so that every row can be drawn again (the paper's ε). The second is the limit of a
+priority, so that sums do not overflow."""
 
 
 class PrioritisedState(NamedTuple):
+    """The ring and the sum trees."""
+
     ring: ReplayState
     levels: tuple[Array, ...]
-    """f32[B, nodes, FANOUT] each, from the rows up to a single node; entry i of a level is [lane, i // FANOUT, i % FANOUT]."""
+    """f32[B, nodes, FANOUT] each, from the rows up to a single node; entry i of a level is at [lane, i // FANOUT, i % FANOUT]."""
     highest: Array
-    """f32[B]: the largest leaf that was ever written, the same in all lanes. New rows get it."""
+    """f32[B]: the largest leaf ever written, the same in all lanes. New rows get this value."""
 
     @property
     def env_axes(self) -> Mapping[str, int]:
@@ -47,21 +49,22 @@ class Exponents(NamedTuple):
 
 
 def prioritised_replay(*, priority_exponent: float = 0.6, importance_exponent: float = 1.0) -> ReplayFn:
-    """A ring as ``uniform_replay``'s, whose row i is drawn with probability P(i) = pᵢ^α / Σⱼ pⱼ^α (eq. 1 of the paper).
+    """Return a function that makes a ring like ``uniform_replay``, with draws in proportion to priorities.
 
-    New rows have the largest priority so far, or 1; ``update`` says how much there was to learn from drawn ones. A batch is
-    stratified: its i-th row comes from the i-th of ``batch_size`` equal parts of the sum, as far as those are wider than nodes
-    of the tree (appendix B.2.1). ``Draw.weight`` is (N·P(i))^−β over its largest in the batch (section 3.4); of
-    a batch that devices share, ``jaxrl.replay.over_devices`` makes it that over the largest of all.
+    Row i is drawn with probability P(i) = pᵢ^α / Σⱼ pⱼ^α (eq. 1 of the paper). New rows have the largest priority so far, or 1;
+    ``update`` sets the priorities of drawn rows. A batch is stratified: its i-th row comes from the i-th of ``batch_size`` equal
+    parts of the sum, as long as these are wider than the nodes of the tree (appendix B.2.1). ``Draw.weight`` is (N·P(i))^−β
+    divided by its maximum over the batch (section 3.4). If devices share a batch, ``jaxrl.replay.over_devices`` takes the maximum
+    over all devices.
 
-    In ``update``, a priority that is negative counts as 0, +inf as 1e10, and a NaN leaves the row's as it was. Of a row that was
-    drawn several times the largest counts. A row that cannot be drawn stays so, whatever was meant for one that it has replaced;
-    one that can be drawn again by then would take it, so update before the next ``add``.
+    In ``update``, negative priorities count as 0 and +inf as 1e10; NaN leaves the priority unchanged. For a row drawn several
+    times the largest priority counts. Call ``update`` before the next ``add``: the priority of a row that has been overwritten
+    is ignored while the new row cannot be drawn, but otherwise the new row would get it.
 
     Args:
-      priority_exponent: α; 0 draws all rows alike.
-      importance_exponent: β; 1 corrects in full for drawing rows unlike, 0 not at all. A rule whose β rises in the course of a
-        run raises weights of β = 1 to the power of it.
+      priority_exponent: α; 0 draws all rows with equal probability.
+      importance_exponent: β; 1 corrects fully for unequal probabilities, 0 not at all. Algorithms that increase β during a run
+        use weights for β = 1 and raise these to the power β.
 
     Raises:
       ValueError: an exponent outside [0, 1].
@@ -99,14 +102,15 @@ def add(ring: Ring, state: PrioritisedState, rows: Rows, env_id: Array) -> Prior
     lanes, size = stored.valid.shape[1], stored.size
     lane, step = jnp.arange(lanes, dtype=jnp.int32)[:, None], jnp.arange(ring.rows_per_add, dtype=jnp.int32)
 
-    # What no window holds whole any more, with these rows gone: all that is older is. Around the ring it may be what is next.
+    # Rows that have lost a predecessor of their window to this add; older ones are cleared already. Modulo the length, these
+    # entries may be new rows, which are set here as well.
     old = (size - ring.before + step) % ring.length
-    # What has all its successors now; of a round that is not complete, nothing has.
+    # Rows that now have all their successors: none if the round is incomplete.
     age, complete = jnp.concatenate([old, ring.after + step]), stored.position < ring.length
     row = (stored.position - 1 - age) % ring.length
     new = complete & (age >= ring.after) & (age < jnp.minimum(ring.after + ring.rows_per_add, size - ring.before))
     leaf = jnp.where(stored.valid[row].T & new, state.highest.max(), 0.0)
-    # In one write: XLA would fuse the second of two with each of its readers, for which it copies the whole level.
+    # A single write: XLA would fuse a second one with each of its readers, and copy the whole level for it.
     entry = jnp.where(complete | (jnp.arange(row.size) < old.size), row, state.levels[0].shape[1] * FANOUT)
     leaves = _put(state.levels[0], lane, entry, leaf)
     nodes = jnp.concatenate([_nodes(ring, first) for first in row[step.size - 1 :: step.size]])
@@ -114,19 +118,19 @@ def add(ring: Ring, state: PrioritisedState, rows: Rows, env_id: Array) -> Prior
 
 
 def _nodes(ring: Ring, first: Array) -> Array:
-    """The nodes above ``rows_per_add`` rows of a lane from ``first`` on, around the end of the ring."""
+    """Return the nodes above ``rows_per_add`` rows of a lane, starting at ``first`` and wrapping at the end of the ring."""
     nodes = -(-ring.length // FANOUT)
     count = min(ring.rows_per_add, ring.rows_per_add // FANOUT + 4, nodes)
     return (first // FANOUT + jnp.arange(count, dtype=jnp.int32)) % nodes
 
 
 def _put(level: Array, lane: Array, entry: Array, value: Array | float) -> Array:
-    """``level`` with ``value`` in some entries; those beyond the last node are dropped."""
+    """Return ``level`` with ``value`` written to some entries; entries beyond the last node are dropped."""
     return level.at[lane, entry // FANOUT, entry % FANOUT].set(value, mode="drop")
 
 
 def _sum_up(levels: tuple[Array, ...], lane: Array, node: Array) -> tuple[Array, ...]:
-    """The levels, with what lies above some nodes of the lowest summed anew."""
+    """Return the levels with the sums above some nodes of the lowest level recomputed."""
     summed = list(levels)
     for i in range(len(levels) - 1):
         total = gather_rows(summed[i], lane, node).sum(-1)
@@ -142,7 +146,7 @@ def draw(ring: Ring, exponents: Exponents, state: PrioritisedState, key: Key, ba
     uniforms = jax.random.uniform(unrolled(key), (len(over_lanes) + len(down), batch_size))
     point, lane, row = (jnp.arange(batch_size) + uniforms[0]) / batch_size, *jnp.zeros((2, batch_size), jnp.int32)
     for depth, level in enumerate([*over_lanes, *down]):
-        if FANOUT**depth > batch_size:  # nodes narrower than the strata, for which a float32 has few digits left
+        if FANOUT**depth > batch_size:  # nodes narrower than the strata: the point has few float32 digits left
             point = uniforms[depth]
         if depth < len(over_lanes):
             child, _, point = _choose(level[lane], point)
@@ -151,14 +155,14 @@ def draw(ring: Ring, exponents: Exponents, state: PrioritisedState, key: Key, ba
             child, leaf, point = _choose(gather_rows(level, lane, row), point)
             row = row * FANOUT + child
     found = leaf > 0
-    # To the power of a negative number the least leaf has the largest weight; the sum and N are the same for all.
+    # The exponent −β is negative, so the smallest leaf has the largest weight; the sum and N cancel.
     least = jnp.min(jnp.where(found, leaf, jnp.inf))
     weight = jnp.where(found, (least / jnp.where(found, leaf, 1.0)) ** exponents.importance, 0.0)
     return Draw(row, lane, weight, found, divisor=(total.sum() / least) ** exponents.importance)
 
 
 def _over_lanes(total: Array) -> list[Array]:
-    """A tree over what the lanes sum up to, f32[nodes, FANOUT] each, the root first."""
+    """Return the levels of a sum tree over the lanes' totals, f32[nodes, FANOUT] each, the root first."""
     levels: list[Array] = []
     while not levels or total.shape[0] > 1:
         total = jnp.pad(total, (0, -total.shape[0] % FANOUT)).reshape(-1, FANOUT)
@@ -167,11 +171,14 @@ def _over_lanes(total: Array) -> list[Array]:
 
 
 def _choose(children: Array, point: Array) -> tuple[Array, Array, Array]:
-    """The child of f32[N, FANOUT] within which each ``point``, in [0, 1] of their sum, lies; its value; where in it, in [0, 1].
+    """Choose the child, of f32[N, FANOUT], in which each ``point`` lies, given as a fraction of the children's sum.
 
-    Never one of 0, however the sums are rounded; the first where all are.
+    A child of value 0 is never chosen, regardless of rounding, unless all are 0; then it is the first.
+
+    Returns:
+      The child's index, its value, and the position of the point within it, in [0, 1].
     """
-    # What cumsum gives, by a product: the window that XLA makes of that takes several times as long.
+    # The cumulative sum as a matrix product: XLA compiles cumsum to a reduce-window, which takes several times as long.
     upper = jnp.matmul(children, jnp.triu(jnp.ones((FANOUT, FANOUT))), precision="highest")
     index, some = jnp.arange(FANOUT, dtype=jnp.int32), children > 0
     aim = point[:, None] * upper[:, -1:]
@@ -194,12 +201,12 @@ def update(exponents: Exponents, state: PrioritisedState, draw: Draw, priorities
     if priorities.shape != draw.row.shape:
         raise ValueError(
             f"priorities has shape {priorities.shape} and must have one number for each of the draw's {draw.row.shape} rows: "
-            "reduce it, say by the mean of |TD error|"
+            "reduce it, for example to the mean of |TD error|"
         )
     leaf = (jnp.clip(priorities.astype(jnp.float32), 0.0, LARGEST) + SMALLEST) ** exponents.priority
-    now = _of(gather_rows(state.levels[0], draw.env, draw.row // FANOUT), draw.row % FANOUT)
-    known = draw.valid & (now > 0) & ~jnp.isnan(leaf)
-    # First 0, then the largest: of rows that were drawn twice the order of plain writes would decide.
+    current = _of(gather_rows(state.levels[0], draw.env, draw.row // FANOUT), draw.row % FANOUT)
+    known = draw.valid & (current > 0) & ~jnp.isnan(leaf)
+    # Write 0, then the maximum: with plain writes, the order would decide for rows that were drawn twice.
     entry = jnp.where(known, draw.row, state.levels[0].shape[1] * FANOUT)
     leaves = _put(state.levels[0], draw.env, entry, 0.0)
     leaves = leaves.at[draw.env, entry // FANOUT, entry % FANOUT].max(leaf, mode="drop")

@@ -1,7 +1,7 @@
-"""Rows as records: the small leaves of a row side by side in one array of words, its flags as bits of one.
+"""Rows as records: the small leaves of a row packed into one array of words, and its flags into bits.
 
-A drawn row lies anywhere in memory. As a record it costs one or two cache lines and one gather; as a tree of arrays it costs one
-of each per leaf, and once the buffer outgrows the cache those misses are a good part of an update's time.
+A drawn row can be anywhere in memory. Reading it as a record takes one or two cache lines and one gather. As a tree of arrays it
+takes one of each per leaf. Once the buffer is larger than the cache, those misses are a large part of an update's time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Array, PyTree
 
 SMALL_BYTES = 64
-"""A leaf of up to this size per row goes into the record; a larger one is an array of its own, as it fills cache lines anyway."""
+"""Largest size of a leaf, per row, in the record. A larger leaf fills cache lines anyway, and is a separate array."""
 
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """How the leaves of one row lie in a record."""
+    """Layout of the leaves of one row in a record."""
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -40,7 +40,7 @@ class RecordLayout:
 
     @property
     def flags(self) -> dict[int, int]:
-        """Leaf -> its bit, of those that are one truth value each."""
+        """Mapping of the leaves that are single booleans: index of the leaf -> its bit."""
         types = zip(self.shapes, self.dtypes, strict=True)
         single = [i for i, (shape, dtype) in enumerate(types) if (shape, dtype.kind) == ((), "b")]
         return {leaf: bit for bit, leaf in enumerate(single)}
@@ -49,19 +49,19 @@ class RecordLayout:
 @partial(jax.tree_util.register_dataclass, data_fields=["words", "large"], meta_fields=["layout"])
 @dataclass(frozen=True)
 class Records:
-    """Rows [..., leaf's shape], any leading axes."""
+    """Packed rows, with any leading axes."""
 
     words: Array
-    """u32[..., W]: the small leaves, one word per element; last, the flags, 32 to a word."""
+    """u32[..., W]: the small leaves, one word per element, then the flags, 32 per word."""
     large: list[Array]
-    """The others, [..., leaf's shape]."""
+    """The other leaves, [..., leaf's shape]."""
     layout: RecordLayout
 
     def __getitem__(self, index: Any) -> Records:
         return jax.tree.map(lambda x: x[index], self)
 
     def unpack(self) -> PyTree:
-        """The rows as the tree that ``pack`` was given."""
+        """Return the rows as a tree; the inverse of ``pack``."""
         leaves, offset, large = [], 0, iter(self.large)
         layout, flags = self.layout, self.layout.flags
         first_flags = self.words.shape[-1] - _words_of(flags)
@@ -78,27 +78,30 @@ class Records:
 
 
 def layout_of(row: PyTree) -> RecordLayout:
-    """The layout of one row, unbatched."""
+    """Return the layout for rows like this one, unbatched."""
     leaves, structure = jax.tree.flatten(row)
     return RecordLayout(structure, tuple(x.shape for x in leaves), tuple(np.dtype(x.dtype) for x in leaves))
 
 
 def check_rows(layout: RecordLayout, rows: PyTree, leading: tuple[int, ...]) -> None:
-    """Refuse rows that are not ``leading`` times what the layout is for: another type would be cut down, silently."""
+    """Raise ValueError unless rows have the structure, shapes and types of the layout, with ``leading`` axes.
+
+    Without this check, other types would be truncated silently.
+    """
     leaves, structure = jax.tree.flatten_with_path(rows)
     if structure != layout.structure:
-        raise ValueError(f"this replay stores rows of {layout.structure}, not of {structure}: build it with such an example")
+        raise ValueError(f"this replay stores rows of {layout.structure}, not of {structure}: give init such an example")
     for (path, x), shape, dtype in zip(leaves, layout.shapes, layout.dtypes, strict=True):
-        stored, given = (jax.ShapeDtypeStruct(*each) for each in (((*leading, *shape), dtype), (jnp.shape(x), x.dtype)))
-        if stored != given:
+        stored, received = (jax.ShapeDtypeStruct(*each) for each in (((*leading, *shape), dtype), (jnp.shape(x), x.dtype)))
+        if stored != received:
             raise ValueError(
-                f"rows{jax.tree_util.keystr(path)} is {show_shapes(given)}, and this replay takes {show_shapes(stored)}: cast "
+                f"rows{jax.tree_util.keystr(path)} is {show_shapes(received)}, but this replay takes {show_shapes(stored)}: cast "
                 "it, or give init an example of that type and shape"
             )
 
 
 def pack(layout: RecordLayout, rows: PyTree) -> Records:
-    """Rows [..., leaf's shape] as records."""
+    """Pack rows [..., leaf's shape] into records."""
     words, large, leading, flags = [], [], (), layout.flags
     bits: list[Any] = [jnp.uint32(0)] * _words_of(flags)
     for i, (x, shape, small) in enumerate(zip(jax.tree.leaves(rows), layout.shapes, layout.in_record, strict=True)):

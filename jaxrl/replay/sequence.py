@@ -1,8 +1,9 @@
-"""Sequences of rows with the recurrent carry that they began with (R2D2, Kapturowski et al. 2019).
+"""Sequences of rows, stored with the recurrent carry at their start (R2D2, Kapturowski et al. 2019).
 
-Two rings of one length in time: every row, and every ``period`` rows a *start*, which holds the carry and is what is drawn. The
-first is a ring as ``uniform_replay``'s, the second any other replay, a prioritised one say. What a rule learns from is made by
-``sequences``: burn-in is the first rows of a sequence, and what two that follow each other share is their length less the period.
+There are two rings that cover the same time. The first, a ring as in ``uniform_replay``, stores every row. The second, any other
+replay, such as a prioritised one, stores a *start* every ``period`` rows. A start holds the carry; draws select starts.
+``sequences`` makes the batch for the loss. Burn-in is the first rows of a sequence. Consecutive sequences overlap by their length
+minus the period.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from jaxrl.types import Array, Key, PyTree, StepInput
 
 
 class CarriedRows(NamedTuple):
-    """What is added, and as an example of one row, unbatched, what ``init`` takes."""
+    """Rows to add, with their carries; an example of one row, unbatched, for ``init``."""
 
     rows: Any
-    """[T, B, ...], a NamedTuple with ``valid``, as ``ReplayRow`` is."""
+    """[T, B, ...], a NamedTuple with ``valid``, like ``ReplayRow``."""
     carry: PyTree
-    """[T / period, B, ...]: the carry before row 0, row ``period``, and so on; ``Rollout.carry[None]`` where the period is T."""
+    """[T / period, B, ...]: the carry before row 0, row ``period``, and so on; ``Rollout.carry[None]`` if the period is T."""
 
     @property
     def valid(self) -> Array:
@@ -35,21 +36,22 @@ class CarriedRows(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What the ring of starts stores."""
+    """Row of the replay of starts."""
 
     carry: PyTree
     valid: Array
-    """bool, always True: a sequence may begin on any row, as those that are not valid enter no loss."""
+    """bool, always True: a sequence may begin at any row, because rows that are not valid are left out of the loss."""
 
 
 class SequenceState(NamedTuple):
+    """The ring of rows, and the state of the replay of starts."""
+
     rows: ReplayState
     starts: Any
-    """Of the replay of starts."""
 
 
 class Parts(NamedTuple):
-    """What the functions of this replay take first."""
+    """Static data, the first argument of this replay's functions."""
 
     ring: Ring
     starts: Replay
@@ -57,22 +59,25 @@ class Parts(NamedTuple):
 
 
 def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None) -> ReplayFn:
-    """Whole sequences: one begins every ``period`` rows of each environment, and is drawn with its carry as ``Draw.extras``.
+    """Return a function that makes a replay of whole sequences.
 
-    Built with ``after``, it keeps after + 1 rows of each sequence whole: with burn-in b, l rows to learn from and n-step returns,
-    after = b + l − 1 + n. No sequence crosses the ring's seam. They do cross the ends of episodes, where a row is not valid and
-    the one behind it ``is_first``, and the places where the environments began anew (``mark_discontinuity``). ``add`` takes
-    ``CarriedRows``. The rows per environment are the capacity, rounded down to a multiple of the period.
+    A sequence begins every ``period`` rows of each environment, and is drawn with its carry as ``Draw.extras``. A replay built
+    with ``after`` keeps after + 1 rows of each sequence: with burn-in b, l rows to learn from and n-step returns,
+    after = b + l − 1 + n. No sequence crosses the boundary between the newest and the oldest row of the ring. Sequences may cross
+    the end of an episode, where a row is not valid and the next one is ``is_first``, and a discontinuity
+    (``mark_discontinuity``). ``add`` takes ``CarriedRows``. The capacity per environment is rounded down to a multiple of the
+    period.
 
     Args:
-      starts: draws starts, and takes priorities, one for each sequence; default: ``prioritised_replay`` with the paper's α of
-        0.9. Its weights are those of β = 1, which R2D2 raises to the power of its ``importance_exponent``.
-      period: rows from start to start, which must divide the rows of every ``add``; None: as many, so that a rollout's carry is
-        all that is needed. The paper's are 40, of 80 rows to learn from.
+      starts: function that makes the replay of starts, which draws starts and has one priority per sequence; default:
+        ``prioritised_replay`` with the paper's α of 0.9. Its weights are those for β = 1; R2D2 raises them to the power
+        ``importance_exponent``.
+      period: number of rows between starts. It must divide the rows of every ``add``. None: the rows of an ``add``, so that a
+        rollout's carry suffices. The paper has 40, with 80 rows to learn from.
 
     Raises:
-      ValueError: a period below 1; and, once the sizes are known, one that does not divide the rows of an ``add``, or a capacity
-        that does not hold a sequence.
+      ValueError: the period is less than 1. The returned function raises it if the period does not divide the rows of an ``add``,
+        or the capacity does not hold a sequence.
     """
     if period is not None:
         period = check_count("period", period)
@@ -83,18 +88,18 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
         every = whole.rows_per_add if period is None else period
         if whole.rows_per_add % every:
             raise ValueError(
-                f"period={every} must divide the {whole.rows_per_add} rows of an add: choose another, or another rollout_length"
+                f"period={every} must divide the {whole.rows_per_add} rows of an add: change the period or rollout_length"
             )
         earlier, later = -(-whole.before // every), whole.after // every
         if whole.capacity // every < (periods := earlier + 1 + later):
             raise ValueError(
-                f"capacity={whole.capacity} rows of each environment hold no sequence: {periods * every} are needed "
+                f"capacity={whole.capacity} rows per environment do not hold a sequence: {periods * every} are needed "
                 f"for {whole.after + 1} rows with {whole.before} before them, in periods of {every}"
             )
         count = whole.capacity // every
         ring = whole._replace(capacity=count * every)
-        made = draws(count, whole.num_envs, whole.rows_per_add // every, before=earlier, after=later)
-        parts = Parts(ring, made, every)
+        starts_replay = draws(count, whole.num_envs, whole.rows_per_add // every, before=earlier, after=later)
+        parts = Parts(ring, starts_replay, every)
         return Replay(
             partial(init, parts),
             partial(add, parts),
@@ -102,7 +107,7 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
             partial(take, parts),
             partial(update, parts),
             partial(mark_discontinuity, parts),
-            made.prioritised,
+            starts_replay.prioritised,
         )
 
     return make
@@ -114,7 +119,7 @@ def init(parts: Parts, example: CarriedRows) -> SequenceState:
 
 def add(parts: Parts, state: SequenceState, rows: Rows, env_id: Array) -> SequenceState:
     if not isinstance(rows, CarriedRows):
-        raise TypeError(f"this replay stores CarriedRows, rows and the carries that they began with, not {type(rows).__name__}")
+        raise TypeError(f"this replay stores CarriedRows, rows with their recurrent carries, not {type(rows).__name__}")
     start = Start(rows.carry, jnp.ones((parts.ring.rows_per_add // parts.period, env_id.shape[0]), bool))
     return SequenceState(uniform.add(parts.ring, state.rows, rows.rows, env_id), parts.starts.add(state.starts, start, env_id))
 
@@ -138,34 +143,37 @@ def mark_discontinuity(parts: Parts, state: SequenceState) -> SequenceState:
     return state._replace(rows=uniform.mark_discontinuity(parts.ring, state.rows))
 
 
-# -------------------------------------------------------------------------------------------------------- what a rule learns from
+# -------------------------------------------------------------------------------------------------------- batches for the loss
 
 
 class Sequences(NamedTuple):
-    """A batch for the loss, time-major as a ``Rollout`` is: L rows of N sequences."""
+    """A batch for the loss, time-major like a ``Rollout``: L rows of N sequences."""
 
     inputs: StepInput
-    """[L + 1, N]. ``inputs[t + 1].obs`` is what row t reached."""
+    """[L + 1, N]. ``inputs[t + 1].obs`` is the observation that row t reached."""
     action: Array
     """[L, N, ...]"""
     reward: Array
     terminated: Array
     truncated: Array
-    """bool[L, N]: the row's episode goes on beyond what is stored of it, so the value beyond is V(inputs[t + 1])."""
+    """bool[L, N]: the episode ends or is cut by a discontinuity after this row, without terminating. The value beyond is
+    V(inputs[t + 1])."""
     valid: Array
-    """bool[L, N]: False for all rows of a draw that is not."""
+    """bool[L, N]: False for all rows of a draw that is not valid."""
     carry: PyTree
-    """[N, ...] before row 0, as it was when acting."""
+    """[N, ...] before row 0, as used when acting."""
     weight: Array
     """f32[N]: ``Draw.weight``."""
 
 
 def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
-    """The drawn sequences, [length, N]: burn-in first, then the rows to learn from, then those of n-step returns.
+    """Return the drawn sequences, [length, N]: burn-in, then the rows to learn from, then further rows for n-step returns.
 
     Args:
       replay: a ``sequence_replay`` of ``ReplayRow``s, built with ``before=1`` and ``after=length``.
+      state: the replay's state.
       draw: [N].
+      length: number of rows of a sequence.
     """
     offset = jnp.arange(-1, length + 1, dtype=jnp.int32)
     size = draw.row.shape[0]
@@ -173,28 +181,29 @@ def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
     many = Draw(*(jnp.tile(x, length + 2) for x in draw[:4]))
     flat = replay.take(state, many, jnp.repeat(offset, size))
     rows = jax.tree.map(lambda x: x.reshape((length + 2, size, *x.shape[1:])), flat)
-    before, now, after = (
+    before, current, after = (
         jax.tree.map(lambda x, part=part: x[part], rows) for part in (slice(0, -1), slice(1, -1), slice(2, None))
     )
     obs = jax.tree.map(lambda x: x[1:], rows.obs)
     return Sequences(
         inputs=next_input(obs, before.action, before.reward, before.valid),
-        action=now.action,
-        reward=now.reward,
-        terminated=now.terminated & now.valid,
-        truncated=now.valid & ~after.valid & ~now.terminated,
-        valid=now.valid & draw.valid,
+        action=current.action,
+        reward=current.reward,
+        terminated=current.terminated & current.valid,
+        truncated=current.valid & ~after.valid & ~current.terminated,
+        valid=current.valid & draw.valid,
         carry=draw.extras,
         weight=draw.weight,
     )
 
 
 def sequence_priorities(errors: Array, valid: Array, eta: Array | float = 0.9) -> Array:
-    """η·max |δ| + (1 − η)·mean |δ| over the valid rows of each sequence, f32[N]; 0 where there is none (section 2.3).
+    """Return η·max |δ| + (1 − η)·mean |δ| over the valid rows of each sequence, f32[N]; 0 if no row is valid (section 2.3).
 
     Args:
       errors: f32[L, N], TD errors δ of the rows that were learnt from.
       valid: bool[L, N].
+      eta: η in [0, 1].
     """
     size = jnp.where(valid, jnp.abs(errors), 0.0)
     return eta * size.max(0) + (1.0 - eta) * size.sum(0) / jnp.maximum(valid.sum(0), 1)

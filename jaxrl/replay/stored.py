@@ -1,4 +1,4 @@
-"""The rows of a buffer as plain arrays in the order of time, and such arrays as rollouts, to fill another buffer with."""
+"""Convert the rows of a buffer to plain arrays in order of time, and such arrays to rollouts for filling another buffer."""
 
 from __future__ import annotations
 
@@ -16,25 +16,30 @@ from jaxrl.types import Env, HostEnv, PyTree, Rollout, StepInput
 
 
 def stored_rows(state: Any) -> ReplayRow:
-    """The rows of one seed's buffer in NumPy, [N, B, ...], oldest first; the same N of each environment.
+    """Return the rows of one seed's buffer as NumPy arrays, [N, B, ...], oldest first; N is the same for all environments.
 
     Args:
-      state: of ``uniform_replay``, or of one that is around such a ring: prioritised, of sequences, in hindsight.
+      state: state of ``uniform_replay``, or of a replay that contains such a ring: prioritised, sequence or hindsight replay.
+
+    Raises:
+      TypeError: the state contains no such ring.
+      ValueError: the state holds several seeds.
     """
     ring = _ring(state)
     if ring is None:
-        raise TypeError("state must be that of a replay with a ring as uniform_replay's: learner.replay of make_dqn, say")
+        raise TypeError("state must be that of a replay with a ring as in uniform_replay, such as learner.replay of make_dqn")
     _check_one_seed(ring)
     length, size = ring.valid.shape[0], int(ring.size)
     order = (int(ring.position) - size + np.arange(size)) % length
     rows: Any = jax.device_get(jax.tree.map(lambda x: x[order], ring.records).unpack())
-    if isinstance(rows, NumberedRow):  # a seal marks the numbered row, and leaves the row within as it was
+    if isinstance(rows, NumberedRow):  # mark_discontinuity marks only the numbered row
         return rows.row._replace(valid=rows.valid)
     return rows
 
 
 def ring_length(state: Any) -> int | None:
-    """Rows of each environment that a buffer of one seed has room for; None where it has no ring as ``uniform_replay``'s."""
+    """Return the number of rows per environment that one seed's buffer can hold; None if it has no ring as in
+    ``uniform_replay``."""
     if (ring := _ring(state)) is None:
         return None
     _check_one_seed(ring)
@@ -42,7 +47,7 @@ def ring_length(state: Any) -> int | None:
 
 
 def ring_rows(state: Any) -> Any:
-    """The rows of one seed's buffer as they lie in its ring, [ring_length, B, ...], also inside ``jit``; None without a ring."""
+    """Return the rows of one seed's buffer in the ring's order, [ring_length, B, ...], or None without a ring. ``jit`` works."""
     if (ring := _ring(state)) is None:
         return None
     rows: Any = ring.records.unpack()
@@ -50,7 +55,7 @@ def ring_rows(state: Any) -> Any:
 
 
 def _ring(state: Any) -> ReplayState | None:
-    for _ in range(8):  # buffers around buffers
+    for _ in range(8):  # buffers may be nested
         if isinstance(state, ReplayState):
             return state
         state = next((inner for name in ("ring", "rows", "replay") if (inner := getattr(state, name, None)) is not None), None)
@@ -60,26 +65,27 @@ def _ring(state: Any) -> ReplayState | None:
 def _check_one_seed(ring: ReplayState) -> None:
     if np.ndim(ring.position):
         raise ValueError(
-            f"state holds buffers of {np.shape(ring.position)} seeds: give one, as in jax.tree.map(lambda x: x[0], states)"
+            f"state holds buffers of {np.shape(ring.position)} seeds: pass one, as in jax.tree.map(lambda x: x[0], states)"
         )
 
 
 def check_rows(rows: ReplayRow, env: Env | HostEnv, reached: np.ndarray, first: int = 0) -> np.ndarray:
-    """Refuse rows that an environment cannot have given: learnt from, one of them would spoil all that comes after.
+    """Check that an environment can have produced these rows, because learning from a wrong row would ruin the parameters.
 
-    Looked at are actions and rewards of valid rows, and the observations of these and of what they reached, unless that was a
-    termination. The others enter no loss.
+    Checked are the actions and rewards of valid rows, their observations, and the observations that they reached without
+    terminating. Other values do not enter the loss.
 
     Args:
-      rows: of NumPy, [T, B, ...].
-      reached: bool[B]: whether the row before these reached their first observation, and its value counts.
-      first: the number of the first row, for errors.
+      rows: NumPy arrays, [T, B, ...].
+      env: the environment.
+      reached: bool[B]: the row before these reached their first observation without terminating, so its value is used.
+      first: number of the first row, for errors.
 
     Returns:
-      ``reached`` of the rows behind these.
+      ``reached`` for the rows that follow.
 
     Raises:
-      ValueError: there is one; the message says which.
+      ValueError: a row is wrong. The message names the row and the problem.
     """
     goes_on: Any = rows.valid & ~rows.terminated
     seen = rows.valid | np.concatenate([reached[None], goes_on[:-1]])
@@ -89,15 +95,15 @@ def check_rows(rows: ReplayRow, env: Env | HostEnv, reached: np.ndarray, first: 
         if np.issubdtype(x.dtype, np.floating):
             name = "obs" + jax.tree_util.keystr(where)
             wrong[f"{name} that is not finite"] = seen & ~np.isfinite(x).reshape((*seen.shape, -1)).all(-1)
-    for what, where in wrong.items():
+    for problem, where in wrong.items():
         if where.any():
             row, lane = np.argwhere(where)[0]
-            raise ValueError(f"row {first + row} of environment {lane} has {what}")
+            raise ValueError(f"row {first + row} of environment {lane} has {problem}")
     return goes_on[-1]
 
 
 def _possible(space: spaces.Space, action: Any) -> Any:
-    """bool[T, B]: actions of a space, up to rounding."""
+    """Return bool[T, B], true for actions in the space, up to rounding."""
     if isinstance(space, spaces.Discrete):
         return (action >= 0) & (action < space.n)
     if isinstance(space, spaces.MultiDiscrete):
@@ -112,12 +118,15 @@ def _possible(space: spaces.Space, action: Any) -> Any:
 
 
 def as_rollout(rows: ReplayRow, carry: PyTree = ()) -> Rollout:
-    """Rows [T, B, ...] as a rollout, for ``Algorithm.observe``.
+    """Return rows [T, B, ...] as a rollout, for ``Algorithm.observe``.
 
-    It holds what replay stores of a rollout (``replay_rows``), and zeros elsewhere; and this carry, [B].
+    Its fields that replay does not store (see ``replay_rows``) are zero.
+
+    Args:
+      carry: the rollout's carry, [B, ...].
     """
     lanes: Any = np.arange(rows.valid.shape[1], dtype=np.int32)
-    # Replay looks at neither what the last row reached nor what came before the first: a row's successor is in the buffer.
+    # Replay uses neither the observation after the last row nor the input before the first: neighbours are in the buffer.
     obs, action, reward, flag = jax.tree.map(lambda x: np.concatenate([x, x[-1:]]), rows[:-1])
     return Rollout(
         inputs=StepInput(obs, np.zeros_like(action), np.zeros_like(reward), np.zeros_like(flag)),

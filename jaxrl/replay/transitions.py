@@ -1,4 +1,4 @@
-"""Stored rows to what a loss of one-step or n-step returns learns from."""
+"""Batches of transitions with one-step or n-step returns, from stored rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 
 class ReplayRow(NamedTuple):
-    """What replay keeps of a row; the previous action and reward, and is_first, are those of the row before."""
+    """Fields of a row that replay stores; the previous action and reward, and is_first, come from the previous row."""
 
     obs: PyTree
     action: Array
@@ -25,51 +25,56 @@ class ReplayRow(NamedTuple):
 
 
 def replay_rows(rollout: Rollout) -> ReplayRow:
-    """What replay keeps of a rollout, [T, B]: raw, and each observation once, because a row's successor holds what it reached."""
+    """Return the fields of a rollout that replay stores, [T, B], raw.
+
+    Each observation is stored once, because the next row holds the observation that a row reached.
+    """
     obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
     return ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid)
 
 
 def example_row(observation_space: spaces.Space, action_space: spaces.Space) -> ReplayRow:
-    """One row, unbatched, all zeros."""
+    """Return a row of zeros, unbatched."""
     obs, action, reward, flag = jax.tree.map(lambda x: x[0], tuple(example_input(observation_space, action_space)))
     return ReplayRow(obs, action, reward, flag, flag)
 
 
 class Transitions(NamedTuple):
-    """A batch for the loss, [N]: returns of m = n_step rewards, fewer where an end comes before."""
+    """A batch for the loss, [N]: returns of m = n_step rewards, or fewer if the episode ends earlier."""
 
     inputs: StepInput
     next_inputs: StepInput
-    """What the last of those rows reached, as the policy saw it."""
+    """Input of the policy after the last of these rows."""
     action: Array
     reward: Array
     """r₀ + γ·r₁ + … + γᵐ⁻¹·rₘ₋₁."""
     discount: Array
-    """What the value of ``next_inputs`` counts: γᵐ, and 0 after a termination."""
+    """Factor on the value of ``next_inputs``: γᵐ, or 0 after a termination."""
     weight: Array
-    """What the loss counts each row: ``Draw.weight``."""
+    """Weight of each row in the loss: ``Draw.weight``."""
     valid: Array
 
 
 def transitions(replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_step: int = 1) -> Transitions:
-    """The drawn rows with the n-step return that follows them (Sutton & Barto 2018, eq. 7.1), and what it reached.
+    """Return the drawn rows with their n-step returns (Sutton & Barto 2018, eq. 7.1) and the inputs that these reached.
 
-    A return stops at the end of its episode: after a termination nothing is beyond; after a truncation, and at a seam, the value
-    of the observation reached is. Actions after the first are those of the policies that collected, uncorrected, as in Rainbow
-    (Hessel et al. 2018).
+    A return stops at the end of its episode. The value beyond is 0 after a termination; after a truncation, and at a
+    discontinuity, it is the value of the observation reached. Actions after the first are those of the collecting policies,
+    without correction, as in Rainbow (Hessel et al. 2018).
 
     Args:
-      replay: built with ``before=1`` and ``after=n_step``.
+      replay: a replay built with ``before=1`` and ``after=n_step``.
+      state: the replay's state.
       draw: [N].
       gamma: f32[], discount per step.
+      n_step: number of rewards in a return.
     """
     rows = [replay.take(state, draw, offset) for offset in range(n_step)]
     first = rows[0]
     reward, terminated, discount = first.reward, first.terminated, jnp.full_like(first.reward, gamma)
     alive, count = ~first.terminated, jnp.ones_like(draw.row)
     for row in rows[1:]:
-        # The row after an end, and one whose successor is not its own, are not valid.
+        # The row after an end, and the last row before a discontinuity, are not valid.
         alive &= row.valid
         reward += jnp.where(alive, discount * row.reward, 0.0)
         discount = jnp.where(alive, discount * gamma, discount)
@@ -95,8 +100,11 @@ def transitions(replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_
 
 
 def bootstrapped(batch: Transitions, value: Array) -> Array:
-    """r + γ·(1 − terminated)·V(s′), through which no gradient flows, with the returns of ``transitions``: f32[N], or f32[N, M] of
-    M values for each row."""
+    """Return the targets r + γ·(1 − terminated)·V(s′) for the returns of ``transitions``, with gradients stopped.
+
+    Args:
+      value: V(s′), f32[N], or f32[N, M] for M values per row.
+    """
     reward, discount = (expand_mask(x, value) for x in (batch.reward, batch.discount))
-    beyond = jnp.where(discount == 0, 0.0, discount * value)  # what is not finite after an end counts for nothing
+    beyond = jnp.where(discount == 0, 0.0, discount * value)  # values that are not finite after an end do not enter
     return jax.lax.stop_gradient(reward + beyond)

@@ -1,7 +1,8 @@
-"""Uniform replay: a ring of rows, time-major, that stores each observation once.
+"""Uniform replay: a time-major ring of rows that stores each observation once.
 
-What follows row t is row t + 1, because at an end row t + 1 is the reset row, whose observation is the true last one. Writes are
-``dynamic_update_slice`` and draws ``randint``, so the cost of both is independent of the capacity, also under ``vmap``.
+The observation after row t is in row t + 1: at the end of an episode, row t + 1 is the reset row, which holds the true last
+observation. Writes use ``dynamic_update_slice`` and draws ``randint``, so the cost of both is independent of the capacity, also
+under ``vmap``.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ from jaxrl.xla.fast_random import integers_below, unrolled
 from jaxrl.xla.private_jax import is_traced
 
 CANDIDATES = 4
-"""Rows drawn per sample to find a valid one. A share q of invalid rows leaves q⁴ of the draws unusable (``Draw.valid`` False)."""
+"""Rows drawn per sample to find a valid one. If a share q of rows is invalid, q⁴ of the draws are unusable (``Draw.valid`` is
+False)."""
 
 
 class ReplayState(NamedTuple):
+    """The ring and its counters."""
+
     records: Records
     """[ring_length, B]"""
     valid: Array
-    """bool[ring_length, B]: the rows' own, once more: draws look at many."""
+    """bool[ring_length, B]: a copy of the rows' ``valid``, because each draw reads several."""
     position: Array
-    """i32[]: where the next row goes, and ring_length more for each lane that has its rows of a round which is not complete."""
+    """i32[]: position of the next row, plus ring_length for each lane that already has its rows of an incomplete round."""
     size: Array
-    """i32[]: how many of the newest rows count, at most ``capacity``."""
+    """i32[]: number of newest rows that can be used, at most ``capacity``."""
 
     @property
     def env_axes(self) -> Mapping[str, int]:
@@ -47,7 +51,7 @@ class ReplayState(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """The sizes of a ring, which its functions take first."""
+    """Sizes of a ring, the first argument of its functions."""
 
     capacity: int
     num_envs: int
@@ -57,19 +61,19 @@ class Ring(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Rows of the arrays: ``capacity``, rounded up so that a write never wraps."""
+        """Number of rows of the arrays: ``capacity``, rounded up so that no write wraps."""
         return -(-self.capacity // self.rows_per_add) * self.rows_per_add
 
 
 def uniform_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: int = 0, after: int = 1) -> Replay:
-    """A ring that holds exactly the newest ``capacity`` rows of each of ``num_envs`` environments.
+    """Return a replay that holds exactly the newest ``capacity`` rows of each of ``num_envs`` environments.
 
     Args:
-      capacity: rows per environment; any size, also one that ``rows_per_add`` does not divide.
-      num_envs: for ``init``; later calls follow the state, which may hold one device's share.
+      capacity: rows per environment; it need not be a multiple of ``rows_per_add``.
+      num_envs: number of environments for ``init``. The other functions use that of the state, which may be a device's share.
       rows_per_add: T of every ``add``.
-      before: rows that come before a drawn one; for the previous action and reward, 1.
-      after: rows that follow a drawn one; for n-step returns, n.
+      before: number of rows before a drawn one; 1 for the previous action and reward.
+      after: number of rows after a drawn one; n for n-step returns.
     """
     ring = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
     return Replay(
@@ -83,7 +87,7 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: i
 
 
 def make_ring(capacity: int, num_envs: int, rows_per_add: int, *, before: int, after: int) -> Ring:
-    """The sizes, checked."""
+    """Check the sizes and return them."""
     num_envs, rows_per_add = check_count("num_envs", num_envs), check_count("rows_per_add", rows_per_add)
     before, after = check_count("before", before, at_least=0), check_count("after", after, at_least=0)
     capacity = check_count("capacity", capacity, at_least=before + 1 + after)
@@ -110,7 +114,7 @@ def add(ring: Ring, state: ReplayState, rows: Rows, env_id: Array) -> ReplayStat
     records, valid = _write((state.records, state.valid), (pack(state.records.layout, rows), rows.valid), row, lane)
     position, size = (row + length) % ring.length, jnp.minimum(state.size + length, ring.capacity)
     if not whole:
-        # What the round overwrites does not count from its first part on, and what it brings from its last part on.
+        # Rows that the round overwrites do not count from its first part on; its new rows count from its last part on.
         come = state.position // ring.length + batch
         position = jnp.where(come == lanes, position, row + ring.length * come)
         size = jnp.where(come == lanes, size, jnp.minimum(state.size, ring.length - length))
@@ -118,11 +122,11 @@ def add(ring: Ring, state: ReplayState, rows: Rows, env_id: Array) -> ReplayStat
 
 
 def _write(arrays: PyTree, new: PyTree, row: Array, lane: int | Array) -> PyTree:
-    """Put ``new`` into ``arrays`` at a row and a lane.
+    """Write ``new`` to ``arrays`` at a row and a lane.
 
-    XLA would fuse a plain write into the draws that follow, which then read the ring before and after it: a copy of the whole
-    ring per iteration. A loop is never fused into its readers, and one of two trips is not unrolled; the second trip repeats the
-    first.
+    XLA would fuse a plain write into the draws that follow. These would then read the ring before and after the write, which
+    copies the whole ring in each iteration. A loop is never fused into its readers, and a loop of two iterations is not unrolled;
+    the second iteration repeats the first.
     """
 
     def write(_: Array, arrays: PyTree) -> PyTree:
@@ -135,7 +139,7 @@ def _write(arrays: PyTree, new: PyTree, row: Array, lane: int | Array) -> PyTree
 
 def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int) -> Draw:
     envs = state.valid.shape[1]
-    # The newest rows have too few successors yet, and the oldest too few predecessors.
+    # The newest rows have too few successors, and the oldest too few predecessors.
     drawable = state.size - ring.after - ring.before
     age, env = places(unrolled(key), (CANDIDATES, batch_size), ring.capacity, envs, jnp.maximum(drawable, 1))
     row = (state.position - 1 - ring.after - age) % ring.length
@@ -149,11 +153,11 @@ def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int) -> Draw:
 
 
 def places(key: Key, shape: tuple[int, ...], capacity: int, lanes: int, rows: Array) -> tuple[Array, Array]:
-    """``(row, lane)`` of random places, i32[*shape], each as likely: a row below ``rows``, which is at most ``capacity``."""
+    """Draw uniform random ``(row, lane)``, i32[*shape] each, with row < ``rows`` ≤ ``capacity``."""
     if capacity * lanes < 2**31:
         index = integers_below(key, shape, rows * lanes)
         return index // lanes, index % lanes
-    row_key, lane_key = jax.random.split(key)  # 32 bits do not count them all
+    row_key, lane_key = jax.random.split(key)  # 32 bits cannot index all places
     return integers_below(row_key, shape, rows), integers_below(lane_key, shape, jnp.int32(lanes))
 
 
@@ -180,18 +184,18 @@ def mark_discontinuity(ring: Ring, state: ReplayState) -> ReplayState:
 
 
 def check_offset(offset: int | Array, before: int, after: int) -> None:
-    """Refuse a row that no window holds whole; offsets in arrays are not looked at."""
+    """Raise ValueError for an offset outside of the window; offsets in arrays are not checked."""
     if isinstance(offset, int) and not -before <= offset <= after:
         raise ValueError(f"offset={offset} must be from {-before} to {after}: build this replay with a larger before or after")
 
 
 def check_env_id(env_id: Array, lanes: int) -> None:
-    """Refuse environments that are not consecutive lanes of a ring; traced ids are looked at for their shape alone."""
+    """Raise an error unless environments are consecutive lanes of a ring; of traced ids only the shape is checked."""
     chex.assert_rank(env_id, 1)
     chex.assert_type(env_id, int)
     count = env_id.shape[0]
     if not 0 < count <= lanes:
-        raise ValueError(f"env_id names {count} environments, and this replay has {lanes} lanes: build it for that num_envs")
+        raise ValueError(f"env_id names {count} environments, but this replay has {lanes} lanes: build it for that num_envs")
     if not is_traced(env_id):
         ids = np.asarray(env_id)
         if (ids != ids[0] + np.arange(count)).any() or ids[0] % lanes + count > lanes:

@@ -1,7 +1,7 @@
-"""The row rule: what a row comes to, what the policy sees after it, and where its episode stands.
+"""Autoreset in the NEXT_STEP convention: the outcome of a row, the policy's next input, and episode statistics.
 
-Everything here takes NumPy's arrays and JAX's alike, and gives arrays of the kind that it was given. Nothing imports jax, so that
-a process which only steps host environments need not either.
+Functions take NumPy or JAX arrays, and return arrays of the same kind. This module does not import jax, so that a process that
+only steps host environments need not import it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from jaxrl.types import Array, EpisodeStatistics, HostStep, PyTree, StepInput, T
 
 
 class StepOutcome(NamedTuple):
-    """What a row came to, [B]. The row after an end is spent on the reset: it is not valid, earns nothing and ends nothing."""
+    """Outcome of a row, [B].
+
+    The row after the end of an episode is spent on the reset: it is not valid, its reward is 0, and it does not end an episode.
+    """
 
     reward: Array
     terminated: Array
     truncated: Array
     valid: Array
     info: dict[str, Array]
-    """As the environment gave it, on every row."""
+    """``info`` of the environment, on every row."""
     episode: EpisodeStatistics
-    """After the row; of an episode that ended here, the whole."""
+    """Statistics after the row: those of the whole episode if it ended here."""
 
     @property
     def done(self) -> Array:
@@ -35,16 +38,16 @@ class StepOutcome(NamedTuple):
 def finish_step(
     done: Array, episode: EpisodeStatistics, action: Array, reached: TimeStep | HostStep, max_episode_steps: int | None
 ) -> tuple[StepInput, StepOutcome]:
-    """``(what the policy sees next, what the row came to)``, [B].
+    """Return ``(next input of the policy, outcome of the row)``, [B].
 
-    A row that terminates is not truncated as well: termination wins.
+    A row that both terminates and is truncated counts as terminated.
 
     Args:
-      done: bool[B], whether the row before ended an episode.
-      episode: before the row.
-      reached: what the environment gave for ``action``; where ``done``, ``obs`` is the first of the next episode, and only that
-        is looked at.
-      max_episode_steps: the limit to enforce; None: the environment's own, or none.
+      done: bool[B], True if the previous row ended an episode.
+      episode: statistics before the row.
+      reached: result of the environment for ``action``. Where ``done``, ``obs`` is the first of the next episode, and only
+        ``obs`` is used.
+      max_episode_steps: limit to enforce; None for no limit in addition to the environment's.
     """
     xp, valid = done.__array_namespace__(), ~done
     inputs = next_input(reached.obs, action, xp.asarray(reached.reward, xp.float32), valid)
@@ -58,27 +61,27 @@ def finish_step(
 
 
 def next_input(obs: PyTree, action: Array, reward: Array, valid: Array) -> StepInput:
-    """What the policy sees after a row that executed ``action``, earned ``reward`` and reached ``obs``; any leading axes."""
+    """Return the policy's input after a row with ``action``, ``reward`` and the reached ``obs``; any leading axes."""
     xp = valid.__array_namespace__()
     prev_action = xp.where(expand_mask(valid, action), action, xp.zeros_like(action))
     return StepInput(obs, prev_action, xp.where(valid, reward, 0), ~valid)
 
 
 def first_input(obs: PyTree, action_space: spaces.Space, batch_size: int) -> StepInput:
-    """The input of an episode's first row, for ``obs`` [B, ...]."""
+    """Return the input of an episode's first row, for ``obs`` [B, ...]."""
     xp = tree.flatten(obs)[0].__array_namespace__()
     prev_action = zero_actions(action_space, batch_size, xp)
     return StepInput(obs, prev_action, xp.zeros(batch_size, xp.float32), xp.ones(batch_size, bool))
 
 
 def zero_actions(space: spaces.Space, batch_size: int, xp: Any = np) -> Array:
-    """[batch_size, ...] zeros in the type that rules act in: int32 or float32, whatever small type the space declares."""
+    """Return zeros [batch_size, ...] in the type of actions in jaxrl: int32 or float32, independent of the space's own dtype."""
     assert space.shape is not None and space.dtype is not None
     return xp.zeros((batch_size, *space.shape), xp.float32 if np.issubdtype(space.dtype, np.floating) else xp.int32)
 
 
 def no_episode(batch_size: int, xp: Any = np) -> EpisodeStatistics:
-    """Statistics of episodes that begin, [B]."""
+    """Return the statistics of episodes that have just started, [B]."""
     return EpisodeStatistics(xp.zeros(batch_size, xp.float32), xp.zeros(batch_size, xp.int32))
 
 

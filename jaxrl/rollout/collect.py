@@ -1,6 +1,6 @@
-"""Stepping, resetting and collecting: everything between a pure environment and a ``Rollout``.
+"""Collection of a ``Rollout`` from pure environments: resetting, stepping, and metrics of episodes.
 
-Environment i of iteration n draws from (key, n, i) alone, so its rows are the same whatever batch or device it runs in.
+Environment i draws in iteration n from (key, n, i) alone, so its rows do not depend on its batch or device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from jaxrl.xla.packed_scan import packed_scan
 
 
 class Row(NamedTuple):
-    """What one row adds to a rollout, [B]."""
+    """Part of a rollout from one row, [B]."""
 
     input: StepInput
     action: Array
@@ -45,20 +45,20 @@ class Row(NamedTuple):
 
 
 def fold_each(key: Key, env_id: Array) -> Key:
-    """One key per environment, [B], of a key for all of them or one for each."""
+    """Return one key per environment, [B], from a common key or one key each."""
     chex.assert_rank(env_id, 1)
     return plain(jax.vmap(jax.random.fold_in, in_axes=(0 if key.ndim else None, 0))(unrolled(key), env_id))
 
 
 def params_axes(env: Env, env_params: PyTree) -> PyTree:
-    """``in_axes`` for environment parameters: 0 where a leaf has one value per environment, None where all share it."""
+    """Return ``in_axes`` for environment parameters: 0 for a leaf with one value per environment, None for a shared value."""
     defaults, structure = jax.tree.flatten(env.params)
     if jax.tree.structure(env_params) != structure:
-        own = type(env.params).__name__
+        kind = type(env.params).__name__
         way = next((way for way in ("replace", "_replace") if hasattr(env.params, way)), None)
         fix = f"agent.env.params.{way}(name=value)" if way else "a copy of agent.env.params"
         raise ValueError(
-            f"env_params must have the structure of the environment's own params, a {own} like {show_shapes(env.params)}, not "
+            f"env_params must have the structure of the environment's own params, a {kind} like {show_shapes(env.params)}, not "
             f"{show_shapes(env_params)}: use {fix}"
         )
     return structure.unflatten(
@@ -70,8 +70,8 @@ def params_axes(env: Env, env_params: PyTree) -> PyTree:
 
 
 def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
-    """Refuse parameters that are neither one value nor one per environment."""
-    params_axes(env, env_params)  # refuses another structure
+    """Check that each parameter is one value, or one value per environment."""
+    params_axes(env, env_params)  # checks the structure
     defaults = jax.tree.leaves(env.params)
     for default, (path, leaf) in zip(defaults, jax.tree.leaves_with_path(env_params), strict=True):
         shape = jnp.shape(default)
@@ -85,7 +85,7 @@ def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
 
 
 def _as_arrays(env_params: PyTree) -> PyTree:
-    """Parameters as JAX's arrays: an environment may index its tables by what is traced, and NumPy's cannot be."""
+    """Convert parameters to JAX arrays: environments may index them with traced values, which NumPy arrays do not support."""
     return jax.tree.map(jnp.asarray, env_params)
 
 
@@ -93,17 +93,17 @@ def _as_arrays(env_params: PyTree) -> PyTree:
 
 
 def reset_envs(env: Env, key: Key, env_id: Array, env_params: PyTree) -> tuple[PyTree, PyTree]:
-    """Start an episode in every environment: ``(env_state, obs)``, [B]."""
+    """Start an episode in every environment; return ``(env_state, obs)``, [B]."""
     env_params = _as_arrays(env_params)
     return jax.vmap(env.reset, in_axes=(0, params_axes(env, env_params)))(fold_each(key, env_id), env_params)
 
 
 def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], structure: Any) -> Callable[..., Any]:
-    """Reset at batch level, under one ``cond`` that survives any ``vmap``.
+    """Return a function that resets a batch under one ``cond``, which any ``vmap`` preserves.
 
-    Nearly all rows reset nothing, and a reset can cost more than a step, so the work hangs on ``done.any()``. A plain cond would
-    turn into a select under vmap and reset always; this rule folds each new axis into the batch instead, and keeps the cond.
-    Parameters come as flat leaves; ``axes`` says which of them already have a batch axis.
+    Most rows reset no environment, and a reset can cost more than a step, so the reset depends on ``done.any()``. Under vmap, a
+    plain cond would become a select and always reset. The batching function here folds each new axis into the batch instead and
+    keeps the cond. Parameters are passed as flat leaves; ``axes`` has 0 for the leaves with a batch axis.
     """
 
     @custom_vmap
@@ -119,7 +119,7 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
                 jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves)
             )
 
-        # Selecting old from old costs nothing, and makes both branches vary over devices alike, as shard_map checks.
+        # select(old) costs nothing, and types both branches as varying over the same devices, which shard_map checks.
         return jax.lax.cond(done.any(), fresh, lambda: select(old))
 
     @reset_where_done.def_vmap
@@ -148,7 +148,7 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
 def reset_done_envs(
     env: Env, done: Array, key: Key, env_id: Array, env_state: PyTree, obs: PyTree, env_params: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """``(env_state, obs)`` with a fresh episode where ``done``, unchanged elsewhere, [B]."""
+    """Reset environments where ``done``; return ``(env_state, obs)``, unchanged elsewhere, [B]."""
     chex.assert_rank([done, env_id], 1)
     chex.assert_equal_shape([done, env_id])
     leaves, structure = jax.tree.flatten(env_params)
@@ -161,7 +161,7 @@ def reset_done_envs(
 
 
 def init_actor(algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_params: PyTree) -> ActorState:
-    """Start all environments: the state before row 0."""
+    """Start all environments; return the state before row 0."""
     env_state, obs = reset_envs(env, key, env_id, env_params)
     batch = env_id.shape[0]
     carry, done = algorithm.initial_carry(batch), jnp.zeros(batch, bool)
@@ -171,8 +171,10 @@ def init_actor(algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_para
 def advance(
     env: Env, actor: ActorState, carry: PyTree, action: Array, env_params: PyTree, env_id: Array, step_key: Key, reset_key: Key
 ) -> tuple[ActorState, StepOutcome]:
-    """Execute ``action``: ``(actor after it, what the row came to)``, [B]. Where the episode had ended the row is spent on the
-    reset."""
+    """Execute ``action``; return ``(next actor state, outcome of the row)``, [B].
+
+    If the previous row ended an episode, this row is spent on the reset.
+    """
     chex.assert_equal_shape_prefix([action, actor.done, env_id], 1)
     env_params = _as_arrays(env_params)
     axes = (0, 0, 0, params_axes(env, env_params))
@@ -194,11 +196,11 @@ def collect(
     *,
     explore: bool = True,
 ) -> tuple[ActorState, Rollout, Metrics]:
-    """Act for ``num_rows`` rows: ``(actor, rollout, metrics)``.
+    """Act for ``num_rows`` rows; return ``(actor, rollout, metrics)``.
 
     Args:
-      key: the iteration's key; rows draw from splits of it, environments from (row's key, env_id).
       env_id: i32[B], global over devices.
+      key: key of the iteration. Rows draw from splits of it, environments from (key of the row, env_id).
     """
 
     @jax.named_scope("row")
@@ -214,7 +216,7 @@ def collect(
 
 
 def to_rollout(rows: Row, inputs: StepInput, carry: PyTree, env_id: Array, version: Array) -> Rollout:
-    """A Rollout of rows [T, B]; ``inputs`` [T + 1, B] hold theirs, and the one after them."""
+    """Build a Rollout from rows [T, B]; ``inputs`` [T + 1, B] are the inputs of the rows and of the row after them."""
     outcome = rows.outcome
     return Rollout(
         inputs=inputs,
@@ -232,7 +234,7 @@ def to_rollout(rows: Row, inputs: StepInput, carry: PyTree, env_id: Array, versi
 
 
 def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, num_envs: int, num_rows: int) -> Rollout:
-    """What ``collect`` gives, of zeros: for shapes, with no environment."""
+    """Return a rollout of zeros with the shapes of ``collect``, without running an environment."""
     first = first_input(zeros(env.observation_space, (num_envs,)), env.action_space, num_envs)
     carry, env_id = algorithm.initial_carry(num_envs), jnp.arange(num_envs, dtype=jnp.int32)
     _, action, extras = algorithm.act(policy, carry, first, env_id, jax.random.key(0), explore=True)
@@ -247,14 +249,14 @@ def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, nu
 
 
 JOINED = Rollout(**dict.fromkeys(Rollout._fields, 1) | {"carry": 0, "env_id": 0, "version": 0})  # type: ignore[arg-type]
-"""The axis of a rollout's leaves, field by field, that counts environments."""
+"""Axis of the environments in the leaves of each field of a rollout."""
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """One rollout of all their environments, in this order: workers' parts as one batch. What is NumPy stays NumPy.
+    """Concatenate rollouts along the environment axis, such as the parts of workers into one batch. NumPy arrays stay NumPy.
 
     Raises:
-      ValueError: there is none, or two differ in more than their number of environments.
+      ValueError: ``rollouts`` is empty, or two of them differ in more than their number of environments.
     """
     if not rollouts:
         raise ValueError("concat_rollouts needs at least one rollout")
@@ -266,8 +268,8 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         for name, axis, first, part in zip(Rollout._fields, JOINED, rollouts[0], other, strict=True):
             if without(axis, first) != without(axis, part):
                 raise ValueError(
-                    f"rollouts[{i}].{name} is {show_shapes(part)}, and rollouts[0]'s {show_shapes(first)}: what is joined may "
-                    "differ in its number of environments alone"
+                    f"rollouts[{i}].{name} is {show_shapes(part)}, but that of rollouts[0] is {show_shapes(first)}: rollouts may "
+                    "only differ in their number of environments"
                 )
 
     def join(axis: int, *parts: PyTree) -> PyTree:
@@ -277,7 +279,7 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def episode_metrics(outcome: StepOutcome) -> Metrics:
-    """Metrics of the episodes that ended in these rows, [T, B]; ``charts/valid_rows`` holds valid rows over all rows."""
+    """Compute metrics of the episodes that ended in these rows, [T, B]; ``charts/valid_rows`` is the fraction of valid rows."""
     chex.assert_rank([outcome.done, outcome.valid], 2)
     episode, ended, valid = outcome.episode, outcome.done, outcome.valid
     return {

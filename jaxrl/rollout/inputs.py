@@ -1,4 +1,4 @@
-"""Inputs of a policy: examples of them, and rows that are not valid set to zero."""
+"""Inputs of a policy: example inputs, and clean-up of invalid rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxrl.types import Array, PyTree, StepInput
 
 
 def example_input(observation_space: spaces.Space, action_space: spaces.Space) -> StepInput:
-    """A batch of one all-zero row, for initialising models."""
+    """Return a batch of one all-zero row, for initialising models."""
     return first_input(zeros(observation_space, (1,)), action_space, 1)
 
 
 def zero_invalid(tree: PyTree, valid: Array) -> PyTree:
-    """``tree`` with 0 for what is not finite in invalid rows: 0 times that would be no 0 in a gradient. Valid rows stay."""
+    """Replace non-finite values in invalid rows by 0, since 0 times them would be NaN in a gradient. Valid rows are unchanged."""
 
     def clean(x: Array) -> Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):

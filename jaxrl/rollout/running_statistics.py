@@ -1,7 +1,7 @@
-"""Running statistics for observations and rewards, held in the learner's state.
+"""Running statistics of observations and rewards, part of the learner's state.
 
-Rollouts stay raw. A rule normalises with the statistics of its ``Policy`` when it acts and when it learns from that rollout, and
-refreshes them from the valid rows afterwards.
+Rollouts stay raw. An algorithm normalises with the statistics of its ``Policy`` when it acts and when it learns from the rollout,
+and then updates them from the valid rows.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ EPSILON = 1e-8
 
 
 class RunningMoments(NamedTuple):
-    """Mean and variance of a stream, per element of its leaves (Chan et al. 1979 for the merge of two parts)."""
+    """Mean and variance of a stream, per element of its leaves. Two parts are merged as in Chan et al. 1979."""
 
     count: Array  # type: ignore[assignment]  # a field may hide tuple.count
-    """f32[]: rows so far; starts at a small positive number so that nothing divides by zero."""
+    """Number of rows so far, f32[]. Starts at a small positive number to avoid division by zero."""
     mean: PyTree
     variance: PyTree
 
 
 def init_moments(example: PyTree) -> RunningMoments:
-    """Moments for rows like ``example`` (one unbatched row; arrays or shapes): mean 0, variance 1 until rows arrive."""
+    """Return initial moments, mean 0 and variance 1, for rows like ``example`` (one unbatched row; arrays or shapes)."""
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), example)
     return RunningMoments(jnp.full((), 1e-4, jnp.float32), zeros, jax.tree.map(jnp.ones_like, zeros))
 
 
 def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_name: str | None = None) -> RunningMoments:
-    """Take in ``rows`` (leaves [*where.shape, ...]) where the mask is true; over all devices when an axis is named."""
+    """Update with ``rows`` (leaves [*where.shape, ...]) where the mask is true; over all devices of a named axis."""
 
     def total(x: Array) -> Array:
         return x if axis_name is None else jax.lax.psum(x, axis_name)
@@ -47,7 +47,7 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
     count = total(where.sum(dtype=jnp.float32))
     merged = moments.count + count
 
-    def one(mean: Array, variance: Array, x: Array) -> tuple[Array, Array]:
+    def update_leaf(mean: Array, variance: Array, x: Array) -> tuple[Array, Array]:
         chex.assert_shape(x, (*where.shape, *mean.shape))
         keep, x = expand_mask(where, x), x.astype(jnp.float32)
         batch_mean = total(jnp.where(keep, x, 0.0).sum(lead)) / jnp.maximum(count, 1.0)
@@ -59,7 +59,7 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
     rows = jax.tree.map(lambda mean, x: None if mean is None else x, moments.mean, rows, is_leaf=_is_none)
     means, structure = jax.tree.flatten(moments.mean)
     variances, leaves = (structure.flatten_up_to(tree) for tree in (moments.variance, rows))
-    pairs = [one(mean, variance, x) for mean, variance, x in zip(means, variances, leaves, strict=True)]
+    pairs = [update_leaf(mean, variance, x) for mean, variance, x in zip(means, variances, leaves, strict=True)]
     return RunningMoments(merged, structure.unflatten([m for m, _ in pairs]), structure.unflatten([v for _, v in pairs]))
 
 
@@ -68,35 +68,35 @@ def _is_none(x: object) -> bool:
 
 
 def normalize(moments: RunningMoments, x: PyTree, clip: float = 10.0) -> PyTree:
-    """(x − mean) / std per element, clipped to ±``clip``; the statistics broadcast over leading axes.
+    """Return (x − mean) / std per element, clipped to ±``clip``; the statistics broadcast over leading axes.
 
-    Where the moments hold None in place of a leaf, that leaf of ``x`` stays as it is.
+    A leaf of ``x`` is unchanged if the moments have None in its place.
     """
 
-    def one(mean: Array | None, variance: Array, x: Array) -> Array:
+    def normalize_leaf(mean: Array | None, variance: Array, x: Array) -> Array:
         if mean is None:
             return x
         chex.assert_shape(x, (..., *mean.shape))
         return jnp.clip((x.astype(jnp.float32) - mean) * jax.lax.rsqrt(variance + EPSILON), -clip, clip)
 
-    return jax.tree.map(one, moments.mean, moments.variance, x, is_leaf=_is_none)
+    return jax.tree.map(normalize_leaf, moments.mean, moments.variance, x, is_leaf=_is_none)
 
 
 # ------------------------------------------------------------------------------------------------------- in a learner's state
 
 
 class Statistics(NamedTuple):
-    """What normalisation needs; () where it is switched off."""
+    """Statistics for normalisation; () for those switched off."""
 
     observations: RunningMoments | tuple[()]
     rewards: RewardStatistics | tuple[()]
 
 
 class RewardStatistics(NamedTuple):
-    """Rewards are divided by the standard deviation of the discounted return, kept per environment."""
+    """Statistics to divide rewards by the standard deviation of the discounted return, which is tracked per environment."""
 
     returns: Array
-    """f32[num_envs]: the running discounted return of each environment."""
+    """Running discounted return of each environment, f32[num_envs]."""
     moments: RunningMoments
 
     @property
@@ -105,7 +105,7 @@ class RewardStatistics(NamedTuple):
 
 
 def real_valued(space: spaces.Space, obs: PyTree) -> PyTree:
-    """The parts of an observation that normalisation is for, None in place of the others: choices and masks stay as they are."""
+    """Return the parts of an observation to normalise, with None in place of the others: discrete values and masks stay raw."""
     if isinstance(space, spaces.Dict):
         return {name: None if name == MASK_KEY else real_valued(part, obs[name]) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -114,7 +114,7 @@ def real_valued(space: spaces.Space, obs: PyTree) -> PyTree:
 
 
 def init_statistics(observation_space: spaces.Space | None, num_envs: int | None) -> Statistics:
-    """Statistics for observations of a space, and for the rewards of so many environments; None switches either off."""
+    """Return initial statistics for observations of a space and rewards of ``num_envs`` environments; None disables either."""
     observations: Any = ()
     if observation_space is not None:
         observations = init_moments(real_valued(observation_space, zeros(observation_space)))
@@ -125,27 +125,27 @@ def init_statistics(observation_space: spaces.Space | None, num_envs: int | None
 
 
 def scale_rewards(statistics: Statistics, reward: Array) -> Array:
-    """Rewards over the standard deviation of the discounted return; raw where that is switched off."""
+    """Divide rewards by the standard deviation of the discounted return, or return them raw if that is switched off."""
     if not statistics.rewards:
         return reward
     return reward * jax.lax.rsqrt(statistics.rewards.moments.variance + EPSILON)
 
 
 def normalize_inputs(statistics: Statistics | tuple[()], inputs: StepInput) -> StepInput:
-    """Inputs as a model sees them; raw where there are no statistics."""
+    """Normalise the observations of a model's inputs, or return them raw if there are no statistics."""
     if not (statistics and statistics.observations):
         return inputs
     return inputs._replace(obs=normalize(statistics.observations, inputs.obs))
 
 
 def update_statistics(statistics: Statistics, rollout: Rollout, gamma: Array | float, axis_name: str | None) -> Statistics:
-    """Take the valid rows of a rollout into the statistics."""
+    """Update the statistics with the valid rows of a rollout."""
     observations, rewards = statistics
     if observations:
         obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
         observations = update_moments(observations, obs, rollout.valid, axis_name)
     if rewards:
-        # A row that is spent on a reset is followed by the first of an episode; over padding the sum goes on.
+        # An invalid row ends the sum only if it was spent on a reset, that is, if an episode starts next. Padding continues it.
         first, next_first = rollout.inputs.is_first[:-1], rollout.inputs.is_first[1:]
         ends = first | (~rollout.valid & next_first)
         discount = jnp.where(ends, 0.0, jnp.where(rollout.valid, gamma, 1.0))
@@ -156,10 +156,10 @@ def update_statistics(statistics: Statistics, rollout: Rollout, gamma: Array | f
 def update_reward_statistics(
     statistics: RewardStatistics, reward: Array, discount: Array, valid: Array, env_id: Array, axis_name: str | None
 ) -> RewardStatistics:
-    """Take the valid rows of a reward f32[T, B] into its statistics.
+    """Update the statistics of a reward f32[T, B] with its valid rows.
 
     Args:
-      discount: f32[T, B], what the sum up to the row before counts in that row's: 0 begins a new sum.
+      discount: f32[T, B], factor on the sum up to the previous row; 0 starts a new sum.
       env_id: i32[B], global over devices.
     """
     # A device holds a contiguous share of the environments, so the global id modulo that share is the local row.
@@ -167,7 +167,7 @@ def update_reward_statistics(
 
     def forward(g: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
         reward, discount = row
-        g = reward + discount * jnp.where(discount == 0, 0.0, g)  # 0 times what is not finite would be no 0
+        g = reward + discount * jnp.where(discount == 0, 0.0, g)  # 0 * inf is NaN
         return g, g
 
     last, returns = jax.lax.scan(forward, statistics.returns[slot], (reward, discount))

@@ -66,9 +66,9 @@ class RunInterrupted(Interrupted):
     """
 
     def __init__(
-        self, message: str, states: PyTree, history: dict[str, np.ndarray], number: int = signal.SIGINT, *, told: bool = False
+        self, message: str, states: PyTree, history: dict[str, np.ndarray], number: int = signal.SIGINT, *, shown: bool = False
     ) -> None:
-        super().__init__(message, number, told=told)
+        super().__init__(message, number, shown=shown)
         self.states, self.history = states, history
 
 
@@ -253,10 +253,10 @@ def run(
             states, summary = session.go(with_total_steps(agent, values, plan.total_steps), init_from, init_which, title)
             session.asked_to_stop()  # also by a signal that came meanwhile
     progress.note(summary)
-    return states, _history(agent, session, states, summary, told=not hidden)
+    return states, _history(agent, session, states, summary, shown=not hidden)
 
 
-def _history(agent: Agent, session: Session, states: PyTree, summary: str, *, told: bool) -> dict[str, np.ndarray]:
+def _history(agent: Agent, session: Session, states: PyTree, summary: str, *, shown: bool) -> dict[str, np.ndarray]:
     """Return the history of a run that has ended and been reported, or raise the error that ended it."""
     history = as_arrays(session.history)
     own_eval = getattr(agent.env, "open_eval", None) is not None  # evaluates on another variant, so returns do not compare
@@ -267,7 +267,7 @@ def _history(agent: Agent, session: Session, states: PyTree, summary: str, *, to
     if session.stopped_by:
         current().part()
         end_in_a_line()
-        raise RunInterrupted(summary, states, history, session.stopped_by, told=told)
+        raise RunInterrupted(summary, states, history, session.stopped_by, shown=shown)
     current().gather(None)  # the first process may have written until now
     if session.diverged.all():
         raise RunDiverged(summary, states, history)
@@ -322,20 +322,20 @@ def _notes(
         yield f"total_steps={whole(asked)} rounded up to {total_steps}: whole iterations of {rows} rows"
     if devices_per_seed > 1:
         share = agent.num_envs // devices_per_seed
-        what = f"{devices_per_seed} devices share a seed's environments, {share} each"
+        sharing = f"{devices_per_seed} devices share a seed's environments, {share} each"
         if agent.algorithm.learn:
-            yield f"{what}, and draw a share of each batch from them: this is another run than one device's"
+            yield f"{sharing}, and draw a share of each batch from them: results differ from those of one device"
         elif learns_alike(agent) and devices_per_seed.bit_count() == 1:
-            yield f"{what}, and learn what one would, up to rounding"
+            yield f"{sharing}, and learn the same as one device, up to rounding"
         else:
-            yield what
+            yield sharing
     if advice:
         yield advice
     if out is not None:
-        for name, what in unimportable_parts(agent.spec).items():
+        for name, part in unimportable_parts(agent.spec).items():
             yield (
-                f"no other process can import {name}={what}: to resume or load this run there, give it again, as in "
-                f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top of a module of its own"
+                f"no other process can import {name}={part}: to resume or load this run there, pass it again, as in "
+                f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top level of a separate module"
             )
 
 
@@ -370,7 +370,7 @@ def resume(
     config = read_config(out)
     request, agent = config["run"], build_again(config["agent"], trust=trust, to_learn=True, **parts)
     if missing := [name for name in ("total_steps", *KEPT) if name not in request]:
-        raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: put it back from a copy")
+        raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: restore it from a copy")
     settings = {name: request[name] for name in KEPT} | {name: request[name] for name in ON_HOST if name in request}
     output = {name: value for name, value in config.get("output", {}).items() if name in RunOutput._fields}
     output["devices_per_seed"] = devices_per_seed or devices_for(agent, output.get("devices_per_seed"))

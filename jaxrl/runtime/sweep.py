@@ -80,7 +80,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
     for table in ("settings", "grid"):
         _refuse_unknown(f"{shown}, [{table}]", entries.get(table, {}), [*structure, *hyperparams, *_model(entries["algorithm"])])
     if in_both := set(entries.get("settings", {})) & set(entries["grid"]):
-        raise ValueError(f"{shown}: {sorted(in_both)[0]} is in [settings] and in [grid]: leave it in one")
+        raise ValueError(f"{shown}: {sorted(in_both)[0]} is in [settings] and in [grid]: keep it in only one of them")
     for name, values in entries["grid"].items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{shown}, [grid]: {name} = {values!r} must be a list of values, such as [1, 2]")
@@ -98,13 +98,13 @@ def _checked(sweep: SweepFile) -> SweepFile:
     _, config, hyperparams = entry.load()
     types = setting_types(config) | setting_types(hyperparams)
 
-    def value(name: str, given: Any) -> Any:
+    def value(name: str, setting: Any) -> Any:
         if name == "model":
-            return _checked_model(sweep.algorithm, given)
-        plain = checked(name, given, types[name])
-        return given if isinstance(plain, float) else plain  # unchanged, since jobs are named after it
+            return _checked_model(sweep.algorithm, setting)
+        plain = checked(name, setting, types[name])
+        return setting if isinstance(plain, float) else plain  # unchanged, since jobs are named after it
 
-    settings = {name: value(name, given) for name, given in sweep.settings.items()}
+    settings = {name: value(name, setting) for name, setting in sweep.settings.items()}
     grid = {name: [value(name, each) for each in values] for name, values in sweep.grid.items()}
     for name, values in grid.items():
         if repeated := [each for each in values if values.count(each) > 1]:
@@ -116,10 +116,10 @@ def _checked(sweep: SweepFile) -> SweepFile:
     total_steps, episodes = check_count("total_steps", sweep.total_steps), check_count("eval_episodes", sweep.eval_episodes)
     plain = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
     for job in expand(plain):
-        given = {**settings, **job.settings}
-        recurrent = given.pop("model", {}).get("core") is not None
+        combination = {**settings, **job.settings}
+        recurrent = combination.pop("model", {}).get("core") is not None
         try:
-            split_settings(entry.builder, config, hyperparams, given)[0].check(recurrent=recurrent)
+            split_settings(entry.builder, config, hyperparams, combination)[0].check(recurrent=recurrent)
         except ValueError as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
     return plain
@@ -190,7 +190,7 @@ class Manifest:
             found = parse_json(read_regular(self.path))
             is_other = {"eval_explore": False, **found["sweep"]} != self.sweep  # older manifests have greedy evaluations only
             if is_other and (found["done"] or (folder / JOBS).exists()):  # a file corrected before anything ran is accepted
-                raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or give its file again")
+                raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or use that sweep's file")
             self.done = found["done"]
         elif folder.exists() and contents(folder, MANIFEST):
             raise FileExistsError(f"out={str(folder)!r} is not empty, and holds no sweep: name another folder")
@@ -233,7 +233,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
             raise Interrupted(number=number)
         if code:
             raise ChildProcessError(
-                f"{title} failed with exit code {code}, as said above. Mend it and give the same command again"
+                f"{title} failed with exit code {code}; see the message above. Fix this and repeat the same command"
             )
     return jobs
 

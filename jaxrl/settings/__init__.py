@@ -1,1 +1,1 @@
-"""Settings: their ranges, and the names that other libraries have for them."""
+"""Settings: ranges, and names of the same settings in other libraries."""

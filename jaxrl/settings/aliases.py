@@ -1,6 +1,7 @@
-"""What an error says of a name that is not known: what is near, and what other libraries call the settings that jaxrl has.
+"""Hints for unknown names: the most similar name, and names of jaxrl's settings in other libraries.
 
-CleanRL, Stable-Baselines3, Rejax, PureJaxRL, RLlib, Brax, rlpyt and others. Names that are the same there are not listed.
+The other libraries are CleanRL, Stable-Baselines3, Rejax, PureJaxRL, RLlib, Brax, rlpyt and others. Names that are the same in
+jaxrl are not listed.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ _ELSEWHERE = {
     "explore": "deterministic stochastic greedy",
     "key": "rng seed rng_key prng_key",
 }
-"""Name here -> names elsewhere."""
+"""Name in jaxrl -> names in other libraries."""
 
 _OTHERWISE = {
     "learning_rate": "pi_lr policy_lr actor_lr alpha",
@@ -122,8 +123,8 @@ _OTHERWISE = {
     "temperature": "ent_coef ent_coeff entropy_coef entropy_coeff entropy_cost",
     "batch_size": "minibatch_size train_batch_size train_batch_size_per_learner",
 }
-"""The same, where nothing above is among what is allowed: of rules with one learning rate, a λ of another kind, or a temperature
-instead of an entropy bonus."""
+"""The same, for names that match no allowed name above: for algorithms with one learning rate, with another kind of λ, or with a
+temperature instead of an entropy bonus."""
 
 _INSTEAD = [
     (
@@ -136,64 +137,64 @@ _INSTEAD = [
         "rollout_length",
         "an iteration learns from num_envs * rollout_length rows",
     ),
-    ("action_noise", "temperature", "exploration is by the policy's own deviation"),
+    ("action_noise", "temperature", "the policy explores by its own standard deviation"),
     ("vtrace use_vtrace", "vtrace_lambda", "rollouts are always corrected by V-trace"),
     (
         "device cuda use_cuda gpu use_gpu num_gpus torch_deterministic",
         "",
-        "JAX takes the accelerator that it finds, and JAX_PLATFORMS=cpu keeps off it",
+        "JAX uses the accelerator that it finds; set JAX_PLATFORMS=cpu to use the CPU",
     ),
     (
         "reward_clipping clip_rewards clip_reward reward_clip",
         "",
-        "it is an option of environments of games, as in 'envpool:Pong-v5?reward_clip=True'",
+        "use the option of the environment, as in 'envpool:Pong-v5?reward_clip=True'",
     ),
-    ("capture_video record_video render render_mode", "", "jaxrl record draws what a run has learnt"),
-    ("save_model", "", "a run saves its policies in the folder out"),
+    ("capture_video record_video render render_mode", "", "jaxrl record renders the policies of a run"),
+    ("save_model", "", "a run saves its policies in its folder, out"),
 ]
-"""Names elsewhere, a setting that the rule must have (or none), and what is so here instead."""
+"""Names in other libraries, a setting that the algorithm must have (or ""), and what jaxrl has instead."""
 
 _NOTES = {
-    "num_minibatches": "how many parts, not their size: num_envs * rollout_length / num_minibatches rows each",
+    "num_minibatches": "a number, not a size: each minibatch has num_envs * rollout_length / num_minibatches rows",
     "replay_ratio": "rows drawn per row collected: batch_size * updates per row",
-    "hindsight_share": "a share of the drawn rows: k sampled goals for each desired one are k / (k + 1)",
-    "importance_exponent": "where it begins; with anneal it rises to 1 at total_steps",
-    "target_update_interval": "it counts updates, not environment steps",
-    "rho_bar": "one clip for the temporal difference and for the gradient",
-    "stop_kl": "the approx_kl of a minibatch that ends an iteration's gradient steps, without a factor of 1.5",
-    "exploration_noise": "its deviation, on actions in [−1, 1]; noise='ou' is an Ornstein–Uhlenbeck process",
-    "hold_noise": "rows that act with one draw of noise, whose deviation does not depend on the state",
-    "exploration_steps": "rows over which epsilon falls, not a share of the run",
-    "temperature": "where it begins: it is learnt, as with ent_coef='auto', unless learn_temperature=False keeps it there",
-    "box_entropy": "nats below 0 for each dimension: 1 where others have a target of minus the number of dimensions",
-    "discrete_entropy": "the share of log n",
-    "tau": "the share by which the target moves: 1 - polyak",
-    "anneal": "True lets the learning rate fall to 0 at the end",
-    "seeds": "8 are the seeds 0 to 7, and a list names them",
+    "hindsight_share": "a fraction of the drawn rows: k sampled goals per desired goal are k / (k + 1)",
+    "importance_exponent": "its initial value; with anneal it rises to 1 at total_steps",
+    "target_update_interval": "in updates, not environment steps",
+    "rho_bar": "one clip for both the temporal difference and the gradient",
+    "stop_kl": "the approx_kl above which a minibatch ends the gradient steps of an iteration, without a factor of 1.5",
+    "exploration_noise": "its standard deviation, on actions in [−1, 1]; noise='ou' is an Ornstein–Uhlenbeck process",
+    "hold_noise": "rows per draw of noise; its standard deviation does not depend on the state",
+    "exploration_steps": "rows over which epsilon falls, not a fraction of the run",
+    "temperature": "its initial value: it is learnt, as with ent_coef='auto', unless learn_temperature=False",
+    "box_entropy": "nats below 0 per dimension: 1 for a target of minus the number of dimensions",
+    "discrete_entropy": "a fraction of log n",
+    "tau": "the fraction by which the target moves: 1 - polyak",
+    "anneal": "True anneals the learning rate to 0 over the run",
+    "seeds": "8 means the seeds 0 to 7; a list names them",
     "model": "arguments of the network: {'core': 'gru'} in Python, --model core=gru on the command line",
     "optimizer": "a function such as lambda hp: optax.adamw(hp.learning_rate)",
     "wandb": "the name of the project",
     "explore": "True acts as in training, False greedily",
 }
-"""Name here -> what differs, where something may."""
+"""Name in jaxrl -> difference in units or meaning, for settings that may differ."""
 
 _SAME_UNITS = {"num_mini_batch", "n_minibatches", "nminibatches", "minibatches", "utd", "utd_ratio"}
-"""Names elsewhere that need no note."""
+"""Names in other libraries whose units are the same, so that they need no note."""
 
 RUN_ARGUMENTS = (
     "seeds out eval_every eval_episodes eval_explore chunk_iterations exact_steps stop_at on_nan on_chunk init_from init_which"
     " sampler overlap scheme num_workers devices_per_seed checkpoint_every keep_checkpoints save_replay tensorboard wandb quiet"
 )
-"""What ``jaxrl.run`` takes and a builder does not."""
+"""Arguments of ``jaxrl.run`` that a builder does not take."""
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
-    """``a, b and c``."""
+    """Join words as in ``a, b and c``."""
     return f" {last} ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def translate_alias(name: str, allowed: Collection[str]) -> tuple[str, str] | None:
-    """``(name among those allowed, note)`` for what another library calls ``name``, in any case and with dashes; or None."""
+    """Return ``(allowed name, note)`` for a ``name`` from another library, in any case and with dashes, or None if unknown."""
     plain = name.lower().replace("-", "_")
     if plain in allowed:
         return plain, ""
@@ -204,56 +205,62 @@ def translate_alias(name: str, allowed: Collection[str]) -> tuple[str, str] | No
 
 
 def instead_of(name: str, allowed: Collection[str]) -> str | None:
-    """What there is here instead of a setting that other libraries have."""
+    """Return what jaxrl has instead of a setting of other libraries, or None."""
     plain = name.lower().replace("-", "_")
-    return next((what for names, needed, what in _INSTEAD if plain in names.split() and (not needed or needed in allowed)), None)
+    return next(
+        (replacement for names, needed, replacement in _INSTEAD if plain in names.split() and (not needed or needed in allowed)),
+        None,
+    )
 
 
 def belongs_to_run(name: str) -> str:
-    """Where a keyword of ``jaxrl.run`` belongs, a sentence to append where a builder was given it; or nothing."""
+    """Return a sentence to append to a builder's error if the keyword belongs to ``jaxrl.run``, else an empty string."""
     found = translate_alias(name, RUN_ARGUMENTS.split())
     return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""
 
 
 def nearest(name: Any, allowed: Iterable[str]) -> str:
-    """`` It is called 'x' here.``, `` Did you mean 'x'?`` or nothing, to append to an error. A name may be anything."""
+    """Return a hint to append to an error: `` It is called 'x' here.``, `` Did you mean 'x'?`` or an empty string.
+
+    ``name`` may be of any type.
+    """
     if not isinstance(name, str):
         return ""
     allowed = list(allowed)
     if known := translate_alias(name, allowed):
         here, note = known
         return f" It is called {here!r} here{note and f' ({note})'}."
-    if what := instead_of(name, allowed):
-        return f" There is none: {what}."
+    if replacement := instead_of(name, allowed):
+        return f" There is no such setting: {replacement}."
     return similar(name, allowed, 0.5)
 
 
 def similar(name: str, allowed: Sequence[str], cutoff: float) -> str:
-    """`` Did you mean 'x'?``, or nothing where none is near."""
+    """Return `` Did you mean 'x'?``, or an empty string if no allowed name is similar."""
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def shortened(name: Any, most: int = 200) -> str:
-    """``repr(name)`` for an error, without the middle of what is long."""
+    """Return ``repr(name)`` for an error, without its middle if it is longer than ``most`` characters."""
     shown = repr(name)
     return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[-most // 2 :]}"
 
 
 def unknown(kind: str, name: Any, allowed: Sequence[str]) -> ValueError | TypeError:
-    """The error for a word that is none of those allowed, or for what is not a word."""
+    """Return the error for a name that is not among those allowed, or is not a string."""
     if not isinstance(name, str):
-        return TypeError(f"{kind} {shortened(name)} must be a string. There are: {', '.join(allowed)}.")
-    return ValueError(f"unknown {kind} {shortened(name)}.{similar(name[:100], allowed, 0.4)} There are: {', '.join(allowed)}.")
+        return TypeError(f"{kind} {shortened(name)} must be a string. Available: {', '.join(allowed)}.")
+    return ValueError(f"unknown {kind} {shortened(name)}.{similar(name[:100], allowed, 0.4)} Available: {', '.join(allowed)}.")
 
 
 def hint_or(hint: str, listing: str) -> str:
-    """What an error goes on with: a hint alone, since it would be lost among what is allowed; or that, where there is none."""
+    """Return the hint if there is one, else the listing of allowed names: next to a long listing, a hint would be missed."""
     return hint or f" {listing}"
 
 
 def suggest_arguments(builder: F) -> F:
-    """``builder``, which says what to do without a policy's name, as in ``PPO("MlpPolicy", env)``, and arguments by place."""
+    """Wrap ``builder`` with errors for a policy's name, as in ``PPO("MlpPolicy", env)``, and for positional settings."""
 
     @functools.wraps(builder)
     def checked(*args: Any, **keywords: Any) -> Any:
@@ -261,26 +268,26 @@ def suggest_arguments(builder: F) -> F:
         policies = [x for x in (*args, *keywords.values()) if isinstance(x, str) and x.isidentifier() and x.endswith("Policy")]
         if policies:
             raise TypeError(
-                f"{name}() takes no {policies[0]!r}: leave it out, {name}(env). The network follows from the observations, and "
-                "model={'hidden_sizes': (256, 256)} changes it"
+                f"{name}() takes no {policies[0]!r}: leave it out, {name}(env). The network follows from the observations; "
+                "change it with model={'hidden_sizes': (256, 256)}"
             )
         if len(args) > 1:
-            raise TypeError(f"{name}() takes the environment first, and all else by name: {name}(env, learning_rate=…)")
+            raise TypeError(f"{name}() takes only the environment by position; name the settings: {name}(env, learning_rate=…)")
         return builder(*args, **keywords)
 
     return cast(F, checked)
 
 
 def suggest_keywords(function: F) -> F:
-    """``function``, which says of a keyword that it does not know what it is called, or where it belongs."""
+    """Wrap ``function`` with an error for unknown keywords that names the right keyword, or where the keyword belongs."""
     allowed = list(inspect.signature(function).parameters)
 
     def hint(name: str, agent: Any) -> str:
         setting = translate_alias(name, getattr(getattr(agent, "hyperparams", None), "_fields", ()))
         if setting and not translate_alias(name, allowed):
             here = setting[0]
-            return f" {here} is a setting of the algorithm: give it to the builder, or in hyperparams={{{here!r}: …}}."
-        elsewhere = f" Settings of the algorithm belong to its builder. It takes: {', '.join(allowed)}."
+            return f" {here} is a setting of the algorithm: pass it to the builder, or in hyperparams={{{here!r}: …}}."
+        elsewhere = f" Pass settings of the algorithm to its builder. Allowed: {', '.join(allowed)}."
         return nearest(name, allowed) or elsewhere * ("hyperparams" in allowed)
 
     @functools.wraps(function)
@@ -288,7 +295,7 @@ def suggest_keywords(function: F) -> F:
         for name in keywords:
             if name not in allowed:
                 agent = args[0] if args else keywords.get("agent")
-                said = hint_or(hint(name, agent), f"It takes: {', '.join(allowed)}.")
+                said = hint_or(hint(name, agent), f"Allowed: {', '.join(allowed)}.")
                 raise TypeError(f"{function.__name__}() got an unknown keyword {name!r}.{said}")
         return function(*args, **keywords)
 

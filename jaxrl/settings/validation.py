@@ -1,4 +1,4 @@
-"""Settings and their ranges: each range stands at its field, as an annotated type."""
+"""Settings and their ranges, as annotated types of the fields."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from jaxrl.types import PyTree
 
 
 class Range(NamedTuple):
-    """Allowed values of a number: low ≤ x ≤ high, the ends excluded where open."""
+    """Allowed values of a number: low ≤ x ≤ high, or low < x ≤ high if ``open_low``."""
 
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
     integral: bool = False
-    """Without a fraction."""
+    """Only integers are allowed."""
 
     def contains(self, x: float) -> bool:
-        finite = isinstance(x, int) or math.isfinite(x)  # an integer may be beyond all floats
+        finite = isinstance(x, int) or math.isfinite(x)  # an integer may be too large for a float
         in_range = finite and x <= self.high and (x > self.low if self.open_low else x >= self.low)
         return in_range and not (self.integral and x != int(x))
 
     def __str__(self) -> str:
         if self.high == math.inf:
-            what = "an integer" if self.integral else "a finite number"
-            return what if self.low == -math.inf else f"{what} {'>' if self.open_low else '>='} {self.low:.9g}"
+            noun = "an integer" if self.integral else "a finite number"
+            return noun if self.low == -math.inf else f"{noun} {'>' if self.open_low else '>='} {self.low:.9g}"
         return f"{'an integer' if self.integral else 'a number'} in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
 
 
@@ -42,27 +42,27 @@ NonNegative = Annotated[float, Range(0)]
 Unit = Annotated[float, Range(0, 1)]
 PositiveUnit = Annotated[float, Range(0, 1, open_low=True)]
 
-# What a hyperparameter is may stand in its type, beside its range: for those that are the same in every rule.
-LearningRate = Annotated[float, Range(0), "Adam's step size; 0 learns nothing, as a control."]
+# For hyperparameters that are the same in every algorithm, the type also has the description.
+LearningRate = Annotated[float, Range(0), "Adam's step size; 0 disables learning, as a control."]
 TotalSteps = Annotated[
     float,
     Range(0, integral=True),
-    "Rows per seed of the whole run, for ``anneal``; 0: not known yet. ``run`` and ``make_train`` set it to their own length.",
+    "Rows per seed of the whole run, for ``anneal``; 0 if unknown. ``run`` and ``make_train`` set it to their length.",
 ]
 
 
 @functools.cache
 def setting_types(source: type) -> dict[str, Any]:
-    """Field of a Config (dataclass) or Hyperparams (NamedTuple) -> its type, which says what is allowed.
+    """Return the types of a Config's (dataclass) or Hyperparams' (NamedTuple) fields, which define the allowed values.
 
     Raises:
-      TypeError: a field does not say it.
+      TypeError: the type of a field does not define its allowed values.
     """
     types = get_type_hints(source, include_extras=True)
     for name, type_ in types.items():
         if _range_of(type_) is None and (not dataclasses.is_dataclass(source) or not in_words(type_)):
             raise TypeError(
-                f"{source.__name__}.{name} has no range: say with its type what it may be, as {name}: Unit = … does, or "
+                f"{source.__name__}.{name} has no range: give the allowed values in its type, as in {name}: Unit = … or "
                 f"{name}: Annotated[float, Range(low, high)] = …; Unit, Positive, Count, Range and others are in "
                 "jaxrl.settings.validation"
             )
@@ -74,7 +74,7 @@ def _range_of(type_: Any) -> Range | None:
 
 
 def in_words(type_: Any) -> str:
-    """What a setting of this type may be, in words; nothing where the type does not say it."""
+    """Describe the allowed values of a setting of this type, or return an empty string if the type does not define them."""
     if type_ is bool:
         return "True or False"
     if get_origin(type_) is Literal:
@@ -83,10 +83,10 @@ def in_words(type_: Any) -> str:
 
 
 def checked(name: str, value: Any, type_: Any) -> Any:
-    """``value`` as plain Python, if a setting of this type may have it.
+    """Check a setting's value against its type, and return it as a plain Python value.
 
     Raises:
-      TypeError, ValueError: it may not; the message says what is allowed.
+      TypeError, ValueError: the value is not allowed. The message says what is.
     """
     if type_ is bool:
         check_switches(**{name: value})
@@ -108,10 +108,13 @@ H = TypeVar("H")
 def split_settings(
     builder: str, config: type[C], hyperparams: type[H], settings: Mapping[str, Any], parts: Iterable[str] = ()
 ) -> tuple[C, H]:
-    """Sort a builder's keywords into its Config and its Hyperparams, as plain Python numbers, or say which keyword is nearest.
+    """Sort a builder's keywords into its Config and its Hyperparams, as plain Python numbers.
 
     Args:
-      parts: the builder's other keywords, which an error may suggest.
+      parts: other keywords of the builder, which an error may suggest.
+
+    Raises:
+      TypeError: a keyword is unknown. The message suggests the right one.
     """
     structure, data = setting_types(config), setting_types(hyperparams)  # type: ignore[arg-type]
     for name in settings:
@@ -125,7 +128,7 @@ def split_settings(
 
 
 def check_number(name: str, value: Any, allowed: Range | None = None) -> None:
-    """Refuse a concrete value outside the range; without one, any finite number is allowed. Traced values pass."""
+    """Check that a concrete value is in the range, or finite if there is no range. Traced values are not checked."""
     from jaxrl.xla.private_jax import is_traced
 
     if is_traced(value):
@@ -134,14 +137,14 @@ def check_number(name: str, value: Any, allowed: Range | None = None) -> None:
     number = np.asarray(value)
     if callable(value):
         raise TypeError(
-            f"{name}=… must be {allowed}, not a function: anneal=True lets the learning rate fall to 0, and "
-            f"schedules={{{name!r}: …}} takes a function of the iteration that gives a factor"
+            f"{name}=… must be {allowed}, not a function: use anneal=True to anneal the learning rate to 0, or "
+            f"schedules={{{name!r}: …}} with a function of the iteration that returns a factor"
         )
     if number.dtype.kind not in "iuf" or isinstance(value, str):
         raise TypeError(f"{name}={shortened(value)} must be {allowed}")
     if number.ndim:
         raise ValueError(
-            f"{name}={shortened(value)} must be one number, {allowed}: for several, vmap agent.init over a mapping of "
+            f"{name}={shortened(value)} must be one number, {allowed}: for several values, vmap agent.init over a mapping of "
             "hyperparameters"
         )
     if not allowed.contains(float(number)):
@@ -149,12 +152,12 @@ def check_number(name: str, value: Any, allowed: Range | None = None) -> None:
 
 
 def whole(value: Any) -> Any:
-    """A float without a fraction (1e5, 8.0) as the integer that it is; anything else unchanged."""
+    """Convert a float without a fraction (1e5, 8.0) to an integer; return anything else unchanged."""
     return int(value) if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value) else value
 
 
 def check_count(name: str, value: Any, *, at_least: int = 1, at_most: float = math.inf) -> int:
-    """``value`` as a Python integer in [``at_least``, ``at_most``]; 1e5 is one too. Refuses anything else."""
+    """Check that ``value`` is an integer in [``at_least``, ``at_most``], and return it as a Python integer. 1e5 is allowed."""
     count = _check_whole(name, value, Range(at_least, integral=True))
     if count > at_most:
         raise ValueError(f"{name}={shortened(value)} must be at most {at_most:,}")
@@ -169,15 +172,15 @@ def _check_whole(name: str, value: Any, allowed: Range | None) -> int:
 
 
 def check_switches(**switches: Any) -> None:
-    """Refuse anything but True and False."""
+    """Check that all values are True or False."""
     for name, value in switches.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name}={shortened(value)} must be True or False")
 
 
-def check_hyperparam(rule: type, name: str, value: Any) -> None:
-    """Refuse a value that the Hyperparams of a rule do not allow. Traced values pass."""
-    types = setting_types(rule)
+def check_hyperparam(hyperparams: type, name: str, value: Any) -> None:
+    """Check a value against the Hyperparams of an algorithm. Traced values are not checked."""
+    types = setting_types(hyperparams)
     if name not in types:
         hint = nearest(name, types)
         said = hint_or(hint, f"Sizes and switches belong to the builder. Allowed: {sorted(types)}.")
@@ -185,38 +188,41 @@ def check_hyperparam(rule: type, name: str, value: Any) -> None:
     check_number(name, value, _range_of(types[name]))
 
 
-def merge_hyperparams(defaults: H, given: Any) -> H:
-    """``defaults`` (Python floats) with ``given`` on top, as f32 arrays.
+def merge_hyperparams(defaults: H, changes: Any) -> H:
+    """Replace values of ``defaults`` (Python floats) by those of ``changes``, and convert to f32 arrays.
 
     Args:
-      given: None; a mapping of the hyperparameters to change; or a whole NamedTuple of the same type.
+      changes: None, a mapping of the hyperparameters to change, or a whole NamedTuple of the same type.
     """
-    if given is None:
-        given = {}
-    elif isinstance(given, type(defaults)):
-        given = given._asdict()  # type: ignore[attr-defined]
-    elif not isinstance(given, Mapping):
-        raise TypeError(f"hyperparams must be a mapping or a {type(defaults).__name__}, not {type(given).__name__}")
-    for name, value in given.items():
+    if changes is None:
+        changes = {}
+    elif isinstance(changes, type(defaults)):
+        changes = changes._asdict()  # type: ignore[attr-defined]
+    elif not isinstance(changes, Mapping):
+        raise TypeError(f"hyperparams must be a mapping or a {type(defaults).__name__}, not {type(changes).__name__}")
+    for name, value in changes.items():
         check_hyperparam(type(defaults), name, value)
     import jax.numpy as jnp
 
-    merged: PyTree = {**defaults._asdict(), **given}  # type: ignore[attr-defined]
+    merged: PyTree = {**defaults._asdict(), **changes}  # type: ignore[attr-defined]
     return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})
 
 
-# ----------------------------------------------------------------------------------------------- what the Configs of rules share
+# --------------------------------------------------------------------------------------------------------- helpers for Configs
 
 
 def added(default: Any) -> Any:
-    """A field of a Config that came after runs had been written without it. At this default, which can never be another, the rule
-    does what it did before; a spec leaves the setting out there, so that those runs go on."""
+    """Declare a field that was added to a Config after runs had been saved without it.
+
+    The default must keep the earlier behaviour, and must never change. A spec omits the setting at its default, so that those
+    runs can be resumed.
+    """
     return dataclasses.field(default=default, metadata={"added": True})
 
 
-def refuse_unused(given: Any, defaults: Any, names: Iterable[str], why: str) -> None:
-    """Refuse settings that were given, as they are not the default, and that nothing looks at."""
+def refuse_unused(settings: Any, defaults: Any, names: Iterable[str], why: str) -> None:
+    """Raise a ValueError for settings that differ from their defaults but are not used."""
     for name in names:
-        if (value := getattr(given, name)) != getattr(defaults, name):
+        if (value := getattr(settings, name)) != getattr(defaults, name):
             shown = value if isinstance(value, bool) else f"{value:g}"
             raise ValueError(f"{name}={shown} has no effect {why}")

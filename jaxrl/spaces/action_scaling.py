@@ -1,4 +1,4 @@
-"""Actions in the units of the environment and in the model's, [−1, 1]."""
+"""Conversion of actions between the units of the environment and those of the model, [−1, 1]."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from jaxrl.types import Array
 
 
 def to_environment(action_space: spaces.Space, action: Array) -> Array:
-    """An action in model units as the environment takes it: a bounded Box maps [−1, 1], clipped, onto its bounds.
+    """Convert an action from model units to the environment's: for a bounded Box, clip to [−1, 1] and map onto the bounds.
 
-    A Box without bounds on both sides is taken as it is, clipped to the bounds that it has. Actions of a Box and of a
-    MultiDiscrete space come flat, [..., d], and get the shape of the space; discrete ones are the same in both units.
+    Actions of a Box that is not bounded on both sides are only clipped to the bounds that it has. Actions of Box and
+    MultiDiscrete spaces are flat, [..., d], and are reshaped to the shape of the space. Discrete actions are the same in both.
     """
     if isinstance(action_space, spaces.Discrete):
         return action
@@ -27,14 +27,14 @@ def to_environment(action_space: spaces.Space, action: Array) -> Array:
 
 
 def from_environment(action_space: spaces.Box, action: Array) -> Array:
-    """The inverse of ``to_environment`` for a bounded Box: f32[..., d] in [−1, 1], flat. A component without width is 0."""
+    """Invert ``to_environment`` for a bounded Box: f32[..., d] in [−1, 1], flat. A component with equal bounds becomes 0."""
     low, high = (bound.ravel() for bound in bounds(action_space))
     flat = action.reshape((*action.shape[: action.ndim - len(action_space.shape)], low.size))
-    centre, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low  # each by itself: the width may be larger than any float32
+    centre, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low  # halved first: high - low may overflow
     return jnp.clip((flat - centre) / np.where(half > 0, half, 1.0), -1.0, 1.0)
 
 
 def within(unit: Array, low: Array | np.ndarray, high: Array | np.ndarray) -> Array:
-    """[−1, 1], clipped, onto [low, high], all ends included."""
+    """Clip to [−1, 1] and map onto [low, high], both ends included."""
     share = 0.5 * (jnp.clip(unit, -1.0, 1.0) + 1.0)
-    return jnp.clip(low * (1.0 - share) + high * share, low, high)  # after the mapping as well, which rounds
+    return jnp.clip(low * (1.0 - share) + high * share, low, high)  # the mapping rounds

@@ -1,4 +1,4 @@
-"""Spaces and trees of arrays: zeros, shapes, and spaces as plain data."""
+"""Spaces and trees of arrays: zeros, shapes, and conversion of spaces to plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl.types import PyTree
 
 
 def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
-    """Zeros shaped like a batch of values of ``space``; 64-bit types become 32-bit."""
+    """Return zeros shaped like a batch of values of ``space``; 64-bit types become 32-bit."""
     if isinstance(space, spaces.Dict):
         return {name: zeros(part, batch_shape) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -25,20 +25,20 @@ def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
 
 
 def bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """f32 bounds within those of a Box, whose own type may be finer."""
+    """Return f32 bounds of a Box, rounded inwards if its dtype is more precise."""
     low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     return low, np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
 
 
 def show_shapes(tree: PyTree) -> str:
-    """A tree of arrays (or shapes) in short: ``{'a': float32[3]}``."""
+    """Format a tree of arrays (or shapes) in short form: ``{'a': float32[3]}``."""
     text = str(jax.tree.map(_Short, tree)) if tree is not None else "nothing"
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 def same_shapes(a: PyTree, b: PyTree) -> bool:
-    """Whether two trees of arrays (or shapes) agree in structure, shapes and dtypes."""
+    """Return True if two trees of arrays (or shapes) agree in structure, shapes and dtypes."""
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)] for tree in (a, b)]
     return jax.tree.structure(a) == jax.tree.structure(b) and kinds[0] == kinds[1]
 
@@ -57,7 +57,7 @@ class _Short:
 
 
 def describe_space(space: spaces.Space) -> dict[str, Any]:
-    """A space as plain data (JSON)."""
+    """Convert a space to plain data (JSON)."""
     kind = type(space).__name__
     if isinstance(space, spaces.Dict):
         return {"kind": kind, "spaces": {name: describe_space(part) for name, part in space.items()}}
@@ -76,17 +76,17 @@ def describe_space(space: spaces.Space) -> dict[str, Any]:
 
 
 def realize_space(data: Mapping[str, Any]) -> spaces.Space:
-    """The inverse of ``describe_space``.
+    """Invert ``describe_space``.
 
     Raises:
-      ValueError: the data describes no space.
+      ValueError: the data does not describe a space.
     """
     try:
         return _realized(data)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:  # Gymnasium asserts
         shown = str(data)
         shown = shown if len(shown) < 80 else f"{shown[:77]}..."
-        raise ValueError(f"{shown} describes no space ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{shown} does not describe a space ({type(error).__name__}: {error})") from None
 
 
 def _realized(data: Mapping[str, Any]) -> spaces.Space:
@@ -110,7 +110,7 @@ def _realized(data: Mapping[str, Any]) -> spaces.Space:
 
 
 def _bounds(values: np.ndarray) -> Any:
-    """One number where all are equal; as text where some are infinite, which JSON has no number for."""
+    """Shorten equal bounds to one number, and convert to text if any are infinite, since JSON has no infinity."""
     same = values.size > 0 and bool((values == values.flat[0]).all())
     shown = np.asarray(values.flat[0] if same else values)
     return (shown if np.isfinite(shown).all() else shown.astype(str)).tolist()

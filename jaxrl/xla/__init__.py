@@ -1,1 +1,1 @@
-"""Code that exists for speed or around a bug of XLA's. Each file can be deleted by itself."""
+"""Code for speed, and workarounds for bugs of XLA. Each file can be removed independently."""

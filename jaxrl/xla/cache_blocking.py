@@ -1,8 +1,8 @@
-"""How much work at once a CPU's cache holds.
+"""Cache blocking: sizes of batches whose activations fit in a CPU's cache.
 
-What a network makes of thousands of rows leaves the cache before the next layer, or the gradient, reads it. In parts that stay
-there an iteration of PPO takes 0.84 times as long with two layers of 64 units, 512 environments and minibatches of 16,384 rows,
-and 0.75 times with a convolution over minibatches of 2,048 boards (two cores of an AMD EPYC).
+The activations of thousands of rows leave the cache before the next layer, or the gradient, reads them. With batches cut into
+parts that stay in the cache, an iteration of PPO takes 0.84 times as long with two layers of 64 units, 512 environments and
+minibatches of 16,384 rows, and 0.75 times with a convolution over minibatches of 2,048 boards (two cores of an AMD EPYC).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import jax
 from jaxrl.xla.private_jax import Jaxpr, NotInThisJax, jaxprs_in_params
 
 CACHED_BYTES = 1 << 21
-"""Of what the products of a part give. Those two cores have second-level caches of 2 MiB together; parts of half this size, or of
-twice, are slower by less than what the cut brings."""
+"""Size of the results of a part's products. The two cores above have second-level caches of 2 MiB in total. With parts of half or
+twice this size, the speed-up is smaller, but not lost."""
 PRODUCTS = ("dot_general", "concatenate", "conv_general_dilated")
 LEAST_ROWS = 256
-"""Fewer are not looked at: tracing takes longer than what a cut could save."""
+"""With fewer rows, tracing takes longer than cutting could save."""
 
 
 def parts_in_cache(function: Callable[..., Any], *args: Any, rows: int) -> int:
-    """Into how many parts a CPU should cut the rows of ``function(*args)``: a power of two that divides them, or 1."""
+    """Return how many parts a CPU should cut the rows of ``function(*args)`` into: 1, or a power of two that divides them."""
     if rows < LEAST_ROWS:
         return 1
     parts = 1 << (bytes_of_products(function, *args) // CACHED_BYTES).bit_length() >> 1
@@ -33,21 +33,21 @@ def parts_in_cache(function: Callable[..., Any], *args: Any, rows: int) -> int:
 
 
 def is_a_part(function: Callable[..., Any], *args: Any, rows: int) -> bool:
-    """Whether the rows of ``function(*args)`` are work enough for a CPU by themselves, rather than at once with more."""
+    """Return True if the rows of ``function(*args)`` are enough work for a CPU without adding more rows to the batch."""
     return rows >= LEAST_ROWS // 4 and bytes_of_products(function, *args) >= CACHED_BYTES // 8
 
 
 def bytes_of_products(function: Callable[..., Any], *args: Any) -> int:
-    """What the matrix products and convolutions of a function give, and what is put together for them."""
+    """Sum the sizes of the results of matrix products, convolutions and concatenations in a function."""
 
     def count(jaxpr: Jaxpr) -> int:
-        made: list[Any] = [x.aval for eqn in jaxpr.eqns if eqn.primitive.name in PRODUCTS for x in eqn.outvars]
+        results: list[Any] = [x.aval for eqn in jaxpr.eqns if eqn.primitive.name in PRODUCTS for x in eqn.outvars]
         inner = [[count(x) for x in jaxprs_in_params(eqn.params)] for eqn in jaxpr.eqns]
-        one_of = [eqn.primitive.name == "cond" for eqn in jaxpr.eqns]  # as a choice by platform is
+        one_of = [eqn.primitive.name == "cond" for eqn in jaxpr.eqns]  # also ``platform_dependent``
         inside = [max(counts) if chosen else sum(counts) for counts, chosen in zip(inner, one_of, strict=True)]
-        return sum(x.size * x.dtype.itemsize for x in made) + sum(inside)
+        return sum(x.size * x.dtype.itemsize for x in results) + sum(inside)
 
     try:
         return count(jax.make_jaxpr(function)(*args).jaxpr)
-    except NotInThisJax:  # then nothing is cut
+    except NotInThisJax:  # cut nothing
         return 0

@@ -1,8 +1,8 @@
-"""JAX's random bits, made without a loop.
+"""JAX's random bits without a loop.
 
-On a CPU, JAX computes Threefry's twenty rounds in a loop, which XLA starts kernel by kernel unless it is tiny: 80 kernels for
-each draw, where all else of a row of CartPole takes 36, and of an update of DQN 79. Keys of ``unrolled`` draw the same bits in
-one.
+On a CPU, JAX computes Threefry's twenty rounds in a loop. XLA launches a loop kernel by kernel unless it is tiny, so each draw
+takes 80 kernels. The rest of a row of CartPole takes 36, the rest of a DQN update 79. Keys of ``unrolled`` draw the same bits in
+one kernel.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
 
-@jax.jit  # traced and lowered once per shape: else it is a third of what tracing a program takes
+@jax.jit  # traced and lowered once per shape; otherwise it takes a third of the time to trace a program
 def threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): two words, u32[...] each.
+    """Compute Threefry-2x32 with 20 rounds (Salmon et al. 2011): two words, u32[...] each.
 
     Args:
       key: u32[2].
-      high, low: u32[...], the words of a counter.
+      high, low: words of a counter, u32[...].
     """
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(PARITY))
     x, y = high + keys[0], low + keys[1]
@@ -67,30 +67,30 @@ UNROLLED = define_prng("jaxrl", (2,), seed=_seed, split=_split, random_bits=_ran
 
 
 def unrolled(keys: Key) -> Key:
-    """The same keys, with which ``jax.random`` draws the same in fewer kernels.
+    """Convert keys so that ``jax.random`` draws the same numbers in fewer kernels.
 
-    Keys of another kind than JAX's default stay as they are, and so do all where ``jax_threefry_partitionable`` is turned off,
-    which lays the counters out in another way, or where this JAX takes no generators of others.
+    Keys of other types than JAX's default are unchanged. So are all keys if ``jax_threefry_partitionable`` is off, which changes
+    the layout of the counters, or if this version of JAX does not support custom generators.
     """
     possible = UNROLLED is not None and setting("jax_threefry_partitionable")
     return _as(keys, "threefry2x32", UNROLLED) if possible else keys
 
 
 def plain(keys: Key) -> Key:
-    """``unrolled`` undone: what is given to others, or kept in a state, is of JAX's own type."""
+    """Invert ``unrolled``: keys that are passed to other code, or stored in a state, have JAX's own type."""
     return _as(keys, "jaxrl", "threefry2x32")
 
 
 def fold_in(key: Key, data: Array | int) -> Key:
-    """``jax.random.fold_in``, whose loop even of one number is ten kernels to compile."""
+    """``jax.random.fold_in`` without its loop, which takes ten kernels to compile even for one number."""
     return plain(jax.random.fold_in(unrolled(key), data))
 
 
 def integers_below(key: Key, shape: tuple[int, ...], bound: Array) -> Array:
-    """i32[*shape], each of 0 to ``bound`` − 1: the upper half of 32 random bits times ``bound`` (Lemire 2019).
+    """Draw integers from 0 to ``bound`` − 1, i32[*shape]: the upper half of 32 random bits times ``bound`` (Lemire 2019).
 
-    ``randint`` takes twice the bits and three divisions for each, which is half of what a draw from replay costs. Here some
-    integers are likelier than others, by ``bound`` / 2**32 of their probability: 0.02 % for a million of them.
+    ``randint`` uses twice the bits and three divisions for each integer, which is half of the cost of a draw from replay. Here
+    some integers are more likely than others, by ``bound`` / 2**32 of their probability: 0.02 % for a ``bound`` of a million.
     """
     bits, bound = jax.random.bits(key, shape, jnp.uint32), jnp.asarray(bound).astype(jnp.uint32)
     (high, low), (bound_high, bound_low) = ((x >> 16, x & 0xFFFF) for x in (bits, bound))

@@ -1,4 +1,4 @@
-"""Which arrays of a learner iterations write into where they are, and all else of it: large buffers are never copied."""
+"""Separation of a learner's large buffers, which iterations update in place without a copy, from the rest of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from jaxrl.types import AgentState, Algorithm, PyTree
 
 
 def split_rows(algorithm: Algorithm, learner: Any, lead: int = 0) -> tuple[PyTree, PyTree]:
-    """The arrays of rows within the rule's ``buffers`` (see ``Algorithm``), and all else of a learner: its tree twice, each time
-    with None for the leaves of the other. ``lead``: how many axes there are in front, of seeds."""
+    """Split a learner into the arrays of rows within the algorithm's ``buffers`` (see ``Algorithm``), and the rest.
+
+    Both parts have the structure of the learner, with None for the leaves of the other part. ``lead`` is the number of leading
+    axes, of seeds.
+    """
     is_row = jax.tree.map(lambda _: False, learner)
     for name in algorithm.buffers:
         buffer = getattr(learner, name)
@@ -24,7 +27,7 @@ def split_rows(algorithm: Algorithm, learner: Any, lead: int = 0) -> tuple[PyTre
 
 
 def _marked(tree: PyTree, row: bool) -> Any:
-    """``tree`` with whether each leaf is of rows: as what it is in declares it, else ``row``."""
+    """Mark each leaf of ``tree`` as an array of rows or not: as declared by its container's ``row_fields``, else as ``row``."""
     if _declares(tree):
         return type(tree)(*[_marked(part, name in tree.row_fields) for name, part in tree._asdict().items()])
     return jax.tree.map(lambda x: _marked(x, row) if _declares(x) else row, tree, is_leaf=_declares)
@@ -35,11 +38,11 @@ def _declares(x: Any) -> bool:
 
 
 def join_rows(rows: PyTree, rest: PyTree) -> Any:
-    """The learner of both parts."""
+    """Join both parts to a learner."""
     return jax.tree.map(lambda row, other: other if row is None else row, rows, rest, is_leaf=lambda x: x is None)
 
 
 def put_back(algorithm: Algorithm, before: AgentState, after: AgentState) -> AgentState:
-    """``before``, but with the arrays of rows as ``after`` has them."""
+    """Return ``before`` with the arrays of rows of ``after``."""
     rows, rest = split_rows(algorithm, after.learner)[0], split_rows(algorithm, before.learner)[1]
     return before._replace(learner=join_rows(rows, rest))

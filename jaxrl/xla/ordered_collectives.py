@@ -1,8 +1,8 @@
-"""The collectives of a program in one order, the same on every device.
+"""Collectives in the same order on every device.
 
-XLA starts what does not depend on each other in any order, and jaxlib 0.10.2 tells the collectives of a program on a CPU apart by
-nothing: two devices that are at different ones add what does not belong together, wait for ever, or end the process. So each
-collective here carries one number, a zero, that came out of the one before it.
+XLA starts independent operations in any order, and jaxlib 0.10.2 does not distinguish the collectives of a program on a CPU. If
+two devices are at different collectives, they add unrelated values, wait forever, or end the process. So each collective here
+carries one number, a zero, from the result of the previous one.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from jaxrl.xla.private_jax import (
 )
 
 REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
-"""Primitives whose result for a zero on every device is zero."""
+"""Primitives that map a zero on every device to zero."""
 _Values = Sequence[Any]
 
 
 def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` with each of its reductions over mapped axes (psum, pmean, pmax, pmin) waiting for the one before it.
+    """Make each of a function's reductions over mapped axes (psum, pmean, pmax, pmin) wait for the previous one.
 
-    Its values are the same. Those in loops, branches and jitted functions are ordered with the others; those in ``remat`` and in
-    what decides whether a loop goes on are left as they are, and so are gathers and permutations.
+    The results are the same. Reductions in loops, branches and jitted functions are included. Those in ``remat`` and in the
+    conditions of loops are not ordered, nor are gathers and permutations.
 
     Args:
-      function: of arrays, called under the axes that it names (pmap, shard_map, or vmap with an ``axis_name``).
+      function: function of arrays, called under the axes that it names (pmap, shard_map, or vmap with an ``axis_name``).
     """
 
     @functools.wraps(function)
@@ -55,7 +55,7 @@ def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def together(reduction: Callable[[Array, str], Array], tree: PyTree, axis_name: str) -> PyTree:
-    """``reduction`` (psum, pmax, …) over a mapped axis of all leaves: one collective per dtype instead of one per leaf."""
+    """Apply ``reduction`` (psum, pmax, …) over a mapped axis to all leaves, with one collective per dtype, not one per leaf."""
     leaves, structure = jax.tree.flatten(tree)
     results = list(leaves)
     for dtype in sorted({x.dtype for x in leaves}, key=str):
@@ -67,24 +67,25 @@ def together(reduction: Callable[[Array, str], Array], tree: PyTree, axis_name: 
 
 
 def varying(tree: PyTree, *axes: str) -> PyTree:
-    """``tree`` as what may differ between the devices of these axes, where ``shard_map`` tells one from the other.
+    """Type ``tree`` as varying between the devices of these axes, under ``shard_map``.
 
-    There, differentiating parameters that are the same on all devices already sums the gradient over the axis, and a pmean on top
-    is n times too large. Of what is typed so each device has its own gradient. vmap knows no such types.
+    Under ``shard_map``, the gradient for parameters typed as equal on all devices is already summed over the axis, so that its
+    pmean would be n times too large. With parameters typed as varying, each device has a separate gradient. vmap has no such
+    types.
     """
     axes = tuple(axis for axis in axes if axis in jax.sharding.get_abstract_mesh().manual_axes)
 
     def cast(x: Array, axis: str) -> Array:
         try:
             return jax.lax.pcast(x, axis, to="varying")
-        except ValueError:  # it is typed so already
+        except ValueError:  # already varying
             return x
 
     return jax.tree.map(lambda x: functools.reduce(cast, axes, x), tree)
 
 
 def _evaluate(closed: ClosedJaxpr, token: Array, args: _Values) -> tuple[Array, list[Any]]:
-    """``(token, results)`` of a traced function."""
+    """Evaluate a traced function; return ``(token, results)``."""
     jaxpr = closed.jaxpr
     known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
 
@@ -98,25 +99,25 @@ def _evaluate(closed: ClosedJaxpr, token: Array, args: _Values) -> tuple[Array, 
             continue
         for eqn in eqns:
             with jax.named_scope(str(eqn.source_info.name_stack)):
-                token, results = RULES[eqn.primitive.name](eqn, token, [*map(read, eqn.invars)])
+                token, results = PRIMITIVE_HANDLERS[eqn.primitive.name](eqn, token, [*map(read, eqn.invars)])
             known |= zip(eqn.outvars, results, strict=True)
     return token, [read(atom) for atom in jaxpr.outvars]
 
 
 def _part(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> Jaxpr:
-    """The program of some equations of another that follow each other: from all that they need to all that they make."""
-    made = [x for eqn in eqns for x in eqn.outvars]
-    own = set(made)
+    """Extract consecutive equations of a program as a program, from all variables that they need to all that they define."""
+    outvars = [x for eqn in eqns for x in eqn.outvars]
+    defined = set(outvars)
     read = dict.fromkeys(x for eqn in eqns for x in eqn.invars if not isinstance(x, Literal))
-    return jaxpr.replace(constvars=[], invars=[x for x in read if x not in own], outvars=made, eqns=eqns)
+    return jaxpr.replace(constvars=[], invars=[x for x in read if x not in defined], outvars=outvars, eqns=eqns)
 
 
 def _is_ordered(eqn: JaxprEqn) -> bool:
-    return eqn.primitive.name in RULES and _communicates(eqn)
+    return eqn.primitive.name in PRIMITIVE_HANDLERS and _communicates(eqn)
 
 
 def _communicates(eqn: JaxprEqn) -> bool:
-    """Whether a reduction is in it, at any depth."""
+    """Return True if the equation contains a reduction, at any depth."""
     inner = (eqn for jaxpr in jaxprs_in_params(eqn.params) for eqn in jaxpr.eqns)
     return eqn.primitive.name in REDUCTIONS or any(map(_communicates, inner))
 
@@ -128,7 +129,7 @@ def _reduce(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[A
 
 
 def _everywhere(token: Array) -> Array:
-    """Typed alike wherever it comes from, so that loops can carry it."""
+    """Type the token as varying over all axes, so that its type is always the same and loops can carry it."""
     return varying(token, *jax.sharding.get_abstract_mesh().manual_axes)
 
 
@@ -140,12 +141,12 @@ def _scan(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[Any
     body, (num_consts, num_carried) = parameter(eqn, "jaxpr"), scan_arguments(eqn)
     consts, start, xs = values[:num_consts], values[num_consts : num_consts + num_carried], values[num_consts + num_carried :]
 
-    def one(carried: Any, x: _Values) -> Any:
+    def step(carried: Any, x: _Values) -> Any:
         token, results = _evaluate(body, carried[0], [*consts, *carried[1], *x])
         return (token, results[:num_carried]), results[num_carried:]
 
-    how = {name: parameter(eqn, name) for name in ("length", "reverse", "unroll")}
-    (token, last), stacked = jax.lax.scan(one, (token, list(start)), list(xs), **how)
+    scan_options = {name: parameter(eqn, name) for name in ("length", "reverse", "unroll")}
+    (token, last), stacked = jax.lax.scan(step, (token, list(start)), list(xs), **scan_options)
     return token, [*last, *stacked]
 
 
@@ -169,11 +170,11 @@ def _switch(eqn: JaxprEqn, token: Array, values: _Values) -> tuple[Array, list[A
     return jax.lax.platform_dependent(token, values[1:], **chosen)
 
 
-RULES: dict[str, Callable[[JaxprEqn, Array, _Values], tuple[Array, list[Any]]]] = {
+PRIMITIVE_HANDLERS: dict[str, Callable[[JaxprEqn, Array, _Values], tuple[Array, list[Any]]]] = {
     **dict.fromkeys(REDUCTIONS, _reduce),
     "jit": _call,
     "closed_call": _call,
-    "eval_jaxpr": _call,  # as newer versions of JAX call the one before
+    "eval_jaxpr": _call,  # ``closed_call`` in newer versions of JAX
     "scan": _scan,
     "while": _while,
     "cond": _switch,

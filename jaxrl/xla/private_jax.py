@@ -1,6 +1,6 @@
-"""Interfaces of JAX that it may change without notice, all in one place.
+"""Interfaces of JAX that may change without notice, all in one place.
 
-Each has another way for where it is missing or, where there is none, an error that names it.
+If an interface is missing, there is a fallback, or an error that names it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 NEWEST = "0.11.2"
-"""The newest JAX that all tests have passed with."""
+"""Newest version of JAX that passes all tests."""
 
 
 class NotInThisJax(ImportError):
-    """JAX has changed in a place that jaxrl depends on."""
+    """Error: JAX has changed an interface that jaxrl depends on."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, interface: str) -> None:
         super().__init__(
-            f'jax {jax.__version__} has no {what}, which this part of jaxrl needs: pip install "jax<={NEWEST}", or a newer jaxrl'
+            f'jax {jax.__version__} has no {interface}, which jaxrl needs here: pip install "jax<={NEWEST}", or a newer jaxrl'
         )
 
 
@@ -30,7 +30,7 @@ NAMES = ("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "jaxpr_as_fun", "jaxprs_
 
 
 def _refusing(name: str) -> Any:
-    """Stands for a class or function that JAX does not have: whatever is done with it raises ``NotInThisJax``."""
+    """Return a stand-in for a missing class or function of JAX. Calls and ``isinstance`` checks raise ``NotInThisJax``."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise NotInThisJax(f"jax.extend.core.{name}")
@@ -55,7 +55,7 @@ else:
 
 
 def is_traced(x: Any) -> bool:
-    """Whether ``x`` is an array of a program that is being traced, without values."""
+    """Return True if ``x`` is a traced array, without values."""
     tracer = getattr(jax.core, "Tracer", None)
     if tracer is not None:
         return isinstance(x, tracer)
@@ -66,7 +66,7 @@ def is_traced(x: Any) -> bool:
 
 
 def parameter(eqn: JaxprEqn, *names: str) -> Any:
-    """The parameter of an equation of a jaxpr that has one of these names, in one version of JAX or another."""
+    """Return the parameter of a jaxpr's equation that has one of these names, which differ between versions of JAX."""
     for name in names:
         if name in eqn.params:
             return eqn.params[name]
@@ -74,15 +74,17 @@ def parameter(eqn: JaxprEqn, *names: str) -> Any:
 
 
 class Loop(NamedTuple):
-    """What goes into a loop: constants, then values that it carries, then rows that it scans."""
+    """Inputs of a loop: constants, then carried values, then scanned rows."""
 
     num_consts: int
     num_carried: int
 
 
 def scan_arguments(eqn: JaxprEqn) -> Loop:
-    """Of a ``scan``. Told by shapes, which its semantics fix, for the parameters that count them have changed: rows that are
-    scanned or stacked have one more axis outside of its body than inside."""
+    """Count the inputs of a ``scan`` by their shapes, since the parameters that count them have changed between versions.
+
+    Scanned and stacked rows have one more axis outside the body than inside.
+    """
     body = parameter(eqn, "jaxpr").jaxpr
 
     def rows(outside: Sequence[Any], inside: Sequence[Any]) -> int:
@@ -93,14 +95,14 @@ def scan_arguments(eqn: JaxprEqn) -> Loop:
 
 
 def while_arguments(eqn: JaxprEqn) -> tuple[int, int]:
-    """The numbers of constants of a ``while``'s condition and of its body, which come before what it carries."""
+    """Return the numbers of constants of a ``while``'s condition and of its body. They precede the carried values."""
     num_carried = len(eqn.outvars)
     condition, body = (len(parameter(eqn, name).jaxpr.invars) - num_carried for name in ("cond_jaxpr", "body_jaxpr"))
     return condition, body
 
 
 def needed_part(jaxpr: Jaxpr) -> Jaxpr:
-    """Without what none of its outputs needs."""
+    """Remove the equations that no output needs."""
     try:
         from jax.interpreters.partial_eval import dce_jaxpr
     except ImportError:
@@ -113,8 +115,10 @@ def needed_part(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def define_prng(name: str, key_shape: tuple[int, ...], **functions: Callable[..., Any]) -> Any:
-    """A generator of random bits for typed keys, made of ``seed``, ``split``, ``random_bits`` and ``fold_in``; None where JAX
-    takes none."""
+    """Define a generator of random bits for typed keys from ``seed``, ``split``, ``random_bits`` and ``fold_in``.
+
+    Return None if JAX does not support custom generators.
+    """
     try:
         from jax.extend.random import define_prng_impl
 
@@ -127,13 +131,13 @@ def define_prng(name: str, key_shape: tuple[int, ...], **functions: Callable[...
 
 
 def setting(name: str) -> Any:
-    """The value of a setting of JAX, such as ``jax_num_cpu_devices``."""
+    """Return the value of a setting of JAX, such as ``jax_num_cpu_devices``."""
     values = getattr(jax.config, "values", None)
     return getattr(jax.config, name) if values is None else values[name]
 
 
 def backends_started() -> bool:
-    """Whether JAX has counted its devices; False where it does not say, and then itself refuses what comes too late."""
+    """Return True if JAX has started its backends; False if unknown, in which case JAX itself refuses settings made too late."""
     try:
         from jax._src import xla_bridge
 
@@ -143,24 +147,24 @@ def backends_started() -> bool:
 
 
 class Coordination(NamedTuple):
-    """What a process of ``jax.distributed`` knows of its group."""
+    """Group of processes of ``jax.distributed``, as seen by one of them."""
 
     store: Any
-    """Of short texts, which all processes read and write."""
+    """Store of short texts, which all processes read and write."""
     process_id: int
     num_processes: int
 
 
 def coordination() -> Coordination | None:
-    """None in a process that has not joined a group.
+    """Return the group of this process, or None if it has not joined one.
 
     Raises:
-      NotInThisJax: it has, and there is no way to its store.
+      NotInThisJax: the process has joined a group, but its store is not accessible.
     """
     if not jax.distributed.is_initialized():
         return None
     try:
-        from jax._src import distributed  # its store has no public door; orbax goes in here, too
+        from jax._src import distributed  # the store has no public interface; orbax also uses this one
 
         state = distributed.global_state
         return Coordination(state.client, int(state.process_id or 0), int(state.num_processes or 1))
@@ -174,9 +178,9 @@ _known: dict[tuple[str, str, Any], bool] = {}
 
 
 def known_options(options: Mapping[str, Any], platform: str = "cpu") -> dict[str, Any]:
-    """Those options of the compiler that this jaxlib knows: it refuses a program that is compiled with another.
+    """Return the compiler options that this jaxlib knows; it refuses to compile with others.
 
-    It is asked with an empty program, which takes it a hundredth of a second, once per process. This starts JAX's backend.
+    It compiles an empty program with them, which takes a hundredth of a second, once per process. This starts JAX's backend.
     """
     new = {name: value for name, value in options.items() if (platform, name, value) not in _known}
     all_known = not new or _compiles(new, platform)

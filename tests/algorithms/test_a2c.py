@@ -17,9 +17,9 @@ from jaxrl.models import q_network
 from jaxrl.optimize import clipped_rmsprop
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Rollout
-from tests.algorithms.test_ppo_loss import linear_model
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, outputs_of, small
+from tests.helpers.loss_cases import linear_model
 from tests.helpers.oracles.policy_gradient import B, T, losses, rollout_case, slope, standardized, values
 from tests.helpers.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_of
 
@@ -137,7 +137,7 @@ def test_a_gru_remembers_a_cue() -> None:
         ({"rollout_length": 0}, "rollout_length=0 must be an integer >= 1"),
         ({"gae_lambda": 1.5}, r"gae_lambda=1.5 is not allowed: it must be a number in \[0, 1\]"),
         ({"vf_coef": -1}, "vf_coef=-1 is not allowed"),
-        ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] names no hyperparameter"),
+        ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] does not name a hyperparameter"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:

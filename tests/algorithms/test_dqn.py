@@ -36,6 +36,8 @@ from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_Q_NETWORK, Tiny, assert_bit_equal, assert_close, outputs_of, small_dqn, to_numpy
 from tests.helpers.probe_set import probe_set
 
+pytestmark = pytest.mark.expensive(80)
+
 TINY = Tiny(
     settings={
         "num_envs": 4,
@@ -313,10 +315,12 @@ def test_without_a_warm_up_the_first_updates_are_harmless() -> None:
 def test_update_is_learn_after_observe() -> None:
     agent, rollouts, learner = stream("truncation")
     rollout = jax.tree.map(lambda x: jnp.asarray(x[0]), rollouts)._replace(env_id=jnp.arange(3), version=jnp.int32(0))
-    rule = agent.algorithm
-    assert_bit_equal(jit(rule.update)(learner, rollout), jit(lambda l, r: rule.learn(rule.observe(l, r)))(learner, rollout))
-    observed = rule.observe(learner, rollout)
-    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # only replay changes
+    algorithm = agent.algorithm
+    assert_bit_equal(
+        jit(algorithm.update)(learner, rollout), jit(lambda l, r: algorithm.learn(algorithm.observe(l, r)))(learner, rollout)
+    )
+    observed = algorithm.observe(learner, rollout)
+    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # nothing but replay changes
 
 
 # ----------------------------------------------------------------------------------------------------------------- exploration
@@ -356,13 +360,15 @@ def test_agents_keep_to_the_mask() -> None:
         step=lambda key, state, action, params: (state, over),
         observation_space=space,
     )
-    rule = small_dqn(env).algorithm
+    algorithm = small_dqn(env).algorithm
     allowed = jnp.arange(60) % 3
     obs = {"x": jax.random.normal(KEY(), (60, 1)), "action_mask": jax.nn.one_hot(allowed, 3, dtype=jnp.int8)}
 
     def act(key: Any, explore: bool) -> Any:
-        learner = rule.init(key, DQNHyperparams())
-        return rule.act(rule.policy(learner), (), first_input(obs, env.action_space, 60), jnp.arange(60), key, explore=explore)[1]
+        learner = algorithm.init(key, DQNHyperparams())
+        return algorithm.act(
+            algorithm.policy(learner), (), first_input(obs, env.action_space, 60), jnp.arange(60), key, explore=explore
+        )[1]
 
     for explore in (False, True):
         np.testing.assert_array_equal(jit(act, static_argnums=1)(KEY(), explore), allowed)
@@ -473,7 +479,7 @@ def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
         ({"total_steps": -5}, "total_steps=-5 is not allowed: it must be an integer >= 0"),
         (
             {"schedules": {"epsilon": optax.linear_schedule(1, 0, 3)}},
-            r"schedules\['epsilon'\] names no .* Did you mean 'epsilon_",
+            r"schedules\['epsilon'\] does not name .* Did you mean 'epsilon_",
         ),
     ],
 )
@@ -485,7 +491,7 @@ def test_sizes_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
 def test_parts_of_the_wrong_kind() -> None:
     with pytest.raises(TypeError, match=r"DQN needs a Discrete .*:target_action has Box.*: make_ppo takes Discrete.*and Box"):
         small_dqn(probes.target_action())
-    with pytest.raises(TypeError, match=r"has MultiDiscrete\(\[2 3\]\): let the environment number .* as Discrete\(6\)"):
+    with pytest.raises(TypeError, match=r"has MultiDiscrete\(\[2 3\]\): make the action space Discrete\(6\), one action"):
         small_dqn(probes.truncation()._replace(action_space=spaces.MultiDiscrete([2, 3])))
     with pytest.raises(TypeError, match=r"its model must be memoryless"):
         small_dqn(probes.truncation(), model=RECURRENT)

@@ -23,9 +23,9 @@ from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.collect import collect
 from jaxrl.training import evaluate, run_iterations
 from jaxrl.types import Agent, Max, Rollout
-from tests.algorithms.test_ppo_loss import linear_model
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, outputs_of, small
+from tests.helpers.loss_cases import linear_model
 from tests.helpers.oracles.policy_gradient import B, T, episodes, log_probs, losses, rollout_case, slope, values
 from tests.helpers.probe_set import PROBES, Learnt, learn_probes
 
@@ -199,24 +199,24 @@ LAG = 8
 
 
 def lagging(agent: Agent, state: Any, iterations: int) -> Any:
-    """Do ``run_iterations`` with rollouts of policies that are up to LAG − 1 updates old."""
-    env_id, rule = jnp.arange(agent.num_envs, dtype=jnp.int32), agent.algorithm
+    """``run_iterations`` of rollouts in which policies act that are up to LAG − 1 updates old."""
+    env_id, algorithm = jnp.arange(agent.num_envs, dtype=jnp.int32), agent.algorithm
 
     def step(state: Any, acting: Any) -> Any:
         key = jax.random.fold_in(state.key, state.iteration)
         rest = (state.env_params, env_id, key, agent.rollout_length)
-        actor, rollout, logged = collect(rule, agent.env, acting, state.actor, *rest)
-        learner, learnt = rule.update(state.learner, rollout)
+        actor, rollout, logged = collect(algorithm, agent.env, acting, state.actor, *rest)
+        learner, learnt = algorithm.update(state.learner, rollout)
         lag = {"lag": Max((state.learner.version - rollout.version).max().astype(jnp.float32))}
         return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), {**logged, **learnt, **lag}
 
     def body(i: Any, carry: Any) -> Any:
         state, acting, metrics = carry
-        acting = jax.tree.map(partial(jnp.where, i % LAG == 0), rule.policy(state.learner), acting)
+        acting = jax.tree.map(partial(jnp.where, i % LAG == 0), algorithm.policy(state.learner), acting)
         state, new = step(state, acting)
         return state, acting, merge(metrics, new)
 
-    acting = rule.policy(state.learner)
+    acting = algorithm.policy(state.learner)
     start = (state, acting, identity(jax.eval_shape(step, state, acting)[1]))
     state, _, metrics = jax.lax.fori_loop(0, iterations, body, start)
     return state, metrics

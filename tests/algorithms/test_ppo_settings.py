@@ -27,9 +27,9 @@ from jaxrl.parallel import data_parallel
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.types import Agent, Env, Model, TimeStep
-from tests.algorithms.test_ppo import jit, one_rollout, sample, small_model, weighted_params, whole_batch
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_bit_equal, assert_close, small, small_ppo
+from tests.helpers.ppo_cases import jit, one_rollout, sample, small_model, weighted_params, whole_batch
 
 KEY = partial(jax.random.key, 0)
 EPOCHS = {"num_epochs": 3, "num_minibatches": 2}
@@ -244,10 +244,10 @@ def test_greedy_actions_and_single_rows_know_of_no_held_noise() -> None:
 
 
 @pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT], ids=["rows", "sequences"])
-def test_every_rule_that_draws_actions_can_hold_its_noise(model: Any) -> None:
-    """Its learner gets the model's carry, without the noise."""
-    for rule in (name for name, entry in ALGORITHMS.items() if entry.family == "on-policy" and "Box" in entry.actions):
-        agent = small(rule, reaching(), model=model, hold_noise=3)
+def test_every_algorithm_that_draws_actions_can_hold_its_noise(model: Any) -> None:
+    """Its learner sees the model's own carry."""
+    for algorithm in (name for name, entry in ALGORITHMS.items() if entry.family == "on-policy" and "Box" in entry.actions):
+        agent = small(algorithm, reaching(), model=model, hold_noise=3)
         state = jax.eval_shape(lambda agent=agent: agent.step(agent.init(KEY()))[0])
         assert isinstance(state.actor.carry, HeldNoise) and state.actor.carry.age.shape == (4,)
 
@@ -275,10 +275,10 @@ def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> 
         ({"kl_coef": 2}, "kl_coef=2 has no effect without surrogate='kl'"),
         ({"surrogate": "kl", "kl_target": 0}, "kl_target=0 is not allowed: it must be a finite number > 0"),
         ({"surrogate": "kl", "kl_coef": 0}, "kl_coef=0 is not allowed"),
-        ({"surrogate": "kl", "clip_eps": 0.1}, "clip_eps=0.1 has no effect with surrogate='kl', which clips no ratio"),
+        ({"surrogate": "kl", "clip_eps": 0.1}, "clip_eps=0.1 has no effect with surrogate='kl', which does not clip ratios"),
         (
             {"surrogate": "kl", "schedules": {"clip_eps": lambda i: 1.0}},
-            "clip_eps has a schedule, and no effect with surrogate='kl'",
+            r"schedules\['clip_eps'\] has no effect with surrogate='kl'",
         ),
         ({"stop_kl": -1}, "stop_kl=-1 is not allowed: it must be a finite number >= 0"),
         (
@@ -292,7 +292,7 @@ def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> 
             "accumulation_steps=4 must divide num_envs / num_minibatches = 2 .a recurr",
         ),
         ({"hold_noise": 0}, "hold_noise=0 must be an integer >= 1"),
-        ({"hold_noise": 2}, r"hold_noise=2 is for the noise of a Box action space, and not of Discrete\(2\): leave it out"),
+        ({"hold_noise": 2}, r"hold_noise=2 needs a Box action space, but the action space is Discrete\(2\): leave it out"),
     ],
 )
 def test_settings_that_do_not_fit_or_have_no_effect(settings: dict[str, Any], message: str) -> None:
@@ -331,7 +331,7 @@ def test_a_policy_without_a_divergence_has_no_penalty() -> None:
 
 def test_parts_have_to_fit_one_devices_share() -> None:
     agent: Agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, accumulation_steps=8, axis_name="d")
-    with pytest.raises(ValueError, match=r"^each of 2 devices has num_envs=3, and then accumulation_steps=8 must .* = 12$"):
+    with pytest.raises(ValueError, match=r"^each of 2 devices would have num_envs=3, but accumulation_steps=8 must .* = 12$"):
         data_parallel(agent, 2)
     held = small_ppo(reaching(), num_envs=2, hold_noise=3, axis_name="d")  # a carry of noise does not make a model recurrent
     assert data_parallel(held, 2).num_envs == 2

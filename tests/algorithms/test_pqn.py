@@ -119,15 +119,15 @@ def test_loss_and_gradient_are_the_papers() -> None:
 def test_an_iteration_is_a_step_along_each_minibatch() -> None:
     """One epoch of one minibatch of plain gradient descent, by hand."""
     agent = small_pqn("CartPole-v1", num_epochs=1, num_minibatches=1, optimizer=lambda hp: optax.sgd(hp.learning_rate))
-    rule, env, model = agent.algorithm, agent.env, SMALL(agent.env.observation_space, agent.env.action_space)
+    algorithm, env, model = agent.algorithm, agent.env, SMALL(agent.env.observation_space, agent.env.action_space)
 
     def both(key: Any) -> Any:
         state = agent.init(key)
-        rollout = collect(rule, env, rule.policy(state.learner), state.actor, env.params, jnp.arange(4), key, 8)[1]
+        rollout = collect(algorithm, env, algorithm.policy(state.learner), state.actor, env.params, jnp.arange(4), key, 8)[1]
         batch = targets(model, state.learner.params, rollout, state.learner.hyperparams)[0]
         gradient = jax.grad(lambda p: pqn_loss(model, p, batch, None)[0])(state.learner.params)
         by_hand = jax.tree.map(lambda p, g: p - 5e-4 * g, state.learner.params, gradient)
-        return rule.update(state.learner, rollout)[0].params, by_hand
+        return algorithm.update(state.learner, rollout)[0].params, by_hand
 
     assert_close(*jit(both)(KEY()), atol=1e-5)
 
@@ -189,9 +189,9 @@ def test_the_network_is_normalised_unless_it_is_told_otherwise() -> None:
         ({"num_envs": 1, "epsilon_exponent": 7}, "epsilon_exponent=7 has no effect with num_envs=1"),
         (
             {"normalize_layers": False, "model": lambda o, a: q_network(o, a)},
-            "normalize_layers=False has no effect beside a model of your own",
+            "normalize_layers=False has no effect with a custom model",
         ),
-        ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] names no hyperparameter"),
+        ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] does not name a hyperparameter"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

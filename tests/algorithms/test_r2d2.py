@@ -345,7 +345,7 @@ def test_probe(probe: str, where: Any, expected: list[list[float]], near: float)
         (
             {"buffer_size": 28, "learning_starts": 0},
             r"buffer_size=28 is too small: a sequence of burn_in \+ sequence_length \+ n_step = 5 rows and the row before it "
-            r"need 8 rows of each environment \(32\), in rollouts of 2",
+            r"take 8 rows of each environment in rollouts of 2; use at least 32",
         ),
         (
             {"replay_ratio": 4},
@@ -361,7 +361,7 @@ def test_probe(probe: str, where: Any, expected: list[list[float]], near: float)
         ({"num_envs": 1, "replay_ratio": 12, "epsilon_exponent": 7}, "epsilon_exponent=7 has no effect with num_envs=1"),
         (
             {"priority_exponent": 0.5, "replay": sequence_replay(uniform_replay)},
-            "priority_exponent=0.5 has no effect beside replay=.*, which has its own",
+            "priority_exponent=0.5 has no effect with replay=.*, which has its own",
         ),
     ],
 )
@@ -372,7 +372,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
 
 @pytest.mark.parametrize("model", [{"core": None}, lambda o, a: q_network(o, a)])
 def test_a_model_without_a_memory_is_refused(model: Any) -> None:
-    with pytest.raises(TypeError, match=r'has no memory, and R2D2 learns .* model=\{"core": "gru"\} does, or use make_dqn$'):
+    with pytest.raises(TypeError, match=r'has no memory, but R2D2 learns .* model=\{"core": "gru"\}, or use make_dqn$'):
         make_r2d2(probes.truncation(), model=model)
 
 
@@ -383,7 +383,7 @@ def test_parts_of_the_wrong_kind() -> None:
         small_r2d2(probes.truncation(), model=RECURRENT)
     with pytest.raises(TypeError, match=r"^model="):
         make_r2d2(probes.truncation(), model=actor_critic)
-    must = r"^replay=.*, which must store a sequence from each rollout on, as .*sequence_replay\(\) does, fails with "
+    must = r"^replay=.*, which must store sequences that begin with each rollout, as .*sequence_replay\(\) does, fails with "
     with pytest.raises(TypeError, match=must + r"TypeError: its draws have no carry"):
         small_r2d2(probes.truncation(), replay=uniform_replay, rollout_length=1, replay_ratio=12)
     for replay in (uniform_replay, sequence_replay(period=1)):
@@ -394,7 +394,7 @@ def test_parts_of_the_wrong_kind() -> None:
 
 
 def test_the_replay_that_is_its_own_may_be_given() -> None:
-    """Importance weights use the algorithm's exponent once, for any way to build the replay."""
+    """Weights are corrected once, by the algorithm's exponent, whoever makes the replay."""
 
     def learnt(**settings: Any) -> Any:
         agent = small_r2d2(probes.truncation(), **settings)

@@ -15,9 +15,9 @@ from jaxrl.algorithms.reinforce import REINFORCEConfig, REINFORCEHyperparams, re
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import q_network
 from jaxrl.types import Rollout
-from tests.algorithms.test_ppo_loss import linear_model
 from tests.helpers import probes
 from tests.helpers.agents import SMALL_ACTOR_CRITIC, Tiny, assert_bit_equal, assert_close, outputs_of, small
+from tests.helpers.loss_cases import linear_model
 from tests.helpers.oracles.policy_gradient import B, T, episodes, losses, rollout_case, slope, standardized, values
 from tests.helpers.probe_set import PROBES, SEEN, Learnt, learn_probes, learner_of
 

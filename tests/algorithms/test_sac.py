@@ -60,12 +60,12 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
     return optax.sgd(hyperparams.learning_rate)
 
 
-def learnt_once(agent: Agent, rule: Any) -> Any:
-    """Return ``(learner after the warm-up, (learner, metrics) after an iteration's updates, their draws)``, in one program."""
+def learnt_once(agent: Agent, setup: Any) -> Any:
+    """``(learner after the warm-up, (learner, metrics) after an iteration's updates, what these draw)``, in one program."""
 
     def run(key: Any) -> Any:
         start = agent.init(key).learner
-        return start, agent.algorithm.learn(start), draw_updates(rule, start, 0.99)  # type: ignore[misc]
+        return start, agent.algorithm.learn(start), draw_updates(setup, start, 0.99)  # type: ignore[misc]
 
     return jit(run)(KEY())
 
@@ -75,17 +75,17 @@ def test_updates_are_those_of_a_loop() -> None:
     settings = {"optimizer": sgd, "replay_ratio": 16, "policy_delay": 2, "num_critics": 3, "num_target_critics": 2}
     rates = {"learning_rate": 0.05, "actor_learning_rate": 0.02, "temperature_learning_rate": 0.1, "temperature": 0.5}
     agent = small_sac(probes.action_by_observation(), **settings, **rates)
-    rule = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
-    start, (learner, metrics), draws = learnt_once(agent, rule)
+    setup = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
+    start, (learner, metrics), draws = learnt_once(agent, setup)
     assert draws.batch.reward.shape == (2, 2, 32) and draws.noise.shape == (2, 2, 2, 32, 1)
     assert (draws.chosen.sum(-1) == 2).all()
 
     @jit
     def critic_gradient(actor: Any, critic: Any, target: Any, alpha: Any, now: Any) -> Any:
-        y = sac.target(rule, actor, target, alpha, now)
-        return jax.grad(partial(sac.critic_loss, rule), has_aux=True)(critic, y, now)[0]
+        y = sac.target(setup, actor, target, alpha, now)
+        return jax.grad(partial(sac.critic_loss, setup), has_aux=True)(critic, y, now)[0]
 
-    actor_gradient = jit(jax.grad(partial(sac.actor_loss, rule), has_aux=True))
+    actor_gradient = jit(jax.grad(partial(sac.actor_loss, setup), has_aux=True))
     (actor, critic), target, log_alpha = start.params, start.target_params.critic, start.log_temperature
     assert float(log_alpha) == pytest.approx(np.log(0.5)) and start.target_params.actor == ()
     adam = optax.adam(0.1)
@@ -121,12 +121,12 @@ def asymmetric() -> Any:
 def acting(version: int) -> Any:
     """Return exploring and greedy actions of 4,000 environments by an untrained policy."""
     agent = small_sac(asymmetric())
-    rule = agent.algorithm
+    algorithm = agent.algorithm
 
     def run(key: Any) -> Any:
-        policy = rule.policy(rule.init(key, SACHyperparams())._replace(version=jnp.int32(version)))
+        policy = algorithm.policy(algorithm.init(key, SACHyperparams())._replace(version=jnp.int32(version)))
         given = (policy, (), first_input(jnp.zeros((4000, 1)), agent.env.action_space, 4000), jnp.arange(4000), key)
-        return policy, rule.act(*given, explore=True)[1], rule.act(*given, explore=False)[1]
+        return policy, algorithm.act(*given, explore=True)[1], algorithm.act(*given, explore=False)[1]
 
     return jax.tree.map(np.asarray, jit(run)(KEY()))
 
@@ -166,16 +166,16 @@ def test_random_actions_keep_to_the_mask() -> None:
         step=lambda key, state, action, params: (state, over),
         observation_space=space,
     )
-    rule = discrete_sac(env).algorithm
+    algorithm = discrete_sac(env).algorithm
     allowed = jnp.arange(60) % 3
     obs = {"x": jax.random.normal(KEY(), (60, 1)), "action_mask": jax.nn.one_hot(allowed, 3, dtype=jnp.int8)}
 
     def act(key: Any) -> Any:
-        learner = rule.init(key, SACHyperparams())
+        learner = algorithm.init(key, SACHyperparams())
         inputs = first_input(obs, spaces.Discrete(3), 60)
         given = ((), inputs, jnp.arange(60), key)
-        random, drawn = (rule.policy(learner._replace(version=jnp.int32(n))) for n in (0, 1))
-        return [rule.act(p, *given, explore=e)[1] for p, e in ((random, True), (drawn, True), (drawn, False))]
+        random, drawn = (algorithm.policy(learner._replace(version=jnp.int32(n))) for n in (0, 1))
+        return [algorithm.act(p, *given, explore=e)[1] for p, e in ((random, True), (drawn, True), (drawn, False))]
 
     for actions in jit(act)(KEY()):
         np.testing.assert_array_equal(actions, allowed)
@@ -354,17 +354,17 @@ def test_one_message_for_each_mistake() -> None:
         ({"policy_delay": 3}, "policy_delay=3 must divide the 2 updates of an iteration"),
         ({"num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
         ({"critic_dropout": 1.0}, "critic_dropout=1 is not allowed"),
-        ({"critic_dropout": 0.1}, "critic_dropout=0.1 has no effect beside critic="),
+        ({"critic_dropout": 0.1}, "critic_dropout=0.1 has no effect with a custom critic"),
         (
             {"optimizer": optax.adam(1e-3), "actor_learning_rate": 0.1},
-            "actor_learning_rate=0.1 has no effect on an optimizer that",
+            "actor_learning_rate=0.1 has no effect with an optimizer that",
         ),
         ({"actor_value": "max"}, "actor_value='max' must be one of 'min', 'mean'"),
         ({"discrete_entropy": 0.5}, r"discrete_entropy=0.5 has no effect on Box"),
-        ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a temperature that is fixed"),
+        ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a fixed temperature"),
         (
             {"schedules": {"temperature": lambda i: 1.0}},
-            r"schedules\['temperature'\] has no effect on .* learnt",
+            r"schedules\['temperature'\] has no effect: with learn_temperature=True",
         ),
     ],
 )
@@ -384,7 +384,7 @@ def test_a_temperature_that_is_not_positive_is_refused_as_data() -> None:
 def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"box_entropy=2 has no effect on Discrete\(2\)"):
         discrete_sac(probes.truncation(), box_entropy=2)
-    with pytest.raises(ValueError, match="hold_noise=3 is for the noise of a Box action space"):
+    with pytest.raises(ValueError, match="hold_noise=3 needs a Box action space"):
         discrete_sac(probes.truncation(), hold_noise=3)
 
 
@@ -394,11 +394,11 @@ def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
         ("model", actor_critic, "must give a TanhNormal policy of size 1"),
         ("model", 5, "model=5 must be"),
         ("critic", 5, "critic=5 must be"),
-        ("critic", q_network, "a Q-network needs a Discrete one"),
+        ("critic", q_network, "a Q-network needs a Discrete space"),
         (
             "critic",
             partial(action_value, num_outputs=2),
-            r"must give a value f32\[batch\] of observation and action; .* float32\[1, 2\]",
+            r"must give a value f32\[batch\] for each observation and action; .* float32\[1, 2\]",
         ),
         ("critic", RECURRENT, "must be memoryless"),
     ],

@@ -23,6 +23,8 @@ from jaxrl.agent import state_shapes
 from jaxrl.metrics import to_floats
 from jaxrl.runtime.system.devices import usable_cores
 
+pytestmark = pytest.mark.expensive(50)
+
 TINY = cases.Case(
     "tiny", "Tiny", "ppo", "ppo", cases.PPO | {"num_envs": 2, "rollout_length": 8}, 160, num_seeds=2, runs_per_section=2
 )

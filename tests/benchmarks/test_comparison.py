@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import pictures
+from benchmarks import pictures, speed_picture
 from benchmarks.comparison import FIGURE, comparison_table, draw, is_of, read_compared
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.summary import README_CASES, read_speed
 from benchmarks.switches import PANELS, SWITCHES
 from jaxrl.algorithms.presets import interval_text
 from tests.helpers.paths import ROOT
@@ -86,3 +87,12 @@ def test_the_table_has_each_score(env: str) -> None:
 def test_what_was_not_compared_is_refused() -> None:
     with pytest.raises(ValueError, match="no scores of Pong"):
         comparison_table(COMPARED, "Pong")
+
+
+def test_the_bars_are_of_the_measured_speed(tmp_path: Path) -> None:
+    bars = speed_picture.bars(read_speed(ROOT / "benchmarks/results"))
+    assert len(bars) == len(README_CASES) and speed_picture.is_of(ROOT / speed_picture.FIGURE, bars), "python -m benchmarks table"
+    path = tmp_path / "speed.png"
+    assert not speed_picture.is_of(path, bars)
+    speed_picture.draw(bars[:2], path)
+    assert speed_picture.is_of(path, bars[:2]) and not speed_picture.is_of(path, bars)

@@ -6,6 +6,8 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.scores import run_experiment
 from benchmarks.switches import MINATAR, MINATAR_GAMES, SWITCHES
 
+pytestmark = pytest.mark.expensive(600)
+
 MOST_ROWS = 20_000_000
 """Rows of all seeds together, which take minutes. Longer experiments run only by the command, as `make test-all` says."""
 LONG = {"sac-halfcheetah", "ppo-pong"}

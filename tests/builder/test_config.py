@@ -38,14 +38,14 @@ from tests.helpers import probes
 from tests.helpers.agents import every_builder, small_dqn, small_ppo
 
 Builder = Callable[..., Agent]
-RULES = [pytest.param(*entry.load(), id=name) for name, entry in ALGORITHMS.items()]
+ENTRIES = [pytest.param(*entry.load(), id=name) for name, entry in ALGORITHMS.items()]
 ENV = probes.constant_reward()
 
 
 # ---------------------------------------------------------------------------------------------------------- one place for each
 
 
-@pytest.mark.parametrize("builder, config, hyperparams", RULES)
+@pytest.mark.parametrize("builder, config, hyperparams", ENTRIES)
 def test_each_keyword_has_exactly_one_home(builder: Builder, config: Any, hyperparams: Any) -> None:
     structure, data = {field.name for field in dataclasses.fields(config)}, set(hyperparams._fields)
     named = {name for name, p in inspect.signature(builder).parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -55,7 +55,7 @@ def test_each_keyword_has_exactly_one_home(builder: Builder, config: Any, hyperp
     assert split_settings("f", config, hyperparams, given) == (config(), hyperparams())
 
 
-@pytest.mark.parametrize("builder, config, hyperparams", RULES)
+@pytest.mark.parametrize("builder, config, hyperparams", ENTRIES)
 def test_each_setting_has_a_range_that_holds_its_default(builder: Builder, config: Any, hyperparams: Any) -> None:
     types = setting_types(config) | setting_types(hyperparams)
     defaults = dataclasses.asdict(config()) | hyperparams()._asdict()
@@ -91,9 +91,9 @@ class NoRangeConfig(RolloutConfig):
     ids=["float", "Any", "Config"],
 )
 def test_a_setting_without_a_range_is_refused(config: Any, hyperparams: Any) -> None:
-    message = r"\.speed has no range: say with its type what it may be, as speed: Unit = … does.* Annotated\[float, Range"
+    message = r"\.speed has no range: give the allowed values in its type, as in speed: Unit = ….* Annotated\[float, Range"
     with pytest.raises(TypeError, match=message):
-        split_settings("make_rule", config, hyperparams, {})
+        split_settings("make_algorithm", config, hyperparams, {})
     if hyperparams is not PPOHyperparams:
         with pytest.raises(TypeError, match=message):
             bind(small_ppo(ENV).algorithm, ENV, num_envs=4, rollout_length=8, hyperparams=hyperparams())
@@ -229,7 +229,7 @@ def test_hyperparameters_out_of_range(build: Builder, name: str, value: float) -
         (small_dqn, "exploration_steps", 0),
     ],
 )
-def test_hyperparameters_of_one_rule_out_of_range(build: Builder, name: str, value: float) -> None:
+def test_hyperparameters_of_one_algorithm_out_of_range(build: Builder, name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name}="):
         build(ENV, **{name: value})
 

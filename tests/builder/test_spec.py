@@ -21,21 +21,14 @@ from jaxrl.optimize import clipped_adam
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.types import Agent, Model, StepInput
 from tests.helpers import probes
-from tests.helpers.agents import SMALL_ACTOR_CRITIC, every_rule, small, small_dqn, small_ppo, suited
+from tests.helpers.agents import SMALL_ACTOR_CRITIC, every_algorithm, small, small_dqn, small_ppo, suited
+from tests.helpers.optimizers import halved, plain_sgd
 
 KEY = partial(jax.random.key, 0)
 ENV = "tests.helpers.probes:truncation?every=3"
 
 
 # Components that another process can import.
-
-
-def halved(iteration: Any) -> Any:
-    return 0.5 * jnp.ones_like(iteration)
-
-
-def plain_sgd(hyperparams: Any, momentum: float = 0.0) -> optax.GradientTransformation:
-    return optax.sgd(hyperparams.learning_rate, momentum)
 
 
 def weight_decay(params: Any, batch: Any) -> Any:
@@ -164,12 +157,12 @@ def test_changing_the_settings_changes_the_spec() -> None:
         assert changed != base and json.loads(json.dumps(changed)) == changed
 
 
-@every_rule
-def test_overrides_replace_what_the_spec_says(rule: str) -> None:
-    agent = small(rule, ENV)
-    other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(rule, "tests.helpers.probes:discounting"), axis_name="d")
-    assert_same(other, small(rule, "tests.helpers.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
-    assert agent.spec == small(rule, ENV).spec  # the first one has not changed
+@every_algorithm
+def test_overrides_replace_what_the_spec_says(algorithm: str) -> None:
+    agent = small(algorithm, ENV)
+    other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(algorithm, "tests.helpers.probes:discounting"), axis_name="d")
+    assert_same(other, small(algorithm, "tests.helpers.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
+    assert agent.spec == small(algorithm, ENV).spec  # the first one has not changed
     with pytest.raises(TypeError, match="Did you mean 'gamma'"):
         build(agent.spec, gama=0.3)
 
@@ -239,7 +232,7 @@ def test_what_a_model_is_made_of_keeps_its_name() -> None:
 
 
 def test_a_spec_with_holes_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no agent spec: it lacks \['builder', 'parts'\]"):
+    with pytest.raises(ValueError, match=r"not an agent spec: it lacks \['builder', 'parts'\]"):
         build({"env": ENV, "settings": {}})
 
 

@@ -15,7 +15,7 @@ from jaxrl.builder import trusted_imports
 from jaxrl.builder.spec import describe
 from jaxrl.builder.trusted_imports import import_object, import_part
 from jaxrl.intrinsic import rnd
-from tests.helpers.agents import every_rule, small
+from tests.helpers.agents import every_algorithm, small
 from tests.helpers.paths import ROOT
 
 BUILDERS = [
@@ -90,9 +90,9 @@ def stored() -> dict[str, list[str]]:
     return dict(json.loads(STATES.read_text()))
 
 
-@every_rule
-def test_leaves_of_a_state_keep_their_names(rule: str) -> None:
-    assert names_of_leaves(small(rule, "CartPole-v1")) == stored()[rule]
+@every_algorithm
+def test_leaves_of_a_state_keep_their_names(algorithm: str) -> None:
+    assert names_of_leaves(small(algorithm, "CartPole-v1")) == stored()[algorithm]
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -103,7 +103,7 @@ def test_leaves_of_components_keep_their_names(name: str) -> None:
 if __name__ == "__main__":
     from jaxrl.registry import ALGORITHMS
 
-    found = {rule: names_of_leaves(small(rule, "CartPole-v1")) for rule in ALGORITHMS}
+    found = {name: names_of_leaves(small(name, "CartPole-v1")) for name in ALGORITHMS}
     found |= {name: names_of_leaves(make()) for name, make in AGENTS.items()}
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(leaves)}" for name, leaves in found.items())
     STATES.write_text(f"{{\n{lines}\n}}\n")

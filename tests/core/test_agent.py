@@ -39,7 +39,7 @@ def test_a_step_takes_one_state() -> None:
     ):
         agent.step(batch(agent))
     with pytest.raises(
-        TypeError, match=r"^state must be an AgentState, as agent.init\(key\) and agent.step give, not PRNGKeyArray$"
+        TypeError, match=r"^state must be an AgentState, as agent.init\(key\) and agent.step return, not PRNGKeyArray$"
     ):
         agent.step(KEY())
     jax.eval_shape(jax.vmap(agent.step), batch(agent))
@@ -94,9 +94,7 @@ def test_a_key_is_one_typed_key() -> None:
 )
 def test_an_agent_is_what_a_builder_makes(wrong: Any, words: str) -> None:
     for call in (lambda: jaxrl.run(wrong, 64), lambda: make_train(wrong, 64), lambda: jaxrl.evaluate(wrong, None, KEY())):
-        with pytest.raises(
-            TypeError, match=rf"^agent must be what a builder makes, as jaxrl.make_ppo\('CartPole-v1'\) does, {words}"
-        ):
+        with pytest.raises(TypeError, match=rf"^agent must be an Agent, as jaxrl.make_ppo\('CartPole-v1'\) returns, {words}"):
             call()
 
 
@@ -117,7 +115,7 @@ def test_a_step_for_a_device_axis_runs_under_it() -> None:
 def test_states_of_several_seeds_are_no_policy(build: Any) -> None:
     agent = build(probes.action_choice())
     states = batch(agent)
-    way = r"jax.tree.map\(lambda x: x\[0\], states\), or take all, jax.vmap\(lambda state: jaxrl.evaluate\(agent, state, key\)\)"
+    way = r"jax.tree.map\(lambda x: x\[0\], states\), or evaluate all, jax.vmap\(lambda state: jaxrl.evaluate\(agent, state,"
     for several in (states, agent.algorithm.policy(states.learner)):
         with pytest.raises(
             ValueError, match=rf"^policy holds 3 seeds, on the leading axis of every leaf: pick one, {way}"
@@ -167,7 +165,7 @@ def test_host_environments_say_the_same() -> None:
 
 
 def test_environments_of_other_libraries_are_recognised() -> None:
-    """tests/envs/test_envs_given.py tests conversions that work, and the rest of the message."""
+    """tests/envs/backends/test_gymnasium_classes.py tests conversions that work, and the rest of the message."""
     for wrong, words in (
         (gymnasium.make("CartPole-v1"), "a single CartPoleEnv: give an id, class or function to make num_envs of them, .*"),
         (gymnax.make("CartPole-v1"), "gymnax's CartPole: give its id"),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import itertools
-import json
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,8 +16,9 @@ import pytest
 import jaxrl
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.system.devices import shard_count, usable_cores
+from tests.helpers.fresh_python import in_fresh_python
+from tests.helpers.paths import PACKAGE, ROOT
 
-PACKAGE = Path(jaxrl.__file__).parent
 HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
 SHELL = ("jaxrl", "jaxrl.__main__")
 """The package itself, whose table of names imports on first use, and the command line."""
@@ -49,14 +48,6 @@ def imported_by(name: str, path: Path) -> set[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             found |= {text for part in node.args[:1] if isinstance(text := getattr(part, "value", None), str)}
     return found
-
-
-def in_fresh_python(code: str) -> Any:
-    """Run ``code`` in a new interpreter. Return its variable ``result``."""
-    script = f"import json, sys\n{code}\nprint(json.dumps(result))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_the_list_of_modules_is_whole() -> None:
@@ -144,9 +135,16 @@ def test_no_circles() -> None:
     """Any module can be imported first, also in the runtime. Imports inside functions count too."""
     graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
     assert "jaxrl.runtime.training_loop.session" in graph["jaxrl.runtime.run"]
-    graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the cycle
-    benchmarks = {f"benchmarks.{path.stem}": path for path in (PACKAGE.parent / "benchmarks").glob("*.py")}
+    graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
+    benchmarks = {f"benchmarks.{path.stem}": path for path in (ROOT / "benchmarks").glob("*.py")}
     graphlib.TopologicalSorter({name: imported_by(name, path) & set(benchmarks) for name, path in benchmarks.items()}).prepare()
+
+
+def test_no_test_imports_another() -> None:
+    """Tests share what stands in ``tests/helpers``, so that each file is read, moved and deleted by itself."""
+    tests = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / "tests").rglob("test_*.py")}
+    assert len(tests) > 100
+    assert not {name: found for name, path in tests.items() if (found := imported_by(name, path) & set(tests) - {name})}
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
@@ -172,7 +170,7 @@ def test_what_jax_does_not_promise_stands_in_one_file(folder: str) -> None:
     spelled = re.compile(
         rf"^ *(import|from) jax\.{private}\b|^ *from jax import .*\b{private}\b|\bjax\.{private}\.\w", re.MULTILINE
     )
-    found = {path.name for path in (PACKAGE.parent / folder).rglob("*.py") if spelled.search(path.read_text())}
+    found = {path.name for path in (ROOT / folder).rglob("*.py") if spelled.search(path.read_text())}
     here = {"jaxrl": "private_jax.py", "tests": "test_private_jax.py"}
     assert found == ({here[folder]} if folder in here else set())
 
@@ -308,12 +306,12 @@ def test_a_function_fits_a_screen() -> None:
     assert not [function.name for function in functions if length(function) >= 60]
 
 
-def code_lines(rule: str) -> list[str]:
-    return (PACKAGE / f"algorithms/{rule}.py").read_text().splitlines()
+def code_lines(algorithm: str) -> list[str]:
+    return (PACKAGE / f"algorithms/{algorithm}.py").read_text().splitlines()
 
 
 @pytest.mark.parametrize(
-    "rule, lines",
+    "algorithm, lines",
     [
         ("ppo", 240),
         ("dqn", 240),
@@ -322,23 +320,21 @@ def code_lines(rule: str) -> list[str]:
         ("a2c", 105),
         ("impala", 115),
         ("reinforce", 125),
-        ("sac", 290),
+        ("sac", 296),
         ("td3", 95),
         ("ddpg", 85),
     ],
 )
-def test_a_rule_reads_in_a_few_screens(rule: str, lines: int) -> None:
-    """Not counting its imports."""
-    tree = ast.parse("\n".join(code_lines(rule)))
+def test_an_algorithm_reads_in_a_few_screens(algorithm: str, lines: int) -> None:
+    """Its imports aside."""
+    tree = ast.parse("\n".join(code_lines(algorithm)))
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert len(code_lines(rule)) - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports) <= lines
+    assert len(code_lines(algorithm)) - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports) <= lines
 
 
-def statements(rule: str) -> Counter[str]:
-    """Count the lines of an algorithm's file as formatted by ``ast.unparse``, with a signature in one line.
-
-    Imports, docstrings and the builder's decorator do not count.
-    """
+def statements(algorithm: str) -> Counter[str]:
+    """The lines of an algorithm's file as Python would write them, a signature in one; without imports, docstrings and the mark
+    of a builder, whose home is elsewhere."""
 
     class Bare(ast.NodeTransformer):
         def visit_Import(self, node: Any) -> None: ...
@@ -348,12 +344,12 @@ def statements(rule: str) -> Counter[str]:
         def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
             return None if isinstance(node.value, ast.Constant) else node
 
-    bare = Bare().visit(ast.parse("\n".join(code_lines(rule))))
+    bare = Bare().visit(ast.parse("\n".join(code_lines(algorithm))))
     lines = [line.strip() for line in ast.unparse(bare).splitlines() if line.strip()]
     return Counter(line for line in lines if line != "@suggest_arguments")
 
 
 @pytest.mark.parametrize("pair", [*itertools.combinations(ALGORITHMS, 2)], ids="-".join)
-def test_what_two_rules_share_has_one_home(pair: tuple[str, str]) -> None:
+def test_what_two_algorithms_share_has_one_home(pair: tuple[str, str]) -> None:
     both = statements(pair[0]) & statements(pair[1])
     assert both.total() < 12, both

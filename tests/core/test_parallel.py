@@ -70,8 +70,7 @@ class State(NamedTuple):
 
 
 def counting_agent(axis_name: str | None = None, num_counted: int = NUM_ENVS) -> Agent:
-    """Return an agent of an algorithm without a builder, hence without a spec, whose state has counts per environment at some
-    depth."""
+    """An algorithm without a builder, so without a spec, that counts per environment, deep in its state."""
     env = probes.constant_reward()
 
     def init(key: Any, hyperparams: Hyperparams) -> State:
@@ -93,7 +92,7 @@ def counting_agent(axis_name: str | None = None, num_counted: int = NUM_ENVS) ->
     return bind(algorithm, env, num_envs=NUM_ENVS, rollout_length=ROWS, hyperparams=Hyperparams(), axis_name=axis_name)
 
 
-def test_a_rule_of_ones_own_is_shared_out_over_devices() -> None:
+def test_an_algorithm_of_ones_own_is_shared_out_over_devices() -> None:
     solo, agent = counting_agent(), counting_agent("d")
     state = solo.init(KEY())
     axes = env_axes(agent, state)
@@ -119,9 +118,9 @@ def test_axes_that_do_not_run_over_environments_are_named() -> None:
 
 
 def test_no_axis_and_no_spec_cannot_be_shared_out() -> None:
-    with pytest.raises(ValueError, match="this agent has no spec to build it again from: bind it with axis_name='d'"):
+    with pytest.raises(ValueError, match="this agent has no spec to rebuild it from: bind it with axis_name='d'"):
         data_parallel(counting_agent(), 2)
-    with pytest.raises(ValueError, match="names no device axis"):
+    with pytest.raises(ValueError, match="this agent has no axis_name: build it"):
         split_state(counting_agent(), counting_agent().init(KEY()), 2)
 
 
@@ -136,11 +135,10 @@ def test_a_replay_says_which_of_its_axes_are_environments() -> None:
 # ------------------------------------------------------------------------------------------------------------- several devices
 
 
-def one_gradient(rule: str, **settings: Any) -> Agent:
-    """Return an agent with one gradient per iteration, independent of draws and shuffles: the mean over devices equals the
-    whole."""
-    env, sizes = tiny(rule).one_gradient
-    return small(rule, env, **sizes, **settings)
+def one_gradient(algorithm: str, **settings: Any) -> Agent:
+    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's."""
+    env, sizes = tiny(algorithm).one_gradient
+    return small(algorithm, env, **sizes, **settings)
 
 
 def gradient_norm(metrics: Any) -> float:
@@ -151,8 +149,8 @@ def gradient_norm(metrics: Any) -> float:
 
 @each_family
 @pytest.mark.parametrize("mapped", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
-def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
-    alone, agent = one_gradient(rule), one_gradient(rule, axis_name="d")
+def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> None:
+    alone, agent = one_gradient(algorithm), one_gradient(algorithm, axis_name="d")
     expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
     state = agent.init(KEY())
     if mapped.startswith("shard_map"):
@@ -185,10 +183,10 @@ def test_gradient_norm_test_would_notice() -> None:
 
 
 @each_family
-def test_data_parallel_is_an_agent(rule: str) -> None:
-    """Over two devices the environments have the same trajectories as on one. Algorithms that draw no rows learn the same."""
-    normalising = [name for name in setting_names(rule)[0] if name.startswith("normalize_")]
-    agent = small(rule, "CartPole-v1", **dict.fromkeys(normalising, True))
+def test_data_parallel_is_an_agent(algorithm: str) -> None:
+    """Placed over two devices, the environments walk the same path as on one; and algorithms that draw no rows learn the same."""
+    normalising = [name for name in setting_names(algorithm)[0] if name.startswith("normalize_")]
+    agent = small(algorithm, "CartPole-v1", **dict.fromkeys(normalising, True))
     shared = data_parallel(agent, 2)
     state = shared.init(KEY())
     assert_bit_equal(state, agent.init(KEY()))
@@ -215,7 +213,7 @@ def test_data_parallel_is_an_agent(rule: str) -> None:
 )
 def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], message: str) -> None:
     agent = small_ppo("CartPole-v1", num_envs=6, rollout_length=8, axis_name="d", **settings)
-    with pytest.raises(ValueError, match=f"^each of 2 devices has num_envs=3, and then {message}"):
+    with pytest.raises(ValueError, match=f"^each of 2 devices would have num_envs=3, but {message}"):
         data_parallel(agent, 2)
     half = small_ppo("CartPole-v1", num_envs=3, rollout_length=8, **{**settings, "num_minibatches": 1})
     shares = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.stack([x, x]), half.init(KEY())))
@@ -252,7 +250,7 @@ def test_seeds_side_by_side_over_devices_and_shared_out_are_those_alone() -> Non
 def test_one_key_is_split_for_the_seeds() -> None:
     agent = counting_agent()
     assert_bit_equal(vmap_seeds(agent, 3).init(KEY()), vmap_seeds(agent, 3).init(jax.random.split(KEY(), 3)))
-    with pytest.raises(ValueError, match=r"key has shape \(2,\): give one key, or one for each of 3 seeds"):
+    with pytest.raises(ValueError, match=r"key has shape \(2,\): give one key, or one for each of the 3 seeds"):
         vmap_seeds(agent, 3).init(jax.random.split(KEY(), 2))
     with pytest.raises(TypeError, match="key must be a typed key"):
         vmap_seeds(agent, 3).init(jnp.zeros(2, jnp.uint32))  # type: ignore[arg-type]
@@ -260,13 +258,13 @@ def test_one_key_is_split_for_the_seeds() -> None:
 
 def test_meshes_that_do_not_fit_are_refused() -> None:
     agent = small_ppo("tests.helpers.probes:two_choices")
-    with pytest.raises(ValueError, match=r"needs one that is named 'seeds'"):
+    with pytest.raises(ValueError, match=r"needs an axis named 'seeds'"):
         shard_seeds(agent, make_mesh({"data": 2}))
-    with pytest.raises(ValueError, match=r"data_parallel needs 'data', and at most 'seeds' besides"):
+    with pytest.raises(ValueError, match=r"data_parallel needs 'data', and optionally 'seeds'"):
         data_parallel(agent, make_mesh({"seeds": 2}))
     with pytest.raises(ValueError, match=r"3 seeds must be a multiple of the 2 devices on the axis 'seeds'"):
         shard_seeds(agent, make_mesh({"seeds": 2})).init(jax.random.split(KEY(), 3))
-    with pytest.raises(ValueError, match=r"mesh {'seeds': 99} has 99 devices, and there are \d+"):
+    with pytest.raises(ValueError, match=r"mesh {'seeds': 99} needs 99 devices, and there are \d+"):
         make_mesh({"seeds": 99})
 
 

@@ -444,9 +444,9 @@ def test_gae_of_plain_arrays_is_gae_of_rows(seed: int) -> None:
     [
         (
             ((5, 2), (5, 2), (5, 2)),
-            r"values has shape \(5, 2\), and with rewards \(5, 2\) must have \(6, 2\): one row more, whose",
+            r"values has shape \(5, 2\), but rewards \(5, 2\) require \(6, 2\): one more row, the value",
         ),
-        (((5, 2), (6, 2), (5,)), r"dones has shape \(5,\), and with rewards \(5, 2\) must have \(5, 2\)"),
+        (((5, 2), (6, 2), (5,)), r"dones has shape \(5,\), but rewards \(5, 2\) require \(5, 2\)"),
         (((5, 2), (6, 2), (5, 2), (6, 2)), r"final_values has shape \(6, 2\)"),
     ],
 )

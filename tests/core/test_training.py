@@ -27,7 +27,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
 
 
-# An algorithm that compiles quickly: these tests do not depend on the algorithm.
+# An algorithm that compiles in no time: what is tested here holds for any.
 
 
 class Rates(NamedTuple):
@@ -139,9 +139,9 @@ def test_the_warm_up_collects_and_observes_and_learns_nothing() -> None:
 
 def test_exact_steps_refuses_to_round() -> None:
     assert num_iterations(agent(), 64, exact_steps=True) == 2
-    with pytest.raises(ValueError, match=r"total_steps=70 is no multiple of num_envs \* rollout_length = 32.*use 64 or 96"):
+    with pytest.raises(ValueError, match=r"total_steps=70 is not a multiple of num_envs \* rollout_length = 32.*use 64 or 96"):
         num_iterations(agent(), 70, exact_steps=True)
-    with pytest.raises(ValueError, match=r"total_steps=5 is no multiple.*use 32"):
+    with pytest.raises(ValueError, match=r"total_steps=5 is not a multiple.*use 32"):
         make_train(agent(), 5, exact_steps=True)
 
 

@@ -47,6 +47,8 @@ from jaxrl.settings.aliases import translate_alias
 from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(310)
+
 DOCS = ROOT / "docs"
 SMALLER = {
     **dict.fromkeys(("500_000", "100_000", "50_000", "20_000"), "2_048"),
@@ -130,7 +132,7 @@ def test_different_runs_have_different_folders() -> None:
 
 
 def test_snippets_are_whole_files_that_tests_run() -> None:
-    tested = "".join((ROOT / "tests" / name).read_text() for name in ("docs/test_examples.py", "envs/test_check_env.py"))
+    tested = "".join((ROOT / "tests" / name).read_text() for name in ("docs/test_examples.py", "envs/checks/test_check_env.py"))
     snippets = [(page, path) for page, text in PAGES.items() for path in SNIPPET.findall(text)]
     assert len(snippets) >= 10
     for page, path in snippets:
@@ -336,8 +338,8 @@ def table(heading: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("title", re.findall("^## Settings of (.+)$", PAGES["names.md"], re.MULTILINE))
 def test_settings_in_the_table_of_names_exist(title: str) -> None:
-    (rule,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
-    structure, data = setting_names(rule)
+    (algorithm,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
+    structure, data = setting_names(algorithm)
     for ours, *theirs in table(f"Settings of {title}"):
         (name,) = re.findall(r"`(\w+)`", ours)
         assert name in {*structure, *data}, name
@@ -380,8 +382,8 @@ OF_A_RUN = {*OF_EVALUATIONS, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS, CUT_ROWS}
 
 
 @cache
-def logged_by(rule: str) -> set[str]:
-    agent = cartpole(rule)
+def logged_by(algorithm: str) -> set[str]:
+    agent = cartpole(algorithm)
     return set(jax.eval_shape(lambda key: agent.step(agent.init(key))[1], jax.random.key(0)))
 
 
@@ -390,11 +392,11 @@ def keys_in(page: str) -> set[str]:
     return set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
 
 
-@pytest.mark.parametrize("rule", ALGORITHMS)
-def test_the_page_of_an_algorithm_has_what_it_logs(rule: str) -> None:
-    common, own = keys_in((DOCS / "log-keys.md").read_text()), keys_in(hooks.logged(ALGORITHMS[rule]))
-    assert not logged_by(rule) - common - own and not own & common
-    assert not own - logged_by(rule)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_page_of_an_algorithm_has_what_it_logs(algorithm: str) -> None:
+    common, own = keys_in((DOCS / "log-keys.md").read_text()), keys_in(hooks.logged(ALGORITHMS[algorithm]))
+    assert not logged_by(algorithm) - common - own and not own & common
+    assert not own - logged_by(algorithm)
 
 
 def test_the_page_of_log_keys_has_all_and_no_other() -> None:
@@ -437,6 +439,16 @@ def test_every_page_is_in_the_navigation_or_linked_from_the_page_of_algorithms()
     of_algorithms = [page(entry) for entry in ALGORITHMS.values() for page in (hooks.page, hooks.source_page)]
     assert sorted(linked) == sorted(Path(page).name for page in of_algorithms)
     assert sorted([*listed, *of_algorithms]) == sorted(PAGES) and len(listed) <= 30
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.endswith("-source.md")])
+def test_a_page_opens_with_what_it_is_for(page: str) -> None:
+    """A title, and then one or two sentences before any table, code or picture."""
+    text = re.sub(r"^---\n.*?\n---\n", "", PAGES[page], flags=re.DOTALL).strip()
+    title, _, rest = text.partition("\n")
+    opening = rest.strip().partition("\n\n")[0].replace("\n", " ")
+    assert re.fullmatch(r"# [^#]+", title)
+    assert re.match(r"[A-Z]", opening) and opening.endswith((".", ":")) and 40 < len(opening) < 700, opening
 
 
 def resolve(name: str) -> Any:

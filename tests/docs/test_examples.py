@@ -12,6 +12,8 @@ import pytest
 from jaxrl.runtime.system import devices
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(190)
+
 EXAMPLES = ROOT / "examples"
 
 SHORT: dict[str, tuple[dict[str, Any], str]] = {
@@ -32,6 +34,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         {"size": 4, "total_steps": 4096, "num_seeds": 2},
         r"hindsight='none': \d+% of the goals .*\nhindsight='future': \d+% of the goals are reached, over 2 seeds",
     ),
+    "first_algorithm": ({"total_steps": 2048}, r"mean return: \d+\.\d"),
     "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
     "host_env": ({"total_steps": 1024}, r"PPO on masses to balance: return \d+\.\d of 100"),
     "python_simulator": (

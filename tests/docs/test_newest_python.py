@@ -67,10 +67,10 @@ def test_the_option_chooses_a_quarter() -> None:
         def iter_markers(self, name: str) -> Any:
             return (mark for mark in self.marks if mark.name == name)
 
-    names, left_out = ["test_a", "test_a", "test_b", "test_scan", "test_z"], list[Any]()
+    names, left_out = ["test_a", "test_a", "test_b", "test_packed_scan", "test_z"], list[Any]()
     hook = SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items))
     items: Any = [Item(name) for name in names]
     config: Any = SimpleNamespace(getoption=lambda name: {"quarter": 0}[name], hook=hook)
     pytest_collection_modifyitems(config, items)
-    assert [item.path.stem for item in items] == ["test_a", "test_a", "test_scan"]
+    assert [item.path.stem for item in items] == ["test_a", "test_a", "test_packed_scan"]
     assert [item.path.stem for item in left_out] == ["test_b", "test_z"]

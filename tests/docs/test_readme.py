@@ -17,6 +17,8 @@ from jaxrl.algorithms.presets import interval_text
 from jaxrl.runtime.cli import main as cli
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(90)
+
 README = (ROOT / "README.md").read_text()
 FIRST_PAGE = (ROOT / "docs/index.md").read_text()
 RESULTS = (ROOT / "docs/results.md").read_text()

@@ -17,6 +17,8 @@ from jaxrl.envs.ids import EnvId, format_id, parse_id
 from jaxrl.types import Env, HostEnv
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.expensive(40)
+
 CORRIDOR = """
 import jax.numpy as jnp
 from gymnasium import spaces

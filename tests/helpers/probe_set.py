@@ -1,6 +1,5 @@
-"""Several probe environments as one, so that one compiled program can learn all of them under vmap.
-
-Also the checks of actor-critic algorithms on each probe.
+"""Several probe environments as one, so that one compiled program can learn them all, side by side under vmap; and what
+algorithms on an actor-critic model have to have learnt of each.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class Learnt(NamedTuple):
 
 
 def learner_of(
-    rule: str, env: Env, iterations: int, seen: Any = SEEN, train: Any = run_iterations, **settings: Any
+    algorithm: str, env: Env, iterations: int, seen: Any = SEEN, train: Any = run_iterations, **settings: Any
 ) -> Callable[..., Learnt]:
     """Return (key, env_params) -> ``Learnt``, by an agent with 16 environments after ``iterations`` that ``train`` runs."""
     sizes = {"num_envs": 16, "rollout_length": 4, "gamma": GAMMA, "learning_rate": 0.02, "max_grad_norm": 10.0}
-    agent = small(rule, env, **{**sizes, **settings})
+    agent = small(algorithm, env, **{**sizes, **settings})
     model = SMALL_ACTOR_CRITIC(env.observation_space, env.action_space)
 
     def run(key: Any, env_params: Any) -> Learnt:
@@ -106,9 +105,9 @@ PROBES: dict[str, tuple[Callable[[], Env], Callable[[Learnt], None]]] = {
 """Name -> probe, and a check of the learnt values."""
 
 
-def learn_probes(rule: str, iterations: int, **settings: Any) -> dict[str, Learnt]:
-    """Learn all ``PROBES``, each by a separate agent, in one program."""
-    run = learner_of(rule, probe_set(*(make() for make, _ in PROBES.values())), iterations, **settings)
+def learn_probes(algorithm: str, iterations: int, **settings: Any) -> dict[str, Learnt]:
+    """All of ``PROBES``, each by an agent of its own, in one program."""
+    run = learner_of(algorithm, probe_set(*(make() for make, _ in PROBES.values())), iterations, **settings)
     batch = jax.jit(jax.vmap(run, in_axes=(None, 0)), compiler_options=COMPILE_FAST)
     results = to_numpy(batch(jax.random.key(0), jnp.arange(len(PROBES))))
     return {name: Learnt(*(x[i] for x in results)) for i, name in enumerate(PROBES)}

@@ -1,4 +1,4 @@
-"""Random network distillation against NumPy, and properties of every intrinsic reward."""
+"""Random network distillation against NumPy, and what every intrinsic reward has to be to an algorithm."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from jaxrl.rollout.running_statistics import Statistics
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.types import Agent, Algorithm, Rollout, StepInput
-from tests.algorithms.test_ppo_loss import linear_model, loss_case
 from tests.helpers.agents import assert_bit_equal, assert_close, run_steps, small, small_ppo, to_numpy
+from tests.helpers.loss_cases import linear_model, loss_case
 
 KEY = partial(jax.random.key, 0)
 T, B, FEATURES, UNITS, SIZE = 6, 4, 3, 8, 5
@@ -260,11 +260,8 @@ def test_its_advantages_are_added_and_what_the_value_learns_stays() -> None:
     assert_bit_equal(after._replace(advantage=before.advantage), before)
 
 
-def test_a_rule_sees_raw_rewards_and_the_advantages_of_before_learning() -> None:
-    """With an intrinsic reward whose advantage is its state, the number of rollouts learnt from.
-
-    Those of the warm-up do not count.
-    """
+def test_an_algorithm_sees_raw_rewards_and_the_advantages_of_before_learning() -> None:
+    """Of a part whose advantage is its state, the number of rollouts learnt from; the warm-up's do not count."""
 
     def learn(state: Any, rollout: Rollout, key: Any, axis_name: Any) -> Any:
         return jnp.full_like(rollout.reward, state), state + 1, {"charts/state": state}
@@ -290,8 +287,8 @@ def test_a_rule_sees_raw_rewards_and_the_advantages_of_before_learning() -> None
     assert to_floats(metrics) == {"charts/state": B + 1} and algorithm.gradients is algorithm.apply is None
 
 
-def test_what_a_rule_keeps_of_its_own_stays_its_own() -> None:
-    """The coefficient of PPO's penalty, which changes with the policy, and noise that is held for some rows."""
+def test_what_an_algorithm_keeps_of_its_own_stays_its_own() -> None:
+    """The coefficient of PPO's penalty, which moves with the policy; and noise that is held for some rows."""
     box = {"hold_noise": 2, "surrogate": "kl", "num_epochs": 1, "intrinsic": partial(rnd, **SMALL)}
     one = small_ppo("Pendulum-v1", **box)
     state = jax.eval_shape(one.init, jax.eval_shape(KEY))
@@ -348,7 +345,7 @@ def test_it_is_built_again_from_the_spec() -> None:
     shapes = [jax.eval_shape(each.init, jax.eval_shape(KEY)) for each in (agent(), again)]
     assert jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
     spec["parts"]["intrinsic"] = {"import": "jaxrl.models:actor_critic"}
-    with pytest.raises(ValueError, match="gives no Intrinsic"):
+    with pytest.raises(ValueError, match="does not return Intrinsic"):
         jaxrl.build(spec)
 
 
@@ -417,9 +414,9 @@ def test_a_wrong_one_is_refused_when_the_agent_is_built(given: Any, error: type,
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("rule", ["a2c", "reinforce"])
-def test_every_on_policy_rule_takes_it_and_extra_losses(rule: str) -> None:
-    """The advantages of the bonus and the extra loss change one gradient step."""
+@pytest.mark.parametrize("algorithm", ["a2c", "reinforce"])
+def test_every_on_policy_algorithm_takes_it_and_extra_losses(algorithm: str) -> None:
+    """One step along the gradient is what the advantages of the bonus and the extra loss change."""
 
     def decay(params: Any, rollout: Rollout) -> Any:
         return 0.5 * sum((x**2).sum() for x in jax.tree.leaves(params)), {"rows": rollout.valid.sum()}
@@ -428,7 +425,7 @@ def test_every_on_policy_rule_takes_it_and_extra_losses(rule: str) -> None:
         learn = lambda state, rollout, *rest: (jnp.full_like(rollout.reward, 3.0), state, {"charts/bonus": jnp.float32(3)})  # noqa: E731
         return Intrinsic(lambda key, num_envs: jnp.zeros(()), lambda state, *rest: state, learn)
 
-    make = partial(small, rule, "CartPole-v1", optimizer=optax.sgd(1.0), rollout_length=4, normalize_advantages=False)
+    make = partial(small, algorithm, "CartPole-v1", optimizer=optax.sgd(1.0), rollout_length=4, normalize_advantages=False)
     plain, decayed, drawn = make(), make(extra_losses=decay), make(intrinsic=fixed)
     state = plain.init(KEY())
     (before, _), (after, metrics) = (run_steps(each, state, 1) for each in (plain, decayed))

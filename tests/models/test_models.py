@@ -14,7 +14,6 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.distributions import LACKING, MASKED, Categorical, Normal, TanhNormal
-from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import (
     ActorCriticOutput,
     OrthogonalKernel,
@@ -33,13 +32,7 @@ from jaxrl.rollout.inputs import example_input
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Model, StepInput
 from tests.helpers.agents import assert_bit_equal, to_numpy
-
-OBSERVATION = spaces.Box(-1, 1, (3,), np.float32)
-DISCRETE, BOX = spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
-T, B = 6, 3
-jit = partial(jax.jit, compiler_options=COMPILE_FAST)
-"""Each program here runs once or twice, so compiling it is the cost."""
-
+from tests.helpers.networks import BOX, DISCRETE, OBSERVATION, B, T, check_orthogonal, jit, sequence
 
 # --------------------------------------------------------------------------------------------------------------- initialisation
 
@@ -64,12 +57,6 @@ def test_kernels_are_orthogonal_times_their_gain() -> None:
         if math.prod(shape) > 1:
             assert np.abs(kernels[0] - kernels[1]).max() > 1e-3
         np.testing.assert_allclose(kernels[3], alone[str(shape)], atol=1e-5)
-
-
-def check_orthogonal(kernel: Any) -> None:
-    w = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
-    gram = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
-    assert np.abs(gram - np.eye(len(gram))).max() < 2e-6
 
 
 def test_kernels_prefer_no_direction_and_are_independent() -> None:
@@ -144,15 +131,6 @@ def _init(discrete: bool, settings: tuple[tuple[str, Any], ...]) -> tuple[Model,
 
 
 # --------------------------------------------------------------------------------------------------------------------- unrolling
-
-
-def sequence(action_space: spaces.Space, seed: int = 0) -> StepInput:
-    """Return inputs [T, B]. Environment 0 starts at row 3, 1 at row 0, and 2 never."""
-    rng = np.random.default_rng(seed)
-    is_first = jnp.zeros((T, B), bool).at[3, 0].set(True).at[0, 1].set(True)
-    action = rng.integers(4, size=(T, B)) if action_space is DISCRETE else rng.normal(size=(T, B, 2))
-    obs, reward = rng.normal(size=(T, B, 3)), rng.normal(size=(T, B))
-    return StepInput(jnp.float32(obs), jnp.asarray(action, zeros(action_space).dtype), jnp.float32(reward), is_first)
 
 
 CASES = [
@@ -304,14 +282,14 @@ def test_networks_take_every_space(space: spaces.Space, plain: Any, expected: li
 
 
 def test_other_spaces_are_refused_with_the_way_out() -> None:
-    with pytest.raises(TypeError, match=r"Text.* cannot be encoded.*pass a model of your own"):
+    with pytest.raises(TypeError, match=r"Text.* cannot be encoded.*pass a custom model"):
         encode_space(spaces.Text(3), jnp.zeros(3))
 
 
 def test_a_mask_alone_is_no_observation() -> None:
     alone = spaces.Dict({"action_mask": spaces.MultiBinary(4)})
     for space in (alone, spaces.Dict({"game": alone})):
-        with pytest.raises(ValueError, match=r"has nothing for a network to see, as action_mask is .*another entry"):
+        with pytest.raises(ValueError, match=r"has nothing for a network to see: action_mask is .*another entry"):
             jax.eval_shape(q_network(space, DISCRETE).init, jax.random.key(0), example_input(space, DISCRETE))
 
 
@@ -411,7 +389,7 @@ def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     space = spaces.Dict({"x": OBSERVATION, "action_mask": spaces.Box(0, 1, shape, np.int8)})
     for make in (actor_critic, q_network):
         with pytest.raises(
-            ValueError, match=r"action_mask is int8\[1.*\] for float32\[1, 4\] of actions: it must have one entry"
+            ValueError, match=r"action_mask is int8\[1.*\], but the actions are float32\[1, 4\]: the mask must have one entry"
         ):
             jax.eval_shape(make(space, DISCRETE).init, jax.random.key(0), example_input(space, DISCRETE))
 
@@ -431,7 +409,7 @@ def test_a_squashed_head_is_the_gaussian_one_within_the_bounds() -> None:
 )
 def test_what_cannot_be_squashed(space: spaces.Space) -> None:
     with pytest.raises(
-        ValueError, match=r"squash=True needs a Box with bounds on all sides, and action_space is .*: leave it out"
+        ValueError, match=r"squash=True needs a Box with bounds on all sides, but action_space is .*: leave it out"
     ):
         actor_critic(OBSERVATION, space, squash=True)
     with pytest.raises(TypeError, match=r"squash=.yes. must be True or False"):

@@ -23,9 +23,9 @@ from jaxrl.optimize import clipped_adam, clipped_rmsprop, packing
 from jaxrl.optimize.gradients import accumulated_gradient, valid_mean, valid_means
 from jaxrl.optimize.schedules import scheduled
 from jaxrl.parallel import make_mesh
-from tests.algorithms.test_ppo import jit, sample, whole_batch
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, assert_close, small_ppo
+from tests.helpers.ppo_cases import jit, sample, whole_batch
 
 KEY = partial(jax.random.key, 0)
 

@@ -17,7 +17,7 @@ from tests.helpers.agents import small_ppo
 from tests.helpers.fakes import faked
 
 VALUES = {"learning_rate": optax.linear_schedule(3e-4, 0, 100)}
-SAID = r"schedules\['learning_rate'\] gives at most 0.0003, as a factor on learning_rate=0.001, which is then at most 3e-07"
+SAID = r"schedules\['learning_rate'\] is at most 0.0003, as a factor on learning_rate=0.001, so the product is at most 3e-07"
 
 
 def agent(schedules: Any) -> jaxrl.Agent:

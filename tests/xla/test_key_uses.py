@@ -1,4 +1,4 @@
-"""No random number is used twice, with settings that draw more than the defaults. For defaults see ``test_contract.py``."""
+"""No random number is used twice: settings that draw more than an algorithm alone; for algorithms see ``test_contract.py``."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def sticky_pendulum() -> Env:
 
 
 def made(name: str, **settings: Any) -> Agent:
-    rule, env, own = SETTINGS[name]
-    return ALGORITHMS[rule].load().make(env, **{**tiny(rule).settings, **own, **settings})
+    algorithm, env, own = SETTINGS[name]
+    return ALGORITHMS[algorithm].load().make(env, **{**tiny(algorithm).settings, **own, **settings})
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -1,1 +1,1 @@
-"""Code that a family of algorithms shares."""
+"""Code shared by families of algorithms."""

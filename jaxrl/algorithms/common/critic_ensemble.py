@@ -1,4 +1,4 @@
-"""An ensemble of critics beside a policy: what their updates draw, a group of these, and the terms of their losses."""
+"""Ensembles of critics: random draws and batches of an iteration, groups of critic updates, action-values and the TD loss."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ C = TypeVar("C", bound=RolloutConfig)
 
 
 class ActorCriticPair(NamedTuple):
-    """What there is for the policy and for the critics: parameters, an optimiser's state, how they are packed."""
+    """Values for the policy and for the critics, such as their parameters or optimiser states."""
 
     actor: Any
     critic: Any
-    """Parameters are stacked over critics, [num_critics, ...]."""
+    """Parameters of all critics are stacked, [num_critics, ...]."""
 
 
 @dataclass(frozen=True)
 class ActorCriticSetup(AlgorithmSetup[C]):
-    """A rule whose ``model`` is the policy."""
+    """Setup of an algorithm with a policy (``model``) and an ensemble of critics."""
 
     critic: Model = None  # type: ignore[assignment]
-    """One action-value; see ``jaxrl.models.action_value`` for what it is given."""
+    """Model of a single critic; ``jaxrl.models.action_value`` documents its inputs."""
 
 
 NOISE, CHOSEN = 0, 1
-"""Streams of an iteration: what actions and networks draw, and which critics a target looks at."""
+"""Random streams of an iteration: noise of actions and networks, and the choice of target critics."""
 MOST_PACKED = 2**16
-"""Parameters of a network, or of an ensemble. Two critics of 256 units have twice as many, and would spend more on copying their
-gradients together than on kernels for each leaf: an update takes 1.05 times as long."""
+"""Largest number of parameters of a network or an ensemble to pack. Two critics of 256 units have twice as many. Copying their
+gradients together would cost more than separate kernels for each leaf: an update takes 1.05 times as long."""
 
 
 class NetworkOptimizer(NamedTuple):
-    """How one of the networks learns: its optimiser, and how gradients are packed for that."""
+    """A network's optimiser, with functions that pack and unpack its gradients."""
 
     optimise: optax.GradientTransformation
     pack: Callable[[PyTree], PyTree]
     unpack: Callable[[PyTree], PyTree]
 
     def descend(self, loss: Callable[[PyTree], Any], params: PyTree, state: PyTree, axis_name: str | None) -> Any:
-        """``jaxrl.optimize.gradients.descend``, with parameters as they are and the gradient packed.
+        """Take one gradient step, as ``jaxrl.optimize.gradients.descend`` does, with unpacked parameters and a packed gradient.
 
-        Parameters packed for an iteration pay where it has many updates of small networks. Here it may have one, of large ones,
-        and XLA asks for each element of a vector that it makes in passing which leaf it is of.
+        Packing the parameters for a whole iteration pays off with many updates of small networks. Here an iteration may have one
+        update of large networks, and XLA would compute for each element of a fused packed vector which leaf it belongs to.
         """
         packed = self.pack(params)
         gradient, metrics = mean_gradient(lambda packed: loss(self.unpack(packed)), packed, axis_name)
@@ -71,7 +71,7 @@ class NetworkOptimizer(NamedTuple):
 
 
 def networks(setup: AlgorithmSetup[Any], params: ActorCriticPair, hyperparams: Any) -> ActorCriticPair:
-    """A ``NetworkOptimizer`` for each; that of the policy at ``actor_learning_rate``."""
+    """Return a ``NetworkOptimizer`` for the policy, at ``actor_learning_rate``, and one for the critics."""
     rates = (hyperparams._replace(learning_rate=hyperparams.actor_learning_rate), hyperparams)
     parts = zip(rates, params, strict=True)
     return ActorCriticPair(
@@ -80,24 +80,27 @@ def networks(setup: AlgorithmSetup[Any], params: ActorCriticPair, hyperparams: A
 
 
 class CriticBatch(NamedTuple):
-    """What one update of the critics learns from."""
+    """Inputs of one update of the critics."""
 
     batch: Any
-    """``Transitions`` [batch_size], the action as networks have it: of a Box in [−1, 1], flat. Nothing yet, (), of a prioritised
-    replay, from which each update draws by what those before it have learnt."""
+    """``Transitions`` [batch_size], with actions in the networks' units: for a Box in [−1, 1], flat. With prioritised replay, ()
+    until the update, because its draw depends on the updates before it."""
     noise: Array
-    """f32[2, batch_size, d] for a Box, standard normal: of an action at the next observations, and of one at the first."""
+    """f32[2, batch_size, d] for a Box, standard normal: for actions at the next observations, and at the current ones."""
     chosen: Array
-    """bool[num_critics]: those that the target takes the least of."""
+    """bool[num_critics]: the critics over which the target takes the minimum."""
     key: Key
-    """For what networks draw."""
+    """Random key of the networks."""
     draw_key: Key | None = None
-    """For what is drawn from a prioritised replay."""
+    """Random key of the draw from prioritised replay."""
 
 
 def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> CriticBatch:
-    """All that the updates of an iteration draw, [groups, policy_delay, ...]: gathered before the loop over them, into which a
-    buffer that it reads would be copied, and in a few kernels instead of some for each update."""
+    """Draw the batches and random numbers of all updates of an iteration, [groups, policy_delay, ...].
+
+    Drawing before the loop over updates takes a few kernels instead of several per update. It also keeps the replay out of the
+    loop, which would copy a buffer that it reads.
+    """
     config, space, batch = setup.config, setup.action_space, ()
     if not setup.replay.prioritised:
         batch = setup.per_update(batch_of(setup, learner.replay, setup.draw(learner), gamma))
@@ -120,7 +123,7 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
 
 
 def batch_of(setup: ActorCriticSetup[Any], replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
-    """What critics learn from of drawn rows."""
+    """Return the transitions of drawn rows, with actions in the networks' units."""
     drawn = transitions(setup.replay, replay, draw, gamma, setup.config.n_step)
     batch = zero_invalid(drawn, drawn.valid)
     if isinstance(setup.action_space, spaces.Box):
@@ -131,37 +134,41 @@ def batch_of(setup: ActorCriticSetup[Any], replay: PyTree, draw: Draw, gamma: Ar
 def learn_critics(
     setup: ActorCriticSetup[Any],
     gamma: Array,
-    one: Callable[[Any, CriticBatch], tuple[Any, dict[str, Array]]],
+    critic_update: Callable[[Any, CriticBatch], tuple[Any, dict[str, Array]]],
     carry: tuple[Any, PyTree],
     group: CriticBatch,
 ) -> tuple[tuple[Any, PyTree], dict[str, Array], CriticBatch]:
-    """A group of updates of the critics: what they carry last, what they log, and what the last one learnt from.
+    """Run a group of updates of the critics.
 
     Args:
-      one: (critics, update) -> (critics, what it logs, and ``PRIORITIES``).
+      critic_update: a single update, (critics, inputs) -> (critics, metrics with ``PRIORITIES``).
       carry: (critics, the replay's state).
-      group: [policy_delay, ...] of ``draw_updates``.
+      group: inputs of the updates, [policy_delay, ...], from ``draw_updates``.
+
+    Returns:
+      The last carry, the metrics, stacked, and the inputs of the last update.
     """
     prioritised = setup.replay.prioritised
 
-    def update(carry: tuple[Any, PyTree], now: CriticBatch) -> Any:
+    def step(carry: tuple[Any, PyTree], update: CriticBatch) -> Any:
         (critics, replay), drawn = carry, None
         if prioritised:
-            drawn = setup.draw_batches(replay, now.draw_key)  # type: ignore[arg-type]
-            now = now._replace(batch=batch_of(setup, replay, drawn, gamma))
-        critics, metrics = one(critics, now)
+            drawn = setup.draw_batches(replay, update.draw_key)  # type: ignore[arg-type]
+            update = update._replace(batch=batch_of(setup, replay, drawn, gamma))
+        critics, metrics = critic_update(critics, update)
         priorities = metrics.pop(PRIORITIES)
         if drawn is not None:
             replay = setup.replay.update(replay, drawn, priorities)
-        return (critics, replay), (metrics, now.batch if prioritised else ())
+        return (critics, replay), (metrics, update.batch if prioritised else ())
 
-    carry, (metrics, batches) = jax.lax.scan(update, carry, group)
+    carry, (metrics, batches) = jax.lax.scan(step, carry, group)
     learnt = group._replace(batch=batches) if prioritised else group
     return carry, metrics, jax.tree.map(lambda x: x[-1], learnt)
 
 
 def critic_subset(setup: ActorCriticSetup[Any], learner: Any) -> Array:
-    """bool[updates, num_critics]: ``num_target_critics`` of each row, without replacement; the same on all devices."""
+    """Choose ``num_target_critics`` critics for each update, without replacement: bool[updates, num_critics], the same on all
+    devices."""
     config = setup.config
     shape = (config.updates_per_iteration, config.num_critics)
     if config.num_target_critics in (0, config.num_critics):
@@ -174,22 +181,23 @@ def critic_subset(setup: ActorCriticSetup[Any], learner: Any) -> Array:
 def action_values(
     setup: ActorCriticSetup[Any], params: PyTree, inputs: StepInput, action: Array | None = None, key: Key | None = None
 ) -> Array:
-    """What all critics say, [num_critics, N, ...]: of ``action`` f32[N, d] in [−1, 1], or of all actions without one.
+    """Return the outputs of all critics, [num_critics, N, ...], for ``action`` f32[N, d] in [−1, 1], or for all Discrete actions.
 
     Args:
       params: [num_critics, ...].
-      key: for what critics draw, each its own.
+      action: None with Discrete actions.
+      key: random key of the critics, split between them.
     """
     if action is not None:
         inputs = inputs._replace(obs=(inputs.obs, action))
     num_critics = jax.tree.leaves(params)[0].shape[0]
     keys = None if key is None else jax.random.split(key, num_critics)
-    # Each has vectors of its own. XLA multiplies shared ones by all weights side by side, and then transposes what comes of it,
-    # and for the gradient what goes into it: a tenth of an update of two critics of 256 units.
+    # Give each critic a copy of the vectors. XLA would multiply shared ones by the weights of all critics at once, and then
+    # transpose the result, and for the gradient its input: a tenth of an update of two critics of 256 units.
     axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)
-    own = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
-    one = lambda params, key, inputs: setup.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
-    return jax.vmap(one, in_axes=(0, 0, axes))(params, keys, own)
+    repeated = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
+    apply_critic = lambda params, key, inputs: setup.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
+    return jax.vmap(apply_critic, in_axes=(0, 0, axes))(params, keys, repeated)
 
 
 def _repeated(x: Array, times: int) -> Array:
@@ -197,12 +205,12 @@ def _repeated(x: Array, times: int) -> Array:
 
 
 def min_over_subset(values: Array, chosen: Array) -> Array:
-    """The least of the ``chosen`` critics' values [num_critics, ...]."""
+    """Minimum of the values [num_critics, ...] over the ``chosen`` critics."""
     return jnp.where(chosen.reshape((-1, *[1] * (values.ndim - 1))), values, jnp.inf).min(0)
 
 
 def td_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
-    """Σ over critics of ½·w·(Q(s, a) − y)², as a mean over valid draws. Its priorities are their mean |Q(s, a) − y|.
+    """Sum over critics of ½·w·(Q(s, a) − y)², as a mean over valid draws. Priorities are the critics' mean |Q(s, a) − y|.
 
     Args:
       values: f32[num_critics, N].

@@ -1,4 +1,6 @@
-"""What rules on a deterministic policy share (DDPG, TD3): acting with noise, their state, and their update but for its target."""
+"""Shared parts of algorithms with a deterministic policy (DDPG, TD3): learner state, acting with noise, and the update, which
+takes the target as a function.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,17 @@ from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, 
 
 @dataclass(frozen=True)
 class DeterministicConfig(OffPolicyConfig):
-    """Structure of a rule that explores by adding noise to its actions."""
+    """Structural settings of an algorithm that explores by adding noise to its actions."""
 
     noise: Literal["gaussian", "ou"] = "gaussian"
-    """Independent for each row, or an Ornstein–Uhlenbeck process along each episode (Lillicrap et al. 2016)."""
+    """Noise on actions: Gaussian, independent for each row, or an Ornstein–Uhlenbeck process over each episode (Lillicrap et al.
+    2016)."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
         if self.noise == "ou" and self.hold_noise != 1:
             raise ValueError(
-                f"hold_noise={self.hold_noise} is for noise='gaussian': an Ornstein–Uhlenbeck process holds by itself"
+                f"hold_noise={self.hold_noise} needs noise='gaussian': an Ornstein–Uhlenbeck process already lasts over rows"
             )
 
 
@@ -62,14 +65,14 @@ class DeterministicState(NamedTuple):
 
 
 class NoiseExploration(NamedTuple):
-    """What acting needs besides the policy's parameters."""
+    """Exploration state of a policy with action noise."""
 
     at_random: Array
-    """bool[]: until the first update, so in all of the warm-up, actions are uniform between the bounds."""
+    """bool[]: draw actions uniformly between the bounds. True until the first update, and so during the warm-up."""
     scale: Array
-    """f32[]: of the noise, where actions are in [−1, 1]."""
+    """f32[]: standard deviation of the noise, for actions in [−1, 1]."""
     theta: Array
-    """f32[]: the share that an Ornstein–Uhlenbeck process falls back by."""
+    """f32[]: fraction by which an Ornstein–Uhlenbeck process decays at each row."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------- acting
@@ -91,8 +94,11 @@ def policy(setup: ActorCriticSetup[Any], learner: DeterministicState) -> Policy:
 def act(
     setup: ActorCriticSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    """Actions with noise, clipped to the bounds; the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], from 0 at
-    the start of an episode: x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1)."""
+    """Return actions with noise, clipped to the bounds.
+
+    With noise="ou" the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], which starts at 0 in each episode:
+    x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1).
+    """
     action = setup.model.apply(policy.params.actor, (), inputs)[1]
     if not explore:
         return carry, to_environment(setup.action_space, action), {}
@@ -108,43 +114,47 @@ def act(
 # ---------------------------------------------------------------------------------------------------------------------- update
 
 
-def critic_loss(setup: ActorCriticSetup[Any], critic: PyTree, target: Array, now: CriticBatch) -> tuple[Array, dict[str, Array]]:
-    """Σ over critics of ½·(Q(s, a) − y)² (Lillicrap et al. 2016, eq. 4)."""
-    values = action_values(setup, critic, now.batch.inputs, now.batch.action, jax.random.fold_in(now.key, 1))
-    return td_loss(values, target, now.batch, setup.axis_name)
+def critic_loss(
+    setup: ActorCriticSetup[Any], critic: PyTree, target: Array, update: CriticBatch
+) -> tuple[Array, dict[str, Array]]:
+    """Sum over critics of ½·(Q(s, a) − y)² (Lillicrap et al. 2016, eq. 4)."""
+    values = action_values(setup, critic, update.batch.inputs, update.batch.action, jax.random.fold_in(update.key, 1))
+    return td_loss(values, target, update.batch, setup.axis_name)
 
 
-def actor_loss(setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, now: CriticBatch) -> tuple[Array, dict[str, Array]]:
-    """−E[Q(s, π(s))] by the first critic, whose gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
+def actor_loss(
+    setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, update: CriticBatch
+) -> tuple[Array, dict[str, Array]]:
+    """−E[Q(s, π(s))] with the first critic. Its gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
     Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1)."""
-    batch, first = now.batch, jax.tree.map(lambda x: x[:1], critic)
+    batch, first = update.batch, jax.tree.map(lambda x: x[:1], critic)
     action = setup.model.apply(actor, (), batch.inputs)[1]
-    value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(now.key, 2))[0]
+    value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2))[0]
     loss = -valid_mean(batch.valid, setup.axis_name)(value)
     return loss, {"losses/actor_loss": loss}
 
 
 TargetFn = Callable[[ActorCriticSetup[Any], Any, ActorCriticPair, CriticBatch], Array]
-"""(rule, hyperparams, target parameters, what is drawn) -> y f32[N]."""
+"""(setup, hyperparams, target parameters, batch) -> y f32[N]."""
 
 
 def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: DeterministicState) -> tuple[DeterministicState, Metrics]:
-    """Groups of ``policy_delay`` updates of the critics, then one of the policy, and of all target networks (Fujimoto et al.
-    2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
+    """Run an iteration's updates, in groups of ``policy_delay`` updates of the critics followed by one update of the policy and
+    all target networks (Fujimoto et al. 2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
     hp = setup.current(learner)
     nets = networks(setup, learner.params, hp)
 
-    def critic_update(targets: ActorCriticPair, carry: Any, now: CriticBatch) -> Any:
+    def critic_update(targets: ActorCriticPair, carry: Any, update: CriticBatch) -> Any:
         params, opt_state = carry
-        y = target(setup, hp, targets, now)
-        loss = lambda params: critic_loss(setup, params, y, now)  # noqa: E731
+        y = target(setup, hp, targets, update)
+        loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
         params, opt_state, metrics = nets.critic.descend(loss, params, opt_state, setup.axis_name)
         return (params, opt_state), metrics
 
-    def group(carry: Any, now: CriticBatch) -> Any:
+    def group(carry: Any, updates: CriticBatch) -> Any:
         params, opt_state, targets, replay = carry
         before = ((params.critic, opt_state.critic), replay)
-        after, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, targets), before, now)
+        after, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, targets), before, updates)
         (critic, critic_state), replay = after
         loss = lambda params: actor_loss(setup, params, critic, last)  # noqa: E731
         actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, setup.axis_name)
@@ -159,17 +169,17 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: Deterministic
     return setup.updated(learner, hp, metrics, **fields)
 
 
-def target_value(setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, now: CriticBatch) -> Array:
-    """y = r + γ·(1 − terminated)·Q⁻(s′, action), Q⁻ the least of the ``chosen`` target critics; f32[N]."""
-    values = action_values(setup, targets.critic, now.batch.next_inputs, action, jax.random.fold_in(now.key, 0))
-    return bootstrapped(now.batch, min_over_subset(values, now.chosen))
+def target_value(setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, update: CriticBatch) -> Array:
+    """y = r + γ·(1 − terminated)·Q⁻(s′, action), f32[N], where Q⁻ is the minimum over the ``chosen`` target critics."""
+    values = action_values(setup, targets.critic, update.batch.next_inputs, action, jax.random.fold_in(update.key, 0))
+    return bootstrapped(update.batch, min_over_subset(values, update.chosen))
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders
 
 
 def make_algorithm(target: TargetFn, setup: ActorCriticSetup[Any]) -> Algorithm:
-    """The learning rule with these targets, bound to spaces and to no environment."""
+    """Return the ``Algorithm`` with these targets, bound to spaces but not to an environment."""
     transferable_fields = ("params", "target_params", "statistics")
     algorithm = setup.algorithm(
         init=init, policy=policy, act=act, learn=partial(learn, target), transferable_fields=transferable_fields
@@ -190,10 +200,14 @@ def build(
     target: TargetFn,
     **parts: Any,
 ) -> Agent:
-    """What a builder gives for what it was given. Arguments as those of ``prepare``, and ``Raises``."""
+    """Build the agent for a builder's arguments. Parameters and errors are those of ``prepare_off_policy``.
+
+    Args:
+      target: computes the critics' targets.
+    """
     kinds = (spaces.Box,)
-    ready, setup = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
-    check_actions_of(parts["model"], ready.output, setup.action_space)
+    prepared, setup = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
+    check_actions_of(parts["model"], prepared.output, setup.action_space)
     if setup.config.noise == "gaussian":
-        refuse_unused(ready.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
-    return ready.bind(make_algorithm(target, setup))
+        refuse_unused(prepared.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
+    return prepared.bind(make_algorithm(target, setup))

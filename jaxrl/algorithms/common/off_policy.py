@@ -1,5 +1,5 @@
-"""What rules share that learn a policy and an ensemble of critics from replay: settings, parts, the state that they begin with.
-What their updates share is in ``jaxrl.algorithms.common.critic_ensemble``.
+"""Shared parts of algorithms that learn a policy and an ensemble of critics from replay: settings, builder and initial state.
+Their updates are in ``jaxrl.algorithms.common.critic_ensemble``.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ Share = Annotated[float, Range(0, 0.99)]
 
 @dataclass(frozen=True)
 class OffPolicyConfig(HindsightConfig):
-    """Structure of a rule with a policy and an ensemble of critics."""
+    """Structural settings of an algorithm with a policy and an ensemble of critics."""
 
     num_envs: Count = 4
     rollout_length: Count = 16
     batch_size: Count = 256
     replay_ratio: Positive = 256.0
-    """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly. By
-    default one update per row; 20 are 20 · batch_size."""
+    """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly. The
+    default gives one update per row; for 20 updates per row, use 20 · batch_size."""
     num_critics: Count = 2
-    """Action-values that learn side by side."""
+    """Number of critics."""
     num_target_critics: CountOrZero = 0
-    """Critics that a target takes the least of, drawn anew for each update (Chen et al. 2021); 0: all."""
+    """Critics over which a target takes the minimum, drawn anew for each update (Chen et al. 2021); 0: all."""
     policy_delay: Count = 1
-    """Updates of the critics for each one of the policy (Fujimoto et al. 2018)."""
+    """Updates of the critics per update of the policy (Fujimoto et al. 2018)."""
     hold_noise: Count = 1
-    """Rows of an episode that act with one draw of noise, random actions of the warm-up included; 1 draws for each row."""
+    """Rows of an episode that share one draw of noise, including the random actions of the warm-up; 1: one draw per row."""
     critic_layer_norm: bool = False
-    """Normalise the hidden layers of jaxrl's own critics (Ba et al. 2016)."""
+    """Apply layer normalisation to the hidden layers of the built-in critics (Ba et al. 2016)."""
     critic_dropout: Share = 0.0
-    """The share of hidden units of jaxrl's own critics that each update drops (Hiraoka et al. 2022)."""
+    """Dropout rate of the hidden units of the built-in critics in updates (Hiraoka et al. 2022)."""
 
     @property
     def critic_outputs(self) -> int | None:
-        """Numbers that a critic gives for an action, where they are no single value."""
+        """Number of outputs of a critic per action, or None for a single value."""
         return None
 
     def check(self, *, recurrent: bool = False) -> None:
@@ -65,7 +65,7 @@ class OffPolicyConfig(HindsightConfig):
         if self.updates_per_iteration % self.policy_delay:
             raise ValueError(
                 f"policy_delay={self.policy_delay} must divide the {self.updates_per_iteration} updates of an iteration "
-                "(replay_ratio * num_envs * rollout_length / batch_size): change one of these, rollout_length say"
+                "(replay_ratio * num_envs * rollout_length / batch_size): change one of these, such as rollout_length"
             )
         if self.num_target_critics > self.num_critics:
             raise ValueError(f"num_target_critics={self.num_target_critics} must be at most num_critics={self.num_critics}")
@@ -87,94 +87,104 @@ def prepare_off_policy(
     kinds: tuple[type[spaces.Space], ...],
     network: ModelFn = policy_network,
 ) -> tuple[PreparedAgent[C], ActorCriticSetup[C]]:
-    """``prepare`` for a rule with a policy (``model``), a ``critic`` and a ``replay`` among its parts.
+    """Call ``prepare`` for an algorithm with a policy (``model``), a ``critic`` and a ``replay`` among its parts.
 
     Args:
-      network: of the policy, where no model is given.
+      kinds: the kinds of action space that the algorithm supports.
+      network: function of the spaces that makes the default policy network. Other parameters are those of ``prepare``.
+
+    Returns:
+      The prepared agent, and the setup with critic and replay.
 
     Raises:
       ValueError: a Box without bounds on all sides; settings of networks that have no effect.
     """
     model, critic = parts["model"], parts["critic"]
     if critic is None and isinstance(model, Mapping):
-        # Its arguments are for both networks; what is none, or none of the critics', is for the policy's to say.
+        # The arguments are for both networks. Those that a critic does not take are checked by the policy's network.
         critic = {name: value for name, value in model.items() if name in inspect.signature(action_value).parameters}
     if isinstance(critic, Mapping):
         critic = dict(critic)
         check_arguments(action_value, critic, "critic")
-    ready = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
-    structure, bound, space = ready.setup.config, ready.env, ready.env.action_space
+    prepared = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
+    structure, bound, space = prepared.setup.config, prepared.env, prepared.env.action_space
     if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
         raise ValueError(
-            f"{bound.name} has {space}, and this rule needs a Box of real numbers with bounds on all sides, onto which it scales "
-            "its actions: give the environment bounds, or use make_ppo"
+            f"{bound.name} has {space}, but this algorithm needs a Box of real numbers with bounds on all sides, to which it "
+            "scales actions: give the environment bounds, or use make_ppo"
         )
-    if ready.spec["settings"]["learning_rate"] is None:  # nothing reads it
+    if prepared.spec["settings"]["learning_rate"] is None:  # the optimiser does not read it
         refuse_unused(
-            ready.hyperparams, hyperparams(), ("actor_learning_rate",), "on an optimizer that looks at no learning_rate"
+            prepared.hyperparams, hyperparams(), ("actor_learning_rate",), "with an optimizer that does not use learning_rate"
         )
     arguments = critic if isinstance(critic, dict) else {}
     if arguments is not critic and critic is not None:
-        refuse_unused(structure, config(), ("critic_layer_norm", "critic_dropout"), "beside critic=…, which has its own")
-    own: dict[str, Any] = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
-    own["num_outputs"] = structure.critic_outputs
-    made = partial(action_value, **{**own, **arguments})
-    resolved = resolve_critic(None if arguments is critic else critic, made, bound, structure.critic_outputs)
+        refuse_unused(
+            structure, config(), ("critic_layer_norm", "critic_dropout"), "with a custom critic, which defines its layers itself"
+        )
+    defaults: dict[str, Any] = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
+    defaults["num_outputs"] = structure.critic_outputs
+    default_critic = partial(action_value, **{**defaults, **arguments})
+    resolved = resolve_critic(None if arguments is critic else critic, default_critic, bound, structure.critic_outputs)
     replay = resolve_replay(parts["replay"], uniform_replay, bound, structure, before=1, after=structure.n_step)
-    setup = {field.name: getattr(ready.setup, field.name) for field in fields(ready.setup)}
-    return ready, ActorCriticSetup(**{**setup, "critic": resolved, "replay": replay})
+    setup = {field.name: getattr(prepared.setup, field.name) for field in fields(prepared.setup)}
+    return prepared, ActorCriticSetup(**{**setup, "critic": resolved, "replay": replay})
 
 
-def resolve_critic(given: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, num_outputs: int | None = None) -> Model:
-    """A builder's ``critic`` keyword, tried on what it will be given.
+def resolve_critic(
+    argument: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, num_outputs: int | None = None
+) -> Model:
+    """Resolve a builder's ``critic`` keyword, and check its output shapes.
 
     Raises:
-      TypeError: it is no memoryless model of action-values.
+      TypeError: not a memoryless model of action-values.
     """
-    critic = resolve_model(given, default, env, name="critic")
+    critic = resolve_model(argument, default, env, name="critic")
     if is_recurrent(critic):
-        raise TypeError(f"critic={show(given)} must be memoryless (initial_carry gives ()), as it learns from single rows")
+        raise TypeError(
+            f"critic={show(argument)} must be memoryless (initial_carry gives ()), because it learns from single rows"
+        )
     space = env.action_space
     box = isinstance(space, spaces.Box)
     seen = env._replace(observation_space=seen_by_critic(env.observation_space, space))
-    output = model_output(given, critic, seen, name="critic")
+    output = model_output(argument, critic, seen, name="critic")
     shape = ((1, num_outputs) if num_outputs else (1,)) if box else (1, space.n)  # type: ignore[attr-defined]
     if getattr(output, "shape", None) != shape:
         wanted = f"values f32[batch, {shape[-1]}] of all actions"
         if box:
             wanted = f"{num_outputs} numbers f32[batch, {num_outputs}]" if num_outputs else "a value f32[batch]"
-            wanted += " of observation and action"
-        raise TypeError(f"critic={show(given)} must give {wanted}; for a batch of one it gives {show_shapes(output)}")
+            wanted += " for each observation and action"
+        raise TypeError(f"critic={show(argument)} must give {wanted}; for a batch of one it gives {show_shapes(output)}")
     return critic
 
 
-def check_policy(given: Any, output: PyTree, action_space: spaces.Space) -> None:
-    """Refuse a model that gives (shapes of) something else than a distribution over these actions, for a batch of one."""
+def check_policy(model: Any, output: PyTree, action_space: spaces.Space) -> None:
+    """Raise TypeError unless ``output``, the shapes for a batch of one, is a distribution over these actions."""
     kind: Any = TanhNormal if isinstance(action_space, spaces.Box) else Categorical
     size = math.prod(action_space.shape) if isinstance(action_space, spaces.Box) else int(action_space.n)  # type: ignore[attr-defined]
     if not isinstance(output, kind) or output[0].shape != (1, size):
         raise TypeError(
-            f"model={show(given)} must give a {kind.__name__} policy of size {size} for {action_space}, as policy_network does; "
+            f"model={show(model)} must give a {kind.__name__} policy of size {size} for {action_space}, as policy_network does; "
             f"for a batch of one it gives {show_shapes(output)}"
         )
     if isinstance(output, TanhNormal) and output.low is not None:
         raise TypeError(
-            f"model={show(given)} must give a TanhNormal in [−1, 1], which is scaled to the bounds: leave low and high out"
+            f"model={show(model)} must give a TanhNormal in [−1, 1]; jaxrl scales it to the bounds: leave low and high out"
         )
 
 
-def check_actions_of(given: Any, output: PyTree, action_space: spaces.Space) -> None:
-    """Refuse a model that gives (shapes of) something else than an action of this size, for a batch of one."""
+def check_actions_of(model: Any, output: PyTree, action_space: spaces.Space) -> None:
+    """Raise TypeError unless ``output``, the shapes for a batch of one, is an action of this space's size."""
     size = math.prod(action_space.shape or ())
     if getattr(output, "shape", None) != (1, size):
         raise TypeError(
-            f"model={show(given)} must give actions f32[batch, {size}] in [−1, 1], as deterministic_policy does; "
+            f"model={show(model)} must give actions f32[batch, {size}] in [−1, 1], as deterministic_policy does; "
             f"for a batch of one it gives {show_shapes(output)}"
         )
 
 
 def seen_by_critic(observation_space: spaces.Space, action_space: spaces.Space) -> spaces.Space:
-    """The space of the ``obs`` that a critic is given."""
+    """Return the space of the ``obs`` passed to a critic: for Box actions, a tuple of observation and action."""
     if not isinstance(action_space, spaces.Box):
         return observation_space
     return spaces.Tuple((observation_space, spaces.Box(-1.0, 1.0, (math.prod(action_space.shape),), np.float32)))
@@ -184,7 +194,7 @@ def seen_by_critic(observation_space: spaces.Space, action_space: spaces.Space) 
 
 
 def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> tuple[ActorCriticPair, ActorCriticPair]:
-    """``(parameters, optimisers' states)``."""
+    """Initialise policy and critics, and return ``(parameters, optimiser states)``."""
     actor_key, *critic_keys = jax.random.split(key, 1 + setup.config.num_critics)
     inputs = example_input(setup.observation_space, setup.action_space)
     seen = example_input(seen_by_critic(setup.observation_space, setup.action_space), setup.action_space)
@@ -199,5 +209,5 @@ def init_replay(setup: AlgorithmSetup[Any]) -> Any:
 
 
 def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:
-    """The policy's parameters alone. Until the first update, so in all of the warm-up, it acts at random."""
+    """Return the policy, without the critics. It acts at random until the first update, and so during the warm-up."""
     return Policy(ActorCriticPair(learner.params.actor, ()), (), learner.version == 0, learner.version)

@@ -1,6 +1,4 @@
-"""What rules share that act with an actor-critic model and learn from each rollout once: settings, acting, what a rollout is
-learnt from as, and the loss of the policy gradient.
-"""
+"""Shared parts of on-policy actor-critic algorithms: settings, builder, acting, normalised rollouts, policy gradient loss."""
 
 from __future__ import annotations
 
@@ -33,18 +31,18 @@ C = TypeVar("C", bound=RolloutConfig)
 
 @dataclass(frozen=True)
 class OnPolicyConfig(RolloutConfig):
-    """Structure of a rule that may normalise what it learns from."""
+    """Structural settings of an on-policy algorithm, which may normalise observations and rewards."""
 
     normalize_observations: bool = False
-    """By running mean and deviation."""
+    """Normalise observations with their running mean and standard deviation."""
     normalize_rewards: bool = False
-    """Divide by the running deviation of the discounted return, for learning only."""
+    """Divide rewards by the running standard deviation of the discounted return, for learning only."""
     hold_noise: Count = added(1)
-    """Rows of an episode that act with one draw of noise, for continuous actions; 1 draws for each row."""
+    """Rows of an episode that share one draw of noise, for Box actions; 1: one draw per row."""
 
     @property
     def warmup_iterations(self) -> int:
-        """One for the statistics, where there are some."""
+        """One with normalisation, for its statistics; otherwise none."""
         return int(self.normalize_observations or self.normalize_rewards)
 
 
@@ -60,18 +58,18 @@ def prepare_actor_critic(
     settings: Mapping[str, Any],
     parts: Mapping[str, Any],
 ) -> PreparedAgent[C]:
-    """``prepare`` for a rule that takes Discrete, MultiDiscrete and Box actions and an actor-critic model, recurrent or not."""
+    """Call ``prepare`` for Discrete, MultiDiscrete and Box actions and an actor-critic model, recurrent or not."""
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
-    ready = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
-    check_actor_critic(parts["model"], ready.output, ready.env.action_space)
-    return ready
+    prepared = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
+    check_actor_critic(parts["model"], prepared.output, prepared.env.action_space)
+    return prepared
 
 
 # ---------------------------------------------------------------------------------------------------- functions of an Algorithm
 
 
 def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any) -> Learner:
-    """Parameters, and statistics of what is normalised."""
+    """Initialise the learner, with the statistics for normalisation."""
     observations = setup.observation_space if setup.config.normalize_observations else None
     rewards = setup.config.num_envs if setup.config.normalize_rewards else None
     return setup.init_learner(key, hyperparams, init_statistics(observations, rewards))
@@ -80,8 +78,8 @@ def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any) -> Learner:
 def act(
     setup: AlgorithmSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    """Actions drawn from the model's policy, or its mode; extras hold their ``log_prob``, and the ``raw_action`` as it was drawn
-    where the environment takes it in other units."""
+    """Return actions drawn from the model's policy, or its mode. Extras hold their ``log_prob``, and unless actions are Discrete,
+    the ``raw_action`` in the model's units."""
     carry, output = setup.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
     drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
     extras = {"log_prob": output.policy.log_prob(drawn)}
@@ -91,7 +89,7 @@ def act(
 
 
 def observe(setup: AlgorithmSetup[Any], learner: Learner, rollout: Rollout) -> Learner:
-    """The statistics with the rollout's valid rows."""
+    """Update the statistics with the rollout's valid rows."""
     return learner._replace(
         statistics=update_statistics(learner.statistics, rollout, setup.current(learner).gamma, setup.axis_name)
     )
@@ -101,15 +99,15 @@ def observe(setup: AlgorithmSetup[Any], learner: Learner, rollout: Rollout) -> L
 
 
 def drawn_actions(rollout: Rollout) -> Array:
-    """[T, B, ...]: the actions in model units, as ``act`` drew them."""
+    """Return the actions [T, B, ...] in the model's units, as ``act`` drew them."""
     return rollout.extras.get("raw_action", rollout.action)
 
 
 def normalized_rollout(statistics: Statistics, rollout: Rollout) -> Rollout:
-    """A rollout for one unroll that gives policies and values at once: normalised, actions as they were drawn.
+    """Normalise a rollout's observations and rewards, and replace its actions by those that were drawn.
 
-    What is not finite is 0 on rows that count for nothing, so that no gradient meets it. The row after a truncation does count:
-    its value is what lies beyond.
+    Numbers that are not finite are set to 0 on rows that enter no loss, to keep them out of gradients. Inputs of the row after a
+    truncation are kept, because the return bootstraps from their value.
     """
     return rollout._replace(
         inputs=zero_invalid(normalize_inputs(statistics, rollout.inputs), bootstrap_mask(rollout)),
@@ -119,26 +117,26 @@ def normalized_rollout(statistics: Statistics, rollout: Rollout) -> Rollout:
 
 
 def gradients(loss: LossOfRollout, setup: AlgorithmSetup[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
-    """``Algorithm.gradients`` of a rule with this loss."""
+    """Implement ``Algorithm.gradients`` for an algorithm with this loss."""
     rows = normalized_rollout(policy.statistics, rollout)
 
     def total(params: PyTree) -> tuple[Array, dict[str, Array]]:
-        own = loss(setup.model, setup.config, policy.hyperparams, params, rows, setup.axis_name)
-        return add_losses(setup.extra_losses, params, rows, *own)
+        loss_and_metrics = loss(setup.model, setup.config, policy.hyperparams, params, rows, setup.axis_name)
+        return add_losses(setup.extra_losses, params, rows, *loss_and_metrics)
 
     return setup.gradient(total, policy)
 
 
 def loss_batch(learner: Any, rollout: Rollout) -> Rollout:
-    """What ``gradients`` gives extra losses."""
+    """Return the batch that ``gradients`` passes to extra losses."""
     return normalized_rollout(learner.statistics, rollout)
 
 
-def one_gradient(ready: PreparedAgent[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
-    """The ``Agent`` of a rule that acts as this module does, and learns from each rollout by one gradient of ``loss``."""
+def one_gradient(prepared: PreparedAgent[Any], loss: LossOfRollout, *, tolerates_lag: bool = False) -> Agent:
+    """Build the ``Agent`` of an algorithm that acts as this module does and takes one gradient of ``loss`` per rollout."""
     functions: dict[str, Any] = {"init": init, "act": act, "observe": observe, "gradients": partial(gradients, loss)}
-    algorithm = ready.setup.algorithm(**functions, tolerates_lag=tolerates_lag)
-    return ready.bind(algorithm, batch=loss_batch)
+    algorithm = prepared.setup.algorithm(**functions, tolerates_lag=tolerates_lag)
+    return prepared.bind(algorithm, batch=loss_batch)
 
 
 def policy_gradient_loss(
@@ -151,15 +149,18 @@ def policy_gradient_loss(
     axis_name: str | None,
     **others: Array,
 ) -> tuple[Array, dict[str, Array]]:
-    """−E[weight · log π(a | s)] + vf_coef · ½ E[(target − V(s))²] − ent_coef · E[H(π(· | s))] over some rows of all devices.
+    """−E[weight · log π(a | s)] + vf_coef · ½ E[(target − V(s))²] − ent_coef · E[H(π(· | s))], over rows of all devices.
 
-    Its gradient is the policy gradient (Sutton et al. 2000, theorem 1), where weights and targets are constants.
+    Its gradient is the policy gradient (Sutton et al. 2000, theorem 1) if weights and targets are constants.
 
     Args:
-      output: of the model over the inputs of ``normalized_rollout``'s rollout, [T + 1, B].
-      weight: f32[T, B], and ``target``, ``where`` bool[T, B], which rows.
-      hp: hyperparameters ``vf_coef`` and ``ent_coef``.
-      others: f32[T, B] each, of which the means are logged by these names as well.
+      output: the model's outputs for the rollout of ``normalized_rollout``, [T + 1, B].
+      rollout: from ``normalized_rollout``.
+      weight: f32[T, B].
+      target: f32[T, B].
+      where: bool[T, B], the rows to use.
+      hp: hyperparameters, with ``vf_coef`` and ``ent_coef``.
+      others: further values f32[T, B]; their means are logged under these names.
     """
     policy, value = jax.tree.map(lambda x: x[:-1], (output.policy, output.value))
     policy_loss = -weight * policy.log_prob(rollout.action)
@@ -173,7 +174,7 @@ def policy_gradient_loss(
 
 
 def apply_model(model: Model, params: PyTree, inputs: StepInput, carry: PyTree) -> Any:
-    """The outputs of a model for rows [N], or sequences [N, T] that begin with ``carry`` [N], laid out as they are."""
+    """Return a model's outputs for rows [N], or for sequences [N, T] that begin with ``carry`` [N], in the same layout."""
     if not jax.tree.leaves(carry):
         return model.apply(params, (), inputs)[1]
     rows = jax.tree.map(lambda x: x.swapaxes(0, 1), inputs)
@@ -181,18 +182,20 @@ def apply_model(model: Model, params: PyTree, inputs: StepInput, carry: PyTree) 
 
 
 def row_by_row(model: Model) -> ApplyFn:
-    """The model's ``unroll`` for one row of all sequences after another: it needs no more memory than acting, and more time."""
+    """Return an ``unroll`` of the model that processes one row of all sequences at a time: it is slower, but needs no more memory
+    than acting."""
     return lambda params, carry, inputs, key=None: jax.lax.scan(lambda carry, row: model.apply(params, carry, row), carry, inputs)
 
 
 def rollout_outputs(model: Model, params: PyTree, rollout: Rollout, inputs: StepInput, *, by_rows: bool) -> Any:
-    """What the model gives for a rollout, the reached observation of its last row included: [T + 1, B].
+    """Return the model's outputs for a rollout, [T + 1, B], including the observation that its last row reached.
 
-    Far cheaper than with each row when acting; where those are many, a CPU still takes one after the other.
+    This is much cheaper than recording outputs at each row when acting. On a CPU, rows are processed in turn if one row of all
+    environments is enough work by itself.
 
     Args:
-      inputs: the rollout's, normalised.
-      by_rows: one row after the other, as little memory as that needs.
+      inputs: the rollout's inputs, normalised.
+      by_rows: process one row at a time, to save memory.
     """
     if by_rows:
         return row_by_row(model)(params, rollout.carry, inputs)[1]
@@ -203,11 +206,11 @@ def rollout_outputs(model: Model, params: PyTree, rollout: Rollout, inputs: Step
 
 
 def mean_kl(model: Model, params: PyTree, batch: Any, num_parts: int, axis_name: str | None = None) -> Array:
-    """The mean of KL(old ‖ new) over the valid rows of all devices, some of them at a time.
+    """Return the mean of KL(old ‖ new) over the valid rows of all devices, computed in parts to save memory.
 
     Args:
       batch: a NamedTuple of leaves [N, ...], with ``inputs``, ``carry``, ``valid`` and ``policy``, the old distribution.
-      num_parts: must divide N.
+      num_parts: number of parts; must divide N.
     """
     parts = jax.tree.map(lambda x: x.reshape((num_parts, -1, *x.shape[1:])), batch)
     kl = jax.lax.map(lambda part: part.policy.kl(apply_model(model, params, part.inputs, part.carry).policy), parts)

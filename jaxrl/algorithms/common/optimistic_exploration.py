@@ -1,5 +1,5 @@
-"""Optimistic exploration (OAC, Ciosek et al. 2019): act by the policy that an upper bound of the critics likes best, within a
-limit on how far it is from the one that is learnt.
+"""Optimistic exploration (OAC, Ciosek et al. 2019): act with the policy that maximises an upper bound of the critics, within a KL
+divergence of the learnt policy.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from jaxrl.types import Array, Policy, StepInput
 
 
 class OptimisticExploration(NamedTuple):
-    """What optimistic acting needs besides the parameters of the policy and of the critics."""
+    """Exploration state of an optimistic policy."""
 
     at_random: Array
-    """bool[]: until the first update, so in all of the warm-up, actions are uniform between the bounds."""
+    """bool[]: draw actions uniformly between the bounds. True until the first update, and so during the warm-up."""
     beta: Array
-    """f32[]: of ``upper_bound``."""
+    """f32[]: β of ``upper_bound``."""
     kl: Array
-    """f32[]: of ``shifted``, in nats."""
+    """f32[]: KL divergence for ``shifted``, in nats."""
 
 
 def check_optimism(config: Any, hyperparams: Any) -> None:
-    """Refuse settings of optimism without it, or it without two critics.
+    """Check the settings of optimistic exploration.
 
     Raises:
-      ValueError: they are such.
+      ValueError: such a setting without ``optimistic``, or ``optimistic`` with fewer than two critics.
     """
     if not config.optimistic:
         refuse_unused(hyperparams, type(hyperparams)(), ("optimism_beta", "optimism_kl"), "without optimistic=True")
     elif config.num_critics < 2:
-        raise ValueError(f"num_critics={config.num_critics} cannot disagree, as optimistic=True needs it: use 2 or more")
+        raise ValueError(
+            f"num_critics={config.num_critics} is too few for optimistic=True, which uses their disagreement: use 2 or more"
+        )
 
 
 def policy(setup: ActorCriticSetup[Any], learner: Any) -> Policy:
-    """That of ``off_policy``; where ``optimistic``, with the critics and an ``OptimisticExploration``."""
+    """Return the policy of ``off_policy``; with ``optimistic``, add the critics and an ``OptimisticExploration``."""
     plain = off_policy.policy(setup, learner)
     if not setup.config.optimistic:
         return plain
@@ -52,7 +54,7 @@ def policy(setup: ActorCriticSetup[Any], learner: Any) -> Policy:
 
 
 def optimistic(setup: ActorCriticSetup[Any], policy: Policy, output: TanhNormal, inputs: StepInput) -> TanhNormal:
-    """The distribution [B] to draw actions from at ``inputs``, where ``output`` is the policy's."""
+    """Return the distribution [B] to draw actions from at ``inputs``, given the policy's ``output``."""
 
     def bound(action: Array) -> Array:
         values = setup.config.head.values(action_values(setup, policy.params.critic, inputs, action))
@@ -62,8 +64,10 @@ def optimistic(setup: ActorCriticSetup[Any], policy: Policy, output: TanhNormal,
 
 
 def upper_bound(values: Array, beta: Array | float) -> Array:
-    """Mean + β · deviation of the critics' values f32[num_critics, ...] (Ciosek et al. 2019; of two critics it is their mean
-    and β/2 of their distance). Its gradient is finite where all agree."""
+    """Mean + β · standard deviation of the critics' values f32[num_critics, ...] (Ciosek et al. 2019).
+
+    For two critics this is the mean plus β/2 times their distance. The gradient is finite where all critics agree.
+    """
     mean = values.mean(0)
     variance = ((values - mean) ** 2).mean(0)
     deviation = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
@@ -71,18 +75,19 @@ def upper_bound(values: Array, beta: Array | float) -> Array:
 
 
 def shifted(policy: TanhNormal, value: Callable[[Array], Array], kl: Array | float) -> TanhNormal:
-    """Of all Gaussians with at most ``kl`` nats to the policy's, that with the greatest mean of ``value``, taken as linear at the
-    policy's mean: μ + √(2δ) · Σg / √(gᵀΣg) with the same Σ (Ciosek et al. 2019, proposition 1).
+    """Shift the policy's Gaussian towards a higher ``value``, within a KL divergence of ``kl`` nats.
 
-    The squashing is the same for both, so that ``kl`` is of actions as well, and g is the gradient before it.
+    The result has mean μ + √(2δ) · Σg / √(gᵀΣg) and the same covariance Σ. It maximises the expectation of ``value``, linearised
+    at the policy's mean (Ciosek et al. 2019, proposition 1). Both distributions are squashed by the same function, so ``kl`` is
+    also the divergence of the actions. g is the gradient with respect to the mean before squashing.
 
     Args:
       policy: f32[B, d], in [−1, 1].
-      value: actions f32[B, d] -> f32[B], each of its own action alone.
-      kl: δ ≥ 0; 0 is the policy itself, as is a gradient of 0.
+      value: actions f32[B, d] -> f32[B]; each entry depends on its action only.
+      kl: δ ≥ 0. With 0, or a gradient of 0, the policy is returned unchanged.
     """
     gradient = jax.grad(lambda mean: value(jnp.tanh(mean)).sum())(policy.mean)
-    towards = gradient * jnp.exp(policy.log_std)  # in deviations: only the direction counts
+    towards = gradient * jnp.exp(policy.log_std)  # in units of the standard deviation; only the direction matters
     size = jnp.linalg.norm(towards, axis=-1, keepdims=True)
     unit = towards / jnp.where(size > 0, size, 1.0)
     return policy._replace(mean=policy.mean + jnp.sqrt(2.0 * kl) * unit * jnp.exp(policy.log_std))

@@ -1,7 +1,7 @@
-"""What a policy is improved by, in place of the return that it would have, while data of an older one is at hand.
+"""Surrogate objectives of PPO: clipped ratio and adaptive KL penalty.
 
-A surrogate takes the ratio of the probabilities of an action under both policies, and keeps the new one near (Schulman et al.
-2017, whose equations these are).
+A surrogate uses the ratio of an action's probabilities under the new and the old policy, and keeps the new policy close to the
+old one. Equation numbers are those of Schulman et al. 2017.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from jaxrl.types import Array, Key, PyTree
 
 
 class Surrogate(NamedTuple):
-    """One of them, with what it keeps in the learner's state."""
+    """A surrogate objective and its part of the learner's state."""
 
     init: Callable[[Any, Any], Any]
-    """(config, learner) -> the learner with it."""
+    """(config, learner) -> learner with the surrogate's state added."""
     loss: Callable[..., tuple[Array, dict[str, Array]]]
-    """(hyperparams, learner, batch, ratio, new policy) -> what to minimise, row by row, and what to log of each."""
+    """(hyperparams, learner, batch, ratio, new policy) -> (loss of each row, values of each row to log)."""
     refresh: Callable[..., tuple[dict[str, Array], dict[str, Array]]]
-    """(config, learner, function that measures KL(old ‖ new)) -> fields of the learner after an iteration, and what to log."""
+    """(config, learner, function that measures KL(old ‖ new)) -> (learner's fields after an iteration, scalars to log)."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ clip
@@ -42,7 +42,7 @@ def clipped(hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tup
 
 
 class PenaltyState(NamedTuple):
-    """A ``Learner`` with the coefficient of a penalty."""
+    """A ``Learner`` with the coefficient of the KL penalty."""
 
     params: PyTree
     opt_state: PyTree
@@ -59,16 +59,16 @@ def with_penalty(config: Any, learner: Any) -> PenaltyState:
 
 
 KL_COEF_RANGE = (1e-6, 1e6)
-"""What β keeps to, so that it never becomes 0 or infinite, from which no factor would lead back."""
+"""Bounds of β. At 0 or infinity it could not recover, because it changes by factors."""
 
 
 def penalised(hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, dict[str, Array]]:
-    """β·KL(old ‖ new) − ratio·A (eq. 8), the divergence of the whole distributions, in closed form."""
+    """β·KL(old ‖ new) − ratio·A (eq. 8), with the KL divergence of the distributions in closed form."""
     return learner.kl_coef * batch.policy.kl(policy) - ratio * batch.advantage, {}
 
 
 def adapted(config: Any, learner: Any, divergence: Callable[[], Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """β halved where the policy moved by less than kl_target / 1.5, doubled where by more than kl_target · 1.5 (section 4)."""
+    """Halve β if KL(old ‖ new) is below kl_target / 1.5, and double it if above kl_target · 1.5 (section 4)."""
     kl = divergence()
     factor = jnp.where(kl < config.kl_target / 1.5, 0.5, jnp.where(kl > config.kl_target * 1.5, 2.0, 1.0))
     kl_coef = jnp.clip(learner.kl_coef * factor, *KL_COEF_RANGE)
@@ -81,19 +81,25 @@ SURROGATES = {
 }
 
 
-def check_surrogate(config: Any, ready: Any) -> None:
-    """Refuse what the surrogate does not look at, and a policy that it cannot measure.
+def check_surrogate(config: Any, prepared: Any) -> None:
+    """Check settings and policy against the surrogate.
 
     Args:
-      ready: the ``PreparedAgent`` of a builder whose rule has ``clip_eps``.
+      prepared: the ``PreparedAgent`` of an algorithm with ``clip_eps``.
+
+    Raises:
+      ValueError: a setting or schedule of ``clip_eps`` that the surrogate does not use.
+      TypeError: the KL surrogate with a policy whose distribution has no ``kl``.
     """
     if config.surrogate != "kl":
         return
-    why = "with surrogate='kl', which clips no ratio: leave it out"
+    why = "with surrogate='kl', which does not clip ratios: leave it out"
     if not config.clip_value_loss:
-        refuse_unused(ready.hyperparams, type(ready.hyperparams)(), ("clip_eps",), why)
-        if "clip_eps" in ready.setup.schedules:
-            raise ValueError(f"clip_eps has a schedule, and no effect {why}")
-    if not callable(getattr(ready.output.policy, "kl", None)):
-        kind = type(ready.output.policy).__name__
-        raise TypeError(f"surrogate='kl' needs a policy with a method kl(other) -> f32[...], which {kind} lacks: leave it out")
+        refuse_unused(prepared.hyperparams, type(prepared.hyperparams)(), ("clip_eps",), why)
+        if "clip_eps" in prepared.setup.schedules:
+            raise ValueError(f"schedules['clip_eps'] has no effect {why}")
+    if not callable(getattr(prepared.output.policy, "kl", None)):
+        kind = type(prepared.output.policy).__name__
+        raise TypeError(
+            f"surrogate='kl' needs a policy with a method kl(other) -> f32[...], which {kind} lacks: use surrogate='clip'"
+        )

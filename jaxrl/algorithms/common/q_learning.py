@@ -1,4 +1,4 @@
-"""What rules share that learn Q-values: ε as it falls, acting ε-greedily, and learning from replay with a target network."""
+"""Shared parts of Q-learning algorithms: the schedule of ε, ε-greedy acting, and learning from replay with a target network."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
 
 
 def check_exploration(config: Any) -> None:
-    """Refuse an ``epsilon_exponent`` that has no effect."""
+    """Raise ValueError if ``epsilon_exponent`` has no effect."""
     if config.num_envs == 1:
         refuse_unused(config, type(config)(), ["epsilon_exponent"], "with num_envs=1")
 
 
 def epsilon(setup: AlgorithmSetup[Any], learner: Any) -> Array:
-    """f32[]: ε of the next rollout, that of the first environment."""
+    """Return ε f32[] of the first environment in the next rollout."""
     return falling_epsilon(setup.current(learner), learner.version.astype(jnp.float32) * setup.config.steps_per_iteration)
 
 
 def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:
-    """The parameters and ε."""
+    """Return the policy: the parameters and ε."""
     return Policy(learner.params, (), epsilon(setup, learner), learner.version)
 
 
 def actions(
     setup: AlgorithmSetup[Any], policy: Policy, q_values: Array, inputs: StepInput, env_id: Array, keys: Key | None
 ) -> Array:
-    """i32[B]: ε-greedy with a key for each row, greedy without. Environments explore as ``epsilon_exponent`` says."""
+    """Return actions i32[B]: ε-greedy with a key for each row, greedy without. ``epsilon_exponent`` varies ε by environment."""
     if keys is None:
         return jnp.argmax(q_values, -1).astype(jnp.int32)
     rates = spread_epsilon(policy.exploration, setup.config.epsilon_exponent, env_id, setup.config.num_envs)
@@ -48,7 +48,7 @@ def actions(
 def act(
     setup: AlgorithmSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    """``actions`` of a model whose outputs are Q-values."""
+    """Return ``actions`` for a model whose outputs are Q-values."""
     carry, q_values = setup.model.apply(policy.params, carry, inputs)
     return carry, actions(setup, policy, q_values, inputs, env_id, fold_each(key, env_id) if explore else None), {}
 
@@ -56,11 +56,11 @@ def act(
 # -------------------------------------------------------------------------------------------------- replay and a target network
 
 PRIORITIES = "priorities"
-"""What a loss gives beside what is logged: how much there was to learn from each drawn row, f32[batch_size]."""
+"""Key in the metrics of a loss for the priorities of the drawn rows, f32[batch_size]. They are not logged."""
 
 
 class QLearner(NamedTuple):
-    """The state of a rule with replay and a target network."""
+    """Learner state of an algorithm with replay and a target network."""
 
     params: PyTree
     opt_state: PyTree
@@ -73,7 +73,7 @@ class QLearner(NamedTuple):
 
 
 def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -> QLearner:
-    """Two networks that are the same, and a replay for rows like ``example``, one of them, unbatched."""
+    """Initialise the learner, with identical online and target networks and a replay for rows like ``example``, unbatched."""
     learner = setup.init_learner(key, hyperparams)
     return QLearner(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=setup.replay.init(example))
 
@@ -86,31 +86,32 @@ def learn(
     batch: Callable[[PyTree, Draw], PyTree],
     *others: PyTree,
 ) -> tuple[QLearner, Metrics]:
-    """The updates of an iteration: each one step along the gradient of the loss of one batch; and the target network, which every
-    ``target_update_interval`` updates moves by ``tau`` towards the other (Mnih et al. 2015, algorithm 1, with 1).
+    """Run the updates of an iteration, with one gradient step per batch. Every ``target_update_interval`` updates, the target
+    network moves by the fraction ``tau`` towards the online network (Mnih et al. 2015, algorithm 1, with ``tau`` 1).
 
     Args:
       hyperparams: ``setup.current(learner)``.
-      loss: (params, target_params, batch, *others) -> (loss, what is logged, and ``PRIORITIES``).
-      batch: (replay's state, draw) -> the batch of an update, as in ``AlgorithmSetup.scan_updates``; and so are ``others``.
+      loss: (params, target_params, batch, *others) -> (loss, scalars to log with ``PRIORITIES``).
+      batch: (replay's state, draw) -> the update's batch, as in ``AlgorithmSetup.scan_updates``.
+      others: further inputs of the loss, as in ``AlgorithmSetup.scan_updates``.
     """
     config = setup.config
     optimise, (pack, unpack) = setup.optimizer(hyperparams), packing(setup.optimizer, learner.params)
-    # Modulo first: the count of all updates would not stay within 32 bits.
+    # Modulo first, because the count of all updates may not fit in 32 bits.
     first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
-    def one(carry: tuple[PyTree, PyTree, PyTree], now: tuple[Any, ...]) -> Any:
-        (packed, target, opt_state), (index, *rest) = carry, now
+    def update_once(carry: tuple[PyTree, PyTree, PyTree], update_inputs: tuple[Any, ...]) -> Any:
+        (packed, target, opt_state), (index, *rest) = carry, update_inputs
         loss_of = lambda p: loss(unpack(p), unpack(target), *rest)  # noqa: E731
         packed, opt_state, metrics = descend(loss_of, optimise, packed, opt_state, setup.axis_name)
         priorities = metrics.pop(PRIORITIES)
-        # A where on parameters: a cond on state would become a select of everything under vmap.
+        # where, applied to the parameters only: under vmap, a cond on the state would become a select of all of it.
         step = jnp.where((first + index + 1) % config.target_update_interval == 0, hyperparams.tau, 0.0)
         target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
         return (packed, target, opt_state), (metrics, priorities)
 
     start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), replay, metrics = setup.scan_updates(learner, one, start, batch, *others)
+    (packed, target, opt_state), replay, metrics = setup.scan_updates(learner, update_once, start, batch, *others)
     metrics["charts/epsilon"] = epsilon(setup, learner)
     fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
     return setup.updated(learner, hyperparams, metrics, **fields)

@@ -1,4 +1,4 @@
-"""What critics give of an action: a value, or quantiles of the return (TQC, Kuznetsov et al. 2020)."""
+"""Critic heads: a value, or quantiles of the return (TQC, Kuznetsov et al. 2020)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from jaxrl.types import Array
 
 
 class CriticHead(NamedTuple):
-    """What is made of all critics' outputs, [num_critics, N, ...]."""
+    """Functions of all critics' outputs, [num_critics, N, ...]."""
 
     pessimistic: Callable[[Array, Array], Array]
-    """(outputs, chosen critics) -> for targets, f32[N, ...], or f32[N, M] of quantiles."""
+    """(outputs, chosen critics) -> values for targets, f32[N, ...], or quantiles f32[N, M]."""
     values: Callable[[Array], Array]
     """outputs -> each critic's value, f32[num_critics, N, ...]."""
     loss: Callable[[Array, Array, Transitions, str | None], tuple[Array, dict[str, Array]]]
-    """(outputs, target, batch, axis_name) -> (loss, scalars to log, and ``PRIORITIES``)."""
+    """(outputs, target, batch, axis_name) -> (loss, scalars to log with ``PRIORITIES``)."""
 
 
 @dataclass(frozen=True)
 class QuantileConfig(OffPolicyConfig):
-    """Structure of a rule whose critics may give quantiles."""
+    """Structural settings of an algorithm whose critics may output quantiles."""
 
     num_quantiles: CountOrZero = 0
-    """Quantiles of the return that each critic gives in place of a value, for a Box; 0: a value."""
+    """Quantiles of the return that each critic outputs instead of a value, for Box actions; 0: a value."""
     dropped_quantiles: CountOrZero = 2
-    """Of so many for each critic, the largest of all critics' together do not enter targets."""
+    """Quantiles per critic left out of targets: the largest num_critics · dropped_quantiles of all critics together."""
 
     @property
     def critic_outputs(self) -> int | None:
@@ -54,22 +54,26 @@ class QuantileConfig(OffPolicyConfig):
         if not self.num_quantiles:
             refuse_unused(self, QuantileConfig, ("dropped_quantiles",), "without num_quantiles")
             return
-        refuse_unused(self, QuantileConfig, ("num_target_critics",), "with num_quantiles, whose targets are of all critics")
+        refuse_unused(self, QuantileConfig, ("num_target_critics",), "with num_quantiles, whose targets use all critics")
         if self.dropped_quantiles >= self.num_quantiles:
             raise ValueError(f"dropped_quantiles={self.dropped_quantiles} must be below num_quantiles={self.num_quantiles}")
 
 
 def truncated(values: Array, dropped: int) -> Array:
-    """The quantiles of all critics [num_critics, N, K] as one distribution, without the largest num_critics · ``dropped``, where
-    overestimation lies: f32[N, num_critics · (K − dropped)], rising (Kuznetsov et al. 2020, eq. 10)."""
+    """Pool the quantiles of all critics [num_critics, N, K] and drop the largest num_critics · ``dropped``, to reduce
+    overestimation (Kuznetsov et al. 2020, eq. 10).
+
+    Returns:
+      f32[N, num_critics · (K − dropped)], in ascending order.
+    """
     pooled = jnp.sort(jnp.moveaxis(values, 0, 1).reshape(values.shape[1], -1), axis=-1)
     return pooled[:, : values.shape[0] * (values.shape[2] - dropped)]
 
 
 def quantile_loss(values: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
-    """Σ over critics of the mean of w·|τ − 1(y < θ)|·H(y − θ) over quantiles θ, at fractions τ, and targets y, H being Huber's
-    loss with a threshold of 1 (Kuznetsov et al. 2020, eq. 11; Dabney et al. 2018, eq. 10), as a mean over valid draws. Its
-    priorities are the mean |y − θ| of all pairs.
+    """Sum over critics of the mean of w·|τ − 1(y < θ)|·H(y − θ) over quantiles θ, at fractions τ, and targets y, as a mean over
+    valid draws. H is the Huber loss with a threshold of 1 (Kuznetsov et al. 2020, eq. 11; Dabney et al. 2018, eq. 10). Priorities
+    are the mean |y − θ| of all pairs.
 
     Args:
       values: f32[num_critics, N, K].

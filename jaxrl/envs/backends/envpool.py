@@ -34,9 +34,9 @@ def list_names() -> list[str]:
     return list(_import_envpool("the backend envpool").list_all_envs())
 
 
-def _import_envpool(what: str) -> Any:
+def _import_envpool(needed_by: str) -> Any:
     _load_egl()
-    return import_package("envpool", what)
+    return import_package("envpool", needed_by)
 
 
 @functools.cache
@@ -133,7 +133,7 @@ class _Running:
         pool: Any,
         num_envs: int,
         dtypes: PyTree,
-        told: Mapping[str, np.dtype],
+        info_dtypes: Mapping[str, np.dtype],
         action_space: spaces.Space,
         action_dtype: Any,
         batch_size: int,
@@ -141,7 +141,7 @@ class _Running:
         self._label, self._pool, self._num_envs, self._batch_size = label, pool, num_envs, batch_size
         self._sent = 0
         """Number of rows sent but not yet received."""
-        self._dtypes, self._told, self._action_space, self._action_dtype = dtypes, told, action_space, action_dtype
+        self._dtypes, self._info_dtypes, self._action_space, self._action_dtype = dtypes, info_dtypes, action_space, action_dtype
         self._done: np.ndarray | None = None
 
     def reset(self) -> PyTree:
@@ -185,7 +185,7 @@ class _Running:
         # On reset rows, dm_control and MetaWorld give the reward of the new state, which no action earned.
         reward = np.where(self._done[env_id], np.float32(0), reward.astype(np.float32, copy=False))
         self._done[env_id] = terminated | truncated
-        kept_info = {name: np.asarray(info[name], dtype) for name, dtype in self._told.items()}
+        kept_info = {name: np.asarray(info[name], dtype) for name, dtype in self._info_dtypes.items()}
         return env_id, HostStep(cast(obs, self._dtypes), reward, terminated, truncated, kept_info)
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
@@ -206,7 +206,7 @@ class _Running:
         """Return the same environments for use in a compiled program; see ``jaxrl.types.CompiledEnvs``."""
         from jaxrl.envs.backends.envpool_xla import compiled_envs
 
-        return compiled_envs(self._running(), self._dtypes, self._told, self._action_dtype)
+        return compiled_envs(self._running(), self._dtypes, self._info_dtypes, self._action_dtype)
 
     def render(self) -> np.ndarray:
         """Return pictures of all environments, which must have been opened by ``open_render``.

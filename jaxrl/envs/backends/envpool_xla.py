@@ -13,7 +13,7 @@ from jaxrl.envs.host import cast
 from jaxrl.types import Array, CompiledEnvs, HostStep, PyTree
 
 
-def compiled_envs(pool: Any, dtypes: PyTree, told: Mapping[str, np.dtype], action_dtype: Any) -> CompiledEnvs:
+def compiled_envs(pool: Any, dtypes: PyTree, info_dtypes: Mapping[str, np.dtype], action_dtype: Any) -> CompiledEnvs:
     """Return ``pool`` as operations of a compiled CPU program. Outputs have the types ``dtypes``, as on the host.
 
     envpool's C++ code reads and writes some 64-bit numbers. JAX would truncate the declared types to 32 bits by default, and
@@ -31,7 +31,7 @@ def compiled_envs(pool: Any, dtypes: PyTree, told: Mapping[str, np.dtype], actio
         with jax.enable_x64(True):
             handle, (obs, reward, terminated, truncated, info) = recv_(handle)
             obs, reward = cast(obs, dtypes), reward.astype(jnp.float32)
-            kept_info = {name: info[name].astype(dtype) for name, dtype in told.items()}
+            kept_info = {name: info[name].astype(dtype) for name, dtype in info_dtypes.items()}
         return handle, HostStep(obs, reward, terminated, truncated, kept_info)
 
     return CompiledEnvs(jnp.asarray(handle), send, recv)

@@ -157,7 +157,7 @@ def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module exists, but one of its own imports is missing
+                raise  # the module exists, but a module that it imports is missing
             raise ValueError(
                 f"{label}: no module {module!r} was found in {sys.path[0] or 'the current folder'!r} or among the installed "
                 "packages: work in the folder that holds it, or put that folder on PYTHONPATH"
@@ -249,25 +249,27 @@ def _lacking(label: str, error: Exception) -> ModuleNotFoundError:
 # ---------------------------------------------------------------------------------------------------------------------- spaces
 
 
-def narrow_space(label: str, what: str, space: spaces.Space) -> spaces.Space:
+def narrow_space(label: str, space_name: str, space: spaces.Space) -> spaces.Space:
     """Convert a space to 32-bit types.
 
     Raises:
       ValueError: a part of the space has no fixed array shape, or its integers need more than 32 bits.
     """
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({name: narrow_space(label, f"{what}[{name!r}]", part) for name, part in space.items()})
+        return spaces.Dict({name: narrow_space(label, f"{space_name}[{name!r}]", part) for name, part in space.items()})
     if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([narrow_space(label, f"{what}[{i}]", part) for i, part in enumerate(space)])
+        return spaces.Tuple([narrow_space(label, f"{space_name}[{i}]", part) for i, part in enumerate(space)])
     if isinstance(space, spaces.Box):
         dtype = narrow(space.dtype)
         if dtype.kind in "iu" and (space.low < np.iinfo(dtype).min).any() | (space.high > np.iinfo(dtype).max).any():
-            raise ValueError(f"{label}: {what} is {space}, but jaxrl's integers have 32 bits: narrow its bounds, or use floats")
+            raise ValueError(
+                f"{label}: {space_name} is {space}, but jaxrl's integers have 32 bits: narrow its bounds, or use floats"
+            )
         with np.errstate(over="ignore"):  # bounds beyond float32 become infinite
             return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype.type)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return space
-    raise ValueError(f"{label}: {what} is {space}, but jaxrl supports {SUPPORTED}: {WRAP}")
+    raise ValueError(f"{label}: {space_name} is {space}, but jaxrl supports {SUPPORTED}: {WRAP}")
 
 
 def _action_space(label: str, space: spaces.Space) -> spaces.Space:

@@ -62,7 +62,7 @@ class Running:
         self._num_envs = num_envs = check_count("num_envs", num_envs)
         self._seeds: list[int | None] = [*env_seeds(seed, num_envs, first_id)]
         self._done: np.ndarray | None = None
-        self._told: dict[str, np.dtype] = {}
+        self._info_dtypes: dict[str, np.dtype] = {}
         self._lives = np.zeros(num_envs, int)
         self._kept: dict[int, tuple[PyTree, dict[str, Any]]] = {}
         """After a lost life, while the game continues: the last observation and info, with which the next episode begins."""
@@ -90,7 +90,7 @@ class Running:
         if self._done is None:
             raise RuntimeError(f"{task.label}: call reset() before the first step()")
         actions = self._actions(action)
-        info_arrays = {name: np.zeros(num_envs, dtype) for name, dtype in self._told.items()}
+        info_arrays = {name: np.zeros(num_envs, dtype) for name, dtype in self._info_dtypes.items()}
         terminated, truncated = np.zeros((2, num_envs), bool)
         row = HostStep(self._empty(), np.zeros(num_envs, np.float32), terminated, truncated, info_arrays)
         i = 0
@@ -142,7 +142,7 @@ class Running:
                 self._kept.pop(i, None)
                 info = self._begin(i, obs)
                 if self._done is None and i == 0:
-                    self._told = self._what_is_told(info)
+                    self._info_dtypes = self._dtypes_kept(info)
         except Exception as error:
             raise self._failure(i, error) from error
         return obs
@@ -180,7 +180,7 @@ class Running:
             return {**info, "reward": reward}
         return info
 
-    def _what_is_told(self, info: Mapping[str, Any]) -> dict[str, np.dtype]:
+    def _dtypes_kept(self, info: Mapping[str, Any]) -> dict[str, np.dtype]:
         """Return the dtypes of the info entries to keep, based on the first info. An entry that later infos lack is 0."""
         if self._task.learning.get("episodic_life") and "lives" not in info:
             raise _Wrong("info has no 'lives', which episodic_life=True needs: leave that option out")
@@ -230,39 +230,40 @@ def _empty(space: spaces.Space, num_envs: int) -> PyTree:
     return np.zeros((num_envs, *(space.shape or ())), narrow(space.dtype))
 
 
-def _write(batch: PyTree, i: int, value: Any, what: str = "obs") -> None:
+def _write(batch: PyTree, i: int, value: Any, subject: str = "obs") -> None:
     """Write one observation to row ``i``. Raises where NumPy would broadcast or truncate it."""
     if isinstance(batch, dict | tuple):
         parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
         if not isinstance(value, Mapping if isinstance(batch, dict) else list | tuple) or len(value) != len(batch):
-            raise _Wrong(f"{what} is {type(value).__name__}, but observation_space has {len(batch)} parts there")
+            raise _Wrong(f"{subject} is {type(value).__name__}, but observation_space has {len(batch)} parts there")
         for name, part in parts:
             if isinstance(batch, dict) and name not in value:
-                raise _Wrong(f"{what} has no {name!r}, but observation_space does")
-            _write(part, i, value[name], f"{what}[{name!r}]")
+                raise _Wrong(f"{subject} has no {name!r}, but observation_space does")
+            _write(part, i, value[name], f"{subject}[{name!r}]")
         return
     array, to = np.asarray(value), batch.dtype
     fits = array.dtype == to or array.dtype.kind in ("biuf" if to.kind == "f" else "biu")
     if array.shape != batch.shape[1:] or not fits:
         raise _Wrong(
-            f"{what} is {array.dtype}{list(array.shape)}, but observation_space is {to}{list(batch.shape[1:])}: they must agree"
+            f"{subject} is {array.dtype}{list(array.shape)}, but observation_space is {to}{list(batch.shape[1:])}: they must "
+            "agree"
         )
     batch[i] = array
 
 
-def _flag(what: str, value: Any) -> bool:
+def _flag(name: str, value: Any) -> bool:
     """Return a boolean flag. Raises for other values, such as None or "no", whose truth value would mislead."""
     if not isinstance(value, bool | np.bool_):
         array = np.asarray(value)
         if array.ndim or array.dtype.kind not in "biu" or array not in (0, 1):
-            raise _Wrong(f"{what} is {value!r}; it must be True or False")
+            raise _Wrong(f"{name} is {value!r}; it must be True or False")
     return bool(value)
 
 
-def _number(what: str, value: Any) -> Any:
+def _number(name: str, value: Any) -> Any:
     """Return a scalar or an array without axes. Raises for anything else."""
     if isinstance(value, float | int | np.number | np.bool_):
         return value
     if np.ndim(value) or np.asarray(value).dtype.kind not in "biuf":
-        raise _Wrong(f"{what} is {type(value).__name__}{list(np.shape(value))}; it must be one number")
+        raise _Wrong(f"{name} is {type(value).__name__}{list(np.shape(value))}; it must be one number")
     return value

@@ -41,7 +41,7 @@ class Played(NamedTuple):
     seen: list[Any]
     """Copies of everything returned."""
     late_reward: bool
-    """Whether a reset row had a nonzero reward."""
+    """A reset row had a nonzero reward."""
 
 
 def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
@@ -169,11 +169,13 @@ def _shown(value: Any) -> str:
     return f"{getattr(value, 'dtype', type(value).__name__)}{list(np.shape(value))}"
 
 
-def _obs_problems(what: str, space: spaces.Space, obs: PyTree, num_envs: int) -> list[str]:
+def _obs_problems(subject: str, space: spaces.Space, obs: PyTree, num_envs: int) -> list[str]:
     if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not isinstance(space, spaces.Tuple):
-        return [f"{what} is a pair with a dict, such as Gymnasium's (obs, info): return only obs"]
+        return [f"{subject} is a pair with a dict, such as Gymnasium's (obs, info): return only obs"]
     if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(obs)):
-        return [f"{what} has parts that are not NumPy arrays: convert each part with np.asarray"]
+        return [f"{subject} has parts that are not NumPy arrays: convert each part with np.asarray"]
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), abstract(space))
     got = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
-    return mismatches(what, got, batch, f"a batch of {num_envs} of observation_space", numpy="np") or outside(what, space, obs)
+    return mismatches(subject, got, batch, f"a batch of {num_envs} of observation_space", numpy="np") or outside(
+        subject, space, obs
+    )

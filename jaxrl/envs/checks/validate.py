@@ -72,22 +72,26 @@ def find_problems(env: Env | HostEnv) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- spaces, params
 
 
-def _space_problems(what: str, space: Any, supported: tuple[type, ...]) -> list[str]:
+def _space_problems(space_name: str, space: Any, supported: tuple[type, ...]) -> list[str]:
     if not isinstance(space, supported):
         names = ", ".join(kind.__name__ for kind in supported)
-        return [f"{what} is {space!r}: use one of gymnasium.spaces' {names}"]
+        return [f"{space_name} is {space!r}: use one of gymnasium.spaces' {names}"]
     if isinstance(space, spaces.Dict):
-        return [problem for name, part in space.items() for problem in _space_problems(f"{what}[{name!r}]", part, supported)]
+        return [
+            problem for name, part in space.items() for problem in _space_problems(f"{space_name}[{name!r}]", part, supported)
+        ]
     if isinstance(space, spaces.Tuple):
-        return [problem for i, part in enumerate(space) for problem in _space_problems(f"{what}[{i}]", part, supported)]
+        return [problem for i, part in enumerate(space) for problem in _space_problems(f"{space_name}[{i}]", part, supported)]
     if isinstance(space, spaces.Box):
         dtype = np.dtype(space.dtype)
         if dtype.itemsize > 4 or dtype.kind not in "fiub":
-            return [f"{what} has dtype {dtype}; JAX computes in 32 bits: use Box(..., dtype=np.float32) or a smaller type"]
-        if what == "action_space" and dtype.kind != "f":
-            return [f"{what} is a Box of {dtype}: use Discrete or MultiDiscrete for integer actions, or a Box of np.float32"]
-    if what == "action_space" and isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
-        return [f"{what} starts at {space.start}; jaxrl counts actions from 0: leave `start` out, and add it inside step"]
+            return [f"{space_name} has dtype {dtype}; JAX computes in 32 bits: use Box(..., dtype=np.float32) or a smaller type"]
+        if space_name == "action_space" and dtype.kind != "f":
+            return [
+                f"{space_name} is a Box of {dtype}: use Discrete or MultiDiscrete for integer actions, or a Box of np.float32"
+            ]
+    if space_name == "action_space" and isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
+        return [f"{space_name} starts at {space.start}; jaxrl counts actions from 0: leave `start` out, and add it inside step"]
     return []
 
 
@@ -264,19 +268,21 @@ def explain(name: str, error: Exception) -> str:
 # ----------------------------------------------------------------------------------------------------------------- comparing
 
 
-def mismatches(what: str, got: PyTree, want: PyTree, source: str, *, numpy: str = "jnp") -> list[str]:
+def mismatches(subject: str, got: PyTree, want: PyTree, source: str, *, numpy: str = "jnp") -> list[str]:
     """Return differences in structure, shape and dtype, one sentence each. Weak types count as strong ones.
 
     Args:
       numpy: array library of the environment, for advice in messages.
     """
     if jax.tree.structure(got) != jax.tree.structure(want):
-        return [f"{what}: structure {show_shapes(got)} differs from {source}'s, {show_shapes(want)}"]
+        return [f"{subject}: structure {show_shapes(got)} differs from {source}'s, {show_shapes(want)}"]
     problems = []
     for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True):
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             fix = f"cast it with {numpy}.asarray(x, dtype), or change the space" if x.shape == y.shape else "they must agree"
-            problems.append(f"{what}{jax.tree_util.keystr(path)} is {show_shapes(x)}, but {source} has {show_shapes(y)}: {fix}")
+            problems.append(
+                f"{subject}{jax.tree_util.keystr(path)} is {show_shapes(x)}, but {source} has {show_shapes(y)}: {fix}"
+            )
     return problems
 
 
@@ -289,14 +295,14 @@ def picture_problem(picture: Any) -> str | None:
 # ---------------------------------------------------------------------------------------------------------------------- values
 
 
-def outside(what: str, space: spaces.Space, value: PyTree) -> list[str]:
+def outside(subject: str, space: spaces.Space, value: PyTree) -> list[str]:
     """Return the problems of values [..., *space.shape] that are outside ``space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-        return [problem for name, part in parts for problem in outside(f"{what}[{name!r}]", part, value[name])]
+        return [problem for name, part in parts for problem in outside(f"{subject}[{name!r}]", part, value[name])]
     value = np.asarray(value)
     if value.dtype.kind == "f" and np.isnan(value).any():
-        return [f"{what} is NaN: guard divisions, logarithms and roots"]
+        return [f"{subject} is NaN: guard divisions, logarithms and roots"]
     low, high = bounds(space)
     slack = TOLERANCE * np.maximum(1, np.abs(value)) if value.dtype.kind == "f" else 0
     wrong = (value < low - slack) | (value > high + slack)
@@ -306,7 +312,9 @@ def outside(what: str, space: spaces.Space, value: PyTree) -> list[str]:
     element = index[value.ndim - len(space.shape or ()) :]
     limits = f"[{np.broadcast_to(low, value.shape)[index]}, {np.broadcast_to(high, value.shape)[index]}]"
     where = f" at element {list(element)}" if element else ""
-    return [f"{what} is {value[index]}{where}, outside observation_space's {limits}: widen the space (infinite bounds are fine)"]
+    return [
+        f"{subject} is {value[index]}{where}, outside observation_space's {limits}: widen the space (infinite bounds are fine)"
+    ]
 
 
 def bounds(space: spaces.Space) -> tuple[Any, Any]:

@@ -1,1 +1,1 @@
-"""Rendering of environments that have no renderer of their own, or one that is unsuitable."""
+"""Renderers for environments that have none, or an unsuitable one."""

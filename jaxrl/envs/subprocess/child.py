@@ -106,7 +106,7 @@ class Child:
 
     @property
     def has_said(self) -> bool:
-        """Whether there is something to ``receive``, including the end of the connection."""
+        """Return whether there is something to ``receive``, including the end of the connection."""
         return self.connection.poll()
 
     def write_log(self, text: str) -> None:
@@ -117,12 +117,12 @@ class Child:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this object is connected. False in a fork of this process, which holds copies of all objects."""
+        """Return whether this object is connected. False in a fork of this process, which holds copies of all objects."""
         return os.getpid() == self._owner and not self.connection.closed
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process is stopped, as after SIGSTOP; False if the system cannot tell."""
+        """Return whether the process is stopped, as after SIGSTOP; False if the system cannot tell."""
         try:
             return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         except (OSError, IndexError):
@@ -130,7 +130,7 @@ class Child:
 
     @property
     def has_ended(self) -> bool | None:
-        """Whether the process has ended, even if its descendants live; None if the system cannot tell.
+        """Return whether the process has ended, even if its descendants live; None if the system cannot tell.
 
         The process is not reaped, so its pid and process group cannot be reused yet.
         """

@@ -1,4 +1,4 @@
-"""Host environments in several processes, each of which opens and steps a part of them. No process here imports jax."""
+"""Host environments in several processes. Each process opens and steps a part of them, without importing jax."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Processes:
         self._sent: list[Part] = []
         """Parts that step in the background, in the order of sending."""
         self._begun, self._looked, self._stopped = False, 0.0, set[Part]()
-        """Whether ``reset`` has returned; time of the last check of silent processes; parts that were stopped then."""
+        """``reset`` has returned; time of the last check of silent processes; parts that were stopped then."""
         self._release = weakref.finalize(self, _end, self._parts)
         if log_folder is not None:
             log_folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class Processes:
         return np.arange(rows.start, rows.stop, dtype=np.int32), done[0].own_answer()
 
     def recv_all(self) -> HostStep:
-        """Return the row of all environments, all of which must have been sent actions."""
+        """Return the row of all environments. Actions must have been sent to all of them."""
         self._num_envs()
         with self._killing():
             self._hear_all()
@@ -195,20 +195,20 @@ class Processes:
                 part.hear()
             except (EnvironmentFailed, ChildProcessError) as error:
                 self._replace(part, error)
-        now = time.monotonic()
-        late = [each for each in asked.values() if each.asked and now - each.since > self._timeout and not each.child.has_said]
+        clock = time.monotonic()
+        late = [each for each in asked.values() if each.asked and clock - each.since > self._timeout and not each.child.has_said]
         for part in late:
             self._replace(part, self._late([part] if self._may_replace(part) else late))
-        if now - self._looked >= LOOK:
-            self._look(now)
+        if clock - self._looked >= LOOK:
+            self._look(clock)
 
-    def _look(self, now: float) -> None:
+    def _look(self, clock: float) -> None:
         """Handle processes that ended but whose connection others hold open, and processes stopped in two checks in a row."""
         for part in self._parts:
             if part.asked and part.child.has_ended and not part.child.has_said:
                 self._replace(part, part.failure(part.child.how_it_ended()))
         stopped = {part for part in self._parts if part.asked and part.child.is_stopped} if self._max_restarts else set()
-        lost, self._stopped, self._looked = stopped & self._stopped, stopped - self._stopped, now
+        lost, self._stopped, self._looked = stopped & self._stopped, stopped - self._stopped, clock
         for part in sorted(lost, key=lambda part: part.first):
             self._replace(part, part.failure("was stopped (SIGSTOP)"))
 

@@ -38,7 +38,7 @@ class SharedRows:
         Raises:
           OSError: not enough memory, or too many open files.
         """
-        self._told = example, num_envs
+        self._arguments = example, num_envs
         places = tree.map_structure(lambda x: np.broadcast_to(np.zeros((), x.dtype), (num_envs, *x.shape[1:])), example)
         layout = layout_of(tree.flatten(places))
         self._memory = SharedMemory(layout.num_bytes) if connection is None else received(connection, layout.num_bytes)
@@ -46,7 +46,7 @@ class SharedRows:
 
     def give(self, child: Child, method: str) -> None:
         """Share the memory with the worker: send ``method`` and the arguments for its ``SharedRows``, then the memory itself."""
-        child.send((method, self._told))
+        child.send((method, self._arguments))
         self._memory.give(child.connection, child.process.pid)
         self._memory.close()
 

@@ -1,4 +1,4 @@
-"""Workers that only step, and a policy that acts in this process, in batches over all of them (GA3C, SEED)."""
+"""Central inference: workers only step, and the policy acts in this process, in batches over all workers (GA3C, SEED)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl.types import Agent, HostEnv, HostEnvs, Key, Metrics, OpenFn, Policy, 
 
 
 class CentralSampler:
-    """A sampler of this process, whose environments are stepped by worker processes that never import jax."""
+    """A sampler in this process, whose environments are stepped by worker processes that never import jax."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class CentralSampler:
     ) -> None:
         """
         Args:
-          sampler: who steps when; see ``drivers.samplers``.
-          num_workers: over all seeds, of which each has one at least.
+          sampler: the order of stepping and acting; see ``runtime.samplers``.
+          num_workers: number of workers over all seeds; each seed has at least one.
           max_restarts, timeout, log_folder: see ``Processes``.
         """
         self.opened: list[Processes] = []
@@ -50,11 +50,11 @@ class CentralSampler:
 
     @property
     def restarts(self) -> list[int]:
-        """Of each worker."""
+        """Number of restarts of each worker."""
         return [number for processes in self.opened for number in processes.restarts]
 
     def workers(self) -> list[WorkerState]:
-        """What a run shows of them: they step together, so none has a rate of its own."""
+        """Return the state of each worker. Rates are NaN, since workers step together."""
         return [WorkerState(math.nan, math.nan, number) for number in self.restarts]
 
     def close(self) -> None:
@@ -62,11 +62,12 @@ class CentralSampler:
 
 
 def in_processes(agent: Agent, num_workers: int, opened: list[Processes] | None = None, **settings: Any) -> HostEnv:
-    """The agent's environment, each batch of which is stepped by so many processes.
+    """Return the agent's environment, with each batch stepped by several processes.
 
     Args:
-      opened: gets what is opened.
-      settings: of ``Processes``.
+      num_workers: processes per batch, at most one per environment.
+      opened: list to which the opened ``Processes`` are appended.
+      settings: keywords of ``Processes``.
     """
     env = host_env(agent)
 
@@ -85,16 +86,16 @@ def in_processes(agent: Agent, num_workers: int, opened: list[Processes] | None 
 
 
 def is_threaded(agent: Agent) -> bool:
-    """Whether batches of its environment are stepped by threads of their own, as envpool's are."""
+    """Return True if the agent's environment steps a batch with its own threads, as envpool does."""
     name = agent.spec.get("env")
     return isinstance(name, str) and name.startswith("envpool:")
 
 
 def with_threads(agent: Agent, num_threads: int = 1) -> HostEnv:
-    """The agent's environment with so many threads, where it has threads and was not told how many."""
+    """Return the agent's environment, with ``num_threads`` threads if it uses threads and its id does not set their number."""
     name = agent.spec.get("env", "")
     if not is_threaded(agent) or "num_threads" in name:
         return host_env(agent)
-    made = make_env(name, num_threads=num_threads)
-    assert isinstance(made, HostEnv)
-    return made
+    env = make_env(name, num_threads=num_threads)
+    assert isinstance(env, HostEnv)
+    return env

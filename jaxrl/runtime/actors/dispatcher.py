@@ -1,4 +1,4 @@
-"""What hands rollouts out to workers, minds them, and replaces those that fail: a thread of the learner's process."""
+"""``Dispatcher``: a thread of the learner's process that requests rollouts from workers, and replaces workers that fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jaxrl.runtime.system.clock import LOOK, Ran
 
 
 class Dispatcher:
-    """Workers, tickets and the memory between them. Whoever asks for rollouts does so from one other thread."""
+    """Workers, their tickets and their shared memory. Rollouts are requested from one other thread."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Dispatcher:
     ) -> None:
         """
         Args:
-          newest: a worker takes the newest parameters, and not those that its rollout was asked for with.
-          by_parts: what workers have done is taken as it comes (``next_part``), and not rollout by rollout.
-          enough: once so many have finished a rollout, the others are to cut theirs short; None: all finish.
+          newest: workers use the newest parameters instead of those with which the rollout was requested.
+          by_parts: workers' parts are taken as they arrive (``next_part``), instead of whole rollouts.
+          enough: number of workers that must finish a rollout before the others cut theirs short; None: all.
         """
         self.members, self.num_envs, self.newest = members, num_envs, newest
         self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
@@ -63,16 +63,16 @@ class Dispatcher:
         self.asked = 0
         self.policies, self.rollouts = Blocks(POLICY), Blocks(ROLLOUT)
         self.current: tuple[int, np.ndarray] | None = None
-        """The newest policy, and its version."""
+        """Index of the newest policy, and its version."""
         self.using: dict[int, int] = {}
-        """Worker -> the policy that it reads."""
+        """Worker -> index of the policy that it reads."""
         self.seconds: dict[str, float] = {}
-        """What workers spent their time on, their mean."""
+        """Part of ``diagnostics.PARTS`` -> seconds spent on it, mean over workers."""
         self.restarts = 0
         self.error: BaseException | None = None
         self.lock = threading.Lock()
         self.released: deque[int] = deque()
-        """Rollouts that nobody reads any more; filled from wherever garbage is collected, so without the lock."""
+        """Rollouts that are no longer read. Garbage collection appends to it in any thread, so it takes no lock."""
         self.progress = Progress(len(members))
         self.asleep, self.bell = os.pipe()
         self.ran = Ran()
@@ -90,8 +90,8 @@ class Dispatcher:
             raise self.error
 
     def ask(self, policy: Sequence[Any], version: np.ndarray, key_data: np.ndarray) -> Ticket:
-        """Ask for one more rollout."""
-        leaves = [np.asarray(x) for x in policy]  # which waits for the program that makes them
+        """Request a rollout."""
+        leaves = [np.asarray(x) for x in policy]  # waits for the program that computes them
         with self.lock:
             index = self._publish(leaves, version)
             rollout = self.rollouts.take(len(self.members) if self.by_parts else 1)
@@ -102,7 +102,7 @@ class Dispatcher:
         return ticket
 
     def publish(self, policy: Sequence[Any], version: np.ndarray) -> None:
-        """Let workers that take the newest parameters have these."""
+        """Publish new parameters for workers that use the newest."""
         leaves = [np.asarray(x) for x in policy]
         with self.lock:
             self._publish(leaves, version)
@@ -121,7 +121,7 @@ class Dispatcher:
         return index
 
     def result(self, ticket: Ticket) -> Filled:
-        """Wait for a rollout. Its memory serves again when nobody holds any of it any more."""
+        """Wait for a rollout. Its memory is reused once nothing refers to it."""
         ticket.over.wait()
         with self.lock:
             if ticket.waiting:
@@ -130,9 +130,9 @@ class Dispatcher:
             return filled
 
     def next_part(self) -> tuple[Ticket, WorkerHandle, Filled]:
-        """Wait for what some worker has done, the first that nobody has had yet; for pools that give rollouts part by part."""
+        """Wait for the next finished part of any worker; for pools with ``by_parts``."""
         while (arrived := self.arrivals.get()) is None:
-            self.arrivals.put(None)  # for whoever asks again
+            self.arrivals.put(None)  # for the next call
             self._check_open()
         ticket, member = arrived
         with self.lock:
@@ -140,13 +140,13 @@ class Dispatcher:
         return ticket, member, part_of(filled, member.job)
 
     def spent(self) -> dict[str, float]:
-        """Seconds that workers spent since this was asked last, their mean, by ``diagnostics.PARTS``."""
+        """Return the seconds spent on each of ``diagnostics.PARTS`` since the last call, mean over workers."""
         with self.lock:
             spent, self.seconds = self.seconds, {}
         return spent
 
     def states(self) -> list[WorkerState]:
-        """Of the workers, since this was asked last."""
+        """Return the state of each worker since the last call."""
         return [member.state() for member in self.members]
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class Dispatcher:
             return
         self.closing = True
         self._ring()
-        if self.thread is threading.current_thread():  # garbage is collected there, too, and who is told of a fault may close
+        if self.thread is threading.current_thread():  # by the garbage collector, or by ``note``
             threading.Thread(target=self._release, daemon=True).start()
         else:
             self._release()
@@ -173,7 +173,7 @@ class Dispatcher:
         if self.error is not None:
             raise self.error
         if self.closing:
-            raise RuntimeError("this pool of actors is closed")
+            raise RuntimeError("this actor pool is closed")
 
     def _ring(self) -> None:
         os.write(self.bell, b".")
@@ -189,7 +189,7 @@ class Dispatcher:
         except BaseException as error:
             self.error = error
         finally:
-            grace = GRACE if self.started.is_set() else 0.0  # those that are still importing do not hear
+            grace = GRACE if self.started.is_set() else 0.0  # workers that are still importing do not read messages
             end_all([member.child for member in self.members if hasattr(member, "child")], CLOSE, grace)
             self.started.set()
             self.arrivals.put(None)
@@ -197,17 +197,17 @@ class Dispatcher:
                 ticket.over.set()
 
     def _turn(self) -> None:
-        """Wait until something happens, and answer it."""
+        """Wait for an event and handle it."""
         by_connection: dict[Any, WorkerHandle] = {member.child.connection: member for member in self.members}
-        for ready in wait([*by_connection, self.asleep], LOOK):
-            if ready == self.asleep:
+        for source in wait([*by_connection, self.asleep], LOOK):
+            if source == self.asleep:
                 os.read(self.asleep, 4096)
             else:
-                self._hear(by_connection[ready])
+                self._hear(by_connection[source])
         if self.ran.is_due:
-            now = self.ran.look()
+            elapsed = self.ran.look()
             for member in self.members:
-                if trouble := member.trouble(int(self.progress.rows[member.job.worker]), self.timeout, now):
+                if trouble := member.trouble(int(self.progress.rows[member.job.worker]), self.timeout, elapsed):
                     self._replace(member, trouble)
         with self.lock:
             for member in self.members:
@@ -220,27 +220,27 @@ class Dispatcher:
             return self._replace(member, member.child.how_it_ended())
         except Garbled as error:
             return self._replace(member, str(error))
-        for told in said:
-            if isinstance(told, Failed):
-                return self._replace(member, f"failed: {told.message}", told.traceback)
-            if not isinstance(told, Ready | Shapes | Done):
+        for message in said:
+            if isinstance(message, Failed):
+                return self._replace(member, f"failed: {message.message}", message.traceback)
+            if not isinstance(message, Ready | Shapes | Done):
                 return self._replace(member, str(Garbled()))
             with self.lock:
-                self._take(member, told)
+                self._take(member, message)
 
-    def _take(self, member: WorkerHandle, told: Ready | Shapes | Done) -> None:
-        if isinstance(told, Ready):
+    def _take(self, member: WorkerHandle, message: Ready | Shapes | Done) -> None:
+        if isinstance(message, Ready):
             member.ready = True
             if all(each.ready for each in self.members):
                 self.started.set()
-        elif isinstance(told, Shapes):
-            self.rollouts.shape(of_all(told.rows, self.num_envs, len(self.members)))
+        elif isinstance(message, Shapes):
+            self.rollouts.shape(of_all(message.rows, self.num_envs, len(self.members)))
             member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
         else:
-            self._finished(member, told)
+            self._finished(member, message)
 
     def _send(self, member: WorkerHandle) -> None:
-        """Let a worker begin its next rollout, if there is one."""
+        """Start a worker's next rollout, if one is requested."""
         ticket = self.tickets.get(member.next_ticket)
         if ticket is None or member.busy or not member.ready:
             return
@@ -287,7 +287,7 @@ class Dispatcher:
             self.policies.users[index] -= 1
 
     def _replace(self, member: WorkerHandle, why: str, remote: str | None = None) -> None:
-        """Another process in the place of one that failed."""
+        """Start a process in place of one that failed."""
         member.child.release()
         cause = RemoteTraceback(remote) if remote else None
         member.child.write_log(remote or f"{member} {why}")
@@ -298,8 +298,8 @@ class Dispatcher:
         self.restarts += 1
         if self.restarts > self.max_restarts:
             raise WorkerFailed(
-                f"{member} {why} {when}, and max_restarts={self.max_restarts} others were replaced before it: allow more, or see "
-                f"{member.log or 'what it said'}"
+                f"{member} {why} {when}, after max_restarts={self.max_restarts} restarts: raise max_restarts, or see "
+                f"{member.log or 'its output'}"
             ) from cause
         with self.lock:
             self._put_down(member)

@@ -1,4 +1,4 @@
-"""Learners by gradients of several: of the workers', their mean or each as it comes; of devices, averaged over all."""
+"""Learners that combine gradients: the mean of the workers', each worker's as it arrives, or the mean over devices."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from jaxrl.xla.seed_axis import over_seeds
 
 
 class MeanLearner(HostLearner):
-    """Applies the mean of the workers' gradients, weighted by their valid rows: the gradient of the whole rollout, but for
-    rounding and for what a loss computes over all of its rows."""
+    """Learner that applies the mean of the workers' gradients, weighted by their valid rows.
+
+    This is the gradient of the whole rollout, except for rounding and for statistics that a loss computes over all rows.
+    """
 
     def learn_from(self, learner: Any, rollout: Rollout, metrics: Metrics, gradients: PyTree = ()) -> tuple[Any, Metrics]:
-        """``gradients``: [num_workers, ...]."""
+        """Apply the mean of ``gradients``, [num_workers, ...]."""
         num_workers = jax.tree.leaves(gradients)[0].shape[0]
         rows = rollout.valid.reshape(rollout.valid.shape[0], num_workers, -1).sum((0, 2)).astype(jnp.float32)
         weights = rows / jnp.maximum(rows.sum(), 1)
@@ -37,12 +39,12 @@ class MeanLearner(HostLearner):
 
 
 class PartLearner(HostLearner):
-    """Applies one worker's gradient (Mnih et al. 2016, algorithm S3)."""
+    """Learner that applies one worker's gradient at a time (Mnih et al. 2016, algorithm S3)."""
 
     iterations_per_update = 0
 
     def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
-        """A learner of a worker's share: what goes by the number of updates goes by that of shares."""
+        """Build a learner for one worker's share of the environments. Everything that counts updates then counts shares."""
         self.share = build(agent.spec, env=agent.env, num_envs=sampler.members[0].job.num_envs)
         super().__init__(agent, sampler, num_seeds)
         self.policy = jax.jit(over_seeds(num_seeds)(self.share.algorithm.policy))
@@ -58,18 +60,18 @@ class PartLearner(HostLearner):
 
 
 def of_one_update(metrics: Metrics, shares: int) -> Metrics:
-    """Losses that each of so many shares told of an update, as those of one update."""
+    """Convert the merged losses of ``shares`` parts of one update to losses of that update."""
 
-    def one(x: Any) -> Any:
+    def rescaled(x: Any) -> Any:
         return Mean(x.sum / shares, x.count // shares) if isinstance(x, Mean) else x
 
-    return {name: one(x) if name.startswith("losses/") else x for name, x in metrics.items()}
+    return {name: rescaled(x) if name.startswith("losses/") else x for name, x in metrics.items()}
 
 
 def _applied(agent: Agent, learner: Any, rollout: Rollout, metrics: Metrics, gradient: PyTree) -> tuple[Any, Metrics]:
     apply, observe = agent.algorithm.apply, agent.algorithm.observe
     assert apply is not None
-    # A worker acts and learns by the same parameters.
+    # A worker acts and computes gradients with the same parameters.
     ages = policy_lag(rollout.version, rollout.version) | gradient_staleness(learner.version, rollout.version)
     if observe is not None:
         learner = observe(learner, rollout)
@@ -77,8 +79,11 @@ def _applied(agent: Agent, learner: Any, rollout: Rollout, metrics: Metrics, gra
 
 
 class AllReducedLearner(HostLearner):
-    """Several devices, each of which learns from its share of the environments, by gradients and statistics that are averaged
-    over all (Wijmans et al. 2020): what one device learns from all of them, up to rounding, with on-policy rules."""
+    """Learner on several devices, with gradients and statistics averaged over them (Wijmans et al. 2020).
+
+    Each device learns from its share of the environments. With on-policy algorithms the result is that of one device that learns
+    from all environments, up to rounding.
+    """
 
     def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
         devices = self.devices(sampler)
@@ -98,33 +103,34 @@ class AllReducedLearner(HostLearner):
         return learner, episodes | of_one_update(losses, self.mesh.size) | lag
 
     def devices(self, sampler: ActorPool) -> list[jax.Device]:
-        """Those that learn."""
+        """Return the devices that learn."""
         devices = jax.local_devices()
         return devices[: shard_count(len(sampler.members), len(devices))]
 
     def over_devices(self, function: Callable[..., Any], learner: Any, rollout: Rollout) -> Any:
-        """What ``function`` gives, a learner and metrics, of each device's share."""
+        """Apply ``function`` to each device's share. It returns a learner and metrics."""
         learner_specs = specs_of(declared_axes(learner), DATA)
         rollout_specs = specs_of(jax.tree.map(lambda axis, part: jax.tree.map(lambda _: axis, part), JOINED, rollout), DATA)
-        given, gives = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
-        shared = jax.shard_map(in_order(function), mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)
+        in_specs, out_specs = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
+        shared = jax.shard_map(in_order(function), mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
         return shared(learner, rollout)
 
 
 class AllReducedDriver(HostDriver):
-    """Learns on several devices."""
+    """Driver that learns on several devices."""
 
     learner_of = AllReducedLearner
 
 
 class MeanDriver(HostDriver):
-    """Applies the mean of the gradients of a rollout."""
+    """Driver that applies the mean of the workers' gradients of a rollout."""
 
     learner_of = MeanLearner
 
 
 class PartDriver(HostDriver):
-    """Takes the workers' gradients as they come: as many make an iteration as there are workers, whosever they are."""
+    """Driver that applies the workers' gradients as they arrive. An iteration is as many gradients as there are workers, from any
+    of them."""
 
     learner_of = PartLearner
 

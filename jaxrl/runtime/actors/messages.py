@@ -1,4 +1,4 @@
-"""What an actor pool and its workers tell each other: small, as all arrays lie in memory that they share."""
+"""Messages between an actor pool and its workers. They are small, since arrays are in shared memory."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from jaxrl.rollout.collect import Row, to_rollout
 from jaxrl.types import HostEnv, Metrics, PyTree, Rollout
 
 POLICY, ROLLOUT, PROGRESS = "policy", "rollout", "progress"
-"""Kinds of memory."""
+"""Kinds of shared memory."""
 
 
 class WorkerJob(NamedTuple):
-    """All that a worker is built from."""
+    """Description from which a worker is built."""
 
     spec: dict[str, Any]
     env: Callable[[], HostEnv] | None
-    """Gives the environment, where the spec cannot name it."""
+    """Function that returns the environment, if the spec cannot name it."""
     trust: tuple[str, ...]
     seeds: list[int]
-    """Of the run."""
+    """Seeds of the run."""
     worker: int
     first_id: int
     num_envs: int
-    """Of each seed: from the ``first_id``-th on."""
+    """Number of each seed's environments, from the pool's ``first_id``-th."""
     offset: int
-    """How many environments other processes of the group have before those of the pool: numbers in all go on from there."""
+    """Number of environments in preceding processes of the group, to which ``first_id`` is added."""
     after: PyTree
-    """What the worker before it in this place saw last, [num_seeds, num_envs]; None where no rollout of its is learnt from."""
+    """Last inputs of the previous worker in this place, [num_seeds, num_envs]; None if it finished no rollout."""
     num_threads: int
-    """With which environments step, where they have threads of their own."""
+    """Threads with which the environments step, if they use threads."""
     gradients: bool
-    """Whether it computes one from each rollout."""
+    """Compute a gradient from each rollout."""
     pinned: tuple[int, ...]
-    """Cores that it is held to; none: the system chooses."""
+    """Cores to which the worker is pinned; empty: the system chooses."""
     cut_short: bool
-    """Whether its rollouts may be."""
+    """Rollouts may be cut short."""
 
 
 class RolloutSegment(NamedTuple):
-    """The ``number``-th block of shared memory of a kind, which follows."""
+    """Announcement of the ``number``-th block of shared memory of a kind, which follows."""
 
     kind: str
     number: int
     shapes: PyTree
-    """Of the arrays in it."""
+    """Shapes and dtypes of its arrays."""
 
     @property
     def layout(self) -> SharedMemoryLayout:
@@ -57,41 +57,42 @@ class RolloutSegment(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """Fill a rollout."""
+    """Request to collect a rollout."""
 
     number: int
-    """Of the rollout, in the order of asking."""
+    """Number of the rollout, in the order of requests."""
     rollout: int
+    """Block for the rollout."""
     policy: int
-    """Which block holds it, and which the policy that acts."""
+    """Block with the policy that acts."""
     key_data: np.ndarray
-    """Of the iteration's keys, [num_seeds, ...]."""
+    """Data of the iteration's keys, [num_seeds, ...]."""
 
 
 class Ready(NamedTuple):
-    """The environments are open."""
+    """Report that the environments are open."""
 
 
 class Shapes(NamedTuple):
-    """What a worker's first rollout looks like; it waits for memory to put it into."""
+    """Shapes of a worker's first rollout. The worker waits for memory for it."""
 
     rows: PyTree
     """ShapeDtypeStructs of ``Filled``."""
 
 
 class Done(NamedTuple):
-    """A rollout is filled."""
+    """Report that a rollout is filled."""
 
     seconds: dict[str, float]
-    """Spent on it, by ``diagnostics.PARTS``."""
+    """Seconds spent on each of ``diagnostics.PARTS``."""
     losses: Metrics
-    """Of its gradient, [num_seeds], in NumPy; {} where none was computed."""
+    """Losses of its gradient, [num_seeds], NumPy; {} if none was computed."""
     rows: int
-    """How many are no padding."""
+    """Number of rows that are not padding."""
 
 
 class Failed(NamedTuple):
-    """The last words of a worker in which something was raised."""
+    """Report of an exception that ends a worker."""
 
     message: str
     traceback: str
@@ -101,7 +102,7 @@ CLOSE = "close"
 
 
 class Filled(NamedTuple):
-    """A rollout in shared memory, of all seeds and workers: rows [num_seeds, T, B, ...], one more of ``inputs``."""
+    """Rollout of all seeds and workers in shared memory: rows [num_seeds, T, B, ...], and T + 1 of ``inputs``."""
 
     inputs: PyTree
     acted: PyTree
@@ -109,15 +110,15 @@ class Filled(NamedTuple):
     carry: PyTree
     """[num_seeds, B, ...]"""
     gradient: PyTree
-    """[num_seeds, num_workers, ...]; () where none is computed."""
+    """[num_seeds, num_workers, ...]; () if none is computed."""
 
 
 SHARED = Filled(2, 2, 2, 1, 1)
-"""The axis that is shared out over workers."""
+"""Axis along which each field is divided among workers."""
 
 
 def of_all(rows: Filled, num_envs: int, num_workers: int) -> Filled:
-    """The shapes of one worker's part as those of all."""
+    """Convert the shapes of one worker's part to those of all workers' together."""
 
     def widened(axis: int, size: int, part: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype), part)
@@ -127,7 +128,7 @@ def of_all(rows: Filled, num_envs: int, num_workers: int) -> Filled:
 
 
 def part_of(rows: Filled, job: WorkerJob) -> Filled:
-    """A worker's part: views."""
+    """Return views of a worker's part."""
 
     def cut(axis: int, which: slice, part: PyTree) -> PyTree:
         return jax.tree.map(lambda x: x[(slice(None),) * axis + (which,)], part)
@@ -137,10 +138,11 @@ def part_of(rows: Filled, job: WorkerJob) -> Filled:
 
 
 def rollout_of(rows: Filled, version: np.ndarray, first_id: int = 0) -> Rollout:
-    """
+    """Convert to a ``Rollout``.
+
     Args:
-      version: i32[num_seeds] or [num_seeds, B], of the parameters that acted.
-      first_id: the number of the first environment.
+      version: i32[num_seeds] or [num_seeds, B], version of the parameters that acted.
+      first_id: number of the first environment.
     """
     action, extras = rows.acted
     num_seeds, _, num_envs = rows.came.reward.shape
@@ -150,12 +152,12 @@ def rollout_of(rows: Filled, version: np.ndarray, first_id: int = 0) -> Rollout:
 
 
 def plain_leaves(policy: PyTree) -> Sequence[Any]:
-    """The leaves, with the data of keys for keys."""
+    """Return the leaves, with keys replaced by their data."""
     return [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in jax.tree.leaves(policy)]
 
 
 def policy_like(shapes: PyTree, leaves: Sequence[Any]) -> PyTree:
-    """The inverse of ``plain_leaves``."""
+    """Invert ``plain_leaves``."""
     expected, structure = jax.tree.flatten(shapes)
     return structure.unflatten(
         [

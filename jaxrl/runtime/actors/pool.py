@@ -1,4 +1,4 @@
-"""``ActorPool``: rollouts by worker processes, through shared memory; a worker that fails is replaced."""
+"""``ActorPool``: a sampler whose worker processes collect rollouts into shared memory and are replaced when they fail."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ CLOCKS = ("deterministic", "async")
 
 
 class ActorPool:
-    """A ``Sampler`` whose environments, and what acts in them, are in worker processes.
+    """A ``Sampler`` whose worker processes act and step the environments.
 
     Each worker builds the agent from its spec and holds a range of the environments of every seed. Workers write rollouts into
-    memory that this process reads, and read parameters from memory that it writes: no array goes through a pipe.
+    shared memory that this process reads, and read parameters from shared memory that it writes: no array goes through a pipe.
 
-    Of two clocks one says by which parameters a worker begins a rollout: "deterministic", those with which it was asked for, so
-    that two runs are equal to the bit; "async", the newest. ``Rollout.version`` says which they were.
+    The clock selects the parameters with which a worker begins a rollout. "deterministic": those passed when the rollout was
+    requested, so that two runs are bit-equal; "async": the newest. ``Rollout.version`` is their version.
 
-    With a ``sync_fraction`` below 1 workers that are late for a rollout are cut short, and it ends in padding where they are
-    (``actors.cut``); then a clock decides how far each got, and no two runs are the same.
+    With a ``sync_fraction`` below 1, late workers are cut short, and their part of the rollout ends in padding
+    (``actors.stragglers``). How far each worker gets then depends on time, and two runs differ.
 
-    A worker that crashes, is killed, hangs or is stopped is told of, and replaced by one that makes the unfinished rollout again,
-    by the same parameters, in environments seeded by (seed, worker, number of the restart). Its first row is not valid: it shows
-    what the rollout before led to, as after a truncation, so that neither replay nor a recurrent model sees a step that was none.
+    A worker that crashes, is killed, hangs or is stopped is reported and replaced. The new worker collects the unfinished rollout
+    again, with the same parameters, in environments seeded by (seed, worker, number of the restart). Its first row is not valid:
+    it holds the inputs after the previous rollout, as after a truncation, so neither replay nor a recurrent model sees a
+    transition that did not happen.
     """
 
     def __init__(
@@ -67,25 +68,25 @@ class ActorPool:
     ) -> None:
         """
         Args:
-          agent: on a host environment, of parts that another process can import.
-          seeds: of the runs that the environments are for.
-          num_workers: processes, which share out the agent's ``num_envs``.
+          agent: an agent on a host environment, with parts that another process can import.
+          seeds: seeds of the run.
+          num_workers: processes, among which the agent's ``num_envs`` environments are divided.
           clock: "deterministic" or "async".
-          max_restarts: how many workers may be replaced in all before the pool gives up.
-          timeout: seconds in which a row must end; a worker that takes longer is taken to hang.
-          pin: hold each worker to cores of its own.
-          gradients: workers compute the gradients of what they collect, too; for rules that have ``Algorithm.gradients``. On the
-            asynchronous clock each worker's part is then taken as it comes, by ``next_part``.
-          sync_fraction: the share of the workers that finish a rollout before the others are cut short; 1: all finish it. For the
+          max_restarts: total number of restarts before the pool fails.
+          timeout: seconds that a row may take; a worker that takes longer is assumed to hang.
+          pin: pin each worker to one core.
+          gradients: workers also compute the gradients of their rollouts, for algorithms with ``Algorithm.gradients``. On the
+            asynchronous clock, ``next_part`` then returns each worker's part as it arrives.
+          sync_fraction: fraction of the workers that finish a rollout before the others are cut short; 1: all finish it. For the
             deterministic clock; see ``Scheme``.
-          log_folder: where each worker's output goes, as ``worker-0.log`` and so on; None: to where this process's goes.
-          note: is told, a line each, what befell workers.
-          offset: how many environments of each seed other processes have before these.
+          log_folder: folder for the workers' output, in ``worker-0.log`` and so on; None: they share this process's output.
+          note: called with one line per event of a worker.
+          offset: number of each seed's environments that are in preceding processes of the group.
 
         Raises:
           TypeError: the agent's environment is pure.
           ValueError: more workers than environments, parts that cannot be imported, or numbers out of range.
-          WorkerFailed: one did not start.
+          WorkerFailed: a worker did not start.
           OSError: too many open files, or too little memory.
         """
         env, self.num_seeds = host_env(agent), len(seeds)
@@ -95,7 +96,7 @@ class ActorPool:
         self.gradients = gradients
         check_number("sync_fraction", sync_fraction, Range(0, 1, open_low=True))
         if sync_fraction < 1 and clock == "async":
-            raise ValueError(f"sync_fraction={sync_fraction:g} is for clock='deterministic': on the other nobody waits")
+            raise ValueError(f"sync_fraction={sync_fraction:g} needs clock='deterministic': with clock='async' no worker waits")
         num_workers = check_count("num_workers", num_workers)
         self.cuts = enough(sync_fraction, num_workers) < num_workers
         numbers = [int(seed) for seed in seeds]
@@ -114,30 +115,31 @@ class ActorPool:
         self._release = weakref.finalize(self, self.dispatcher.close)
         try:
             self.dispatcher.start()
-        except BaseException:  # also Ctrl-C; what was raised holds this object, which is then not forgotten
+        except BaseException:  # also Ctrl-C; the exception refers to this object, so the finalizer would not run
             self.close()
             raise
 
     def begin(self, policy: Policy, key: Key) -> Callable[[], Any]:
-        """Ask for the next rollout: what waits for it, as ``collect`` gives it. Any number may be under way; they come in the
-        order of asking."""
+        """Request the next rollout, and return a function that waits for it and returns the result of ``collect``. Any number
+        of requests may be pending; they are served in order."""
         version = np.array(policy.version, np.int32)
         ticket = self.dispatcher.ask(plain_leaves(policy), version, np.asarray(jax.random.key_data(key)))
         return lambda: self._taken(ticket)
 
     def collect(self, policy: Policy, key: Key) -> Any:
-        """One rollout, and metrics of its episodes. Its arrays lie in memory that serves again when nobody holds them any more.
+        """Return a rollout and the metrics of its episodes. Its arrays are in shared memory that is reused once nothing refers to
+        them.
 
-        Where workers compute gradients, theirs follow as a third, [num_seeds, num_workers, ...], and metrics hold their losses.
+        If workers compute gradients, these are a third item, [num_seeds, num_workers, ...], and the metrics contain their losses.
         """
         return self.begin(policy, key)()
 
     def publish(self, policy: Policy) -> None:
-        """Give workers newer parameters between two rollouts, on the asynchronous clock."""
+        """Publish newer parameters between two rollouts, on the asynchronous clock."""
         self.dispatcher.publish(plain_leaves(policy), np.array(policy.version, np.int32))
 
     def next_part(self) -> tuple[Rollout, Metrics, PyTree]:
-        """What the next worker has done of the rollouts that were begun: its part of one, metrics of that, and its gradient,
+        """Wait for the next finished part of the requested rollouts. Return one worker's part, its metrics, and its gradient,
         [num_seeds, ...]."""
         ticket, member, rows = self.dispatcher.next_part()
         self._note_time()
@@ -150,12 +152,12 @@ class ActorPool:
         self._release()
 
     def workers(self) -> list[WorkerState]:
-        """What they do, since this was asked last."""
+        """Return the state of each worker since the last call."""
         return self.dispatcher.states()
 
     @property
     def restarts(self) -> list[int]:
-        """Of each worker."""
+        """Number of restarts of each worker."""
         return [member.restarts for member in self.members]
 
     def _taken(self, ticket: Ticket) -> Any:
@@ -185,20 +187,20 @@ def _members(
     offset: int,
     cut_short: bool,
 ) -> list[WorkerHandle]:
-    """The places of a pool; nothing is started."""
+    """Return the handles of a pool's workers, without starting any."""
     num_workers = check_count("num_workers", num_workers)
     if num_workers > agent.num_envs:
         raise ValueError(
-            f"num_workers={num_workers} must be at most num_envs={agent.num_envs}: each has one environment at least"
+            f"num_workers={num_workers} must be at most num_envs={agent.num_envs}: each worker needs at least one environment"
         )
     missing = unimportable_parts(agent.spec)
-    wrapper: Any = CloudpickleWrapper  # of anything
-    # What is registered with gymnasium here may not be in another process.
+    wrapper: Any = CloudpickleWrapper
+    # An environment that is registered with gymnasium here may not be in another process.
     sent = bool(missing.pop("env", None)) or host_env(agent).name.startswith("gymnasium:")
     env = wrapper(lambda: agent.env) if sent else None
     if not agent.spec or missing:
-        what = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was bound by hand"
-        raise ValueError(f"worker processes cannot import {what}: define it at the top of a module of its own")
+        unimportable = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was not made by a builder"
+        raise ValueError(f"worker processes cannot import {unimportable}: define it at the top level of a separate module")
     if log_folder is not None:
         log_folder.mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
@@ -225,5 +227,5 @@ def _members(
 
 
 def _variables() -> dict[str, str]:
-    """Of a worker's environment: one XLA device with one thread, on the CPU."""
+    """Return a worker's environment variables: one XLA device with one thread, on the CPU."""
     return {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1", **cpu_devices(1)}

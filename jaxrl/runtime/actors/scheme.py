@@ -1,4 +1,4 @@
-"""``Scheme``: where rollouts are collected, gradients computed and updates applied, and who waits for whom."""
+"""``Scheme``: which processes collect rollouts, compute gradients and apply updates, and which wait for which."""
 
 from __future__ import annotations
 
@@ -20,36 +20,40 @@ from jaxrl.types import Agent, HostEnv
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """One cell of the grid of Bou and De Fabritiis (2020), "NAPPO: Modular and scalable reinforcement learning in PyTorch"."""
+    """Distribution of training over processes: one cell of the grid of Bou and De Fabritiis (2020), "NAPPO: Modular and scalable
+    reinforcement learning in PyTorch"."""
 
     num_workers: CountOrZero = 0
-    """Processes that share out the environments; 0: one for each core but the learner's, and no more than there are
-    environments."""
+    """Number of worker processes, among which the environments are divided; 0: one per core except the learner's, at most one
+    per environment."""
     inference: Literal["workers", "learner"] = "workers"
     """Where the policy acts: "workers", each in its own environments; "learner", in batches over all workers, which then only
     step (GA3C, Babaeizadeh et al. 2017; SEED, Espeholt et al. 2020)."""
     clock: Literal["deterministic", "async"] = "deterministic"
-    """"deterministic": rollout n is made by the parameters of version max(0, n - lag), and two runs are the same, unless
-    ``sync_fraction`` lets a clock decide who is cut short. "async": by the newest that there are when a worker begins; who is
-    ready first is served first."""
+    """Parameters that collect a rollout. "deterministic": rollout n uses those of version max(0, n - lag), and two runs are
+    equal, unless ``sync_fraction`` cuts workers short by the clock. "async": each worker uses the newest parameters when it
+    begins, and workers are served in the order in which they are ready."""
     lag: CountOrZero = 0
-    """How many rollouts are under way while one is learnt from. On the asynchronous clock it bounds the age of parameters."""
+    """Number of rollouts being collected while the learner learns from another. On the asynchronous clock it bounds the age of
+    the parameters."""
     gradients: Literal["learner", "workers"] = "learner"
-    """Who computes them. Workers do of their own rollouts, for rules with one gradient per rollout: on the deterministic clock
-    the learner applies their mean, on the asynchronous one each as it comes (A3C, Mnih et al. 2016)."""
+    """Where gradients are computed. "workers": each worker computes that of its rollouts, for algorithms with one gradient per
+    rollout. On the deterministic clock the learner applies their mean, on the asynchronous one each as it arrives (A3C, Mnih et
+    al. 2016)."""
     updates: Literal["learner", "all_reduced"] = "learner"
-    """"all_reduced": the learner is several devices, as many as there are workers, each of which learns from one worker's
-    rollouts by gradients that are averaged over all (DD-PPO, Wijmans et al. 2020)."""
+    """"all_reduced": the learner uses as many devices as there are workers. Each device learns from one worker's rollouts, with
+    gradients averaged over all devices (DD-PPO, Wijmans et al. 2020)."""
     sync_fraction: PositiveUnit = 1.0
-    """The share of the workers that finish their rollout before the others are cut short (Wijmans et al. 2020, section 3: 0.6);
-    1: wait for all. Each collects a quarter of its rows at least; what is missing is padding, and their environments go on where
-    they stand. With "ddppo" and two workers all finish, as two are the least that 0.6 of them can be."""
+    """Fraction of the workers that finish their rollout before the others are cut short (Wijmans et al. 2020, section 3: 0.6);
+    1: wait for all. Each worker collects at least a quarter of its rows. The missing rows are padding, and the environments
+    continue from their current states in the next rollout. With "ddppo" and two workers none is cut short, since 0.6 of two
+    workers rounds up to two."""
     max_restarts: CountOrZero = 10
-    """How many workers may be replaced, in all, before the run ends; with ``inference="learner"``, each of them."""
+    """Total number of worker restarts before the run fails; with ``inference="learner"``, restarts of each worker."""
     timeout: Positive = 60.0
-    """Seconds in which a row must end; a worker that takes longer is taken to hang, and replaced."""
+    """Seconds that a row may take. A worker that takes longer is assumed to hang, and is replaced."""
     pin: bool = False
-    """Hold each worker to a core of its own."""
+    """Pin each worker to one core."""
 
     def __post_init__(self) -> None:
         for name, type_ in setting_types(Scheme).items():
@@ -68,14 +72,15 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def resolve_scheme(agent: Agent, scheme: Scheme | str | Mapping[str, Any] | None, num_workers: int | None) -> Scheme | None:
-    """What a run was asked for, with its number of workers; None where it collects by itself.
+    """Return the requested scheme with its number of workers; None if the run uses no workers.
 
     Args:
-      scheme: itself, its name in ``SCHEMES``, or its fields.
-      num_workers: in place of the scheme's.
+      scheme: a scheme, its name in ``SCHEMES``, or a mapping of its fields.
+      num_workers: replaces the scheme's number.
 
     Raises:
-      TypeError, ValueError: it is none, or one that cannot serve this agent; the message says which one is nearest that can.
+      TypeError, ValueError: ``scheme`` is not a scheme, is inconsistent, or cannot train this agent. The message names the
+        nearest one that can.
     """
     if scheme is None and num_workers is None:
         return None
@@ -84,7 +89,7 @@ def resolve_scheme(agent: Agent, scheme: Scheme | str | Mapping[str, Any] | None
         chosen = dataclasses.replace(chosen, num_workers=checked("num_workers", num_workers, CountOrZero))
     if not isinstance(agent.env, HostEnv):
         raise ValueError(
-            f"scheme=… is for environments on the host, and {agent.env.name} runs in JAX, in one program: leave it out"
+            f"scheme=… is for environments on the host, and {agent.env.name} runs in JAX, in one program: leave scheme out"
         )
     chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or max(1, min(_envs_here(agent), usable_cores() - 1)))
     if problem := _why_impossible(chosen) or _why_unfit(chosen, agent):
@@ -111,89 +116,92 @@ def _read(scheme: Any) -> Scheme:
 
 
 def _why_impossible(scheme: Scheme) -> str | None:
-    """Why there is no such cell in the grid, and the nearest that there is."""
+    """Return the message for settings that contradict each other, with the nearest valid ones; None if the scheme is valid."""
     if scheme.gradients == "workers" and scheme.inference == "learner":
         return (
-            "gradients='workers' needs rollouts there, and inference='learner' makes them in the learner: nearest are "
-            "inference='workers' (scheme='a3c'), and gradients='learner' (scheme='ga3c')"
+            "gradients='workers' needs rollouts in the workers, but inference='learner' makes them in the learner: use "
+            "inference='workers' (scheme='a3c') or gradients='learner' (scheme='ga3c')"
         )
     if scheme.gradients == "workers" and scheme.updates == "all_reduced":
         return (
-            "updates='all_reduced' averages the gradients of the learner's devices, and gradients='workers' computes them "
-            "elsewhere: nearest are gradients='learner' (scheme='ddppo'), and updates='learner' (scheme='a3c')"
+            "updates='all_reduced' averages gradients of the learner's devices, but gradients='workers' computes them in the "
+            "workers: use gradients='learner' (scheme='ddppo') or updates='learner' (scheme='a3c')"
         )
     if scheme.updates == "all_reduced" and (scheme.clock == "async" or scheme.inference == "learner"):
         return (
-            "updates='all_reduced' waits for the rollouts of all workers, made by the same parameters: nearest is "
-            "clock='deterministic', inference='workers' (scheme='ddppo')"
+            "updates='all_reduced' needs rollouts that all workers made with the same parameters: use clock='deterministic' and "
+            "inference='workers' (scheme='ddppo')"
         )
     if scheme.sync_fraction < 1 and (scheme.clock == "async" or scheme.inference == "learner"):
-        why = "with inference='learner' all step together" if scheme.clock == "deterministic" else "with clock='async' none does"
+        why = "with inference='learner' all step together" if scheme.clock == "deterministic" else "with clock='async' none waits"
         return (
-            f"sync_fraction={scheme.sync_fraction:g} cuts workers short for which others wait, and {why}: nearest are "
-            "sync_fraction=1, and clock='deterministic', inference='workers' (scheme='ddppo')"
+            f"sync_fraction={scheme.sync_fraction:g} cuts short the workers that others wait for, but {why}: use "
+            "sync_fraction=1, or clock='deterministic' and inference='workers' (scheme='ddppo')"
         )
     if scheme.pin and scheme.inference == "learner":
-        return "pin=True holds workers that act to cores, and with inference='learner' they only step: leave it out"
+        return "pin=True pins workers that act, but with inference='learner' they only step: leave pin out"
     if scheme.clock == "async" and scheme.gradients == "learner" and not scheme.lag:
         return (
-            "clock='async' with lag=0 has nothing to do while the learner learns: nearest are lag=1, and clock='deterministic' "
+            "clock='async' with lag=0 leaves the workers idle while the learner learns: use lag=1 or clock='deterministic' "
             "(scheme='a2c')"
         )
     return None
 
 
 def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
-    """Why the agent cannot be trained so, and the nearest way that it can."""
-    name, rule = algorithm_name(agent.spec), agent.algorithm
+    """Return the message for a scheme that cannot train this agent, with the nearest one that can; None if it can."""
+    name, algorithm = algorithm_name(agent.spec), agent.algorithm
     if scheme.num_workers > (here := _envs_here(agent)):
-        of_each = "" if current().is_alone else f", of which each of {current().num_processes} processes has {here}"
+        of_each = "" if current().is_alone else f" in all, each of {current().num_processes} processes has {here}"
         most = f"num_envs={agent.num_envs}{of_each}"
-        return f"num_workers={scheme.num_workers} must be at most {most}: each has one environment at least"
-    if scheme.gradients == "workers" and rule.gradients is None:
-        nearest_one = "apex" if rule.learn else "ddppo"
+        return f"num_workers={scheme.num_workers} must be at most {most}: each worker needs at least one environment"
+    if scheme.gradients == "workers" and algorithm.gradients is None:
+        nearest_scheme = "apex" if algorithm.learn else "ddppo"
         return (
-            f"gradients='workers' is for rules with one gradient per rollout, and {name} takes several: nearest is "
-            f"scheme={nearest_one!r}, where workers collect"
+            f"gradients='workers' is for algorithms with one gradient per rollout, and {name} takes several: use "
+            f"scheme={nearest_scheme!r}, where workers only collect"
         )
     if scheme.inference == "learner" and scheme.clock == "async" and agent.num_envs % 2:
-        return f"inference='learner' on the asynchronous clock acts in halves of num_envs={agent.num_envs}: use an even number"
+        return f"num_envs={agent.num_envs} must be even: inference='learner' with clock='async' acts in one half at a time"
     uneven = agent.num_envs % scheme.num_workers
     if uneven and (scheme.gradients == "workers" or scheme.updates == "all_reduced"):
-        return f"num_envs={agent.num_envs} must be a multiple of num_workers={scheme.num_workers}: each gradient counts alike"
+        return f"num_envs={agent.num_envs} must be a multiple of num_workers={scheme.num_workers}: gradients have equal weight"
     if scheme.sync_fraction < 1 and _replays_memory(agent):
         return (
-            f"sync_fraction={scheme.sync_fraction:g} leaves gaps in replay, and {name} takes memory to begin anew behind them: "
-            "nearest are sync_fraction=1, and scheme='r2d2', where nobody waits"
+            f"sync_fraction={scheme.sync_fraction:g} leaves gaps in replay, after which {name} would reset its recurrent carry: "
+            "use sync_fraction=1, or scheme='r2d2', where no worker waits"
         )
-    if (scheme.lag or scheme.clock == "async") and scheme.gradients == "learner" and not rule.tolerates_lag:
+    if (scheme.lag or scheme.clock == "async") and scheme.gradients == "learner" and not algorithm.tolerates_lag:
         return (
-            f"this scheme collects by parameters that are older than those that learn, and {name} learns as if they were its "
-            "own: nearest is scheme='a2c', which waits; or use a rule with replay, or one that corrects for them, as PPO and "
-            "IMPALA do"
+            f"this scheme collects with older parameters, and {name} does not correct for stale data: use scheme='a2c', which "
+            "waits, or an algorithm with replay, or one that corrects for stale data, such as PPO or IMPALA"
         )
     return None
 
 
 def _replays_memory(agent: Agent) -> bool:
-    """Whether it learns from stored sequences, and the carries that they began with."""
+    """Return True if the algorithm replays stored sequences from stored recurrent carries."""
     is_one: Any = lambda x: isinstance(x, SequenceState)  # noqa: E731
     return agent.algorithm.learn is not None and any(map(is_one, jax.tree.leaves(state_shapes(agent).learner, is_leaf=is_one)))
 
 
 def _envs_here(agent: Agent) -> int:
-    """The environments of each seed that are in this process."""
+    """Return the number of environments per seed in this process."""
     return agent.num_envs // current().num_processes
 
 
 def describe(scheme: Scheme, num_envs: int) -> str:
-    """In one line, with who uses which cores; of so many environments of each seed."""
+    """Describe the scheme and its use of cores in one line.
+
+    Args:
+      num_envs: environments per seed in this process.
+    """
     cores, workers = usable_cores(), scheme.num_workers
     each = f"{num_envs // workers}" + (f" or {num_envs // workers + 1}" if num_envs % workers else "")
-    what = "act and step" if scheme.inference == "workers" else "step"
+    duties = "act and step" if scheme.inference == "workers" else "step"
     threads = threads_per_worker(workers)
-    over = "" if workers + 1 <= cores else ": more than there are, which suits environments that wait"
+    over = "" if workers + 1 <= cores else ": more than this machine has, which suits environments that mostly wait"
     return (
-        f"{workers} worker{'s' * (workers > 1)} {what} in {each} environments a seed each, with {threads} of {cores} cores each, "
-        f"and the learner has one{over}"
+        f"{workers} worker{'s' * (workers > 1)} {duties} in {each} environments per seed each, with {threads} of {cores} cores "
+        f"each, and the learner has one{over}"
     )

@@ -1,4 +1,4 @@
-"""Environments on the host in several processes: each collects from its share of them, and all learn together."""
+"""Host environments in a group of processes: each process collects from its share of them, and all learn together."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ WHOLE = PartitionSpec()
 
 
 def check_scheme(scheme: Scheme) -> None:
-    """Refuse what processes of a group do not do.
+    """Check that a group of processes supports the scheme.
 
     Raises:
-      ValueError: the scheme asks for it; the message says what is nearest.
+      ValueError: it does not; the message names the nearest scheme that is supported.
     """
     if scheme.inference == "learner" or scheme.gradients == "workers":
         asked = "inference='learner'" if scheme.inference == "learner" else "gradients='workers'"
         raise ValueError(
-            f"{asked} is for one process, and this is one of {current().num_processes}, whose workers act and whose learners "
-            "average their gradients: nearest are scheme='a2c' and scheme='impala'"
+            f"{asked} is for one process, and this is one of {current().num_processes}. In a group of processes workers act and "
+            "learners average their gradients: use scheme='a2c' or scheme='impala'"
         )
 
 
 def own_part(agent: Agent) -> Agent:
-    """The agent with as many environments as each process has.
+    """Return the agent with the number of environments of one process.
 
     Raises:
-      ValueError: they, or what is learnt from them, cannot be shared out evenly.
+      ValueError: the environments, or the data learnt from, cannot be divided evenly among processes.
     """
     number = current().num_processes
     try:
         check_devices(agent, number)
     except ValueError as error:
-        raise ValueError(f"{number} processes, with a device each, share out the environments of each seed: {error}") from error
+        raise ValueError(f"{number} processes, each with one device, divide the environments of each seed: {error}") from error
     return agent._replace(num_envs=agent.num_envs // number)
 
 
 def sharing(agent: Agent) -> Agent:
-    """The agent as a sampler in this process sees it: with its part of the environments, which keep their numbers."""
+    """Return the agent for a sampler in this process: with its share of the environments, which keep their global numbers."""
     part = own_part(agent)
     first, env, algorithm = current().process_id * part.num_envs, host_env(agent), agent.algorithm
 
@@ -74,13 +74,14 @@ def sharing(agent: Agent) -> Agent:
 
 
 def group_mesh() -> Mesh:
-    """One device of each process."""
+    """Return a mesh with one device of each process."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return make_mesh({DATA: len(first)}, [first[number] for number in sorted(first)])
 
 
 def shardings(mesh: Mesh, states: AgentState) -> AgentState:
-    """Where the leaves of all seeds' states lie: what belongs to an environment where that is stepped, all else everywhere."""
+    """Return the sharding of each leaf of all seeds' states. Leaves of environments are on the process that steps these; all
+    others are replicated."""
     return jax.tree.map(lambda axis: sharding_along(mesh, None if axis < 0 else axis + 1), declared_axes(states))
 
 
@@ -89,7 +90,7 @@ def sharding_along(mesh: Mesh, axis: int | None) -> NamedSharding:
 
 
 class GroupLearner(AllReducedLearner):
-    """The learner of a group: every process has one, and they learn as one, by gradients and statistics averaged over all."""
+    """Learner of a group of processes: each has a replica, with gradients and statistics averaged over all processes."""
 
     def devices(self, sampler: Any) -> list[jax.Device]:
         return list(group_mesh().devices.flat)
@@ -100,15 +101,15 @@ class GroupLearner(AllReducedLearner):
         policy = jax.jit(over(agent.algorithm.policy), out_shardings=whole)
         iteration_key = jax.jit(over(jax.random.fold_in), out_shardings=whole)
         self.start = partial(self._start, over(agent.init))
-        # Acting is each process's own business.
+        # Each process acts by itself, without collectives.
         self.policy = lambda learner: local(policy(learner))
-        self.iteration_key = lambda *given: local(iteration_key(*given))
+        self.iteration_key = lambda *arguments: local(iteration_key(*arguments))
         if agent.algorithm.observe is not None:
             self.observe = InPlace(agent.algorithm, self._observe, num_seeds)
 
     def _start(self, init: Callable[..., AgentState], keys: Key, hyperparams: Any) -> AgentState:
-        """New states where they belong: no process holds all of a replay."""
-        data = np.asarray(jax.random.key_data(keys))  # a program over several processes takes what is in NumPy as the same in all
+        """Return new states, sharded, so that no process holds a whole replay buffer."""
+        data = np.asarray(jax.random.key_data(keys))  # programs over several processes treat NumPy arrays as replicated
 
         def start(data: Array, hyperparams: Any) -> AgentState:
             return init(jax.random.wrap_key_data(data), hyperparams)
@@ -121,7 +122,7 @@ class GroupLearner(AllReducedLearner):
 
     def learn_alive(self, state: AgentState, collected: Collected, alive: Array) -> tuple[AgentState, Array, Metrics]:
         rollout, episodes = collected
-        # Each process's own, side by side: they are summed where the losses are.
+        # Concatenated over processes here, and summed with the losses.
         parts = jax.tree.map(lambda x: self._beside(np.asarray(x)[:, None], 1), episodes)
         return super().learn_alive(state, (self.joined(rollout), parts), alive)
 
@@ -129,8 +130,8 @@ class GroupLearner(AllReducedLearner):
         def of_all(parts: Metrics) -> Metrics:
             return all_reduce(jax.tree.map(lambda x: x[0], parts), DATA)
 
-        given = PartitionSpec(DATA)
-        reduced = jax.shard_map(of_all, mesh=self.mesh, in_specs=(given,), out_specs=WHOLE, check_vma=False)
+        data_spec = PartitionSpec(DATA)
+        reduced = jax.shard_map(of_all, mesh=self.mesh, in_specs=(data_spec,), out_specs=WHOLE, check_vma=False)
         return super().learn_from(learner, rollout, reduced(episodes))
 
     def _observe(self, learner: Any, rollout: Rollout) -> Any:
@@ -139,7 +140,7 @@ class GroupLearner(AllReducedLearner):
         return self.over_devices(lambda learner, rollout: (observe(learner, rollout), {}), learner, rollout)[0]
 
     def joined(self, rollout: Rollout) -> Rollout:
-        """This process's part of a rollout and the others', over all environments."""
+        """Join the processes' parts of a rollout into one over all environments."""
         mine = np.asarray(rollout.env_id)
         numbered = rollout._replace(env_id=mine + current().process_id * mine.shape[-1])
         return jax.tree.map(lambda axis, part: jax.tree.map(lambda x: self._beside(x, axis + 1), part), JOINED, numbered)
@@ -149,7 +150,7 @@ class GroupLearner(AllReducedLearner):
 
 
 class GroupDriver(HostDriver):
-    """Runs an agent in the processes of a group."""
+    """Driver of an agent in a group of processes."""
 
     learner_of = GroupLearner
 
@@ -164,50 +165,52 @@ class GroupDriver(HostDriver):
     def evaluate(
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Each process plays the episodes of some of the seeds.
+        """Evaluate; each process plays the episodes of some of the seeds.
 
         Raises:
-          RuntimeError: they do not agree any more on what they have learnt.
+          RuntimeError: the replicas of the learner differ between processes.
         """
         check_replicas(states.learner, current().gather)
         group, policies = current(), self.policies(states)
         mine = range(group.process_id, len(self.seeds), group.num_processes)
         played = {str(i): self.play(policies, i, iteration, num_episodes, explore=explore) for i in mine}
-        plain = {i: [np.asarray(x).tolist() for x in (one.episodic_return, one.episodic_length)] for i, one in played.items()}
+        plain = {
+            i: [np.asarray(x).tolist() for x in (result.episodic_return, result.episodic_length)] for i, result in played.items()
+        }
         said = functools.reduce(operator.or_, group.gather(plain))
         returns, lengths = zip(*(said[str(i)] for i in range(len(self.seeds))), strict=True)
         return np.asarray(returns, np.float32), np.asarray(lengths, np.int32)
 
     def found_in_rollouts(self) -> Suspects:
-        """Each process knows its part of the environments, by numbers of its own."""
+        """Gather the findings of all processes. Each process numbers its environments from 0."""
         group, share = current(), self.agent.num_envs // current().num_processes
         said = group.gather([mask[:, :share].tolist() for mask in self.lookout.found])
         return Suspects(*(np.concatenate([np.array(part, bool) for part in parts], 1) for parts in zip(*said, strict=True)))
 
-    def _once(self, *given: Any) -> Any:
+    def _once(self, *arguments: Any) -> Any:
         try:
-            return super()._once(*given)
-        except (WorkerFailed, EnvironmentFailed) as error:  # the others wait for this process, and end when it does
+            return super()._once(*arguments)
+        except (WorkerFailed, EnvironmentFailed) as error:  # the other processes wait for this one and end with it
             raise GroupWorkerFailed(f"process {current().process_id}: {error}") from error
 
 
 def local(tree: PyTree) -> PyTree:
-    """What this process has of arrays that are everywhere alike."""
+    """Return this process's copy of replicated arrays."""
 
-    def one(x: Any) -> Any:
+    def local_copy(x: Any) -> Any:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(one(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+            return jax.random.wrap_key_data(local_copy(jax.random.key_data(x)), impl=jax.random.key_impl(x))
         return x.addressable_data(0)
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(local_copy, tree)
 
 
 def place(states: AgentState, where: AgentState) -> AgentState:
-    """States of which each process has all, or that lie there already, where they belong."""
+    """Place states by their shardings. Each process has all of a leaf, or the leaf is placed already."""
     return jax.tree.map(_place, states, where)
 
 
 def _place(x: Any, sharding: NamedSharding) -> Any:
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # of these JAX places the data alone
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # JAX can place only the data of keys
         return jax.random.wrap_key_data(_place(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
     return jax.device_put(np.asarray(x) if x.is_fully_addressable else x, sharding)

@@ -57,16 +57,16 @@ class CutSampler(HostSampler):
         self, buffer: RolloutBuffer, policy: Policy, key: Key, first: int = 0, on_row: Callable[[], object] = lambda: None
     ) -> PyTree:
         (group,), keys, first_carry, end = self.groups, self.row_keys(key), self._carry(), first
-        buffer.write(INPUTS, group.row(first), group.now, more_rows=1)
+        buffer.write(INPUTS, group.row(first), group.next_input, more_rows=1)
         while end < self.num_rows and not (end - first >= self.least and self.is_due()):
             group.begin(self.act, buffer, end, policy, keys)
             group.finish(buffer, end)
             end += 1
             on_row()
         self.collected = end
-        group.now = jax.tree.map(np.array, buffer.read(INPUTS, group.row(end)))
+        group.next_input = jax.tree.map(np.array, buffer.read(INPUTS, group.row(end)))
         for t in range(end, self.num_rows):
-            buffer.write(INPUTS, group.row(t + 1), group.now)
+            buffer.write(INPUTS, group.row(t + 1), group.next_input)
             for name in (ACTED, CAME):
                 buffer.blank(name, group.row(t))
         return first_carry

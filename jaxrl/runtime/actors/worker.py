@@ -1,4 +1,4 @@
-"""What a worker process of an ``ActorPool`` runs: it acts and steps, by parameters in shared memory, into shared memory."""
+"""Main function of an ``ActorPool``'s worker processes: act with parameters from shared memory, and write rollouts to it."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from jaxrl.xla.seed_axis import over_seeds
 
 
 class Actor:
-    """A part of the environments of all seeds, and the agent that acts in them."""
+    """A worker's share of the environments of all seeds, and the agent that acts in them."""
 
     def __init__(self, connection: Connection, job: WorkerJob) -> None:
         self.connection, self.job = connection, job
-        given = {} if job.env is None else {"env": job.env()}
-        agent = build(job.spec, trust=job.trust, **given)
+        overrides = {} if job.env is None else {"env": job.env()}
+        agent = build(job.spec, trust=job.trust, **overrides)
         self.agent = agent._replace(env=with_threads(agent, job.num_threads))
         mine = (self.agent, job.seeds, job.offset + job.first_id, job.num_envs)
         self.sampler = CutSampler(*mine, self.is_due) if job.cut_short else HostSampler(*mine)
@@ -59,21 +59,21 @@ class Actor:
         self.memory: dict[tuple[str, int], Any] = {}
         self.after, self.number = job.after, 0
 
-    def attach(self, told: RolloutSegment) -> None:
-        """Take memory that follows on the connection."""
-        arrays = received(self.connection, told.layout.num_bytes).arrays(told.layout)
-        self.memory[told.kind, told.number] = jax.tree.unflatten(jax.tree.structure(told.shapes), arrays)
+    def attach(self, segment: RolloutSegment) -> None:
+        """Map the shared memory that follows on the connection."""
+        arrays = received(self.connection, segment.layout.num_bytes).arrays(segment.layout)
+        self.memory[segment.kind, segment.number] = jax.tree.unflatten(jax.tree.structure(segment.shapes), arrays)
 
     def collect(self, call: Collect) -> None:
-        """One rollout."""
+        """Collect a rollout."""
         watch = self.sampler.watch
         before, self.number = dict(watch.seconds), call.number
         leaves = [np.array(x) for x in self.memory[POLICY, call.policy]]
-        policy = jax.device_put(policy_like(self.policies, leaves))  # else each row would take it to the device
+        policy = jax.device_put(policy_like(self.policies, leaves))  # otherwise each row would transfer it
         key = jax.random.wrap_key_data(jnp.asarray(call.key_data))
         if (ROLLOUT, call.rollout) in self.memory:
             losses = self.fill(self.rows(call.rollout), policy, key)
-        else:  # the first rollout of all shows what there will be
+        else:  # the first rollout determines the shapes
             mine, losses = self.first_rows(policy, key)
             self.connection.send(Shapes(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), mine)))
             while (ROLLOUT, call.rollout) not in self.memory:
@@ -84,11 +84,11 @@ class Actor:
         self.connection.send(Done(spent, losses, rows))
 
     def rows(self, number: int) -> Filled:
-        """This worker's part of a rollout in shared memory."""
+        """Return this worker's part of a rollout in shared memory."""
         return part_of(self.memory[ROLLOUT, number], self.job)
 
     def first_rows(self, policy: Policy, key: Key) -> tuple[Filled, Metrics]:
-        """A rollout in memory of its own, and what ``fill`` gives."""
+        """Collect a rollout in private memory. Return it, and the metrics as ``fill`` does."""
         buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_envs)
         carry = self.sampler.fill(buffer, policy, key, on_row=self.tell)
         rows = Filled(buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME), _in_numpy(carry), ())
@@ -96,10 +96,10 @@ class Actor:
         return rows._replace(gradient=gradient), losses
 
     def fill(self, rows: Filled, policy: Policy, key: Key) -> Metrics:
-        """A rollout in shared memory, and its gradient, where that is asked for: the metrics of that.
+        """Fill a rollout in shared memory, with its gradient if required, and return the gradient's metrics.
 
-        The first one of a worker that follows another begins with a row that counts for nothing, in which its episodes begin:
-        what the other did last led to what that row shows.
+        The first rollout of a worker that replaces another begins with an invalid row, before its episodes begin. This row holds
+        the inputs that the previous worker's last step led to.
         """
         buffer = RolloutBuffer(
             self.sampler.lead,
@@ -119,7 +119,7 @@ class Actor:
         return losses
 
     def learn(self, rows: Filled, policy: Policy) -> tuple[PyTree, Metrics]:
-        """The gradient of a rollout, [num_seeds, 1, ...], and metrics, for schemes that compute them here."""
+        """Return the gradient of a rollout, [num_seeds, 1, ...], and its metrics; empty if the learner computes gradients."""
         if not self.job.gradients:
             return (), {}
         with self.sampler.watch("learning"):
@@ -128,12 +128,12 @@ class Actor:
         return jax.tree.map(lambda x: np.asarray(x)[:, None], gradient), _in_numpy(losses)
 
     def tell(self) -> None:
-        """That it goes on."""
+        """Report one more row."""
         rows, _ = self.memory[PROGRESS, 0]
         rows[self.job.worker] += 1
 
     def is_due(self) -> bool:
-        """Whether enough others have finished the rollout that this one is at."""
+        """Return True if enough other workers have finished the current rollout."""
         _, due = self.memory[PROGRESS, 0]
         return bool(self.number < due[0])
 
@@ -147,7 +147,7 @@ def _per_seed(shapes: PyTree, num_seeds: int) -> PyTree:
 
 
 def serve(connection: Connection) -> None:
-    """Do what is told, until ``CLOSE``."""
+    """Handle messages until ``CLOSE``."""
     actor: Any = None
     try:
         job = connection.recv()
@@ -156,10 +156,10 @@ def serve(connection: Connection) -> None:
         enable_compilation_cache()
         actor = Actor(connection, job)
         connection.send(Ready())
-        while (told := connection.recv()) != CLOSE:
-            (actor.attach if isinstance(told, RolloutSegment) else actor.collect)(told)
+        while (message := connection.recv()) != CLOSE:
+            (actor.attach if isinstance(message, RolloutSegment) else actor.collect)(message)
     except EOFError:
-        pass  # whoever asked is gone
+        pass  # the learner's process has ended
     except Exception as error:
         text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
         connection.send(Failed(" ".join(text.split()), traceback.format_exc()))

@@ -1,1 +1,1 @@
-"""States on the disk: saved whole, restored bit for bit."""
+"""Checkpoints: training states on disk, saved atomically and restored bit for bit."""

@@ -1,4 +1,4 @@
-"""States of all seeds, changed for a checkpoint or after one: without a replay buffer, with another, for a longer run."""
+"""Conversions of the states of all seeds before and after a checkpoint: replay buffers, discontinuities, total steps."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from jaxrl.types import Agent, AgentState, HostEnv
 
 
 def without_buffers(states: AgentState, buffers: Sequence[str]) -> AgentState:
-    """States with ``()`` for these fields of the learner."""
+    """Replace these fields of the learner with ``()``."""
     return states._replace(learner=states.learner._replace(**dict.fromkeys(buffers, ())))
 
 
 def with_buffers(states: AgentState, fresh: AgentState, buffers: Sequence[str]) -> AgentState:
-    """``states`` with these fields of the learner from ``fresh``."""
+    """Take these fields of the learner from ``fresh``."""
     return states._replace(learner=states.learner._replace(**{name: getattr(fresh.learner, name) for name in buffers}))
 
 
 def mark_discontinuity(agent: Agent, state: AgentState, which: Any = None) -> AgentState:
-    """The state of one seed whose environments begin anew: see ``Algorithm.mark_discontinuity``.
+    """Mark that the environments of one seed start new episodes; see ``Algorithm.mark_discontinuity``.
 
     Args:
-      which: bool[]: False leaves it as it was.
+      which: bool[]; where False, the state is returned unchanged.
     """
     if agent.algorithm.mark_discontinuity is None:
         return state
@@ -37,31 +37,38 @@ def mark_discontinuity(agent: Agent, state: AgentState, which: Any = None) -> Ag
 
 
 def check_can_mark_discontinuity(agent: Agent, *, save_replay: bool) -> None:
-    """Refuse a run whose replay could not tell, after a resume, that its next rows do not follow those stored."""
+    """Reject a resumable run whose algorithm cannot mark the discontinuity in its replay that a resume causes.
+
+    Raises:
+      TypeError: the algorithm has no ``mark_discontinuity`` and needs one.
+    """
     begins_anew = isinstance(agent.env, HostEnv) or not save_replay
     if begins_anew and agent.algorithm.learn is not None and agent.algorithm.mark_discontinuity is None:
         why = f"{agent.env.name} runs on the host" if isinstance(agent.env, HostEnv) else "save_replay is False"
         raise TypeError(
-            f"out=… makes a run that can be resumed, with new episodes after the rows of its replay, because {why}: give the "
-            "Algorithm a function mark_discontinuity (Replay.mark_discontinuity on its buffer), or leave out= out"
+            f"out=… makes a run resumable, and a resume starts new episodes after the rows in replay, because {why}: give the "
+            "Algorithm a function mark_discontinuity (Replay.mark_discontinuity on its buffer), or omit out="
         )
 
 
 def with_total_steps(states: AgentState, total_steps: Any) -> AgentState:
-    """``states`` of a run of ``total_steps`` rows, one number or [num_seeds]."""
+    """Set ``total_steps``, the length of the run in rows: a scalar or [num_seeds]."""
     now = states.learner.hyperparams.total_steps
     length = jax.device_put(np.broadcast_to(np.asarray(total_steps, now.dtype), now.shape).copy(), now.sharding)
     return states._replace(learner=states.learner._replace(hyperparams=states.learner.hyperparams._replace(total_steps=length)))
 
 
 def listed(states: AgentState) -> list[AgentState]:
-    """Shapes of all seeds' states as a list with one per seed, as runs on the host saved them once."""
+    """Return the shapes of the states as a list with one entry per seed: the layout that earlier runs on the host saved."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), states)
     return [one] * jax.tree.leaves(states)[0].shape[0]
 
 
 def stacked(states: Sequence[AgentState]) -> AgentState:
-    """A list with one per seed as one, [num_seeds, ...]; uses it up, so that little memory is needed twice."""
+    """Stack a list with one state per seed along a new first axis, [num_seeds, ...].
+
+    Deletes the arrays of ``states`` leaf by leaf, so that only one leaf at a time is in memory twice.
+    """
 
     def stack(*leaves: jax.Array) -> jax.Array:
         whole = jax.block_until_ready(jnp.stack(leaves))

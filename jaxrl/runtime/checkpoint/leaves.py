@@ -1,7 +1,7 @@
-"""A state as orbax can hold it: a flat dict of arrays, and a description of every leaf.
+"""Conversion of a state into a form that orbax can store: a flat dict of arrays and a description of every leaf.
 
-orbax fails on zero-size arrays and empty trees, and casts silently where dtypes differ. So leaves are numbered in flatten order,
-keys become their data, zero-size leaves are left out and made anew, and structures are compared before orbax runs.
+orbax fails on zero-size arrays and empty trees, and casts silently where dtypes differ. Therefore leaves are numbered in flatten
+order, PRNG keys are stored as their data, zero-size leaves are omitted and recreated, and structures are compared first.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from jaxrl.types import PyTree
 from jaxrl.xla.private_jax import is_traced
 
 FILLER = "filler"
-"""One more entry, so that the dict is never empty."""
+"""Name of an extra entry, which keeps the dict from being empty."""
 
 GENERATORS = {"key<fry>": ("threefry2x32", 2), "key<rbg>": ("rbg", 4), "key<urbg>": ("unsafe_rbg", 4)}
-"""JAX's generators by the dtype of their keys: name, and u32 words per key."""
+"""JAX's PRNG implementations by the dtype of their keys: (name, u32 words per key)."""
 
 
 class LeafSpec(NamedTuple):
     """One leaf of a state."""
 
     path: str
-    """As ``jax.tree_util.keystr`` writes it: ``.learner.params['Dense_0']['kernel']``; empty when the state is one leaf."""
+    """As written by ``jax.tree_util.keystr``: ``.learner.params['Dense_0']['kernel']``; empty if the state is a single leaf."""
     shape: tuple[int, ...]
-    """Of typed keys: without the axis of their data."""
+    """For typed keys, without the axis of their data."""
     dtype: str
     """``float32``, ``bfloat16``, ...; ``key<fry>`` for typed keys."""
 
@@ -47,13 +47,13 @@ class LeafSpec(NamedTuple):
 
     @property
     def data(self) -> np.ndarray:
-        """Zeros of the shape and dtype that are stored, without their memory; for keys, those of their data."""
+        """Zeros of the stored shape and dtype, which take no memory; for keys, the shape and dtype of their data."""
         shape, dtype = ((*self.shape, GENERATORS[self.dtype][1]), "uint32") if self.is_key else (self.shape, self.dtype)
         return np.broadcast_to(np.zeros((), np.dtype(dtype)), shape)
 
 
 def is_dtype(name: Any) -> bool:
-    """Whether a ``LeafSpec`` may have this dtype."""
+    """Return whether a ``LeafSpec`` may have this dtype."""
     try:
         return name in GENERATORS or (np.dtype(name).name == name and _holds_numbers(np.dtype(name)))
     except TypeError:
@@ -68,7 +68,7 @@ def _holds_numbers(dtype: Any) -> bool:
 
 
 def describe(state: PyTree) -> list[LeafSpec]:
-    """One LeafSpec per leaf, in flatten order.
+    """Return one LeafSpec per leaf, in flatten order.
 
     Raises:
       TypeError: a leaf is not an array or a typed key; the message names its path.
@@ -77,7 +77,7 @@ def describe(state: PyTree) -> list[LeafSpec]:
 
 
 def encode(state: PyTree) -> tuple[list[LeafSpec], dict[str, Any]]:
-    """The description of a state, and the arrays to store.
+    """Return the description of a state, and the arrays to store.
 
     Raises:
       TypeError: a leaf is not concrete data; the message names its path.
@@ -86,16 +86,16 @@ def encode(state: PyTree) -> tuple[list[LeafSpec], dict[str, Any]]:
     structure, arrays = describe(state), {FILLER: np.zeros((), np.int32)}
     for index, (spec, leaf) in enumerate(zip(structure, jax.tree.leaves(state), strict=True)):
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            raise TypeError(f"state{spec.path} is a jax.ShapeDtypeStruct: only a state with values can be saved")
+            raise TypeError(f"state{spec.path} is a jax.ShapeDtypeStruct, which has no values: pass a state that holds arrays")
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
             raise ValueError(
-                f"state{spec.path} was donated to a jitted function and holds no data any more: save the state that this"
+                f"state{spec.path} was donated to a jitted function and no longer holds data: save the state that this"
                 " function returned"
             )
         if spec.is_key:
             leaf = jax.random.key_data(leaf)
         elif isinstance(leaf, np.ndarray):
-            leaf = np.array(leaf, order="C")  # a copy: a host environment may go on writing to its arrays
+            leaf = np.array(leaf, order="C")  # a copy: a host environment may continue to write to its arrays
         if spec.is_stored:
             arrays[_name(index)] = leaf
     return structure, arrays
@@ -123,39 +123,41 @@ def _name(index: int) -> str:
 
 
 def first_difference(saved: list[LeafSpec], wanted: list[LeafSpec]) -> str | None:
-    """Where a checkpoint and a target differ first, said from the checkpoint's side; None when the checkpoint fits."""
+    """Describe the first difference between a checkpoint and a target, with the checkpoint as "it"; None if there is none."""
     saved_paths, wanted_paths = {leaf.path for leaf in saved}, {leaf.path for leaf in wanted}
     for have, want in itertools.zip_longest(saved, wanted):
         if have and want and have.path == want.path:
             if have != want:
-                return f"at state{want.path} it has {have}, and the agent wants {want}"
+                return f"at state{want.path} it has {have}, but the agent expects {want}"
         elif want and want.path not in saved_paths:
-            return f"it has nothing at state{want.path}, where the agent wants {want}"
+            return f"it has nothing at state{want.path}, where the agent expects {want}"
         elif have and have.path not in wanted_paths:
-            return f"at state{have.path} it has {have}, where the agent wants nothing"
+            return f"at state{have.path} it has {have}, where the agent expects nothing"
         else:
-            return f"it has state{have.path} where the agent wants state{want.path}: another order"
+            return f"it has state{have.path} where the agent expects state{want.path}: the leaves are in a different order"
     return None
 
 
 def other_seeds(saved: list[LeafSpec], wanted: list[LeafSpec]) -> str | None:
-    """Where a checkpoint and a target differ in nothing but the first axis of every leaf, [num_seeds], which a run's states have:
-    one of them lacks it, or has another number; None when something else differs too."""
+    """Describe the difference between a checkpoint and a target that differ only in the first axis of every leaf, [num_seeds].
+
+    The states of a run have this axis. One of the two lacks it, or the numbers of seeds differ. None if more than this differs.
+    """
     if [(leaf.path, leaf.dtype) for leaf in saved] != [(leaf.path, leaf.dtype) for leaf in wanted]:
         return None
     there, here = [leaf.shape for leaf in saved], [leaf.shape for leaf in wanted]
     one = "target=jax.eval_shape(agent.init, jax.random.key(0))"
     if (number := _first_axis(there, here)) is not None:
         return (
-            f"holds the states of {number} seeds, along a first axis that the target lacks: restore all of them with "
-            f"{_all(number)}; the first is jax.tree.map(lambda x: x[0], states)"
+            f"holds the states of {number} seeds along a first axis, which the target lacks: restore all of them with "
+            f"{_all(number)}; jax.tree.map(lambda x: x[0], states) then gives the first"
         )
     if (number := _first_axis(here, there)) is not None:
-        return f"holds one state, and the target has a first axis of {number} seeds: restore it with {one}"
+        return f"holds a single state, but the target has a first axis of {number} seeds: restore it with {one}"
     rests = [shape[1:] for shape in there]
     number, others = _first_axis(there, rests), _first_axis(here, rests)
     if number is not None and others is not None and number != others:
-        return f"holds the states of {number} seeds, and the target those of {others}: restore all of them with {_all(number)}"
+        return f"holds the states of {number} seeds, but the target has {others}: restore all of them with {_all(number)}"
     return None
 
 
@@ -164,7 +166,7 @@ def _all(number: int) -> str:
 
 
 def _first_axis(shapes: list[tuple[int, ...]], without: list[tuple[int, ...]]) -> int | None:
-    """The length of the axis that all of the first have in front of the second; None when there is no such axis."""
+    """Return the length of the axis that all ``shapes`` have in front of those in ``without``; None if there is no such axis."""
     if not all(shape and shape[1:] == rest for shape, rest in zip(shapes, without, strict=True)):
         return None
     lengths = {shape[0] for shape in shapes}
@@ -172,12 +174,12 @@ def _first_axis(shapes: list[tuple[int, ...]], without: list[tuple[int, ...]]) -
 
 
 def stored(saved: list[LeafSpec]) -> list[tuple[str, LeafSpec]]:
-    """(name of the array, leaf) of every leaf that has data."""
+    """Return (name of the array, leaf) for every leaf that has data."""
     return [(_name(index), spec) for index, spec in enumerate(saved) if spec.is_stored]
 
 
 def restore_targets(saved: list[LeafSpec], target: PyTree = None) -> dict[str, Any]:
-    """What to ask of orbax: arrays on the sharding of the target's leaf where it has one, NumPy arrays elsewhere."""
+    """Build orbax's restore targets: arrays with the sharding of the target's leaf if it has one, else NumPy arrays."""
     leaves = [None] * len(saved) if target is None else jax.tree.leaves(target)
     targets: dict[str, Any] = {FILLER: np.zeros((), np.int32)}
     for index, (spec, leaf) in enumerate(zip(saved, leaves, strict=True)):
@@ -188,14 +190,14 @@ def restore_targets(saved: list[LeafSpec], target: PyTree = None) -> dict[str, A
 
 
 def decode(saved: list[LeafSpec], arrays: dict[str, Any], target: PyTree) -> PyTree:
-    """The state: the values in ``arrays``, in the structure, kinds and places of ``target``."""
+    """Rebuild the state: the values of ``arrays``, with the structure, array types and devices of ``target``."""
     leaves, structure = jax.tree.flatten(target)
     values = [arrays[_name(index)] if spec.is_stored else spec.data for index, spec in enumerate(saved)]
     return structure.unflatten(_as_in_target(*each) for each in zip(saved, values, leaves, strict=True))
 
 
 def _sharding(leaf: Any) -> jax.sharding.Sharding | None:
-    """Where to restore to; None: to the host, or an uncommitted jax.Array, as ``init`` makes it."""
+    """Return the sharding to restore to; None for the host, or for an uncommitted jax.Array such as ``init`` returns."""
     if isinstance(leaf, jax.ShapeDtypeStruct) or (isinstance(leaf, jax.Array) and leaf.committed):
         return leaf.sharding
     return None
@@ -205,13 +207,13 @@ def _as_in_target(spec: LeafSpec, value: Any, leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return value if spec.is_stored else value.copy()
     sharding = _sharding(leaf)
-    # Of a NumPy array jnp.array makes two copies, one after the other; and memory shared with one could not be donated.
+    # jnp.array would copy a NumPy array twice, and memory shared with a NumPy array could not be donated.
     array = jax.device_put(value, may_alias=False) if sharding is None else jax.device_put(value, sharding)
     if spec.is_key:
         keys = jax.random.wrap_key_data(array, impl=GENERATORS[spec.dtype][0])
-        # They lie where their data do; over several processes JAX places no keys.
+        # Keys are placed where their data are; across several processes, JAX cannot place keys itself.
         is_there = sharding is None or keys.sharding.is_equivalent_to(sharding, keys.ndim)
         return keys if is_there else jax.device_put(keys, sharding)
     if array.dtype != spec.dtype:
-        raise ValueError(f"state{spec.path} is {spec}, which JAX holds in 64-bit mode only: set jax_enable_x64")
+        raise ValueError(f"state{spec.path} is {spec}, which JAX supports in 64-bit mode only: set jax_enable_x64")
     return array

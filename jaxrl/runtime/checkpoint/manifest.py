@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint step: what it holds, and a digest of every file, because orbax restores flipped bytes silently."""
+"""Manifest of a checkpoint step: its contents and a digest of every file, because orbax restores flipped bytes silently."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from jaxrl.runtime.logs.provenance import installed_versions
 from jaxrl.runtime.system.disk import absolute, open_regular, parse_json, read_regular, replacing
 
 FORMAT, READABLE = 2, (1, 2)
-"""The layout of a step folder; a reader refuses others. ``render`` and the keys ``format`` and ``versions`` stay as they are in
-every format, so that each version can tell another's checkpoint from a damaged one.
+"""Versions of the layout of a step folder: the one written, and those read. ``render`` and the keys ``format`` and ``versions``
+never change, so that each version of jaxrl can distinguish another version's checkpoint from a damaged one.
 
-Format 1 has ``asked`` for ``request``, and with each leaf the ``kind`` that it was; all of them are arrays today."""
+Format 1 has ``asked`` instead of ``request``, and a ``kind`` with each leaf; all leaves are arrays today."""
 
 NAME = "manifest.json"
 UNFINISHED = "unfinished"
-"""The folder of the steps that are being saved."""
+"""Folder of saves in progress."""
 
 STEP_NAME = re.compile(r"(0|[1-9]\d*)(\.orbax-checkpoint-tmp.*)?")
 ARRAYS = "default/manifest.ocdbt"
-"""The file of a step folder without which orbax finds none of its arrays."""
+"""File of a step folder that orbax needs to find the arrays."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: the message says which one, why, and what helps."""
+    """Raised when a checkpoint cannot be used; the message says which one, why, and how to proceed."""
 
 
 class Damage(Exception):
-    """Why a step cannot be used: ``is not whole: …``. It never leaves this room, which goes back to the step before."""
+    """Raised within this package when a step cannot be used: ``is not intact: …``. The reader then tries the step before it."""
 
 
 class CheckpointWarning(UserWarning):
-    """A step that could not be used, or was written by another version of jaxrl."""
+    """Warns of a step that could not be used, or was written by another version of jaxrl."""
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What is known of a checkpoint besides its state."""
+    """Metadata of a checkpoint."""
 
     step: int
     spec: Any
-    """As ``save`` got it, through JSON (tuples come back as lists); None if it got none."""
+    """As passed to ``save``, after a round trip through JSON (tuples become lists); None if none was passed."""
     versions: dict[str, str]
-    """Of jaxrl, Python and the libraries that wrote it."""
+    """Versions of jaxrl, Python and the libraries that wrote it."""
     run: str | None
-    """The id of the run that wrote it, if one did."""
+    """Id of the run that wrote it, if any."""
     request: Any = field(repr=False)
-    """What that run was asked for, as its ``config.json`` has it; None where nothing was said."""
+    """Arguments of that run, as in its ``config.json``; None if none were passed."""
     structure: list[LeafSpec] = field(repr=False)
     """One entry per leaf of the state, in flatten order."""
     files: dict[str, tuple[int, str]] = field(repr=False)
-    """Path inside the step folder -> (size in bytes, sha256)."""
+    """Path relative to the step folder -> (size in bytes, sha256)."""
 
 
 def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: str | None = None, request: Any = None) -> None:
-    """Digest the files of a step folder and describe them in ``manifest.json``; both are on the disk when this returns.
+    """Write ``manifest.json`` with the digests of all files of a step folder; all are flushed to disk when this returns.
 
     Raises:
-      FileNotFoundError: orbax put no arrays there; the folder stays without a manifest, and so is no whole step.
+      FileNotFoundError: orbax wrote no arrays; without a manifest the folder does not count as a step.
     """
     if not (folder / ARRAYS).is_file():
         raise FileNotFoundError(f"orbax-checkpoint wrote no {ARRAYS}")
@@ -90,7 +90,7 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
 
 
 def read(folder: Path, step: int) -> CheckpointInfo:
-    """What the manifest of a step folder says, if it is sealed; the other files are not looked at.
+    """Read the manifest of a step folder and check its own digest; the other files are not checked.
 
     Raises:
       Damage, CheckpointError: as ``read_whole``.
@@ -100,11 +100,11 @@ def read(folder: Path, step: int) -> CheckpointInfo:
 
 
 def read_whole(folder: Path, step: int, run: str | None = None) -> CheckpointInfo:
-    """What the manifest of a step folder says, after checking every file against it.
+    """Read the manifest of a step folder and check every file against it.
 
     Raises:
-      Damage: another run than ``run`` wrote it, or something is missing, cut or altered; the text names the file.
-      CheckpointError: the step has a format that this version does not read.
+      Damage: a run other than ``run`` wrote it, or a file is missing, truncated or altered; the message names the file.
+      CheckpointError: this version does not read the format of the step.
     """
     name = NAME
     try:
@@ -113,23 +113,23 @@ def read_whole(folder: Path, step: int, run: str | None = None) -> CheckpointInf
             raise Damage("was written by another run")
         for name, (size, digest) in info.files.items():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
-                raise Damage(f"is not whole: its {NAME} lists {name!r}, which is not in its folder")
-            found, digest_found = _digest_file(folder / name)  # through a link: large files may be kept elsewhere
+                raise Damage(f"is not intact: its {NAME} lists {name!r}, which is outside its folder")
+            found, digest_found = _digest_file(folder / name)  # follows links: large files may be stored elsewhere
             if found != size:
-                raise Damage(f"is not whole: the file {name} has {found} bytes where {size} were written")
+                raise Damage(f"is not intact: the file {name} has {found} bytes, but {size} were written")
             if digest_found != digest:
-                raise Damage(f"is not whole: the file {name} was altered: its digest differs")
+                raise Damage(f"is not intact: the file {name} was altered: its digest differs")
     except FileNotFoundError:
-        raise Damage(f"is not whole: the file {name} is missing") from None
+        raise Damage(f"is not intact: the file {name} is missing") from None
     except OSError as error:
-        raise Damage(f"is not whole: the file {name} cannot be read ({error.strerror})") from None
+        raise Damage(f"is not intact: the file {name} cannot be read ({error.strerror})") from None
     if ARRAYS not in info.files:
-        raise Damage(f"is not whole: it was saved without the file {ARRAYS}")
+        raise Damage(f"is not intact: it was saved without the file {ARRAYS}")
     return info
 
 
 def step_folders(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of every folder that is named like a step or like orbax's temporary folder of one, newest first."""
+    """Return (step, path) of every folder named like a step or like orbax's temporary folder of a step, newest first."""
     if not os.path.isdir(folder):
         return []
     matches = ((STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir() if path.is_dir())
@@ -137,17 +137,20 @@ def step_folders(folder: Path) -> list[tuple[int, Path]]:
 
 
 def steps(folder: str | os.PathLike[str]) -> list[int]:
-    """The steps in a folder, going up, by their manifests; their files are not checked. Empty if there is no such folder."""
+    """Return the steps in a folder that have a manifest, in ascending order; empty if there is no such folder.
+
+    The files are not checked.
+    """
     return sorted(step for step, path in step_folders(absolute(folder)) if (path / NAME).is_file())
 
 
 def latest_step(folder: str | os.PathLike[str]) -> int | None:
-    """The last of ``steps``, or None."""
+    """Return the last of ``steps``, or None."""
     return max(steps(folder), default=None)
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, so that a rename survives a power cut; some file systems refuse."""
+    """Flush the entries of a folder to disk, so that a rename survives a power failure. Errors are ignored."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -160,7 +163,7 @@ def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
     try:
         body = parse_json(raw)
         if raw != render(body):
-            raise Damage(f"is not whole: the file {NAME} was altered: its digest differs")
+            raise Damage(f"is not intact: the file {NAME} was altered: its digest differs")
         version, writer = body["format"], body["versions"]["jaxrl"]
         if version not in READABLE:
             raise CheckpointError(
@@ -169,7 +172,7 @@ def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
                 f" install jaxrl=={writer}) or another version that reads format {version}."
             )
         if body["step"] != step:
-            raise Damage(f"is not whole: the file {NAME} belongs to step {body['step']}")
+            raise Damage(f"is not intact: the file {NAME} belongs to step {body['step']}")
         return CheckpointInfo(
             step=step,
             spec=body["spec"],
@@ -182,7 +185,7 @@ def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
     except CheckpointError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise Damage(f"is not whole: the file {NAME} was altered: it cannot be parsed") from None
+        raise Damage(f"is not intact: the file {NAME} was altered: it cannot be parsed") from None
 
 
 def _leaf(path: str, shape: list[int], dtype: str, kind: str = "") -> LeafSpec:
@@ -200,7 +203,7 @@ def _digest_file(path: Path, sync: bool = False) -> tuple[int, str]:
 
 
 def render(body: dict[str, Any]) -> bytes:
-    """The one way to write ``body``, sealed by its own digest: a reader that renders what it parsed must get the same bytes."""
+    """Serialise ``body`` with its own digest, in a unique way: a reader that renders the parsed body must get the same bytes."""
     body = {key: value for key, value in body.items() if key != "digest"}
     seal = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     return (json.dumps({**body, "digest": seal}, sort_keys=True, indent=1) + "\n").encode()

@@ -1,7 +1,7 @@
-"""Arrays of a ``.npz`` file that may be anyone's, read a few rows at a time.
+"""Safe reader of untrusted ``.npz`` files, a few rows at a time.
 
-Only the arrays that are asked for are opened. A header is held against the size of its array before memory is taken, and nothing
-is unpickled. No message of zipfile's or NumPy's is passed on: NumPy's advise to allow pickles, which run code.
+Only requested arrays are opened. Headers are checked against the size of the array before memory is allocated, and nothing is
+unpickled. Messages of zipfile and NumPy are not passed on: NumPy's suggest allowing pickles, which run code.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import numpy as np
 from jaxrl.runtime.system.disk import open_regular
 
 HEADER_BYTES = 10_000
-"""The longest header that is read; that of an array of numbers has about a hundred bytes."""
+"""Longest header that is read; that of an array of numbers has about a hundred bytes."""
 PIECE_BYTES = 2**20
-"""Rows that are not wanted are read in pieces of this size, so that they count in the checksum."""
+"""Skipped rows are read in pieces of this size, because the checksum includes them."""
 
 
 class Unreadable(ValueError):
-    """A file is damaged, or was never what it should be."""
+    """Raised when a file is damaged or is not an ``.npz`` file of numbers."""
 
 
 class Column:
-    """One array of a file, read from its first row on."""
+    """One array of a file, read in order from its first row."""
 
     def __init__(self, name: str, stream: IO[bytes], size: int) -> None:
         """
         Args:
-          name: for errors.
+          name: for error messages.
           size: bytes of the header and all rows.
         """
         self._name, self._stream = name, stream
@@ -42,23 +42,23 @@ class Column:
             self.shape, self.dtype, fortran_order, offset = _header(stream)
         claimed = f"{self.dtype}{list(self.shape)}"
         if self.dtype.hasobject:
-            raise Unreadable(f"{name} holds Python objects, and only numbers are read: objects could run code")
+            raise Unreadable(f"{name} holds Python objects, which could run code: only arrays of numbers are read")
         if fortran_order and len(self.shape) > 1:
-            raise Unreadable(f"{name} is in Fortran's order: write it with np.ascontiguousarray")
+            raise Unreadable(f"{name} is in Fortran order: convert it with np.ascontiguousarray before saving")
         self._row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         if not self.shape or min(self.shape) < 0 or offset + self.shape[0] * self._row_bytes != size:
-            raise Unreadable(f"{name} says it is {claimed} and has {max(size - offset, 0):,} bytes: the file is damaged")
+            raise Unreadable(f"{name} claims to be {claimed} but has {max(size - offset, 0):,} bytes: the file is damaged")
 
     def skip(self, count: int) -> None:
-        """Leave the next rows out."""
+        """Skip the next ``count`` rows."""
         left = count * self._row_bytes
         while left:
             left -= len(self._exactly(min(left, PIECE_BYTES)))
 
     def read(self, count: int) -> np.ndarray:
-        """The next rows, [count, ...]."""
+        """Read the next rows, [count, ...]."""
         raw = np.frombuffer(self._exactly(count * self._row_bytes), np.uint8)
-        # A byte other than 0 and 1 would be a truth value that is neither.
+        # A bool whose byte is neither 0 nor 1 is undefined behaviour.
         rows = raw != 0 if self.dtype == np.bool_ else raw.view(self.dtype)
         return rows.reshape((count, *self.shape[1:]))
 
@@ -78,11 +78,11 @@ class Arrays:
 
     @property
     def names(self) -> list[str]:
-        """What the file says it holds. In a stranger's file that may be any text."""
+        """Names of the arrays, as listed in the file; an untrusted file may contain any text."""
         return sorted(name.removesuffix(".npy") for name in self._file.namelist() if name.endswith(".npy"))
 
     def column(self, name: str) -> Column:
-        """Open one of the arrays and read its header."""
+        """Open an array and read its header."""
         shown = f"{self._path}: {name}"
         with _explained(shown):
             info = self._file.getinfo(f"{name}.npy")
@@ -92,11 +92,11 @@ class Arrays:
 
 @contextlib.contextmanager
 def open_arrays(path: Path) -> Iterator[Arrays]:
-    """The arrays of a file, until the context ends.
+    """Open a file and yield its arrays; it is closed when the context ends.
 
     Raises:
-      OSError: there is no such file, or it is not a regular one.
-      Unreadable: it is not an archive; and from what is given, whatever else is wrong with it.
+      OSError: the file does not exist or is not a regular file.
+      Unreadable: it is not a zip archive. The yielded object raises this for any other defect.
     """
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open_regular(path))
@@ -106,7 +106,7 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype, bool, int]:
-    """``(shape, dtype, whether in Fortran's order, bytes before the first row)``. Never more is read than a header may have."""
+    """Return ``(shape, dtype, fortran_order, bytes before the first row)``. Reads at most ``HEADER_BYTES`` of header."""
     magic = stream.read(8)
     width = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}[magic]
     length = stream.read(width)
@@ -120,9 +120,9 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype, bool, int]:
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Whatever reading a stranger's bytes may raise, as an error of ours."""
+    """Convert any exception raised while reading untrusted bytes to ``Unreadable``."""
     try:
         yield
     except Exception as error:
         why = type(error).__name__
-        raise Unreadable(f"{name} is damaged, or is not from a .npz file of numbers ({why})") from None
+        raise Unreadable(f"{name} is damaged, or is not valid numeric .npz data ({why})") from None

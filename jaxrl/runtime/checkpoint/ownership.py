@@ -1,7 +1,7 @@
-"""What is ours in a folder of checkpoints, which may hold other things too: nothing else is moved, renamed or deleted.
+"""Ownership of the contents of a checkpoint folder: only files of the saving run are moved, renamed or deleted.
 
-A step is ours where its manifest is sealed, names that step and the run that saves, and lists all that is in there. The folder of
-a save under way holds a sealed file that names the run, written before anything else and deleted after it.
+A step belongs to the run if its manifest has a valid digest, names that step and that run, and lists all files in the folder. The
+folder of a save in progress holds a file with a digest that names the run; it is written before all other files and deleted last.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from jaxrl.runtime.checkpoint.manifest import NAME, UNFINISHED, CheckpointError,
 from jaxrl.runtime.system.disk import read_regular, temporary, write_atomically
 
 OWNER = "save.json"
-"""In the folder of each save under way: whose it is."""
+"""File in the folder of a save in progress that names the run it belongs to."""
 
 SAVE_NAME = re.compile(r"save-[0-9a-f]{12}")
 
 
 def own_steps(folder: Path, run: str | None) -> list[int]:
-    """The steps of a run in a folder, going up; None: those that were saved without the id of a run."""
+    """Return the steps of a run in a folder, in ascending order; ``run=None`` selects those saved without a run id."""
     return sorted(step for step, path in step_folders(folder) if path.name == str(step) and is_own(path, step, run))
 
 
 def is_own(path: Path, step: int, run: str | None) -> bool:
-    """Whether a step is of this run, all that is in there included; its files may be damaged."""
+    """Return whether a step and all files in it belong to this run; the files may be damaged."""
     if path.is_symlink() or not path.is_dir():
         return False
     with contextlib.suppress(OSError, Damage, CheckpointError):
@@ -39,30 +39,33 @@ def is_own(path: Path, step: int, run: str | None) -> bool:
 
 
 def check_unfinished(*folders: Path) -> None:
-    """Refuse, by a FileExistsError, to save in a folder where that of unfinished saves is a link or a file.
+    """Reject folders in which the folder of unfinished saves is a link or a file.
 
-    A folder may be a stranger's, and a link in it might lead anywhere.
+    The folder may come from an untrusted source, and a link in it could lead anywhere.
+
+    Raises:
+      FileExistsError: it is a link or not a folder.
     """
     for folder in folders:
         unfinished = folder / UNFINISHED
         if os.path.lexists(unfinished) and (unfinished.is_symlink() or not unfinished.is_dir()):
             what = "a link" if unfinished.is_symlink() else "not a folder"
             raise FileExistsError(
-                f"cannot save checkpoints in folder={str(folder)!r}: {UNFINISHED} in it is {what}, and saves are made in a "
-                "folder of that name. Move it away"
+                f"cannot save checkpoints in folder={str(folder)!r}: {UNFINISHED} in it is {what}, but must be a folder, because "
+                "saves are written there. Move it away"
             )
 
 
 class Workspace:
-    """A new folder in ``UNFINISHED`` for one save; only what earlier saves of the same run left there is deleted.
+    """A new folder in ``UNFINISHED`` for one save. Leftovers of earlier saves of the same run are deleted; nothing else is.
 
-    Its name is no other save's: should the folder be deleted and become another run's while orbax writes, the two stay apart.
+    Its name is unique: if the checkpoint folder is deleted and reused by another run while orbax writes, the saves stay separate.
     """
 
     def __init__(self, folder: Path, run: str | None) -> None:
         """
         Raises:
-          OSError: it cannot be made.
+          OSError: the folder cannot be created.
         """
         check_unfinished(folder)
         self._parent = folder / UNFINISHED
@@ -71,7 +74,7 @@ class Workspace:
             for path in self._parent.iterdir():
                 if _is_left_over(path, run):
                     _remove(path)
-                    self._made_parent = True  # an earlier save did
+                    self._made_parent = True  # an earlier save of this run created it
         self.path = self._parent / f"save-{os.urandom(6).hex()}"
         self.path.mkdir(parents=True)
         try:
@@ -81,15 +84,15 @@ class Workspace:
             raise
 
     def remove(self) -> None:
-        """Delete it, as far as that can be done."""
+        """Delete the folder as far as possible; errors are ignored."""
         _remove(self.path)
         if self._made_parent:
-            with contextlib.suppress(OSError):  # something else is in there
+            with contextlib.suppress(OSError):  # not empty
                 self._parent.rmdir()
 
 
 def _is_left_over(path: Path, run: str | None) -> bool:
-    """Whether a save of this run was cut short here; before it said whose it is, it may have been any run's."""
+    """Return whether this is an interrupted save of this run, or of any run if it stopped before its owner file was written."""
     if not SAVE_NAME.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
         return False
     with contextlib.suppress(OSError):
@@ -98,7 +101,7 @@ def _is_left_over(path: Path, run: str | None) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete the folder of a save; what says whose it is goes last, so that a kill meanwhile leaves no stranger."""
+    """Delete the folder of a save. The owner file is deleted last, so that the folder stays identifiable after a kill."""
     with contextlib.suppress(OSError):
         for entry in path.iterdir():
             if entry.name != OWNER:

@@ -1,4 +1,4 @@
-"""Buffers of replay as files of their own, to learn from without an environment."""
+"""Replay buffers as separate files, for learning without an environment."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ L = TypeVar("L")
 
 
 def save_replay(path: str | os.PathLike[str], state: Any) -> None:
-    """Write the rows of a buffer to a ``.npz`` file of NumPy, oldest first: arrays [N, B, ...] for N rows of B environments.
+    """Write the rows of a replay buffer to a NumPy ``.npz`` file, oldest first: arrays [N, B, ...] for N rows of B environments.
 
     Its arrays are ``obs``, or ``obs.NAME`` for each part of a Dict, ``action``, ``reward``, ``terminated`` and ``valid``. Rows
-    are those of a ``Rollout``: one that is not valid follows an end and holds the last observation.
+    are those of a ``Rollout``: a row that is not valid follows the end of an episode and holds its last observation.
 
     Args:
-      state: AgentState or LearnerState of one seed of a rule with replay.
+      state: AgentState or LearnerState of one seed of an algorithm with replay.
     """
     rows = stored_rows(_learner(state).replay)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -36,39 +36,40 @@ def save_replay(path: str | os.PathLike[str], state: Any) -> None:
 
 
 def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
-    """``state`` with the rows of a file that ``save_replay`` wrote, as if it had just observed them; the newest, if not all fit.
+    """Add the rows of a file written by ``save_replay`` to ``state``, as if just observed; the newest rows, if not all fit.
 
-    A buffer may be loaded by another agent than wrote it, with other settings or of another rule, for the same spaces and number
-    of environments. As rows are stored a rollout at a time, the oldest ones, fewer than ``rollout_length``, are left out. In
-    prioritised replay all rows count alike at first. A file holds no recurrent state: sequences begin with that of an episode.
+    The buffer may have been written by another agent, with other settings or another algorithm, if the spaces and the number of
+    environments are the same. Rows are stored a rollout at a time, so an incomplete rollout of the oldest rows (fewer than
+    ``rollout_length``) is omitted. In prioritised replay, all loaded rows start with equal priority. The file holds no recurrent
+    state: sequences start from the initial state of an episode.
 
-    No transition leads from the rows stored before into those of the file, nor from these into the ones that come next: the
-    newest row of each environment is marked as not valid, on both sides of what is loaded.
+    No transition connects the rows stored before with those of the file, nor those of the file with the rows that follow: the
+    newest row of each environment is marked as not valid, both before and after loading.
 
-    The file may be anyone's: it is read a rollout at a time, so it takes no more memory than the buffer has, and every row is
+    The file need not be trusted: it is read a rollout at a time, so it takes no more memory than the buffer, and every row is
     checked.
 
     Args:
-      state: AgentState of the agent, or its LearnerState, as ``agent.algorithm.init`` gives one without stepping an environment.
+      state: AgentState of the agent, or its LearnerState, which ``agent.algorithm.init`` creates without stepping an environment.
 
     Raises:
-      OSError: there is no such file, or it is not a regular one.
-      TypeError: a rule without replay, or of which the replay cannot be sealed.
-      ValueError: the file is not one of ``save_replay``, is damaged, is for other spaces or another number of environments, or
-        has a row that the environment cannot have given.
+      OSError: the file does not exist or is not a regular file.
+      TypeError: the algorithm has no replay, or cannot mark a discontinuity in it.
+      ValueError: the file was not written by ``save_replay``, is damaged, is for other spaces or another number of environments,
+        or has a row that the environment cannot have produced.
     """
     learner, length, algorithm = _learner(state), agent.rollout_length, agent.algorithm
     if algorithm.observe is None or algorithm.mark_discontinuity is None:
         raise TypeError(
-            "the agent's Algorithm needs observe and mark_discontinuity to take rows from a file: give it "
-            "mark_discontinuity, which calls Replay.mark_discontinuity on its buffer"
+            "the agent's Algorithm needs observe and mark_discontinuity to load rows from a file: give it a function "
+            "mark_discontinuity that calls Replay.mark_discontinuity on its buffer"
         )
     room = ring_length(learner.replay)
     with open_arrays(Path(path)) as file:
         stored = _open(Path(path), file, agent)
         count, num_envs = stored.size
         observe, mark_discontinuity = (jax.jit(f, donate_argnums=0) for f in (algorithm.observe, algorithm.mark_discontinuity))
-        # The file's rows do not follow those stored before, and the next ones to come do not follow them.
+        # The file's rows do not continue those stored before, and the next rows do not continue the file's.
         learner, carry = mark_discontinuity(jax.tree.map(lambda x: x.copy(), learner)), algorithm.initial_carry(num_envs)
         start = count - min(count, room or count) // length * length
         stored.skip(start)
@@ -79,7 +80,7 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
 
 
 class _Stored:
-    """The rows of an open file, from the oldest on."""
+    """Rows of an open file, read in order from the oldest."""
 
     def __init__(self, path: Path, columns: list[Column], structure: Any, agent: Agent) -> None:
         self._path, self._columns, self._structure, self._agent = path, columns, structure, agent
@@ -92,39 +93,39 @@ class _Stored:
         self._first += count
 
     def read(self, count: int) -> ReplayRow:
-        """The next rows, [count, B, ...].
+        """Read the next rows, [count, B, ...].
 
         Raises:
-          ValueError: the environment cannot have given one of them.
+          ValueError: the environment cannot have produced one of them.
         """
         rows = jax.tree.unflatten(self._structure, [column.read(count) for column in self._columns])
         try:
             self._reached = check_rows(rows, self._agent.env, self._reached, self._first)
         except ValueError as error:
             name = self._agent.env.name
-            raise ValueError(f"{self._path}: {error}, which {name} cannot have given: leave such rows out") from None
+            raise ValueError(f"{self._path}: {error}, which {name} cannot have produced: remove such rows") from None
         self._first += count
         return rows
 
 
 def _open(path: Path, file: Arrays, agent: Agent) -> _Stored:
-    """The arrays of rows for this agent, none of which was read yet.
+    """Open the arrays of rows for this agent and check their headers; no rows are read yet.
 
     Raises:
-      ValueError: they are missing, or of other shapes or types.
+      ValueError: arrays are missing, or have other shapes or dtypes.
     """
     leaves, structure = jax.tree.flatten_with_path(example_row(agent.env.observation_space, agent.env.action_space))
     if missing := {_name(where) for where, _ in leaves} - {*file.names}:
         held = ", ".join(name if name.isprintable() else ascii(name) for name in file.names[:20]) or "no array"
-        raise ValueError(f"{path} has no {', '.join(sorted(missing))}, which {agent.env.name} needs: it holds {held[:300]}")
+        raise ValueError(f"{path} has no {', '.join(sorted(missing))}, which {agent.env.name} needs. It holds {held[:300]}")
     columns = [file.column(_name(where)) for where, _ in leaves]
     leading = columns[-1].shape
     for (where, x), given in zip(leaves, columns, strict=True):
         wanted = jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype)
         if (given.shape, given.dtype) != (wanted.shape, wanted.dtype) or len(leading) != 2:
             raise ValueError(
-                f"{path}: {_name(where)} is {show_shapes(given)}, and for {agent.env.name} it must be {show_shapes(wanted)}: use "
-                "an environment with the spaces of the one that the rows are from"
+                f"{path}: {_name(where)} is {show_shapes(given)}, but for {agent.env.name} it must be {show_shapes(wanted)}: use "
+                "an environment with the same spaces as the one that the rows come from"
             )
     count, num_envs = leading
     if num_envs != agent.num_envs:
@@ -132,14 +133,16 @@ def _open(path: Path, file: Arrays, agent: Agent) -> _Stored:
             f"{path} holds rows of {num_envs} environments: build the agent with num_envs={num_envs}, not {agent.num_envs}"
         )
     if count < agent.rollout_length:
-        raise ValueError(f"{path} holds {count} rows of each environment: build the agent with a rollout_length of at most that")
+        raise ValueError(f"{path} holds {count} rows per environment: build the agent with a rollout_length of at most that")
     return _Stored(path, columns, structure, agent)
 
 
 def _learner(state: Any) -> Any:
     learner = state.learner if isinstance(state, AgentState) else state
     if not hasattr(learner, "replay"):
-        raise TypeError(f"state must be that of a rule with replay, not {type(learner).__name__}: make_dqn and make_sac have one")
+        raise TypeError(
+            f"state must come from an algorithm with replay, such as make_dqn or make_sac, but it is {type(learner).__name__}"
+        )
     return learner
 
 

@@ -1,4 +1,4 @@
-"""When a run saves: checkpoints in the background, never more than a small share of its time."""
+"""Checkpointing during a run: saves in the background, limited to a small share of the run's time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from jaxrl.runtime.system.warn import warn
 from jaxrl.types import PyTree
 
 SHARE = 0.03
-"""Of the wall time, at most, for saving."""
+"""Maximum share of wall time spent on saving."""
 
 
 class Saver:
-    """Writes ``checkpoints/`` and ``best/`` of a run: in a group all processes do, at the same steps, when the first says so."""
+    """Writer of ``checkpoints/`` and ``best/`` of a run. In a group, the first process decides when all of them save."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class Saver:
     ) -> None:
         """
         Args:
-          spec, request: of the agent and the run, as each checkpoint holds them.
-          every: seconds between checkpoints; 0: only at the end.
-          leave_out: fields of the learner that checkpoints do not hold.
+          spec, request: of the agent and the run; stored in each checkpoint.
+          every: seconds between checkpoints; 0 saves only at the end.
+          leave_out: fields of the learner to omit from checkpoints.
         """
         self._folder, self._checkpoints, self._best = folder, folder.path / CHECKPOINTS, folder.path / BEST
         self.saved: int | None = None
-        """The last step that was saved, or restored."""
+        """Last step that was saved or restored."""
         self._best_is_lost = self._best_is_unknown = False
         self._save = functools.partial(PendingSave, spec=spec, run=folder.id, request=plain(request), check=folder.check_there)
         current().of_first(functools.partial(check_unfinished, self._checkpoints, self._best))
@@ -66,11 +66,11 @@ class Saver:
         self._better: tuple[PyTree, int] | None = None
 
     def set_best(self, policies: PyTree, step: int) -> None:
-        """Remember the best policies so far; they are written together with the next checkpoint."""
+        """Keep the best policies so far; they are written together with the next checkpoint."""
         self._better = (policies, step)
 
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint, and the one before is done."""
+        """Return whether it is time for a checkpoint and the previous one is finished."""
         done = self._pending is None or self._pending.done()
         if not all(self._group.gather(done)):
             return False
@@ -78,7 +78,7 @@ class Saver:
         return self._group.gather(time.perf_counter() - self._last >= self._every)[0]
 
     def begin(self, states: PyTree, step: int) -> None:
-        """Hand a checkpoint to the background, once ``is_due``."""
+        """Start a checkpoint in the background, once ``is_due``."""
         begin = time.perf_counter()
         self._write_best()
         under_way = self._start(self._checkpoints, self.slimmed(states), step, self._keep)
@@ -94,14 +94,14 @@ class Saver:
         self._last = time.perf_counter()
 
     def finish(self, states: PyTree, step: int) -> None:
-        """The last checkpoint; everything is on the disk when this returns."""
+        """Save the last checkpoint; everything is on disk when this returns."""
         self._collect()
         self._write_best()
         if self.saved != step:
             self._save_now(self._checkpoints, self.slimmed(states), step, self._keep)
 
     def _start(self, folder: Path, states: PyTree, step: int, keep: int) -> PendingSave:
-        # Where the run's folder holds a link, the folder that it leads to may be anybody's.
+        # A link in the run folder may lead to a folder that does not belong to the run.
         return self._save(folder, states, step, keep=keep, owned=not folder.is_symlink())
 
     def _save_now(self, folder: Path, states: PyTree, step: int, keep: int) -> None:
@@ -109,17 +109,17 @@ class Saver:
         self._group.together(lambda: str(pending.finish()))
 
     def slimmed(self, states: PyTree) -> PyTree:
-        """What a checkpoint holds of the states: everything, or all but the replay buffer."""
+        """Return the states as stored in a checkpoint: complete, or without the replay buffer."""
         return without_buffers(states, self._leave_out) if self._leave_out else states
 
     def close(self) -> None:
-        """Wait for the save under way."""
+        """Wait for the save in progress."""
         self._thread.shutdown()
 
     def clear_away(self) -> None:
-        """Once closed: what saves left where the run's folder was deleted or moved away under them."""
+        """Delete what saves left behind if the run folder was deleted or moved during the run; call after ``close``."""
         top, run = self._folder.path, self._folder.id
-        if (top / CONFIG).exists():  # another run has come to that place
+        if (top / CONFIG).exists():  # another run uses that path now
             return
         for folder in (self._checkpoints, self._best):
             for step, path in manifest.step_folders(folder):
@@ -131,7 +131,7 @@ class Saver:
                     empty.rmdir()
 
     def _collect(self) -> None:
-        """Wait for the save under way; if saving takes too much of the time, do it less often, and say so."""
+        """Wait for the save in progress. If saving takes more than ``SHARE`` of the time, save less often and report it."""
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
@@ -140,7 +140,7 @@ class Saver:
             self._every = seconds / SHARE
             self._note(
                 f"checkpoints every {self._every:.0f} s instead of {self._least:.0f} s: one takes {seconds:.1f} s, and saving "
-                f"may take {SHARE:.0%} of the time"
+                f"is limited to {SHARE:.0%} of the time"
             )
 
     def _write_best(self) -> None:
@@ -151,27 +151,27 @@ class Saver:
             self._save_now(self._best, policies, step, keep=1)
 
     def _make_room_for_best(self, step: int) -> bool:
-        """Whether policies of this step are to be written; what they must not replace is set aside."""
+        """Return whether to write the policies of this step. Policies that must not be replaced are set aside first."""
         last = latest_step(self._best)
         in_the_way = self._best_is_lost or self._best_is_unknown
-        if last is not None and step <= last and not in_the_way:  # a resumed run comes by again
+        if last is not None and step <= last and not in_the_way:  # a resumed run passes this step again
             return False
         self._folder.check_there()
         if self._best_is_unknown:
             aside = set_aside(self._best)
-            warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they stay in {aside.name}/")
+            warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they were moved to {aside.name}/")
         elif os.path.lexists(self._best) and (self._best_is_lost or not self._best.is_dir()):
             move_damaged(self._best)
         self._best_is_lost = self._best_is_unknown = False
         return True
 
     def compare_best(self, records: Sequence[Record], step: int) -> None:
-        """Where the records up to a checkpoint lack the evaluation of the best policies, these must not be deleted."""
+        """Protect the best policies from deletion if the records up to a checkpoint lack their evaluation."""
         best = latest_step(self._best)
         self._best_is_unknown = best is not None and best <= step and best not in {record["iteration"] for record in records}
 
     def has_best(self) -> bool:
-        """Whether the best policies can be restored; if not, that is said, and the next ones take their place."""
+        """Return whether the best policies can be restored; if not, warn, and let the next ones replace them."""
         return self._group.of_first(self._find_best)
 
     def _find_best(self) -> bool:
@@ -180,6 +180,6 @@ class Saver:
                 read_info(self._best, run=self._folder.id)
         except (CheckpointError, FileNotFoundError) as error:
             self._best_is_lost = True
-            text = f"the best policies are lost: {str(error).rstrip('.')}. Those of the next evaluation take their place"
+            text = f"the best policies are lost: {str(error).rstrip('.')}. Those of the next evaluation will replace them"
             warn(text, CheckpointWarning)
         return not self._best_is_lost

@@ -1,4 +1,4 @@
-"""Silence around orbax and tensorstore, whose every error is raised anyway."""
+"""Suppression of log output of orbax and tensorstore, whose errors are all raised as exceptions anyway."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class Quiet:
-    """Without what orbax and tensorstore print: every error several times over."""
+    """Context manager that suppresses the output of orbax and tensorstore, which report every error several times."""
 
     def __enter__(self) -> Quiet:
         self._before = sys.unraisablehook
-        # Of writes that orbax gave up: told whenever the garbage collector finds them, as late as the end of the process.
+        # Writes that orbax abandoned are reported when the garbage collector finds them, possibly at the end of the process.
         warnings.filterwarnings("ignore", r"coroutine '.*serialize.*' was never awaited", RuntimeWarning)
         logging.getLogger("absl").addFilter(self._is_not_from_orbax)
         logging.getLogger("asyncio").addFilter(self._is_not_from_tensorstore)
@@ -30,12 +30,12 @@ class Quiet:
         return "orbax" not in record.pathname
 
     def _is_not_from_tensorstore(self, record: logging.LogRecord) -> bool:
-        """asyncio tells of each further write that failed, when its future is collected and nobody had asked for it."""
+        """asyncio logs each further failed write when its future is garbage-collected without having been awaited."""
         error = record.exc_info[1] if record.exc_info else None
         return not ("was never retrieved" in record.getMessage() and isinstance(error, ValueError) and "OCDBT" in str(error))
 
     def _hook(self, unraisable: Any) -> None:
-        """tensorstore tells an event loop of each write that fails, and orbax has closed that loop after the first."""
+        """tensorstore reports each failed write to an event loop, which orbax closes after the first failure."""
         error = unraisable.exc_value
         if not (unraisable.object is None and isinstance(error, RuntimeError) and "Event loop is closed" in str(error)):
             self._before(unraisable)

@@ -1,9 +1,9 @@
-"""Checkpoints, saved: through orbax, so that a kill at any moment loses nothing.
+"""Saving of checkpoints through orbax, such that a kill at any moment loses no completed step.
 
-``folder/`` holds one folder per step, as orbax writes it, with a ``manifest.json`` beside orbax's files. A step is made in
-``folder/unfinished`` (each save in a folder of its own there) and moved to its place when everything is on the disk, so every
-step in place is whole, unless the disk or somebody altered it; the digests in the manifest show that, and ``restore`` goes back
-to the step before, and says so.
+``folder/`` holds one folder per step, as orbax writes it, with a ``manifest.json`` next to orbax's files. A step is written in
+``folder/unfinished`` (each save in a separate folder there) and moved into place once everything is on disk. Every step in place
+is therefore complete. If it is altered later, the digests in its manifest no longer match; ``restore`` then warns and uses the
+step before it.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ def save(
 ) -> Path:
     """Save a state as ``folder/<step>`` and delete all but the last ``keep`` steps of this run.
 
-    Whatever else is in the folder stays as it is, steps of other runs included.
+    All other contents of the folder are left unchanged, including steps of other runs.
 
     Args:
-      folder: made if it is missing. One process at a time writes to it; others may read meanwhile. The processes of a group
-        (see ``jaxrl.parallel.initialize``) save together, each its shards, in a folder that all share.
-      state: any pytree of arrays (NumPy's, or JAX's on one device or sharded over several) and typed PRNG keys.
-      step: at least 0, and above every whole step in the folder. Steps from here on that are not whole are set aside as
-        ``<step>.damaged``, if their manifests say that they are of ``run``.
-      spec: plain JSON data to keep with it, such as ``agent.spec``.
-      keep: how many steps to keep, at least 1.
-      run: the id of the run that saves, by which its steps are told from those of another one; None is an id like any other.
+      folder: created if it does not exist. One process at a time may write to it; others may read at the same time. The processes
+        of a group (see ``jaxrl.parallel.initialize``) save together, each its shards, in a shared folder.
+      state: any pytree of arrays (NumPy arrays, or JAX arrays on one device or sharded over several) and typed PRNG keys.
+      step: at least 0, and above every intact step in the folder. Steps from here on that are not intact are set aside as
+        ``<step>.damaged``, if their manifests name ``run``.
+      spec: plain JSON data to store with it, such as ``agent.spec``.
+      keep: number of steps to keep, at least 1.
+      run: id of the saving run, which distinguishes its steps from those of other runs; None is an id like any other.
 
     Returns:
       The folder of the step.
 
     Raises:
-      TypeError: a leaf of the state is no array, or ``spec`` is not plain JSON; the message names it.
+      TypeError: a leaf of the state is not an array, or ``spec`` is not plain JSON; the message names it.
       ValueError: ``step`` or ``keep`` is not allowed, or the path of the folder has one of the characters ``[ ] * ? \\``.
       OSError: the folder cannot be written to.
-      CheckpointError: writing failed, say on a full disk, or something that is not this run's stands in the place of the step.
-        Earlier steps are untouched.
+      CheckpointError: writing failed, for example on a full disk, or something that does not belong to this run occupies the path
+        of the step. Earlier steps are untouched.
     """
     pending = PendingSave(folder, state, step, spec=spec, keep=keep, run=run)
     return Path(current().together(lambda: str(pending.finish()))[0])
 
 
 class PendingSave:
-    """A save under way: orbax goes on writing in the background, and nothing counts as saved before ``finish``."""
+    """A save in progress. orbax continues to write in the background; nothing counts as saved before ``finish`` returns."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class PendingSave:
         check: Callable[[], None] = lambda: None,
         owned: bool = False,
     ) -> None:
-        """Check everything and hand the state to orbax. The next save in this folder must not begin before ``finish``.
+        """Check everything and pass the state to orbax. The next save in this folder must not begin before ``finish`` returns.
 
         Args:
-          owned: whether all of the folder is the run's: what stands in the way of a step there is renamed, whatever it is.
-            Elsewhere only what is known to be the run's is, see ``ownership``.
-          request: plain JSON data, what the run was asked for.
-          check: called before anything in the folder is changed, moved or deleted. What it raises, say because the folder has
-            become somebody else's, ends the save there.
+          owned: the entire folder belongs to the run, so anything in the way of a step is renamed. Otherwise only what belongs to
+            the run is renamed; see ``ownership``.
+          request: arguments of the run, as plain JSON data.
+          check: called before anything in the folder is changed, moved or deleted. If it raises, for example because the folder
+            now belongs to another run, the save ends there.
         """
         import orbax.checkpoint as ocp
 
@@ -91,7 +91,7 @@ class PendingSave:
         self._folder, self._check, self._is_first = savable(folder), check, current().is_first
 
         self._workspace: Workspace | None = None
-        """Of the first process; the others write into it."""
+        """Created by the first process; the others write into the same folder."""
 
         def make_room() -> str:
             check()
@@ -112,11 +112,11 @@ class PendingSave:
             raise self._give_up(error) from error
 
     def finish(self) -> Path:
-        """Wait for orbax, seal the step with its manifest, move it to its place, delete old steps."""
+        """Wait for orbax, write the manifest, move the step into place, and delete old steps."""
         folder, place = self._folder, self._folder / str(self._step)
         try:
             self._manager.wait_until_finished()
-            if not self._is_first:  # which alone moves and deletes
+            if not self._is_first:  # only the first process moves and deletes
                 self._manager.close()
                 self._quiet.close()
                 return place
@@ -124,21 +124,23 @@ class PendingSave:
             manifest.write(self._unfinished / place.name, self._step, **self._about)
             os.replace(self._unfinished / place.name, place)
             manifest.sync_folder(folder)
-        except Exception as error:  # orbax's threads report here, in exceptions of any type
+        except Exception as error:  # errors of orbax's threads surface here, as exceptions of any type
             raise self._give_up(error) from error
         self._manager.close()
         self._quiet.close()
         self._check()
-        for old in own_steps(folder, self._about["run"])[: -self._keep]:  # at once: a reader never meets a step that is half gone
+        for old in own_steps(folder, self._about["run"])[
+            : -self._keep
+        ]:  # atomically: a reader never sees a step that is half deleted
             os.replace(folder / str(old), self._unfinished / f"{old}.old")
         assert self._workspace is not None
         self._workspace.remove()
         return place
 
     def _give_up(self, error: Exception) -> CheckpointError:
-        """Clear away what was written, so that a full disk is no fuller for it, and say what happened.
+        """Delete what was written, so that it does not fill the disk, and return the error to raise.
 
-        Orbax's threads may still be at work, so it stays quiet.
+        orbax's threads may still be running, so its output stays suppressed.
         """
         with contextlib.suppress(Exception):  # closing reports the same failure again, and there may be nothing to close
             self._manager.close()
@@ -147,11 +149,11 @@ class PendingSave:
         self._check()
         reason = " ".join(str(error).split()) or type(error).__name__
         if len(reason) > 300:
-            reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its reasons: what first, why last
+            reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its messages: the symptom first, the cause last
         return CheckpointError(f"saving step {self._step} in {self._folder} failed: {reason}. The steps before it are untouched.")
 
     def _clear_away(self, workspace: Workspace) -> None:
-        for _ in range(20):  # threads that are still writing may put a file where others were just cleared away
+        for _ in range(20):  # threads that are still writing may add files to a folder that is being deleted
             workspace.remove()
             if not os.path.lexists(workspace.path):
                 break
@@ -166,11 +168,11 @@ def _plain(name: str, data: Any) -> Any:
 
 
 def _open_for_writing(folder: Path, run: str | None) -> Workspace:
-    """Make the folder, and in it where the save to come is made; it also shows whether the folder can be written to."""
+    """Create the folder and a workspace in it, which also checks that the folder can be written to."""
     try:
         return Workspace(folder, run)
     except OSError as error:
-        if error.strerror is None:  # it has been explained
+        if error.strerror is None:  # raised here, with an explanation
             raise
         reason = "it is a file" if os.path.isfile(folder) else error.strerror
         raise OSError(
@@ -179,8 +181,11 @@ def _open_for_writing(folder: Path, run: str | None) -> Workspace:
 
 
 def _make_way(folder: Path, step: int, run: str | None, owned: bool) -> None:
-    """Refuse to go back behind a whole step; set aside what is ours and not whole from ``step`` on, or, in a folder that is
-    ``owned``, whatever stands there."""
+    """Set aside this run's steps from ``step`` on that are not intact; in a folder that is ``owned``, set aside anything there.
+
+    Raises:
+      CheckpointError: there is an intact step from ``step`` on, or its path is occupied by something that is not the run's.
+    """
     place = folder / str(step)
     if os.path.lexists(place) and not place.is_dir():
         _set_aside(place, step, "is not a folder", owned)
@@ -194,16 +199,16 @@ def _make_way(folder: Path, step: int, run: str | None, owned: bool) -> None:
                 _set_aside(path, found, str(damage), owned or is_own(path, found, run))
         else:
             raise CheckpointError(
-                f"step={step} cannot be saved in {folder}, which holds step {found}: steps go up. Save to another folder, or move"
-                f" {path} away to continue from an earlier step."
+                f"step={step} cannot be saved in {folder}, which holds step {found}: steps must increase. Save to another folder,"
+                f" or move {path} away to continue from an earlier step."
             )
 
 
 def _set_aside(path: Path, step: int, problem: str, is_ours: bool) -> None:
     if not is_ours:
         raise CheckpointError(
-            f"step={step} cannot be saved in {path.parent}: {path.name} is there, which {problem}, and nothing says that jaxrl"
-            " saved it. Move it away, or save to another folder."
+            f"step={step} cannot be saved in {path.parent}: {path.name} exists, {problem}, and is not known to have been saved by"
+            " this run. Move it away, or save to another folder."
         )
     aside = move_damaged(path)
-    warn(f"step {step} ({path}) {problem}. It is set aside as {aside.name}", CheckpointWarning)
+    warn(f"step {step} ({path}) {problem}. It was set aside as {aside.name}", CheckpointWarning)

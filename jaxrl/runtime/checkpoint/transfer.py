@@ -1,4 +1,4 @@
-"""Fine-tuning: begin a run with the parameters of another one, as far as they fit."""
+"""Fine-tuning: start a run with those parameters of another run that fit."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ from jaxrl.settings.aliases import nearest, shortened
 from jaxrl.types import PyTree
 
 POLICY = (".params", ".statistics")
-"""How paths begin where policies are saved and not whole states."""
+"""Prefixes of paths in saved policies, as opposed to complete states."""
 
 WHICH = ("best", "last")
-"""Of what a run saved: the policies of its best evaluation, or its last checkpoint."""
+"""Choices of saved parameters: the policies of the best evaluation, or the last checkpoint."""
 
 SHOWN = 4
-"""Differences that the report names."""
+"""Number of differences named in the report."""
 
 
 class Source(NamedTuple):
-    """What somebody learnt."""
+    """Learnt parameters to start from."""
 
     name: str
-    """For reports."""
+    """Used in reports."""
     arrays: dict[str, np.ndarray]
-    """By their paths in an AgentState; every one [num_seeds, ...]."""
+    """Arrays [num_seeds, ...] by their paths in an AgentState."""
 
 
 def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") -> Source:
-    """What is learnt in a folder, or by given states.
+    """Read the learnt parameters from a folder or from states.
 
     Args:
-      source: the folder of a run or of checkpoints, or states as ``run`` returns them.
-      which: of a run, the "best" policies or the "last" checkpoint. The best have no target parameters: theirs follow.
+      source: a run folder, a folder of checkpoints, or states as returned by ``run``.
+      which: for a run folder, its "best" policies or its "last" checkpoint. The best policies hold no target parameters; these
+        are initialised from them.
 
     Raises:
-      FileNotFoundError, CheckpointError: there is no checkpoint, or none is whole.
+      FileNotFoundError, CheckpointError: there is no checkpoint, or none is intact.
     """
     if isinstance(source, str | os.PathLike):
         folder, name = absolute(source), repr(os.fspath(source))
@@ -66,47 +67,50 @@ def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") ->
 
 
 def describe_source(source: Any, which: str) -> dict[str, Any] | None:
-    """What ``config.json`` says of ``init_from``, so that a run which saved no checkpoint yet can begin the same again."""
+    """Describe ``init_from`` for ``config.json``, so that a run without a checkpoint can start again in the same way."""
     if source is None:
         return None
     return {"folder": os.fspath(absolute(source)) if isinstance(source, str | os.PathLike) else None, "which": which}
 
 
 def recorded_source(origin: Any, out: str) -> tuple[Any, str]:
-    """``init_from`` and ``init_which`` of the run in ``out``, which goes on without a checkpoint.
+    """Return ``init_from`` and ``init_which`` of the run in ``out``, which is resumed without a checkpoint.
 
     Args:
-      origin: what ``describe_source`` said of them.
+      origin: their description by ``describe_source``.
 
     Raises:
-      ValueError: it began with states, or ``origin`` is not what a run writes.
-      FileNotFoundError: it began with a folder that is gone.
+      ValueError: the run was started from states, or ``origin`` was not written by a run.
+      FileNotFoundError: the run was started from a folder that no longer exists.
     """
     if origin is None:
         return None, "best"
-    began = f"out={out!r} has no checkpoint yet, and began with"
+    began = f"out={out!r} has no checkpoint yet, and was started from"
     match origin:
         case {"folder": None}:
-            raise ValueError(f"{began} states that only its script knows: call jaxrl.run as before, with init_from=…")
+            raise ValueError(f"{began} states that only its script has: call jaxrl.run as before, with init_from=…")
         case {"folder": str(folder), "which": str(which)} if which in WHICH:
             if not os.path.isdir(folder):
                 raise FileNotFoundError(
-                    f"{began} init_from={folder!r}, which is gone: put it back, or call jaxrl.run with another"
+                    f"{began} init_from={folder!r}, which no longer exists: restore it, or call jaxrl.run with another"
                 )
             return folder, which
-    raise ValueError(f"{CONFIG} in {out!r} is not what a run writes: its 'init_from' is {origin!r}. Put it back from a copy")
+    raise ValueError(f"{CONFIG} in {out!r} is invalid: its 'init_from' is {origin!r}. Restore it from a copy")
 
 
 def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> tuple[PyTree, str]:
-    """States of all seeds with the learnt arrays of ``source`` where name, shape and dtype agree, and a report.
+    """Copy the arrays of ``source`` into the states of all seeds where name, shape and dtype agree.
 
     Args:
-      states: new ones, every leaf [num_seeds, ...]. Seed i, by its place, takes the arrays of the source's seed i; where that has
-        fewer, they serve in turn.
-      transferable: which fields of the learner; see ``Algorithm.transferable_fields``.
+      states: freshly initialised, every leaf [num_seeds, ...]. The seed at index i takes the arrays at index i of the source,
+        modulo the number of seeds there.
+      transferable: fields of the learner to copy; see ``Algorithm.transferable_fields``.
+
+    Returns:
+      (states, report).
 
     Raises:
-      ValueError: nothing fits.
+      ValueError: no array fits.
     """
     name, found = source
     leaves, structure = jax.tree_util.tree_flatten_with_path(states)
@@ -127,7 +131,7 @@ def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> t
                 left.append(f"{where} {wanted} ({f'there {given}' if given else 'not there'})")
         new.append(leaf)
     if not taken:
-        raise ValueError(f"init_from={name}: nothing in it fits this agent. Here new: {'; '.join(left[:SHOWN])}")
+        raise ValueError(f"init_from={name}: nothing in it fits this agent. Without a match: {'; '.join(left[:SHOWN])}")
     report = f"init_from={name}: took {taken} of {taken + len(left)} arrays"
     num_seeds = len(leaves[0][1])
     if num_seeds != members:
@@ -135,12 +139,12 @@ def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> t
         report += f"member i % {members})"
     if left:
         more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        report += f"; new ones for {'; '.join(left[:SHOWN])}{more}"
+        report += f"; newly initialised: {'; '.join(left[:SHOWN])}{more}"
     return structure.unflatten(new), report
 
 
 def by_path(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Path without the seed -> [num_seeds, ...]: states of host environments once came as a list, one per seed."""
+    """Return arrays by path without the seed, [num_seeds, ...]. Earlier runs on the host saved a list with one state per seed."""
     grouped: dict[str, list[Any]] = {}
     listed = False
     for path, array in arrays.items():
@@ -157,22 +161,22 @@ def _split_seed(path: str) -> tuple[int | None, str]:
 
 
 def check_which(name: str, which: str) -> None:
-    """``name`` is the argument that chooses."""
+    """Check that ``which`` is one of ``WHICH``; ``name`` is the name of the argument, for the message."""
     if not isinstance(which, str) or which not in WHICH:
         kind = ValueError if isinstance(which, str) else TypeError
         raise kind(f"{name}={shortened(which)} is unknown.{nearest(which, WHICH)} Choose one of {WHICH}")
 
 
 def saved_folder(run: str | os.PathLike[str], which: str, name: str = "which") -> Path:
-    """Where a run saved its best policies, or its last states.
+    """Return the folder in which a run saved its best policies or its checkpoints.
 
     Raises:
-      FileNotFoundError: it saved none; says so if the other choice is there.
+      FileNotFoundError: nothing was saved there; the message suggests ``which="last"`` if a checkpoint exists.
     """
     folder = absolute(run)
     saved = folder / (BEST if which == "best" else CHECKPOINTS)
     if latest_step(saved) is None:
         there = which == "best" and latest_step(folder / CHECKPOINTS) is not None
-        hint = f"; {name}='last' takes its last checkpoint" if there else ""
+        hint = f"; {name}='last' uses its last checkpoint" if there else ""
         raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated{hint}")
     return saved

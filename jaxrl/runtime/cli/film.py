@@ -1,4 +1,4 @@
-"""The film of ``jaxrl record``: episodes of a policy, moment by moment, as pictures."""
+"""Frames of ``jaxrl record``: episodes of a policy, step by step, as pictures."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from jaxrl.training import check_pure
 from jaxrl.types import Agent, HostEnv, Key, Policy
 
 PAUSE = 1.0
-"""Seconds for which the last picture of an episode stays."""
+"""Seconds for which the last picture of an episode is shown."""
 
 
 class Moment(NamedTuple):
     """One step of an episode, or its first observation."""
 
     scene: Any
-    """What an environment draws itself from (see ``pictures.Drawing``)."""
+    """State from which an environment is drawn (see ``rendering.Drawing``)."""
     obs: Any
-    """The observation that was reached."""
+    """Observation after the step."""
     action: Any = None
-    """The action that led there."""
+    """Action of the step."""
     reward: float = 0.0
     ended: bool = False
 
 
 Player = Callable[[int], Iterator[Moment]]
-"""Plays an episode, by its number, from its first observation to its end."""
+"""Function that plays the episode with the given number, from its first observation to its end."""
 
 
 def film(
     play: Player, drawn: Drawing, name: str, fps: float, options: PlayOptions, tally: list[str], say: Callable[[str], None]
 ) -> Iterator[Shot]:
-    """The pictures of all episodes; ``tally`` gets a few words on each."""
+    """Yield the pictures of all episodes, and append a summary of each episode to ``tally``."""
     assert options.max_steps is not None
     for episode in range(options.episodes):
         total = 0.0
@@ -65,13 +65,13 @@ def film(
 
 
 def player(agent: Agent, policy: Policy, seed: int, options: PlayOptions) -> Player:
-    """Plays episodes on the agent's environment, pure or on the host."""
+    """Return a player of the policy on the agent's environment, pure or on the host."""
     make = _host_player if isinstance(agent.env, HostEnv) else _pure_player
     return make(agent, policy, episode_key(seed, options.eval_seed), options.explore)
 
 
 def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Player:
-    """Episode i is that of environment i in ``training.evaluate``, which draws its keys in the same way."""
+    """Return a player whose episode i equals that of environment i in ``training.evaluate``: keys are drawn in the same way."""
     env, algorithm = check_pure(agent, "record"), agent.algorithm
     reset_key, row_key = jax.random.split(key)
 
@@ -100,7 +100,7 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
 
 
 def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Player:
-    """Each episode in an environment that is opened for it."""
+    """Return a player that opens a new environment for each episode."""
     env, algorithm = agent.env, agent.algorithm
     assert isinstance(env, HostEnv)
     shown = env._replace(open_eval=env.open_render or env.open_eval)
@@ -127,5 +127,5 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
 
 
 def _first(batch: Any) -> Any:
-    """The only row of a batch."""
+    """Return the only row of a batch."""
     return jax.tree.map(lambda x: x[0], batch)

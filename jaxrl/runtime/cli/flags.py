@@ -1,4 +1,4 @@
-"""What the flags of several commands have in common."""
+"""Parsing of flags, shared by all commands."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ T = TypeVar("T")
 def read_flags(
     source: Callable[..., T], args: Sequence[str], *, prog: str, description: str | None = None, config: Sequence[Any] = ()
 ) -> T:
-    """What the flags of a command say, as ``source`` takes them: a dataclass, or a function of some.
+    """Parse the flags of a command as ``source`` expects them: a dataclass, or a function whose arguments are dataclasses.
 
     Raises:
-      ValueError: a flag is wrong; says what is, and names the nearest, in one line.
-      SystemExit: help was asked for, and shown.
+      ValueError: a flag is wrong; the message, a single line, names the problem and the nearest flag.
+      SystemExit: help was requested and printed.
 
     Args:
       description: of the command, for its help; default: the docstring of ``source``.
-      config: tyro's, for all flags.
+      config: tyro configuration for all flags.
     """
     with contextlib.redirect_stdout(cast(TextIO, _Folding())), contextlib.redirect_stderr(io.StringIO()) as framed:
         try:
@@ -48,9 +48,9 @@ RULES, BULLET = "─-", "• "
 
 
 def in_a_line(framed: str) -> str:
-    """What is wrong with flags, of the box that tyro draws: its first part, and the flags that it suggests in the second.
+    """Extract the problem with the flags from the box that tyro prints: its first part, and the suggested flags of the second.
 
-    The box has a title, a column for its side (blank where the terminal has no such signs), one that is empty, and rules.
+    The box has a title, a border column (blank if the terminal lacks the characters), an empty column, and horizontal lines.
     """
     rows = [text for row in framed.splitlines()[1:] if (text := row[2:].rstrip("│ "))]
     parts = [list(group) for is_rule, group in itertools.groupby(rows, key=_is_rule) if not is_rule]
@@ -65,17 +65,17 @@ def in_a_line(framed: str) -> str:
 def _problem(part: list[str]) -> str:
     rows = [row for row in part if _indent(row) <= NAMED] if part[0].startswith("Missing") else part
     text = " ".join(row.strip().removeprefix(BULLET) for row in rows)
-    if "Got errors:" in text:  # one for each type that there might have been; the last is that of a value
+    if "Got errors:" in text:  # one for each possible type; the last is that of a value
         text = f"{text.partition(':')[0]}: {re.split(r'(?:>|[)]]): ', text)[-1]}"
     return text.rstrip(" .")
 
 
 NAMED = 4
-"""The indent of what a box names; what it says of that stands further in."""
+"""Indent of names in a box; their descriptions are indented further."""
 
 
 def _is_rule(row: str) -> bool:
-    """A line between two parts, or the last."""
+    """Return whether a row is a line between two parts, or the bottom border."""
     return not row.strip(RULES + "╰╯ ")
 
 
@@ -84,7 +84,7 @@ def _indent(row: str) -> int:
 
 
 class _Folding:
-    """stdout with folded paragraphs: tyro folds what it frames, and makes one line of a paragraph of the description."""
+    """stdout that folds paragraphs: tyro folds the text in boxes, but prints each paragraph of the description as one line."""
 
     def __init__(self) -> None:
         self._stream = sys.stdout
@@ -97,14 +97,18 @@ class _Folding:
 
 
 def parse_count(text: str) -> int:
-    """``"1e5"`` and ``"100_000"`` are integers too; ``"1.5"`` is none."""
+    """Parse an integer, including ``"1e5"`` and ``"100_000"``.
+
+    Raises:
+      ValueError: it is not an integer, such as ``"1.5"``.
+    """
     from jaxrl.settings.validation import whole
 
     for read in (int, lambda text: whole(float(text))):
         with contextlib.suppress(ValueError):
             if isinstance(number := read(text), int):
                 return number
-    raise ValueError(f"{text!r} is no integer")
+    raise ValueError(f"{text!r} is not an integer")
 
 
 Count = Annotated[
@@ -117,21 +121,21 @@ Count = Annotated[
         str_from_instance=lambda value: [str(value)],
     ),
 ]
-"""An integer, however it is written: 100000, 100_000 or 1e5."""
+"""An integer, written as 100000, 100_000 or 1e5."""
 
 
 def parse_arguments(written: Sequence[str]) -> dict[str, Any]:
-    """``core=gru hidden_sizes=64,64`` as a mapping."""
+    """Parse ``core=gru hidden_sizes=64,64`` into a mapping."""
     found: dict[str, Any] = {}
     for word in written:
         name, equals, text = word.partition("=")
         if not (name and equals and text):
-            raise ValueError(f"{word!r} must be NAME=VALUE, as in core=gru or hidden_sizes=64,64")
+            raise ValueError(f"{word!r} must be NAME=VALUE, such as core=gru or hidden_sizes=64,64")
         if name in found:
             raise ValueError(f"{name} is given twice")
         try:
             found[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):  # a word, and no number
+        except (ValueError, SyntaxError):  # a word, not a number
             found[name] = text
     return found
 
@@ -149,59 +153,77 @@ ModelWords = Annotated[
 """Arguments of a network."""
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-"""False, unless it is given: there is no --no-… beside it."""
+"""A flag without a --no-… form; False unless given."""
 
 
 def shown_as(metavar: str, default: str = "") -> Any:
-    """How help shows a flag whose default is worked out, or none."""
+    """Configure the help of a flag whose default is computed or absent."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=default and f"(default: {default})")
 
 
 Trust = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, shown_as("PACKAGE", "none")]
-"""Packages or modules outside jaxrl that what is loaded may import; the flag may be given several times."""
+"""Packages or modules outside jaxrl that loaded files may import; the flag may be repeated."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlayOptions:
-    """How saved policies play."""
+    """Options for playing saved policies."""
 
     episodes: Count = 1
     max_steps: Count | None = None
     which: Literal["best", "last"] = "best"
-    """Policies of the best evaluation of a run (by the mean over its seeds), or of its last checkpoint."""
+    """Policies of the run's best evaluation (by the mean over its seeds), or of its last checkpoint."""
     explore: Flag = False
-    """Act as in training, drawing actions, instead of greedily."""
-    env: Annotated[str | None, shown_as("ENV", "the run's own")] = None
+    """Sample actions as in training, instead of acting greedily."""
+    env: Annotated[str | None, shown_as("ENV", "the run's environment")] = None
     """Play in this environment; it must have the same observations and actions."""
     trust: Trust = ()
-    """A package or module of yours that a run uses, such as its environment's: its code may run. Again for more of them."""
+    """Package or module that the run may import and execute, such as that of your environment. Can be repeated."""
     eval_seed: Count = 0
-    """Another number gives other episodes."""
+    """Seed of the episodes."""
 
     def check(self) -> None:
-        """Refuse what cannot be done before anything is loaded."""
+        """Check the options before anything is loaded.
+
+        Raises:
+          ValueError: an option is outside its range.
+        """
         from jaxrl.settings.validation import check_count
 
         check_count("episodes", self.episodes)
         if self.max_steps is not None:
             check_count("max_steps", self.max_steps)
         if not 0 <= self.eval_seed < 2**32:
-            raise ValueError(f"eval_seed={self.eval_seed} is outside 0 … 2**32 - 1")
+            raise ValueError(f"eval_seed={self.eval_seed} must be between 0 and 2**32 - 1")
 
 
 def refuse_switch_values(args: Sequence[str], switches: Collection[str]) -> None:
-    """Say how a switch is given, where it has a value, as in ``--anneal false``; ``switches`` are names as in Python."""
+    """Reject a switch that is given a value, as in ``--anneal false``.
+
+    Args:
+      switches: names, as in Python.
+
+    Raises:
+      ValueError: the message says how to write the switch.
+    """
     for arg, value in itertools.pairwise([*args, ""]):
         flag, equals, joined = arg.partition("=")
         if flag.startswith("--") and flag[2:].replace("-", "_").removeprefix("no_") in switches:
             given = (joined if equals else value).lower()
             if given in ("true", "false", "yes", "no", "1", "0", "on", "off") or equals:
                 name = flag[2:].replace("_", "-").removeprefix("no-")
-                raise ValueError(f"--{name} is a switch, and takes no {given!r}: write --{name} or --no-{name}")
+                raise ValueError(f"--{name} is a switch and takes no value, but got {given!r}: write --{name} or --no-{name}")
 
 
 def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
-    """Say what a flag of another library is called here; ``allowed`` are names as in Python."""
+    """Reject flags of other libraries.
+
+    Args:
+      allowed: names, as in Python.
+
+    Raises:
+      ValueError: the message gives the name of the flag in jaxrl, or an alternative.
+    """
     flags = [arg[2:].partition("=")[0] for arg in args if arg.startswith("--")]
     for flag in flags:
         name = flag.replace("-", "_").removeprefix("no_")

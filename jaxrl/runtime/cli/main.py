@@ -1,4 +1,4 @@
-"""The command line: ``jaxrl COMMAND …``. Finds the command and words its failures; JAX is imported only by what needs it."""
+"""The command line: ``jaxrl COMMAND …``. Dispatches to a command and reports its errors; JAX is imported only if needed."""
 
 from __future__ import annotations
 
@@ -28,52 +28,55 @@ BROKEN_PIPE, FAILURE, USAGE_ERROR = 1, 1, 2
 
 COMMANDS = {
     "train": "train an algorithm on an environment, over any number of seeds",
-    "launch": "train in several processes on this machine, and start them again after a fault",
+    "launch": "train in several processes on this machine, and restart them after a fault",
     "sweep": "train a grid of settings and seeds from a file; resumable",
     "plot": "compare learning curves of runs, with intervals over seeds, in one figure",
-    "eval": "play what runs have learnt: returns as a table and as JSON",
-    "record": "draw a policy at work, as a GIF or MP4",
+    "eval": "evaluate trained policies: returns as a table and as JSON",
+    "record": "record a trained policy as a GIF or MP4",
     "envs": "list environments, their spaces and time limits",
     "algos": "list algorithms, or all settings of one",
-    "presets": "list settings to train with, and their scores",
-    "doctor": "find what is missing or broken on this machine, and what mends it",
+    "presets": "list presets of settings, and their scores",
+    "doctor": "find problems of this installation, and the commands that fix them",
 }
-"""Each is a file beside this one, with ``main(args) -> exit code``."""
+"""Each command is a module in ``commands/``, with ``main(args) -> exit code``."""
 
 HELP = f"""\
 usage: jaxrl COMMAND …
 
-jaxrl {__version__}: functional reinforcement learning in JAX. A learning rule is a set of pure functions; the commands here
-run them with progress, logs, learning curves and checkpoints. The same from Python: jaxrl.make_ppo, jaxrl.run.
+jaxrl {__version__}: functional reinforcement learning in JAX. An algorithm is a set of pure functions; these commands run it
+with progress, logs, learning curves and checkpoints. The same from Python: jaxrl.make_ppo, jaxrl.run.
 
 commands:
 {{commands}}
 options:
-  -h, --help   this text; jaxrl COMMAND --help says more
-  --version    the version
+  -h, --help   show this text; for details, see jaxrl COMMAND --help
+  --version    show the version
 
 try:
   jaxrl train ppo --env CartPole-v1 --seeds 8          8 seeds in one program, sharded over all cores or GPUs
   jaxrl train ppo --help                               every setting of PPO is a flag
-  jaxrl train --resume runs/ppo-CartPole-v1            go on where a run was stopped or killed
+  jaxrl train --resume runs/ppo-CartPole-v1            resume a run that was stopped or killed
 
-Environments are 'name' (gymnax), 'backend:name' such as envpool:Pong-v5, or 'module:function' for one of your own.
-{DEBUG_VARIABLE}=1 shows where an error comes from. JAX_PLATFORMS=cpu keeps off an accelerator. JAXRL_CACHE_DIR is where compiled
-programs are kept (default: ~/.cache/jaxrl/xla; empty: nowhere).
+Environments are 'name' (gymnax), 'backend:name' such as envpool:Pong-v5, or 'module:function' for a custom one.
+{DEBUG_VARIABLE}=1 shows the traceback of an error. JAX_PLATFORMS=cpu disables accelerators. JAXRL_CACHE_DIR is the folder for
+compiled programs (default: ~/.cache/jaxrl/xla; empty: no cache).
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: exit code 0, 2 for a wrong or impossible request, 128 + its number after a signal (Ctrl-C: 130)."""
+    """Run the command line and return its exit code.
+
+    0 for success, 2 for an invalid request, 128 + its number after a signal (Ctrl-C: 130), 1 for other failures.
+    """
     return guarded(partial(_dispatch, list(sys.argv[1:] if argv is None else argv)))
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """The exit code of a command; what it raises becomes one line on stderr."""
+    """Run a command and return its exit code; an exception is reported as one line on stderr."""
     try:
         return command()
     except KeyboardInterrupt as interrupt:
-        if not str(interrupt):  # a run that was stopped has told its story
+        if not str(interrupt):  # a run that was stopped has already reported it
             complain("interrupted")
         return 128 + getattr(interrupt, "signal", signal.SIGINT)
     except BrokenPipeError:
@@ -91,31 +94,31 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def run_and_exit(command: Callable[[], int] | None = None) -> None:
-    """A whole process: of the command line, or of another command."""
-    warnings.formatwarning = lambda message, *_, **__: f"jaxrl: {message}\n"  # for readers, who did not write the line of code
+    """Entry point of a process: run the command line, or another command, and exit with its code."""
+    warnings.formatwarning = lambda message, *_, **__: f"jaxrl: {message}\n"  # the line of code does not help users
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave_while_loading)
     try:
         code = guarded(command) if command else main()
-    except SystemExit as end:  # tyro's, after it has shown help or what is wrong with a flag
+    except SystemExit as end:  # tyro's, after printing help or an error
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     if signal.getsignal(signal.SIGINT) is leave_while_loading:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left is Python's own end
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # only Python's finalisation is left
     code = _flushed(code)
     if code >= 128 or (code and _group()):
-        # Python's own way out would wait for what the devices still compute, and JAX's for other processes.
+        # A normal exit would wait for computations on the devices, and JAX's exit handler for the other processes.
         os._exit(code)
     sys.exit(code)
 
 
 def _group() -> ProcessGroup | None:
-    """The other processes that this one trains with, if it has joined some."""
+    """Return the group of processes that this one has joined, if any."""
     hosts = sys.modules.get("jaxrl.runtime.distributed.group")
     return None if hosts is None or hosts.current().is_alone else hosts.current()
 
 
 def _flushed(code: int) -> int:
-    """The exit code once everything is written; output that cannot be is a failure, if there was none before."""
+    """Flush stdout and stderr and return the exit code; a failed write changes code 0 to an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -130,7 +133,7 @@ def _flushed(code: int) -> int:
 
 
 def complain(message: str) -> None:
-    """One line on stderr, red where there is colour."""
+    """Print one line on stderr, in red if the terminal supports colour."""
     from rich.console import Console
     from rich.text import Text
 
@@ -139,7 +142,7 @@ def complain(message: str) -> None:
 
 
 def _told_in_a_line() -> tuple[type[Exception], ...]:
-    """What users, files and environments of theirs can do wrong, and not jaxrl itself."""
+    """Return the exceptions that are reported in one line: those caused by users, their files or environments, not by jaxrl."""
     host = sys.modules.get("jaxrl.envs.host")
     run = sys.modules.get("jaxrl.runtime.run")
     diverged = [run.RunDiverged] if run else []
@@ -148,7 +151,7 @@ def _told_in_a_line() -> tuple[type[Exception], ...]:
 
 
 def _worker_failures() -> tuple[type[Exception], ...]:
-    """Failures that another start may mend: what was asked for can be done."""
+    """Return the exceptions that a restart may fix: the request itself was valid."""
     child = sys.modules.get("jaxrl.envs.subprocess.child")
     return (child.WorkerFailed, child.GroupWorkerFailed) if child else ()
 
@@ -162,6 +165,6 @@ def _dispatch(args: list[str]) -> int:
         return 0
     if args[0] not in COMMANDS:
         raise unknown("command", args[0], list(COMMANDS))
-    if args[0] != "doctor":  # which tells of it among all else
+    if args[0] != "doctor":  # doctor reports this itself
         check_here()
     return importlib.import_module(f"jaxrl.runtime.cli.commands.{args[0]}").main(args[1:])

@@ -1,4 +1,4 @@
-"""``jaxrl train --resume FOLDER``: a run goes on."""
+"""``jaxrl train --resume FOLDER``: resume a run."""
 
 from __future__ import annotations
 
@@ -17,32 +17,36 @@ from jaxrl.runtime.cli.user_code import import_trusted
 
 @dataclasses.dataclass(frozen=True)
 class ResumeOptions:
-    """Go on with a run that was stopped or killed, from its last checkpoint. Its settings are in its config.json."""
+    """Resume a run that was stopped or killed, from its last checkpoint. Settings are read from its config.json."""
 
     resume: Annotated[str, tyro.conf.arg(metavar="FOLDER")]
     """Folder of the run."""
-    total_steps: Annotated[Count | None, shown_as("INT", "the run's own")] = None
-    """More than the run's own make it longer, also when it has ended: rows per seed in all."""
+    total_steps: Annotated[Count | None, shown_as("INT", "as before")] = None
+    """Total rows per seed. A larger number than before extends the run, even if it has ended."""
     trust: Trust = ()
-    """A package or module of yours that the run uses, such as its environment's: its code may run. Again for more of them."""
-    devices_per_seed: Annotated[Count | None, shown_as("INT", "the run's own, if there are as many")] = None
-    """Devices that share out the environments of each seed."""
+    """Package or module that the run may import and execute, such as that of your environment. Can be repeated."""
+    devices_per_seed: Annotated[Count | None, shown_as("INT", "as before, if available")] = None
+    """Number of devices over which the environments of each seed are sharded."""
     quiet: Flag = False
-    """Show nothing but errors."""
+    """Print only errors."""
     distributed: Flag = False
     """Train together with the other tasks of this job."""
 
 
 def refuse_other_settings(args: Sequence[str]) -> None:
-    """Say what can be changed where a run goes on: its length, and nothing that it learns with."""
+    """Reject settings that cannot change when a run is resumed; only its length and resources can.
+
+    Raises:
+      ValueError: the message lists the allowed flags.
+    """
     allowed = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ResumeOptions)]
     given = [arg.partition("=")[0] for arg in args if arg.startswith("--") or arg in ALGORITHMS]
     folders = [after for arg, after in itertools.pairwise(args) if arg == "--resume"]
     for word in given:
         if word.replace("_", "-") not in [*allowed, "--help", *folders]:
             raise ValueError(
-                f"{word} cannot be given where a run goes on, which takes its settings from its folder: --resume goes with "
-                f"{', '.join(allowed[1:])}. To train with other settings from what it learnt: jaxrl train ALGORITHM --env ENV … "
+                f"{word} cannot be combined with --resume, which reads the settings from the run's folder. Allowed are "
+                f"{', '.join(allowed[1:])}. To train its parameters with other settings: jaxrl train ALGORITHM --env ENV … "
                 "--init-from FOLDER"
             )
 

@@ -1,4 +1,4 @@
-"""One job of a sweep, in a process of its own: ``python -P -m jaxrl.runtime.cli.sweep_job FOLDER NAME [TRUSTED …]``."""
+"""One job of a sweep, in a separate process: ``python -P -m jaxrl.runtime.cli.sweep_job FOLDER NAME [TRUSTED …]``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxrl.runtime.cli.main import run_and_exit  # and no more: it says what a Ctrl-C does while the rest loads
+from jaxrl.runtime.cli.main import run_and_exit  # the only early import: it sets up Ctrl-C before the rest is loaded
 
 
 def main(folder: str, name: str, *trust: str) -> int:
@@ -34,7 +34,7 @@ def main(folder: str, name: str, *trust: str) -> int:
 
     from jaxrl.runtime.run import RunDiverged, run
 
-    with contextlib.suppress(RunDiverged):  # the table of the sweep says so
+    with contextlib.suppress(RunDiverged):  # reported in the table of the sweep
         run(
             agent,
             sweep.total_steps,

@@ -1,4 +1,4 @@
-"""Modules of the user's, imported from the folder that a command runs in."""
+"""Import of user modules from the current folder."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from jaxrl.registry import ALGORITHMS, Entry
 
 
 def import_env_module(env_id: str | None) -> None:
-    """Import the module of a ``module:function`` that the user wrote, or of ``gymnasium:module:name``; nothing for other ids."""
+    """Import the user's module named by ``module:function`` or ``gymnasium:module:name``; do nothing for other ids."""
     from jaxrl.envs import factory_of, imported_by, unknown_module
 
     if env_id is not None and (found := imported_by(env_id)):
         module, _, function = found.partition(":")
         if not all(part.isidentifier() for part in module.split(".")):
-            return  # make_env says what is wrong with it
+            return  # make_env raises an error for it
         import_modules([module])
         if module not in sys.modules and function.isidentifier() and factory_of(env_id):
             raise unknown_module(module, function, os.getcwd())
 
 
 def import_rule(algorithm: str, trust: Iterable[str] | None = None) -> None:
-    """Register the rule behind ``module:ENTRY`` of the user's, under this very name; nothing for a rule of jaxrl's.
+    """Register the user's algorithm ``module:ENTRY`` under this name; do nothing for algorithms of jaxrl.
 
-    A name that the user has typed is trusted; for one from a file, ``trust`` says which packages are.
+    A name typed by the user is trusted (``trust=None``); for a name from a file, ``trust`` lists the trusted packages.
     """
     from jaxrl.builder.trusted_imports import check_trust, check_trusted
 
@@ -41,12 +41,14 @@ def import_rule(algorithm: str, trust: Iterable[str] | None = None) -> None:
         import_modules([module])
     entry = getattr(sys.modules.get(module), name, None)
     if not isinstance(entry, Entry):
-        raise ValueError(f"algorithm {algorithm!r}: {module!r} has no jaxrl.algorithms.Entry {name!r}, or is not found from here")
+        raise ValueError(
+            f"algorithm {algorithm!r}: {module!r} has no jaxrl.algorithms.Entry named {name!r}, or cannot be found from here"
+        )
     ALGORITHMS[algorithm] = entry
 
 
 def import_trusted(spec: Mapping[str, Any], trust: Iterable[str]) -> None:
-    """Import the modules that an agent's spec names, as far as the user trusts them."""
+    """Import those modules named by an agent's spec that the user trusts."""
     from jaxrl.builder.spec import modules_outside
     from jaxrl.builder.trusted_imports import check_trust, is_trusted
 
@@ -55,18 +57,18 @@ def import_trusted(spec: Mapping[str, Any], trust: Iterable[str]) -> None:
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import modules, from the current folder too; one that is not there is left to whoever uses it to tell of."""
+    """Import modules, also from the current folder. Missing modules are skipped; the code that uses them reports it."""
     for module in modules:
         _look_in_current_folder()
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module is there, and imports something that is not
+                raise  # the module exists, but something that it imports does not
 
 
 def _look_in_current_folder() -> None:
-    """After everywhere else."""
+    """Append the current folder to the import path, as the last place."""
     try:
         here = os.getcwd()
     except OSError:  # it was deleted

@@ -16,7 +16,7 @@ class Screen:
         """``lost`` is called once with the system's error message when the stream fails."""
         self._stream, self._lost = stream, lost
         self.is_gone = stream is None
-        """Whether output is discarded. A process without a terminal may have no stream."""
+        """True if output is discarded. A process without a terminal may have no stream."""
 
     def write(self, text: str) -> int:
         self._attempt("write", text)

@@ -1,4 +1,4 @@
-"""``ProcessGroup``: what the processes that train together tell each other besides arrays."""
+"""``ProcessGroup``: exchange of plain data, as opposed to arrays, between processes that train together."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from jaxrl.xla.private_jax import Coordination, coordination
 
 T = TypeVar("T")
 SLICE_MS = 1_000
-"""How long one question to the store may take: between two of them Python answers signals."""
+"""Maximum milliseconds of one query to the store. Python handles signals between queries."""
 HEARING = 10.0
-"""Seconds for others to hear that the first process ends before its time."""
+"""Seconds that others have to learn that the first process ends early."""
 PARTING = 30.0
-"""Seconds for a process to write the last of a run."""
+"""Seconds that a process has to write the end of a run."""
 PATIENCE = 24 * 3600.0
-"""Seconds to wait for others in the middle of a run: one that is dead is found by JAX's heartbeat, long before."""
+"""Seconds to wait for others during a run. Dead processes are found much earlier, by JAX's heartbeat."""
 
 
 FAILED = "jaxrl/failed/"
-"""Where processes say why they end before their time."""
+"""Key under which processes report why they end early."""
 
 
 class ProcessFailed(ValueError):
-    """Another process of the group could not do its part; the message names it, and says why."""
+    """Error: another process of the group failed. The message names it and says why."""
 
 
 class ProcessGroup:
-    """The processes of ``jax.distributed``; one process alone is a group of itself, which waits for nobody.
+    """Processes of ``jax.distributed``. A single process is a group of one, which never waits.
 
-    Every method is called by all, in the same order, from their main threads.
+    All processes call the same methods in the same order, from their main threads.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes, shows and decides."""
+        """True in the process that writes, displays and decides."""
         return self.process_id == 0
 
     @property
@@ -55,10 +55,10 @@ class ProcessGroup:
         return self.num_processes == 1
 
     def gather(self, data: Any, timeout: float = PATIENCE) -> list[Any]:
-        """What each process says, by their numbers: plain JSON data.
+        """Gather plain JSON data from each process, ordered by process number.
 
         Raises:
-          TimeoutError: one said nothing in ``timeout`` seconds.
+          TimeoutError: a process sent nothing within ``timeout`` seconds.
         """
         if self.is_alone:
             return [data]
@@ -69,27 +69,27 @@ class ProcessGroup:
             return json.loads(self._get(f"{here}/all", 0, late))
         said = [data, *(json.loads(self._get(f"{here}/{i}", i, late)) for i in range(1, self.num_processes))]
         self._store.key_value_set(f"{here}/all", json.dumps(said))
-        self._store.key_value_delete(f"jaxrl/{self._turn - 1}/")  # which all have read: they are here now
+        self._store.key_value_delete(f"jaxrl/{self._turn - 1}/")  # all have read it, since they are here now
         return json.loads(json.dumps(said))
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """What ``make`` gives in process 0, which alone calls it: plain JSON data. If it fails there, all fail."""
+        """Call ``make`` in process 0 only, and return its result, plain JSON data, in all. If it fails there, all fail."""
         return self.together(make if self.is_first else lambda: None)[0]
 
     def together(self, make: Callable[[], T], timeout: float = PATIENCE) -> list[Any]:
-        """Call it in all processes: plain JSON data from each. If it fails in one, it raises in all.
+        """Call ``make`` in all processes, and return the results, plain JSON data. If it fails in one process, all raise.
 
         Raises:
-          ProcessFailed: it failed in another one.
+          ProcessFailed: it failed in another process.
         """
         if self.is_alone:
             return [make()]
         error: Exception | None = None
         try:
-            given: Any = {"value": make()}
+            outcome: Any = {"value": make()}
         except Exception as failure:
-            error, given = failure, {"error": " ".join(str(failure).split()) or type(failure).__name__}
-        said = self.gather(given, timeout)
+            error, outcome = failure, {"error": " ".join(str(failure).split()) or type(failure).__name__}
+        said = self.gather(outcome, timeout)
         if error is not None:
             raise error
         for number, each in enumerate(said):
@@ -98,17 +98,17 @@ class ProcessGroup:
         return [each["value"] for each in said]
 
     def fail(self, why: str) -> None:
-        """Tell the others, which may wait for this process, why it ends now: nothing where it has heard of another's end."""
+        """Report to the others, which may be waiting, why this process ends now; an empty text if another process caused it."""
         if self.is_alone:
             return
         with contextlib.suppress(Exception):
             self._store.key_value_set(f"{FAILED}{self.process_id}", " ".join(why.split()))
             late = time.monotonic() + HEARING
             while self.is_first and len(self._failures()) < self.num_processes and time.monotonic() < late:
-                time.sleep(0.05)  # its end is that of the store: the others are to hear of it, and say so
+                time.sleep(0.05)  # the store ends with this process, so wait until the others have read it
 
     def part(self) -> None:
-        """Before processes end that do not wait for each other: the first, which the store is in, ends last."""
+        """Make the first process, which holds the store, end last. Call it before processes end without waiting for others."""
         if self.is_first:
             for i in range(1, self.num_processes):
                 self._get(f"jaxrl/parted/{self._turn}/{i}", i, time.monotonic() + PARTING)
@@ -116,7 +116,7 @@ class ProcessGroup:
             self._store.key_value_set(f"jaxrl/parted/{self._turn}/{self.process_id}", "")
 
     def fetch(self, tree: PyTree) -> PyTree:
-        """Arrays on the host, whole, also those of which other processes hold shards."""
+        """Return whole arrays on the host, including those with shards in other processes."""
         if any(map(_is_spread, jax.tree.leaves(tree))):
             tree = jax.tree.map(lambda x: x.addressable_data(0) if _is_spread(x) else x, _replicated(tree))
         return jax.device_get(tree)
@@ -135,7 +135,7 @@ class ProcessGroup:
             for number, why in filter(itemgetter(1), self._failures()):
                 raise ProcessFailed(f"process {number} has ended: {why}")
             if time.monotonic() > late:
-                raise TimeoutError(f"process {whose} did not come so far in time: see what it says")
+                raise TimeoutError(f"timed out waiting for process {whose}: check its output")
 
 
 def _is_spread(x: Any) -> bool:
@@ -143,7 +143,7 @@ def _is_spread(x: Any) -> bool:
 
 
 def _replicated(tree: PyTree) -> PyTree:
-    """With whole copies of what is spread, in one program for all."""
+    """Replace sharded arrays by replicated ones, in one program for all."""
     leaves, structure = jax.tree.flatten(tree)
     spread = [x for x in leaves if _is_spread(x)]
     meshes = {x.sharding.mesh for x in spread}
@@ -160,7 +160,7 @@ _current: ProcessGroup | None = None
 
 
 def current() -> ProcessGroup:
-    """The group of this process, as it is now."""
+    """Return the current group of this process."""
     global _current
     if _current is None or (_current.is_alone and jax.distributed.is_initialized()):
         _current = ProcessGroup()

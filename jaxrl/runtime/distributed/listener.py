@@ -1,4 +1,4 @@
-"""``Door``: where process 0 hears the others; a connection that says nothing, or is a stranger's, holds up none of them."""
+"""``Door``: process 0's server for the rendezvous. Silent and foreign connections do not delay the group's processes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 from jaxrl.runtime.distributed.messages import LONGEST, Forged, new_nonce, opened, sealed
 
 PATIENCE = 5.0
-"""Seconds in which a whole report must come over a connection."""
+"""Seconds in which a connection must send a whole report."""
 
 MAX_SILENT = 256
-"""Connections that have not reported yet; the first of more has to go."""
+"""Maximum number of connections that have not reported yet. The oldest of more is closed."""
 
 
 class Visitor:
@@ -29,7 +29,7 @@ class Visitor:
         self.send(b'{"nonce": "%s"}\n' % self.nonce.encode())
 
     def send(self, line: bytes) -> None:
-        """Send a line, which is short enough that there is room for it; one to a connection that has ended is lost."""
+        """Send a line, short enough for the socket's buffer. On a closed connection it is lost."""
         with contextlib.suppress(OSError):
             self.connection.send(line)
 
@@ -37,11 +37,11 @@ class Visitor:
         self.send(sealed(data, secret, str(self.report.get("nonce"))))
 
     def hear(self, secret: bytes) -> bool:
-        """Take in what has come: whether the report is whole.
+        """Read what has arrived. Return True if the report is complete.
 
         Raises:
-          Forged: it is not signed with the secret.
-          OSError, ValueError: this is not one of jaxrl's processes.
+          Forged: the report is not signed with the secret.
+          OSError, ValueError: the other side is not a jaxrl process.
         """
         part = self.connection.recv(LONGEST)
         self.text += part
@@ -57,7 +57,7 @@ class Visitor:
 
 
 class Door:
-    """Hears all connections to a listening socket at once, until ``close``."""
+    """Server that reads all connections to a listening socket concurrently, until ``close``."""
 
     def __init__(self, listener: socket.socket, secret: bytes) -> None:
         self._listener, self._secret = listener, secret
@@ -66,17 +66,17 @@ class Door:
         self._selector.register(listener, selectors.EVENT_READ)
         self._silent: list[Visitor] = []
         self.heard: list[Visitor] = []
-        """Those that have reported, in the order of that; they wait for an answer."""
+        """Connections that have reported, in order, and wait for an answer."""
         self.forged = 0
-        """How many reports came with another secret."""
+        """Number of reports with another secret."""
 
     def next_report(self, late: float) -> dict[str, Any] | None:
-        """The next report; None where none has come until ``late``, by ``time.monotonic``."""
-        while (now := time.monotonic()) < late:
-            for visitor in [visitor for visitor in self._silent if visitor.late <= now]:
+        """Return the next report; None if none arrives until ``late``, on the clock of ``time.monotonic``."""
+        while (current_time := time.monotonic()) < late:
+            for visitor in [visitor for visitor in self._silent if visitor.late <= current_time]:
                 self._dismiss(visitor)
             until = min([late, *(visitor.late for visitor in self._silent)])
-            for key, _ in self._selector.select(max(0.0, until - now)):
+            for key, _ in self._selector.select(max(0.0, until - current_time)):
                 if key.data is None:
                     self._let_in()
                 elif (visitor := key.data) in self._silent and self._hears(visitor):
@@ -84,7 +84,7 @@ class Door:
         return None
 
     def answer(self, data: Mapping[str, Any]) -> None:
-        """Tell all that have reported."""
+        """Send an answer to all that have reported."""
         for visitor in self.heard:
             visitor.answer(data, self._secret)
 
@@ -94,23 +94,23 @@ class Door:
             visitor.connection.close()
 
     def _let_in(self) -> None:
-        with contextlib.suppress(OSError):  # it has gone again, or too many files are open
+        with contextlib.suppress(OSError):  # it closed again, or too many files are open
             self._silent.append(visitor := Visitor(self._listener.accept()[0]))
             self._selector.register(visitor.connection, selectors.EVENT_READ, visitor)
         if len(self._silent) > MAX_SILENT:
             self._dismiss(self._silent[0])
 
     def _hears(self, visitor: Visitor) -> bool:
-        """Whether its report is there now."""
+        """Read from a visitor. Return True if its report is now complete."""
         try:
             if not visitor.hear(self._secret):
                 return False
         except Forged:
             self.forged += 1
-            visitor.answer({}, self._secret)  # by which it sees that the secrets differ
+            visitor.answer({}, self._secret)  # shows it that the secrets differ
             self._dismiss(visitor)
             return False
-        except (OSError, ValueError):  # a program that looks for open ports, say
+        except (OSError, ValueError):  # for example a port scanner
             self._dismiss(visitor)
             return False
         self._silent.remove(visitor)
@@ -125,7 +125,7 @@ class Door:
 
 
 def is_report(data: Mapping[str, Any]) -> bool:
-    """Whether it can be of one of jaxrl's processes, which are not all of one group."""
+    """Return True if the data can be the report of a jaxrl process, in this group or another."""
     kinds = {"process_id": int, "num_processes": int, "name": str, "about": dict, "nonce": str}
     if not all(type(data.get(key)) is kind for key, kind in kinds.items()):
         return False

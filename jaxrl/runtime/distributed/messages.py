@@ -1,7 +1,7 @@
-"""Messages by which processes meet: a line of JSON each, bounded in size, depth and time, and signed with the group's secret.
+"""Messages of the rendezvous: lines of JSON, bounded in size, depth and time, and signed with the group's secret.
 
-Whoever listens sends a nonce first, and who comes sends one back with its message. A signature covers the nonce of its reader, so
-the secret does not travel, and a message that was recorded is of no use at another meeting.
+The listening process first sends a nonce, and the connecting one sends its own nonce with its message. A signature covers the
+nonce of the receiver, so the secret is never sent, and a recorded message cannot be replayed at another rendezvous.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from typing import Any
 from jaxrl.runtime.system.disk import parse_json, read_regular
 
 SECRET, SECRET_FILE = "JAXRL_SECRET", "JAXRL_SECRET_FILE"
-"""Variables that hold the secret of a group, or the name of a file with it: ``jaxrl launch`` sets the first at each start."""
+"""Variables with the group's secret, or with the name of a file that holds it. ``jaxrl launch`` sets the first at each start."""
 
 SHORTEST = 16
-"""Characters of a secret; one that is shorter can be guessed from a recorded meeting."""
+"""Minimum characters of a secret. A shorter one could be guessed from a recorded rendezvous."""
 
 LONGEST = 65_536
-"""Bytes of a message; a longer one does not come from jaxrl."""
+"""Maximum bytes of a message of jaxrl."""
 
 SHOWN = 100
-"""Characters of a word of another process in a message to people."""
+"""Maximum characters of another process's text in an error message."""
 
 
 class Forged(ValueError):
-    """A message whose signature is not of this group's secret."""
+    """Error: a message is not signed with this group's secret."""
 
 
 def find_secret(variables: Mapping[str, str]) -> bytes:
-    """The secret of the group; empty where there is none.
+    """Return the secret of the group; empty if none is set.
 
     Raises:
-      ValueError: it is too short.
+      ValueError: the secret is too short.
       OSError: its file cannot be read.
     """
     name, text = SECRET, variables.get(SECRET)
@@ -51,7 +51,9 @@ def find_secret(variables: Mapping[str, str]) -> bytes:
         except OSError as error:
             raise OSError(error.errno, f"{name} cannot be read: {error.strerror}") from None
     if len(text := text.strip()) < SHORTEST:
-        raise ValueError(f"{name} holds {len(text)} characters, and a secret needs {SHORTEST}: make one by openssl rand -hex 32")
+        raise ValueError(
+            f"{name} holds {len(text)} characters, and a secret needs {SHORTEST}: make one with 'openssl rand -hex 32'"
+        )
     return text.encode(errors="surrogateescape")
 
 
@@ -60,17 +62,17 @@ def new_nonce() -> str:
 
 
 def sealed(data: Mapping[str, Any], secret: bytes, nonce: str) -> bytes:
-    """A message for who has sent the nonce."""
+    """Return a signed message to the sender of the nonce."""
     body = json.dumps(data)
     return json.dumps({"body": body, "signature": _signature(secret, nonce, body)}).encode() + b"\n"
 
 
 def opened(line: bytes, secret: bytes, nonce: str) -> dict[str, Any]:
-    """The data of a message.
+    """Return the data of a signed message.
 
     Raises:
-      Forged: it is signed with another secret, or for another nonce.
-      ValueError: it is not a message.
+      Forged: the line is signed with another secret, or for another nonce.
+      ValueError: the line is not a message.
     """
     message = parsed(line)
     body, signature = message.get("body"), message.get("signature")
@@ -82,10 +84,10 @@ def opened(line: bytes, secret: bytes, nonce: str) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """An object of JSON.
+    """Parse a JSON object.
 
     Raises:
-      ValueError: it is something else.
+      ValueError: the line is not a JSON object.
     """
     if not isinstance(data := parse_json(line), dict):
         raise ValueError("it is not a message")
@@ -93,14 +95,14 @@ def parsed(line: bytes) -> dict[str, Any]:
 
 
 def read_line(connection: socket.socket, late: float) -> bytes:
-    """All that comes up to the end of a line.
+    """Read a line.
 
     Args:
-      late: when it must all have come, by ``time.monotonic``.
+      late: deadline on the clock of ``time.monotonic``.
 
     Raises:
-      OSError: it has not, or the connection has ended.
-      ValueError: it is too long.
+      OSError: the deadline has passed, or the connection has ended.
+      ValueError: the line is too long.
     """
     text = b""
     while not text.endswith(b"\n"):
@@ -116,7 +118,7 @@ def read_line(connection: socket.socket, late: float) -> bytes:
 
 
 def clean(text: object, longest: int = SHOWN) -> str:
-    """What another process says of itself, without what moves a terminal's cursor or cannot be printed."""
+    """Return text of another process, shortened, with unprintable characters such as terminal escapes replaced."""
     shown = "".join(char if char.isprintable() else "?" for char in str(text)[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[:longest]}…"
 

@@ -1,6 +1,6 @@
-"""Processes of a group meet before JAX connects them: one that is missing, there twice, or other than the rest is named.
+"""Rendezvous of a group's processes before JAX connects them, with errors that name missing, duplicate or different processes.
 
-JAX itself aborts a process (SIGABRT, a page of stack) whose group is not as it says, and tells the others nothing.
+JAX itself would abort a process (SIGABRT, a page of stack) whose group does not match, without an error in the others.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from jaxrl.runtime.distributed.listener import Door
 from jaxrl.runtime.distributed.messages import SECRET, Forged, clean, new_nonce, opened, parsed, read_line, sealed
 
 GRACE = 5.0
-"""Seconds that process 0's answer may take after its own time is over."""
+"""Seconds that process 0's answer may take after its own timeout."""
 
 LONGEST_PROBLEM = 2_000
-"""Characters of what process 0 says is wrong."""
+"""Maximum characters of process 0's error message."""
 
 
 class PortTaken(OSError):
-    """Another program listens where the group is to meet; elsewhere it can."""
+    """Error: another program listens at the group's port. Another port may be free."""
 
 
 def roll_call(place: ProcessPlace, about: dict[str, Any], timeout: float, secret: bytes = b"") -> str | None:
-    """Meet the others at the coordinator's address, and leave it free.
+    """Meet the other processes at the coordinator's address, and free its port again.
 
     Args:
-      about: plain JSON data that must be the same in all processes: versions, say.
-      timeout: seconds in which all must come.
-      secret: of the group; those that have another one are strangers. Empty: everybody has it.
+      about: plain JSON data that must be the same in all processes, such as versions.
+      timeout: seconds in which all processes must arrive.
+      secret: secret of the group; processes with another secret are rejected. Empty: no secret.
 
     Returns:
-      In process 0 the address at which they have met, one of this machine's.
+      In process 0, the address of this machine at which they met.
 
     Raises:
-      ValueError: they do not fit together; all are told the same, with what to change.
-      TimeoutError: one did not come; the message says which.
-      PortTaken: another program has the coordinator's port, which is an OSError.
+      ValueError: the processes do not fit together. All of them raise the same message, which says what to change.
+      TimeoutError: a process did not arrive; the message says which.
+      PortTaken: another program uses the coordinator's port. This is an OSError.
       OSError: the coordinator's address is not one of process 0's machine.
     """
     mine = {"process_id": place.process_id, "num_processes": place.num_processes, "name": name_of_this(), "about": about}
@@ -60,7 +60,7 @@ def name_of_this() -> str:
 
 
 def _call(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: bytes) -> str:
-    """Wait for all the others, compare them, and tell each how that went."""
+    """Wait for all other processes, compare them, and send each the result."""
     late, reports = time.monotonic() + timeout, {0: mine}
     with _listen(place, late) as listener, contextlib.closing(Door(listener, secret)) as door:
         host = listener.getsockname()[0]
@@ -78,25 +78,25 @@ def _call(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: byt
 
 
 def _listen(place: ProcessPlace, late: float) -> socket.socket:
-    """A socket at the coordinator's address, and at no other of this machine's."""
+    """Return a socket that listens only at the coordinator's address."""
     while True:
         try:
             return _listen_now(place)
         except OSError as error:
             unknown = isinstance(error, socket.gaierror)
             if (unknown or (_is_name(place) and error.errno == errno.EADDRNOTAVAIL)) and time.monotonic() < late:
-                time.sleep(0.05)  # a name that a cluster will know in a moment, or knows of the machine before this one
+                time.sleep(0.05)  # the cluster may not know the name yet, or still know the previous machine's address
                 continue
             reason = f"this machine does not know that name ({error.strerror})" if unknown else error.strerror
             raise (PortTaken if error.errno == errno.EADDRINUSE else OSError)(
                 error.errno,
                 f"process 0 cannot meet the others at coordinator={place.coordinator!r}: {reason}. Give an address of this "
-                "machine, and a port that is free; one other process that is number 0, too, would hold it",
+                "machine, and a port that is free; another process with process_id=0 may be using it",
             ) from None
 
 
 def _listen_now(place: ProcessPlace) -> socket.socket:
-    """At the first address that is this machine's."""
+    """Listen at the first of the coordinator's addresses that belongs to this machine."""
     *others, last = addresses(place)
     for host in others:
         try:
@@ -121,54 +121,54 @@ def _is_name(place: ProcessPlace) -> bool:
 
 
 def addresses(place: ProcessPlace) -> list[str]:
-    """Those of process 0 to which the coordinator's name leads.
+    """Return the addresses of process 0 to which the coordinator's name leads.
 
     Raises:
       OSError: the name is not known.
-      ValueError: other machines cannot reach them.
+      ValueError: other machines cannot reach the addresses.
     """
     host, port = place.address
     if not _is_name(place):
         return [host]
     if place.is_local:
         return ["127.0.0.1"]
-    given = {str(each[4][0]): None for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    found = sorted(given, key=lambda address: ":" in address)  # what all machines have first
+    resolved = {str(each[4][0]): None for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    found = sorted(resolved, key=lambda address: ":" in address)  # IPv4 first, which all machines have
     if not (reachable := [each for each in found if not is_loopback(each)]):
         raise ValueError(
             f"coordinator={place.coordinator!r} leads to {found[0]} on the machine of process 0 (see /etc/hosts), where other "
-            "machines cannot reach it: give the address that they know it by"
+            "machines cannot reach it: give the address by which they can"
         )
     return reachable
 
 
 def why_unfit(reports: dict[int, dict[str, Any]], new: dict[str, Any]) -> str | None:
-    """Why a process cannot be one of the group of those that came before it, of which 0 is the first."""
+    """Return why a process does not fit the group of those that arrived before it; None if it fits."""
     first, number = reports[0], new["process_id"]
     who = f"process {number} ({clean(new['name'])})"
     if new["num_processes"] != first["num_processes"]:
         return (
-            f"{who} says that there are {new['num_processes']} processes, and process 0 ({first['name']}) that there are "
-            f"{first['num_processes']}: give all the same num_processes"
+            f"{who} has num_processes={new['num_processes']}, and process 0 ({first['name']}) has num_processes="
+            f"{first['num_processes']}: give all processes the same number"
         )
     if number in reports:
         return (
-            f"two processes say that they are number {number}: {clean(reports[number]['name'])}, and {clean(new['name'])}: give "
-            f"each a process_id of its own, 0 … {first['num_processes'] - 1}"
+            f"two processes have process_id={number}: {clean(reports[number]['name'])}, and {clean(new['name'])}: give each "
+            f"its own process_id, 0 … {first['num_processes'] - 1}"
         )
     for name, value in first["about"].items():
         if (other := new["about"].get(name)) != value:
-            return f"{who} has {name} {clean(other)}, and process 0 ({first['name']}) has {value}: install the same"
+            return f"{who} has {name} {clean(other)}, and process 0 ({first['name']}) has {value}: install the same version"
     return None
 
 
 def _missing(place: ProcessPlace, reports: dict[int, Any], timeout: float, forged: int) -> str:
     absent = [str(number) for number in range(place.num_processes) if number not in reports]
     shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
-    strangers = f" ({forged} came with another {SECRET})" if forged else ""
+    strangers = f" ({forged} had another {SECRET})" if forged else ""
     return (
-        f"{len(absent)} of {place.num_processes} processes did not come to {place.coordinator} within {timeout:g} s{strangers}: "
-        f"number {shown}. See what they say; all need the same coordinator, and a way to it (firewalls)"
+        f"{len(absent)} of {place.num_processes} processes did not reach {place.coordinator} within {timeout:g} s{strangers}: "
+        f"number {shown}. Check their output. All need the same coordinator, and network access to it (firewalls)"
     )
 
 
@@ -176,9 +176,9 @@ def _missing(place: ProcessPlace, reports: dict[int, Any], timeout: float, forge
 
 
 def _report(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: bytes) -> None:
-    """Come to process 0, and hear how it went."""
+    """Report to process 0, and receive the result."""
     with _connect(place, timeout) as connection:
-        late, nonce = time.monotonic() + timeout + GRACE, new_nonce()  # process 0 may have come later, and waits as long
+        late, nonce = time.monotonic() + timeout + GRACE, new_nonce()  # process 0 may have started later
         theirs = _nonce_of(place, connection, late)
         try:
             connection.sendall(sealed({**mine, "nonce": nonce}, secret, theirs))
@@ -190,8 +190,8 @@ def _report(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: b
             ) from None
         except (OSError, ValueError):
             raise TimeoutError(
-                f"process {place.process_id} came to coordinator={place.coordinator!r}, and process 0 did not answer: see what "
-                "it says"
+                f"process {place.process_id} connected to coordinator={place.coordinator!r}, but process 0 did not answer: check "
+                "its output"
             ) from None
     if (problem := answer.get("problem")) is not None:
         problem = clean(problem, LONGEST_PROBLEM)
@@ -199,17 +199,21 @@ def _report(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: b
 
 
 def _nonce_of(place: ProcessPlace, connection: socket.socket, late: float) -> str:
-    """What process 0 sends at once."""
-    what = f"process {place.process_id} came to coordinator={place.coordinator!r}"
+    """Return the nonce that process 0 sends first."""
+    situation = f"process {place.process_id} connected to coordinator={place.coordinator!r}"
     try:
         nonce = parsed(read_line(connection, late)).get("nonce")
         if isinstance(nonce, str):
             return nonce
     except TimeoutError:
-        raise TimeoutError(f"{what}, and nothing answers there: another program has that port, or process 0 hangs") from None
+        raise TimeoutError(
+            f"{situation}, but nothing answers there: another program uses that port, or process 0 hangs"
+        ) from None
     except (OSError, ValueError):
         pass
-    raise PortTaken(f"{what}, and what answers there is not process 0: another program has that port; or it has just ended")
+    raise PortTaken(
+        f"{situation}, but the answer is not from process 0: another program uses that port, or process 0 has just ended"
+    )
 
 
 def _connect(place: ProcessPlace, timeout: float) -> socket.socket:
@@ -219,15 +223,15 @@ def _connect(place: ProcessPlace, timeout: float) -> socket.socket:
             connection = socket.create_connection(place.address, max(0.01, late - time.monotonic()))
             if connection.getsockname() != connection.getpeername():
                 return connection
-            connection.close()  # TCP has connected it with itself, as happens at a port of this machine where nobody listens
-            reason: str | None = "nobody listens there"
+            connection.close()  # a self-connection: TCP makes one at a local port where no program listens
+            reason: str | None = "no program listens there"
         except socket.gaierror as error:
-            reason = error.strerror  # a name that a cluster will know in a moment
+            reason = error.strerror  # the cluster may not know the name yet
         except OSError as error:
             reason = error.strerror or str(error)
         if time.monotonic() >= late:
             raise TimeoutError(
                 f"process {place.process_id} found no process 0 at coordinator={place.coordinator!r} within {timeout:g} s "
-                f"({reason}): is it started, is this its address, and does the network let it through?"
+                f"({reason}): check that it has started, that this is its address, and that no firewall blocks it"
             )
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""``jaxrl.parallel.initialize``: this process becomes one of a group."""
+"""``jaxrl.parallel.initialize``: join a group of processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrl.settings.validation import Range, check_number
 from jaxrl.xla.private_jax import backends_started
 
 COMPARED = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
-"""Packages of which all processes need the same version."""
+"""Packages whose versions must be the same in all processes."""
 
 
 def initialize(
@@ -31,28 +31,28 @@ def initialize(
     timeout: float = 60.0,
     heartbeat: float | None = None,
 ) -> ProcessGroup:
-    """Join the processes of a group, so that JAX's devices are those of all: ``jaxrl.run`` then trains on all of them.
+    """Join a group of processes. JAX's devices are then those of all processes, and ``jaxrl.run`` trains on all of them.
 
-    Every process calls it once, before JAX is used. What is not given comes from ``JAXRL_COORDINATOR``, ``JAXRL_NUM_PROCESSES``
-    and ``JAXRL_PROCESS_ID``, as ``jaxrl launch`` sets them (or ``JOB_COMPLETION_INDEX``, as a Job of Kubernetes does), or from
-    SLURM's or Open MPI's variables. A group of one is none.
+    Every process calls this once, before it uses JAX. Missing arguments are read from ``JAXRL_COORDINATOR``,
+    ``JAXRL_NUM_PROCESSES`` and ``JAXRL_PROCESS_ID``, which ``jaxrl launch`` sets (or ``JOB_COMPLETION_INDEX``, which a Kubernetes
+    Job sets), or from SLURM's or Open MPI's variables. With one process there is no group.
 
-    The processes meet first, and compare their numbers, their versions and jaxrl's source: all are told, in an error, what does
-    not fit. With a secret in ``JAXRL_SECRET``, or in the file that ``JAXRL_SECRET_FILE`` names, no others can join. Once they are
-    connected, an error that nobody catches ends its process at once, and a process that has lost another one ends itself
-    (SIGABRT), within the heartbeat: start them again, and a run with ``out`` goes on from its last checkpoint.
+    The processes first meet and compare their numbers, their versions and jaxrl's source. If these do not fit, all raise an error
+    that says why. With a secret in ``JAXRL_SECRET``, or in the file named by ``JAXRL_SECRET_FILE``, no other processes can join.
+    Once they are connected, an uncaught error ends its process at once, and a process that has lost another one aborts (SIGABRT)
+    within the heartbeat. Start all of them again, and a run with ``out`` resumes from its last checkpoint.
 
     Args:
-      coordinator: ``host:port`` of process 0; default: this machine alone, 127.0.0.1.
-      num_processes: in the group.
-      process_id: which this is, from 0.
-      timeout: seconds in which all must come.
-      heartbeat: seconds without a sign of life after which a process is taken for dead; default: ``JAXRL_HEARTBEAT``, or 30.
+      coordinator: ``host:port`` of process 0; default: 127.0.0.1, for processes on this machine only.
+      num_processes: number of processes in the group.
+      process_id: number of this process, from 0.
+      timeout: seconds in which all processes must join.
+      heartbeat: seconds without a heartbeat after which a process is considered dead; default: ``JAXRL_HEARTBEAT``, or 30.
 
     Raises:
-      ValueError: numbers or versions do not fit together; or JAX was used before.
-      TimeoutError: somebody did not come.
-      OSError: the coordinator's address is not one of process 0's machine, or another program has its port.
+      ValueError: numbers or versions do not fit together, or JAX was used before.
+      TimeoutError: a process did not join.
+      OSError: the coordinator's address is not one of process 0's machine, or another program uses its port.
     """
     check_number("timeout", timeout, Range(0, open_low=True))
     heartbeat = check_heartbeat(heartbeat)
@@ -63,7 +63,7 @@ def initialize(
     _check_own_name(place)
     about = {name: version for name, version in installed_versions().items() if name in COMPARED}
     host = roll_call(place, about | {"source of jaxrl": source_digest()}, timeout, find_secret(os.environ))
-    # JAX would catch SIGTERM, and only take a note of it.
+    # With this service JAX would catch SIGTERM, and only record it.
     jax.config.update("jax_enable_preemption_service", False)
     at = None if host is None else f"[{host}]:{place.address[1]}" if ":" in host else f"{host}:{place.address[1]}"
     jax.distributed.initialize(
@@ -74,14 +74,14 @@ def initialize(
         coordinator_bind_address=at,
         initialization_timeout=max(1, round(timeout)),
         heartbeat_timeout_seconds=max(1, round(heartbeat)),
-        shutdown_timeout_seconds=round(PATIENCE),  # the first may have much to write; one that is dead is found earlier
+        shutdown_timeout_seconds=round(PATIENCE),  # process 0 may write for long; dead processes are found earlier
     )
     sys.excepthook = _end_at_once
     return current()
 
 
 def check_heartbeat(heartbeat: float | None) -> float:
-    """Seconds: what was given, or what the environment says."""
+    """Return the seconds given by the argument or the environment, after checking them."""
     if heartbeat is None:
         said = os.environ.get(HEARTBEAT, "30")
         try:
@@ -94,15 +94,16 @@ def check_heartbeat(heartbeat: float | None) -> float:
 
 def _check_unused() -> None:
     if jax.distributed.is_initialized():
-        raise ValueError("this process has joined a group before: call jaxrl.parallel.initialize once")
+        raise ValueError("this process has joined a group before: call jaxrl.parallel.initialize only once")
     if backends_started():
         raise ValueError(
-            "JAX was used before jaxrl.parallel.initialize: it counts its devices once. Call it first, before any array is made"
+            "JAX was used before jaxrl.parallel.initialize, and counts its devices only once: call initialize first, before any "
+            "array is made"
         )
 
 
 def _check_own_name(place: ProcessPlace) -> None:
-    """On CPUs JAX's processes find each other by the names of their machines."""
+    """Check that this machine's name leads to an address that others can reach: on CPUs JAX connects processes by these names."""
     if place.is_local:
         return
     try:
@@ -111,14 +112,14 @@ def _check_own_name(place: ProcessPlace) -> None:
         address = "nothing"
     if address == "nothing" or is_loopback(address):
         raise ValueError(
-            f"this machine calls itself {socket.gethostname()!r}, which leads to {address} here (see /etc/hosts), and other "
-            "machines are to reach it by that name: let it lead to the address that they know it by"
+            f"this machine's name {socket.gethostname()!r} leads to {address} here (see /etc/hosts), but JAX's processes on "
+            "other machines need it: make the name lead to the address by which they reach this machine"
         )
 
 
 def _end_at_once(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What Python does with an error that nobody caught, but for its last duties: JAX would wait for the other processes there,
-    and they for this one."""
+    """Handle an uncaught error as Python does, but exit without its shutdown, in which JAX would wait for the other processes
+    while they wait for this one."""
     traceback.print_exception(kind, error, trace)
     current().fail("" if isinstance(error, ProcessFailed) else f"{kind.__name__}: {error}")
     for stream in (sys.stdout, sys.stderr):

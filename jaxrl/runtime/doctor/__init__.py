@@ -1,7 +1,7 @@
-"""What is missing or broken on this machine, what that breaks, and the command that mends it.
+"""Diagnosis of an installation: what is missing or broken, its consequences, and the command that fixes it.
 
-Standard library and ``packaging`` only. Packages are imported, and JAX is used, in processes of their own (``probe``), so that a
-broken one is a finding and no crash.
+Uses only the standard library and ``packaging``. Packages are imported, and JAX is used, in separate processes (``probe``), so
+that a broken package is reported and does not crash the command.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ DEVICE_SECONDS, SMOKE_SECONDS = 120.0, 300.0
 
 NEEDED_PACKAGES = {"jax", "jaxlib", "numpy", "flax", "optax", "chex", "gymnasium", "gymnax", "six", "orbax-checkpoint"}
 NEEDED = NEEDED_PACKAGES | {"devices", "temporary folder"}
-"""What the smoke test cannot do without."""
+"""Checks that must pass before the smoke test can run."""
 
 
 def diagnose(*, quick: bool = False, say: Callable[[str], None] = lambda text: None) -> list[Finding]:
-    """Look at everything.
+    """Run all checks.
 
     Args:
-      quick: train one compiled iteration, and do not save and restore it.
-      say: is called with what is done next.
+      quick: train one compiled iteration without saving and restoring it.
+      say: called with a description of each step.
 
     Raises:
-      FileNotFoundError: nothing says what jaxrl requires.
+      FileNotFoundError: the requirements of jaxrl cannot be found.
     """
     if importlib.util.find_spec("packaging") is None:
         return [Finding(PACKAGES, "packaging", "problem", "not installed", "jaxrl doctor", pip_install("packaging"))]
@@ -49,14 +49,14 @@ def diagnose(*, quick: bool = False, say: Callable[[str], None] = lambda text: N
 
 
 def problems(found: Iterable[Finding]) -> set[str]:
-    """What has problems."""
+    """Return the names of the checks that found problems."""
     return {finding.check for finding in found if finding.level == "problem"}
 
 
 def check_smoke(broken: set[str], *, quick: bool) -> Finding:
-    """One iteration of PPO, compiled as a run's are; unless ``quick`` it is saved and restored."""
+    """Run one iteration of PPO, compiled as in a run, and save and restore the state unless ``quick``."""
     if hindrances := sorted(broken & NEEDED):
-        return Finding(SMOKE, "training", "note", f"left out until {', '.join(hindrances)} can be used")
+        return Finding(SMOKE, "training", "note", f"skipped, because {', '.join(hindrances)} cannot be used")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="jaxrl-doctor-", ignore_cleanup_errors=True) as folder:
         answer = ask("smoke", *([] if quick else [folder]), timeout=SMOKE_SECONDS)
@@ -67,6 +67,6 @@ def check_smoke(broken: set[str], *, quick: bool) -> Finding:
         over = f"{number} device{'s' if number > 1 else ''}"
         found = f"one compiled iteration of PPO on CartPole-v1 on {over}{came_back}, in {seconds:.0f} s"
         return Finding(SMOKE, "training", "ok", found)
-    what = f"a checkpoint came back with another {difference}" if difference else f"it failed: {shortened(answer.end or '')}"
+    what = f"{difference} differs after restoring a checkpoint" if difference else f"it failed: {shortened(answer.end or '')}"
     show = "JAXRL_DEBUG=1 jaxrl train ppo --env CartPole-v1 --total-steps 1024 --out jaxrl-smoke"
     return Finding(SMOKE, "training", "problem", what, "training", show)

@@ -1,4 +1,4 @@
-"""What was looked at, and what came of it; and the command that installs a package."""
+"""Findings of ``jaxrl doctor``, and the command that installs a package."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ PACKAGES, MACHINE, SMOKE = "packages", "machine", "smoke test"
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     group: str
     check: str
     level: Literal["ok", "absent", "note", "problem"]
-    """Problems count. A note: something could be better, or waits for a problem to be mended. Absent: optional, not installed."""
+    """Only problems change the exit code. Note: could be improved, or waits for a fix. Absent: optional and not installed."""
     found: str
     breaks: str = ""
-    """Of a problem: what does not work."""
+    """For a problem: what does not work."""
     fix: str = ""
-    """Of a problem: the command that mends it."""
+    """For a problem: the command that fixes it."""
 
     @property
     def line(self) -> str:
-        """A problem as one line: what is wrong, what it breaks, what mends it."""
+        """A problem as one line, with its consequences and the fix."""
         return f"{self.check}: {self.found}. Breaks {self.breaks}. Fix: {self.fix}"
 
 
 def pip_install(requirement: str, *, again: bool = False) -> str:
-    """The command that installs into this very Python; ``again``: although it is there."""
+    """Return the command that installs a package for this Python interpreter.
+
+    Args:
+      again: reinstall the package.
+    """
     found = shutil.which("python")
     python = "python" if found and os.path.abspath(found) == os.path.abspath(sys.executable) else shlex.quote(sys.executable)
     has_pip = importlib.util.find_spec("pip") is not None

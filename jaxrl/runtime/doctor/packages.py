@@ -1,4 +1,4 @@
-"""Every requirement that jaxrl's metadata declares: is it there, in a version that fits, and can it be imported?"""
+"""Checks of jaxrl's requirements: installed, with a supported version, and importable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = {
     "pygame-ce": "pygame",
     "tensorboardx": "tensorboardX",
 }
-"""Where the module is not named like the package."""
+"""Names of modules that differ from the name of the package."""
 
 BREAKS = {
     "jax": "everything",
@@ -56,17 +56,17 @@ FOR_DEVELOPERS = {"dev", "docs"}
 """Extras that running jaxrl does not need."""
 
 IMPORT_SECONDS = 180.0
-"""For all packages together."""
+"""Time limit for importing all packages together."""
 
 Tried = Mapping[str, Mapping[str, Any]]
 
 
 def check_packages(asked: Declared) -> Iterator[Finding]:
-    """jaxrl itself, Python, the requirements, and the optional packages."""
+    """Check jaxrl itself, Python, the requirements, and the optional packages."""
     yield Finding(PACKAGES, "jaxrl", "ok", f"{__version__}, {asked.source}")
     yield check_python(platform.python_version(), asked.python)
     required = [found for found in asked.requirements if found.extra is None]
-    if jaxlib := of_package("jax", "jaxlib"):  # it goes with jax, which says the version
+    if jaxlib := of_package("jax", "jaxlib"):  # jax determines its version
         required.append(jaxlib)
     optional = [found for found in asked.requirements if found.extra not in (None, *FOR_DEVELOPERS) and not found.parts]
     present = [found for found in optional if installed_version(found.name)]
@@ -82,7 +82,7 @@ def check_python(version: str, allowed: str) -> Finding:
     if satisfies(version, allowed):
         return Finding(PACKAGES, "python", "ok", f"{version} ({allowed})")
     fix = "make install PYTHON=python3.12"
-    return Finding(PACKAGES, "python", "problem", f"this is {version}, and jaxrl needs {allowed}", "everything", fix)
+    return Finding(PACKAGES, "python", "problem", f"this is {version}, but jaxrl needs {allowed}", "everything", fix)
 
 
 def module_of(package: str) -> str:
@@ -90,7 +90,7 @@ def module_of(package: str) -> str:
 
 
 def try_imports(modules: Sequence[str], timeout: float = IMPORT_SECONDS) -> dict[str, dict[str, Any]]:
-    """Import all in one process; where one ends or hangs it, go on behind that one in another. What came of each, by module."""
+    """Import all modules in one process, and return results by module. After a crash or hang, continue in another process."""
     tried: dict[str, dict[str, Any]] = {}
     while left := [name for name in modules if name not in tried]:
         answer = ask("imports", *left, timeout=timeout)
@@ -102,7 +102,7 @@ def try_imports(modules: Sequence[str], timeout: float = IMPORT_SECONDS) -> dict
 
 
 def judge(requirements: Sequence[Requirement], tried: Tried) -> Iterator[Finding]:
-    """One finding per requirement. What fails only because of another one is a note beside that one's problem."""
+    """Yield one finding per requirement. A failure caused by another requirement is a note; the other one is the problem."""
     names = {module_of(found.name).partition(".")[0]: found.name for found in requirements}
     failing = {module: name for module, name in names.items() if tried[module_of(name)]["error"]}
     misfits = [found.name for found in requirements if not satisfies(installed_version(found.name) or "", found.versions)]
@@ -115,7 +115,7 @@ def judge(requirements: Sequence[Requirement], tried: Tried) -> Iterator[Finding
 
 
 def judge_one(wanted: Requirement, result: Mapping[str, Any], culprit: str | None) -> Finding:
-    """What an attempt to import one package shows; ``culprit`` is another one, whose problem explains a failure."""
+    """Return the finding for an attempt to import one package; ``culprit`` is another package that causes the failure."""
     name, version = wanted.name, installed_version(wanted.name)
     shown = f"{version or 'of unknown version'}{f' ({wanted.versions})' if wanted.versions else ''}"
     repair = pip_install(f"{name}=={version}" if version else wanted.text, again=version is not None)
@@ -124,14 +124,14 @@ def judge_one(wanted: Requirement, result: Mapping[str, Any], culprit: str | Non
         return Finding(PACKAGES, name, "problem", found, BREAKS.get(name, "what imports it"), fix)
 
     if version and not satisfies(version, wanted.versions):
-        return problem(f"{version} is installed, and jaxrl needs {wanted.versions}", pip_install(wanted.text))
+        return problem(f"{version} is installed, but jaxrl needs {wanted.versions}", pip_install(wanted.text))
     if not result["error"]:
         return Finding(PACKAGES, name, "ok", shown)
     missing = result["missing"]
     if missing == module_of(name).partition(".")[0]:
-        return problem(f"{version} is installed, but its files are gone" if version else "not installed", repair)
+        return problem(f"{version} is installed, but its files are missing" if version else "not installed", repair)
     if culprit:
-        return Finding(PACKAGES, name, "note", f"{shown}; cannot be imported before {culprit} is mended")
+        return Finding(PACKAGES, name, "note", f"{shown}; cannot be imported before {culprit} is fixed")
     if missing:
         return problem(f"{shown} cannot be imported: it needs {missing}, which is not installed", pip_install(missing))
     return problem(f"{shown} cannot be imported: {shortened(result['error'])}", repair)
@@ -147,7 +147,7 @@ class Requirement(NamedTuple):
     """``name[parts]versions``, of the package itself or of one of its extras."""
 
     name: str
-    """In small letters with dashes, as some tools that build packages write it, and all that install them read it."""
+    """Normalised name: lower case, with dashes."""
     versions: str
     """Comma-separated clauses, lowest first, as in ``>=1.1,<1.4``; may be empty."""
     parts: str = ""
@@ -155,25 +155,25 @@ class Requirement(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As pip takes it."""
+        """The requirement in pip's format."""
         return f"{self.name}{f'[{self.parts}]' if self.parts else ''}{self.versions}"
 
 
 class Declared(NamedTuple):
-    """What jaxrl declares."""
+    """Requirements declared by jaxrl."""
 
     source: str
-    """Where that is written."""
+    """Where they are declared."""
     python: str
     requirements: list[Requirement]
 
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-"""Where pyproject.toml is when jaxrl is used from a checkout."""
+"""Folder of pyproject.toml if jaxrl is used from a checkout."""
 
 
 def declared(checkout: Path = CHECKOUT) -> Declared:
-    """What jaxrl requires: by ``pyproject.toml`` in a checkout, whose installed metadata may be older; else by its metadata.
+    """Return jaxrl's requirements: in a checkout from ``pyproject.toml``, as installed metadata may be older; else from metadata.
 
     Raises:
       FileNotFoundError: there is neither.
@@ -182,7 +182,7 @@ def declared(checkout: Path = CHECKOUT) -> Declared:
         project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     except (OSError, ValueError, KeyError):
         project = {}
-    if project.get("name") == "jaxrl":  # and not somebody else's, beside an installed jaxrl
+    if project.get("name") == "jaxrl":  # not that of another project next to an installed jaxrl
         found = read_all(project["dependencies"])
         for extra, lines in project.get("optional-dependencies", {}).items():
             found += [requirement._replace(extra=extra) for requirement in read_all(lines)]
@@ -192,14 +192,14 @@ def declared(checkout: Path = CHECKOUT) -> Declared:
         lines = importlib.metadata.requires("jaxrl") or []
     except importlib.metadata.PackageNotFoundError:
         raise FileNotFoundError(
-            f"jaxrl in {checkout} is not installed, and no pyproject.toml is beside it, so nothing says what it requires:"
+            f"the requirements of jaxrl in {checkout} are unknown: it is not installed, and has no pyproject.toml:"
             " install it with pip"
         ) from None
     return Declared(f"installed in {checkout}", metadata["Requires-Python"], read_all(lines))
 
 
 def of_package(name: str, wanted: str) -> Requirement | None:
-    """What an installed package requires of another; None where it is not installed or requires nothing of it."""
+    """Return the requirement of an installed package on another; None if it is not installed or has no such requirement."""
     try:
         lines = importlib.metadata.requires(name) or []
     except importlib.metadata.PackageNotFoundError:
@@ -208,7 +208,7 @@ def of_package(name: str, wanted: str) -> Requirement | None:
 
 
 def read_all(lines: Iterable[str]) -> list[Requirement]:
-    """Requirements as metadata holds them. Those of other systems and Pythons, and lines that nobody can read, are left out."""
+    """Parse requirements from metadata. Those for other systems or Python versions, and invalid lines, are omitted."""
     from packaging import requirements, utils
 
     found = []
@@ -225,7 +225,7 @@ def read_all(lines: Iterable[str]) -> list[Requirement]:
 
 
 def installed_version(name: str) -> str | None:
-    """None: not installed, or not by an installer."""
+    """Return the installed version; None if the package is not installed, or has no metadata."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -233,7 +233,7 @@ def installed_version(name: str) -> str | None:
 
 
 def satisfies(version: str, versions: str) -> bool:
-    """Whether a version is one of those that clauses such as ``>=1.1,<1.4`` allow. What cannot be read is allowed."""
+    """Return whether clauses such as ``>=1.1,<1.4`` allow a version. Invalid versions are allowed."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
 

@@ -1,4 +1,4 @@
-"""What ``jaxrl doctor`` tries in processes of its own, because it may hang, abort or crash: a JSON object per line on stdout."""
+"""Probes of ``jaxrl doctor``, run in separate processes because they may hang or crash. They print one JSON object per line."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 
 
 def imports(modules: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Import one after the other: ``{"module": …, "error": text or None}``, and why: ``missing`` and ``origin``."""
+    """Import modules one after the other: ``{"module": …, "error": text or None}``, with causes ``missing`` and ``origin``."""
     for module in modules:
         try:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             name = error.name if isinstance(error, ModuleNotFoundError) else None
-            missing = name if name and "." not in name else None  # the package that is not installed, if the error says that
+            missing = name if name and "." not in name else None  # the package that is not installed, if the error names it
             yield {"module": module, "error": text, "missing": missing, "origin": _origin(error)}
         else:
             yield {"module": module, "error": None}
 
 
 def _origin(error: BaseException) -> str | None:
-    """The top-level package in which an error arose."""
+    """Return the top-level package in which an error was raised."""
     origin, frames = None, error.__traceback__
     while frames is not None:
         package = str(frames.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -37,7 +37,7 @@ def _origin(error: BaseException) -> str | None:
 
 
 def devices(_: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Where compiled programs go, and which devices a run would get."""
+    """Yield the folder of compiled programs, and the devices that a run would use."""
     import jax
 
     from jaxrl.runtime.system.devices import cache_folder, request_cpu_devices, usable_cores
@@ -51,9 +51,9 @@ def devices(_: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One iteration of PPO on CartPole, compiled as a run's are, over two devices where there are: ``{"devices": number}``.
+    """Run one iteration of PPO on CartPole, compiled as in a run, over two devices if available: ``{"devices": number}``.
 
-    With a folder it is saved there and restored: ``{"difference": the first leaf that differs, or None}``.
+    With a folder, save the state there and restore it: ``{"difference": the first leaf that differs, or None}``.
     """
     import jax
     import numpy as np
@@ -75,7 +75,7 @@ def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _restored_difference(path: Path, states: Any, target: Any, spec: Any) -> str | None:
-    """The first leaf that does not come back as it was saved."""
+    """Return the first leaf that differs after saving and restoring, or None."""
     import jax
     import numpy as np
 
@@ -99,7 +99,7 @@ PROBES = {"imports": imports, "devices": devices, "smoke": smoke}
 
 
 def main(probe: str, *args: str) -> None:
-    """Run a probe. Whatever libraries print goes to stderr."""
+    """Run a probe. Output of libraries is redirected to stderr."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for result in PROBES[probe](args):

@@ -1,4 +1,4 @@
-"""Probes run in processes of their own: whatever hangs, aborts or crashes there is an answer here."""
+"""Running of probes in separate processes: a hang, abort or crash there becomes an answer here."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any, NamedTuple
 from jaxrl.interpreter import python_command
 
 NO_REASON = ("File ", "Fatal Python error", "Current thread", "Extension modules", "Thread 0x", "<no Python frame>")
-"""How lines of a crash report begin that do not say why."""
+"""Prefixes of lines of a crash report that do not name the cause."""
 
 
 class Answer(NamedTuple):
-    """What a probe reported before it ended."""
+    """Results of a probe up to its end."""
 
     results: list[dict[str, Any]]
     end: str | None
-    """How it ended, if not as it should."""
+    """Reason of an abnormal end, else None."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All results as one."""
+        """All results, merged."""
         return {key: value for result in self.results for key, value in result.items()}
 
 
 def ask(probe: str, *args: str, timeout: float) -> Answer:
-    """Run a probe of ``doctor.probe`` in a process that finds modules where this one does, for ``timeout`` seconds at most."""
-    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ  # a training may hold most of the GPU's memory
+    """Run a probe of ``doctor.probe`` in a process with the same module search path, for at most ``timeout`` seconds."""
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ  # a run may be using most of the GPU's memory
     command = python_command("jaxrl.runtime.doctor.probe", probe, *args)
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout, env=environment, check=False)
     except subprocess.TimeoutExpired as error:
-        return Answer(_read(error.stdout), f"no end after {timeout:g} s")
+        return Answer(_read(error.stdout), f"timed out after {timeout:g} s")
     return Answer(_read(done.stdout), _how_it_ended(done.returncode, done.stderr.decode(errors="replace")))
 
 

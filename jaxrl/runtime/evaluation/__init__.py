@@ -1,1 +1,1 @@
-"""Evaluation: policies loaded, played and drawn."""
+"""Evaluation: loading, playing and rendering of policies."""

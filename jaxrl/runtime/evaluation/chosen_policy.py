@@ -1,4 +1,4 @@
-"""Which of a run's policies were taken, and what the others score, by its own records."""
+"""Description of the chosen policies of a run, with their scores and those of the others from the records of the run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jaxrl.runtime.system.disk import absolute
 
 
 def chosen(run: str | os.PathLike[str], which: str, step: int) -> str:
-    """``best policies: iteration 512, evaluation return -927; the last: iteration 976, -31.2``.
+    """Return a description: ``best policies: iteration 512, evaluation return -927; the last: iteration 976, -31.2``.
 
     Args:
       which: "best" or "last".
-      step: the iteration that those are of which were taken.
+      step: iteration of the chosen policies.
     """
     records = _records(run)
     mine, scores = f"{which} policies: iteration {step}", _scores(records)
@@ -38,7 +38,7 @@ def chosen(run: str | os.PathLike[str], which: str, step: int) -> str:
 
 
 def greedy_warning(run: str | os.PathLike[str]) -> str | None:
-    """What to know of a run whose greedy evaluations are far below its training; None of others."""
+    """Return a warning if the greedy evaluations of a run are far below its training returns, else None."""
     gap = None if read_config(run)["run"]["eval_explore"] else greedy_gap(as_arrays(_records(run)))
     if gap is None:
         return None
@@ -47,14 +47,14 @@ def greedy_warning(run: str | os.PathLike[str]) -> str | None:
 
 
 def _records(run: str | os.PathLike[str]) -> list[Record]:
-    """All of them; none where they are damaged, since a policy can do without."""
+    """Return all records; none if they are damaged, since a policy can be used without them."""
     with contextlib.suppress(ValueError, OSError):
         return read_records(absolute(run), 2**31, len(read_config(run)["run"]["seeds"]))
     return []
 
 
 def _scores(records: list[Record]) -> dict[int, float]:
-    """Iteration -> evaluation return, mean over seeds, where there was one."""
+    """Return iteration -> evaluation return, mean over seeds, for iterations with an evaluation."""
     means: dict[Any, Any] = {record["iteration"]: record.get(EVALUATION_RETURN, np.nan) for record in records}
     return {iteration: float(np.nanmean(x)) for iteration, x in means.items() if not np.isnan(x).all()}
 

@@ -1,4 +1,4 @@
-"""Evaluation on either kind of environment."""
+"""Evaluation on pure and host environments."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def evaluate(
     env_params: PyTree = None,
     max_steps: int | None = None,
 ) -> Evaluation:
-    """Play ``num_episodes`` whole episodes, one in each of as many parallel environments, so that short ones are not favoured.
+    """Play ``num_episodes`` entire episodes, each in a separate parallel environment, so that short episodes are not favoured.
 
-    Pure environments run in one program, which is kept for the next call with the same agent and arguments, whatever the policy
-    and the key; ``jaxrl.training.evaluate`` is the pure function. Host environments run on the host.
+    Pure environments run in one program, which later calls with the same agent and arguments reuse, for any policy and key.
+    ``jaxrl.training.evaluate`` is the pure function. Host environments run on the host.
 
     Args:
       policy: a Policy, or an AgentState of one seed.
       explore: act as in training instead of greedily.
-      env_params: parameters of a pure environment, one value or one per episode; default: the state's or the environment's own.
-      max_steps: rows after which an episode is given up; default: the environment's limit, or 100 000.
+      env_params: parameters of a pure environment, one value or one per episode; default: those of the state or the environment.
+      max_steps: rows after which an episode is cut; default: the environment's limit, or 100 000.
 
     Returns:
       Evaluation: episodic_return f32, episodic_length i32 and finished bool, [num_episodes] each; raw rewards, undiscounted.
 
     Raises:
-      ValueError: ``num_episodes`` or ``max_steps`` below 1, or ``env_params`` for a host environment.
+      ValueError: ``num_episodes`` or ``max_steps`` is below 1, or ``env_params`` is given for a host environment.
     """
     check_agent(agent)
     check_switches(explore=explore)

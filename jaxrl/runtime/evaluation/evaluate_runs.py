@@ -1,4 +1,4 @@
-"""The policies of a run, playing again: on its environment or another one that they fit."""
+"""Evaluation of the policies of a run, on its environment or another one with the same spaces."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ from jaxrl.training import Evaluation, evaluation_key
 from jaxrl.types import Agent, Array, HostEnv, Key, Policy
 
 EPISODE_STREAM = 0x706C6179
-"""Stands where training's own evaluations have the iteration, and is far beyond all of those: no episode is the same."""
+"""Replaces the iteration in the key of evaluations. It is far above any iteration, so episodes differ from those of training."""
 
 Say = Callable[[str], None]
 
 
 class Rules(NamedTuple):
-    """How policies play."""
+    """Settings of an evaluation."""
 
     episodes: int = 128
-    """Per seed."""
+    """Episodes per seed."""
     explore: bool = False
     eval_seed: int = 0
     max_steps: int | None = None
 
 
 class RunScore(NamedTuple):
-    """What the policies of one run achieved."""
+    """Results of the policies of one run."""
 
     run: str
     algorithm: str
     env: str
     iteration: int
-    """The policies are of this one."""
+    """Iteration of the policies."""
     seeds: list[int]
     played: Evaluation
     """NumPy arrays [num_seeds, episodes]."""
     diverged: list[int]
-    """Seeds that were left out, because they had diverged."""
+    """Seeds that were excluded because they had diverged."""
     versions: dict[str, str]
-    """Those that the run was trained with."""
+    """Versions with which the run was trained."""
     eval_explore: bool = False
-    """Whether the evaluations that chose the run's best policies explored."""
+    """True if the evaluations that chose the run's best policies explored."""
     about: str = ""
-    """Which of the run's policies played, and what the others score by its records."""
+    """Description of the policies, with the recorded scores of the run's other policies."""
     warning: str | None = None
-    """Of a run whose greedy evaluations are far below its training."""
+    """Set if the greedy evaluations of the run are far below its training returns."""
 
     @property
     def returns(self) -> np.ndarray:
-        """The mean over episodes, f64[num_seeds]; NaN for a seed whose mean is no finite number."""
+        """Mean over episodes, f64[num_seeds]; NaN for a seed whose mean is not finite."""
         with np.errstate(invalid="ignore"):
             means = np.asarray(self.played.episodic_return, np.float64).mean(axis=1)
         return np.where(np.isfinite(means), means, np.nan)
 
 
 def episode_key(seed: Array | int, eval_seed: Array | int) -> Key:
-    """The key of the episodes that the policy of a seed plays."""
+    """Return the key of the episodes played by the policy of a seed."""
     return jax.random.fold_in(evaluation_key(seed, EPISODE_STREAM), eval_seed)
 
 
@@ -90,16 +90,16 @@ def evaluate_run(
     """Play the policies of one run.
 
     Args:
-      which: as for ``load_policy``.
-      seeds: some of the run's; default: all.
-      env_id: another environment than the run's own.
-      trust, parts: as for ``load_policy``, which takes the parts as keywords; the environment is one that it does need.
-      begin: called with a line on what is played.
-      say: called with a few words on how far it is, where that is known.
+      which: as in ``load_policy``.
+      seeds: a subset of the run's seeds; default: all.
+      env_id: an environment to use instead of the run's.
+      trust, parts: as in ``load_policy``, which takes the parts as keywords. Unlike there, the environment is needed.
+      begin: called with a line that describes the evaluation.
+      say: called with the progress, if it is known.
 
     Raises:
       FileNotFoundError, ValueError, CheckpointError: as ``load_policy``.
-      ValueError: the policies do not fit the environment, or all diverged.
+      ValueError: the policies do not fit the environment, or all seeds diverged.
     """
     config, name = read_config(run), os.fspath(run)
     saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
@@ -107,7 +107,7 @@ def evaluate_run(
     sound = finite_seeds(saved.policies) & ~saved.diverged
     playing, diverged = (np.array(saved.seeds)[these].tolist() for these in (sound, ~sound))
     if not playing:
-        raise ValueError(f"{name!r} has no policy to play: of its seeds {saved.seeds} all diverged")
+        raise ValueError(f"{name!r} has no policy to play: its seeds {saved.seeds} all diverged")
     policies = jax.tree.map(lambda x: x[sound], saved.policies)
     begin(f"{name}: {len(playing)} seed{'s' * (len(playing) > 1)} × {rules.episodes} episodes")
     play = _play_on_host if isinstance(agent.env, HostEnv) else _play_fused
@@ -123,10 +123,10 @@ def playing_agent(
     trust: str | Iterable[str] = (),
     parts: Mapping[str, Any] | None = None,
 ) -> Agent:
-    """The agent of a run on its real environment, or on another one whose spaces its policies fit.
+    """Build the agent of a run on its environment, or on another one with the same spaces.
 
     Raises:
-      ValueError: they do not fit; or a part of the agent cannot be imported or is not trusted.
+      ValueError: the spaces differ; or a part of the agent cannot be imported or is not trusted.
     """
     parts = parts or {}
     if env_id is None:
@@ -136,14 +136,14 @@ def playing_agent(
         there, here = _kind(realize_space(trained)), _kind(getattr(env, f"{name}_space"))
         if there != here:
             raise ValueError(
-                f"env={env_id!r} does not fit these policies: its {name}s are {here}, and they were trained on "
+                f"env={env_id!r} does not fit these policies: its {name}s are {here}, but they were trained on "
                 f"{config['agent']['env']} with {there}"
             )
     return build_again(config["agent"], trust=trust, **{**parts, "env": env})
 
 
 def _kind(space: spaces.Space) -> str:
-    """A space in one line, without the bounds of boxes, which may differ."""
+    """Describe a space in one line, without the bounds of boxes, which may differ."""
     if isinstance(space, spaces.Dict):
         return f"Dict({', '.join(f'{name}: {_kind(part)}' for name, part in space.items())})"
     if isinstance(space, spaces.Tuple):
@@ -152,13 +152,13 @@ def _kind(space: spaces.Space) -> str:
 
 
 def finite_seeds(policies: Policy) -> np.ndarray:
-    """bool[num_seeds]: whose parameters are all finite."""
+    """Return bool[num_seeds]: True if all parameters of the seed are finite."""
     rows = [np.isfinite(x).reshape(len(x), -1).all(axis=1) for x in jax.tree.leaves(policies.params)]
     return np.logical_and.reduce(rows)
 
 
 def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, say: Say) -> Evaluation:
-    """All seeds in one program, sharded over devices; [num_seeds, episodes]."""
+    """Evaluate all seeds in one program, sharded over devices; [num_seeds, episodes]."""
 
     def play(seed: Array, policy: Policy, eval_seed: Array) -> Evaluation:
         key = episode_key(seed, eval_seed)
@@ -169,7 +169,7 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, 
 
 
 def _play_on_host(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, say: Say) -> Evaluation:
-    """One seed after the other; [num_seeds, episodes]."""
+    """Evaluate one seed after the other; [num_seeds, episodes]."""
     results = []
     for row, seed in enumerate(seeds):
 

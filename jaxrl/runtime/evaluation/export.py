@@ -1,4 +1,4 @@
-"""A trained policy for a program without jaxrl: its function, by ``jax.export``, and its arrays, by name."""
+"""Export of a trained policy for use without jaxrl: its function by ``jax.export``, and its arrays by name."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Policy, PyTree, StepInput
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-"""What an exported policy runs on, wherever it is exported."""
+"""Default platforms of an exported policy, regardless of where it is exported."""
 
 Row = Callable[[PyTree, StepInput, Array | None], tuple[PyTree, Array]]
-"""One row of a policy: (carry, inputs [B], words of a key) -> (carry, action [B])."""
+"""One row of a policy: (carry, inputs [B], key data) -> (carry, action [B])."""
 
 
 def flat_arrays(policy: Policy) -> dict[str, np.ndarray]:
-    """Parameters by their path, without flax's level ``params``, and below ``statistics/`` those of normalisation."""
+    """Return parameters by path, without flax's level ``params``, and the statistics of normalisation below ``statistics/``."""
     found = jax.tree_util.tree_leaves_with_path(policy.params)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in found]
     short = ["/".join(part for part in path.split("/") if part != "params") or "params" for path in paths]
@@ -46,10 +46,10 @@ def export_row(
     batch_size: int | None = None,
     platforms: Sequence[str] = PLATFORMS,
 ) -> export.Exported:
-    """A policy as a compiled function of plain arrays, as ``LoadedPolicy.export`` describes it.
+    """Export a policy as a compiled function of plain arrays, as described in ``LoadedPolicy.export``.
 
     Args:
-      carry: the initial one, [1, ...].
+      carry: the initial carry, [1, ...].
     """
     actions = zero_actions(action_space, 1)
     carries, structure = jax.tree.flatten(carry)
@@ -67,7 +67,7 @@ def export_row(
         return general((previous,), obs, jnp.zeros(size), jnp.ones(size, bool), *key)[1]
 
     def arguments(size: Any) -> tuple[Any, ...]:
-        """Of ``general``."""
+        """Return the shapes of the arguments of ``general``."""
         memory = tuple(jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in (*carries, actions))
         obs = jax.eval_shape(lambda: zeros(observation_space))
         obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), obs)
@@ -77,7 +77,7 @@ def export_row(
 
     size = export.symbolic_shape("batch")[0] if batch_size is None else check_count("batch_size", batch_size)
     memory, obs, prev_reward, is_first, *key = arguments(size)
-    # Of what is not looked at nothing is kept, if sizes are numbers: the action before, the reward before, is_first.
+    # With concrete sizes, jax.export drops unused arguments: this shows if previous action and reward, and is_first, are used.
     looked_at = export.export(jax.jit(general))(*arguments(1)).module_kept_var_idx
     unused = {len(carries), *(len(carries) + 1 + len(jax.tree.leaves(obs)) + i for i in range(2))}
     if not carries and not unused & set(looked_at):

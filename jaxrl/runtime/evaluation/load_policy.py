@@ -1,4 +1,4 @@
-"""``jaxrl.load_policy``: a trained policy as a function of observations, without its environment and its replay buffer."""
+"""``jaxrl.load_policy``: load a trained policy as a function of observations, without its environment and replay buffer."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def load_policy(
     trust: str | Iterable[str] = (),
     **parts: Any,
 ) -> LoadedPolicy:
-    """The policy that a run learnt. ``print`` it to see which one it is, and what the others of its run score.
+    """Load a trained policy of a run. ``print`` it to see which one it is, with the scores of the run's other policies.
 
     Args:
-      run: its folder.
-      seed: one of the run's seeds; default: the one with the highest return in the evaluation at hand. Where several members of a
-        run have the same seed (with other hyperparameters), that choice is made among them.
-      which: "best", of the best evaluation (mean over seeds), or "last", of the last checkpoint. Where the run was not evaluated,
-        "best" takes the last too, and a warning says so.
-      explore: act as in training, not greedily, unless a call says otherwise: for policies that are worse or stand still when
-        greedy. A run with ``eval_explore`` chose its best so.
-      key: what exploring draws with, a stream of its own; without it every call that explores needs one.
-      trust: packages or modules that the run uses, whose code may run: ``("my_package",)``. Without it only parts of jaxrl are
-        imported, and those that this process gave to a builder. The environment is not needed.
-      parts: parts of the agent that no other process can import, given again: ``model=my_function``.
+      run: the run folder.
+      seed: one of the run's seeds; default: the one with the highest return in the evaluation of these policies. If several
+        members of a run have the same seed (with different hyperparameters), the best of them is chosen in the same way.
+      which: "best" for the best evaluation (mean over seeds), or "last" for the last checkpoint. If the run was not evaluated,
+        "best" also loads the last, with a warning.
+      explore: default of calls: act as in training instead of greedily. Use it for policies that perform worse, or do not move,
+        when greedy. A run with ``eval_explore`` chose its best policies in this way.
+      key: random key for exploring, from which every call draws a new one; without it, each call that explores needs a key.
+      trust: packages or modules used by the run, whose code may run: ``("my_package",)``. Otherwise only parts of jaxrl, and
+        parts that were passed to a builder in this process, are imported. The environment is not needed.
+      parts: parts of the agent that no other process can import, passed again: ``model=my_function``.
 
     Raises:
-      FileNotFoundError: there is no run in the folder, or it has saved nothing yet.
-      ValueError: the seed is none of the run's; ``which`` is unknown; a part of the agent cannot be imported or is not trusted.
-      TypeError: a keyword is no part of the agent.
-      CheckpointError: what was saved is damaged.
+      FileNotFoundError: the folder holds no run, or the run has saved nothing yet.
+      ValueError: the run has no such seed; ``which`` is unknown; a part of the agent cannot be imported or is not trusted.
+      TypeError: a keyword is not a part of the agent.
+      CheckpointError: the saved policy is damaged.
     """
     which = _there(run, which)
     saved = load_policies(run, which=which, seeds=None if seed is None else [seed], trust=trust, parts=parts)
@@ -70,28 +70,28 @@ def load_policy(
 
 
 def _there(run: str | os.PathLike[str], which: str) -> str:
-    """``which``; or "last" for the "best" of a run that was not evaluated, and a warning."""
+    """Return ``which``, or warn and return "last" if "best" is requested of a run that was not evaluated."""
     folder = absolute(run)
     if which != "best" or latest_step(folder / BEST) is not None or latest_step(folder / CHECKPOINTS) is None:
         return which
-    warn(f"{os.fspath(run)!r} has no best/, as it was not evaluated: this is the policy of its last checkpoint")
+    warn(f"{os.fspath(run)!r} has no best/, because it was not evaluated: using the policy of its last checkpoint")
     return "last"
 
 
 class SavedPolicies(NamedTuple):
-    """What a run saved of several members: seeds, or one seed with several hyperparameters."""
+    """Saved policies of several members of a run: seeds, or one seed with several hyperparameters."""
 
     agent: Agent
-    """The run's, on an environment that only has its spaces."""
+    """Agent of the run, on a placeholder environment that only has its spaces."""
     policies: Policy
-    """Every leaf [num_members, ...], on the host."""
+    """Policies on the host; every leaf [num_members, ...]."""
     seeds: list[int]
     step: int
-    """The iteration that they are of."""
+    """Iteration of the policies."""
     returns: np.ndarray
-    """f64[num_members], of the last evaluation up to that iteration; −inf where there is none."""
+    """f64[num_members], returns of the last evaluation up to that iteration; −inf if there is none."""
     diverged: np.ndarray
-    """bool[num_members]: who had diverged by then, and is frozen as before that."""
+    """bool[num_members]: True if the member had diverged by then and is frozen in its state before that."""
 
 
 def load_policies(
@@ -102,7 +102,7 @@ def load_policies(
     trust: str | Iterable[str] = (),
     parts: Mapping[str, Any] | None = None,
 ) -> SavedPolicies:
-    """The policies of all members of a run, or of those with the seeds asked for, in the run's order; see ``load_policy``."""
+    """Load the policies of all members of a run, or of those with the given seeds, in the run's order; see ``load_policy``."""
     check_which("which", which)
     config = read_config(run)
     trained = config["run"]["seeds"]
@@ -123,7 +123,7 @@ def load_policies(
 
 
 def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[str, Any]) -> Agent:
-    """The agent of a run, on an environment that only has its spaces, if they are known."""
+    """Rebuild the agent of a run; if its spaces are recorded, on a placeholder environment that only has these."""
     described = config.get("spaces")
     if described is not None and "env" not in parts:
         space = {name: realize_space(data) for name, data in described.items()}
@@ -132,17 +132,19 @@ def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[s
 
 
 def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Space) -> HostEnv:
-    """An environment with these spaces and nothing behind them: enough to build an agent, without what the real one needs."""
+    """Return a placeholder environment that only has spaces: enough to build an agent without the real environment."""
 
     def refuse(num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
-        raise NotImplementedError(f"only the spaces of {name} are here")
+        raise NotImplementedError(f"only the spaces of {name} are available: its environment was not loaded")
 
     return HostEnv(refuse, observation_space, action_space, name=name, compute_reward=_reward_of(observation_space))
 
 
 def _reward_of(observation_space: spaces.Space) -> ComputeRewardFn | None:
-    """What stands for ``compute_reward`` where observations are those of a goal environment, with its types alone: agents that
-    learnt in hindsight are built on it, and none learns here."""
+    """Return a placeholder with the types of ``compute_reward`` for goal environments, else None.
+
+    Agents with hindsight replay cannot be built without it. It is never used, since nothing is learnt here.
+    """
     if not has_goals(observation_space) or observation_space[ACHIEVED] != observation_space[DESIRED]:  # type: ignore[index]
         return None
     return lambda achieved, desired: (jnp.zeros(()), jnp.zeros((), bool))
@@ -161,15 +163,15 @@ def _last_policies(agent: Agent, saved: Path, run: str | None) -> tuple[Policy, 
     found, info = read_arrays(saved, run=run)
     found = by_path(found)
     learner = state_shapes(agent).learner
-    # Keys, and a replay buffer that was left out, are no part of a policy.
+    # Keys, and a replay buffer that was not saved, are not part of a policy.
     arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
     pairs = zip(agent.hyperparams, arrays.hyperparams, strict=True)
-    numbers = [default if there is None else there for default, there in pairs]  # None: the rule had no such number yet
+    numbers = [default if there is None else there for default, there in pairs]  # None: the hyperparameter did not exist yet
     return agent.algorithm.policy(arrays._replace(hyperparams=type(agent.hyperparams)(*numbers))), info.step
 
 
 def _evaluated(records: Sequence[Record], rows: list[int]) -> np.ndarray:
-    """``SavedPolicies.returns`` of the members in these rows."""
+    """Return ``SavedPolicies.returns`` of the members with these indices."""
     returns = [np.asarray(record[EVALUATION_RETURN])[rows] for record in records if EVALUATION_RETURN in record]
     known = [np.nan_to_num(each, nan=-np.inf) for each in returns if not np.isnan(each).all()]
     return known[-1] if known else np.full(len(rows), -np.inf)

@@ -1,4 +1,4 @@
-"""A trained policy as a function of observations: NumPy in, one compiled call, NumPy out."""
+"""Trained policies as functions of observations, from NumPy to NumPy in one compiled call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
 
 
 class PolicyMemory(NamedTuple):
-    """What a policy carries from one observation to the next."""
+    """State that a policy carries from one observation to the next."""
 
     carry: PyTree
     action: Array
@@ -30,7 +30,7 @@ class PolicyMemory(NamedTuple):
 class LoadedPolicy:
     """``policy(obs) -> action``, for one observation or a batch of them.
 
-    A recurrent policy remembers what it saw: call ``reset`` where an episode begins.
+    A recurrent policy keeps state between calls: call ``reset`` at the beginning of each episode.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class LoadedPolicy:
         self.observation_space: spaces.Space = agent.env.observation_space
         self.action_space: spaces.Space = agent.env.action_space
         self.policy, self.seed, self.step = policy, seed, step
-        """The parameters; the seed that learnt them; the iteration that they are of."""
+        """Parameters, and the seed and iteration that they come from."""
         self.about = about
-        """Which of the run's policies this is, what the others score, and whether greedy ones are far below training."""
+        """Description, with scores of this and the run's other policies, and a warning if greedy ones are far below training."""
         self.explore = explore
-        """What a call does that does not say."""
+        """Default for the ``explore`` of a call."""
         self._algorithm = agent.algorithm
         self._act = jax.jit(partial(_act, agent.algorithm.act), static_argnames=("explore", "impl"))
         self._draws = None if key is None else _plain(key)
@@ -62,17 +62,17 @@ class LoadedPolicy:
         """Name, shape and dtype of each leaf of an observation."""
 
     def __call__(self, obs: PyTree, *, explore: bool | None = None, key: Key | None = None, prev_reward: Any = 0.0) -> Any:
-        """The action in the environment's units, as a NumPy array: of one observation, or [B] of a batch.
+        """Return the action in the environment's units, as a NumPy array: for one observation, or [B] for a batch.
 
         Args:
-          obs: as ``observation_space`` has them, or with one more axis in front.
-          explore: act as in training instead of greedily; default: as the policy was loaded.
-          key: what exploring draws this call's action with; default: a new one each time, from the key that was given to
+          obs: an observation of ``observation_space``, or a batch with one more axis in front.
+          explore: act as in training instead of greedily; default: as passed to ``load_policy``.
+          key: random key for exploring in this call; default: a new key for each call, derived from the key passed to
             ``load_policy``.
-          prev_reward: what the previous action earned, for policies that look at it (recurrent ones do).
+          prev_reward: reward of the previous action, for policies that use it (recurrent ones do).
 
         Raises:
-          ValueError, TypeError: the observation has another structure, shape or type; or a key is missing.
+          ValueError, TypeError: the observation has a different structure, shape or dtype; or a key is missing.
         """
         leaves, batch = self._checked(obs)
         size = 1 if batch is None else batch
@@ -96,9 +96,9 @@ class LoadedPolicy:
         return f"<LoadedPolicy of seed {self.seed}, {how}{self.about and f'; {self.about}'}>"
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The parameters by name, as in ``{"actor/hidden_0/kernel": f32[4, 64], …}``, for ``np.savez`` or safetensors.
+        """Return the parameters by name, as in ``{"actor/hidden_0/kernel": f32[4, 64], …}``, for ``np.savez`` or safetensors.
 
-        What observations are normalised with is below ``statistics/``.
+        The statistics that normalise observations are below ``statistics/``.
         """
         return flat_arrays(self.policy)
 
@@ -110,19 +110,19 @@ class LoadedPolicy:
         batch_size: int | None = None,
         platforms: Sequence[str] = PLATFORMS,
     ) -> None:
-        """Write the policy to a file as a function that ``jax.export.deserialize`` reads, in a process that need not have jaxrl.
+        """Write the policy to a file as a function for ``jax.export.deserialize``, which can be used without jaxrl.
 
-        It has all that acting takes: parameters, normalisation, masks, the units of actions. It is given batches of observations
-        in the types of ``observation_space``, and is ``obs -> action``, or, where the policy looks at more (recurrent ones do),
-        ``(memory, obs, prev_reward f32[B], is_first bool[B]) -> (memory, action)``. ``memory`` is a tuple of arrays [B, ...],
-        zeros to begin with; where ``is_first`` is true, it is not looked at.
+        The function includes everything needed to act: parameters, normalisation, masks and the units of actions. It takes
+        batches of observations with the dtypes of ``observation_space`` and has the form ``obs -> action``. If the policy needs
+        more, as recurrent ones do, it is ``(memory, obs, prev_reward f32[B], is_first bool[B]) -> (memory, action)``. ``memory``
+        is a tuple of arrays [B, ...], initially zeros; where ``is_first`` is true, it is ignored.
 
         Args:
           path: of the file, which is replaced if it exists.
-          explore: act as in training instead of greedily; default: as the policy was loaded. The function then takes one more
-            argument, last: ``jax.random.key_data(key)``, another one for each call.
-          batch_size: the only one that the function takes; default: it takes any. For networks that cannot be traced so.
-          platforms: what the function is compiled for.
+          explore: act as in training instead of greedily; default: as passed to ``load_policy``. If true, the function takes
+            one more argument, the last: ``jax.random.key_data(key)``, with a new key for each call.
+          batch_size: the only batch size of the function; default: any. For networks that cannot be traced with a symbolic size.
+          platforms: platforms that the function is compiled for.
 
         Raises:
           OSError: the file cannot be written.
@@ -143,22 +143,22 @@ class LoadedPolicy:
             file.write(function.serialize())
 
     def reset(self) -> None:
-        """Forget: the next observation is the first of an episode (of a batch: of all its episodes)."""
+        """Clear the memory: the next observation is the first of an episode (in a batch: of all its episodes)."""
         self._memory = None
 
     def _drawing(self, key: Key | None) -> tuple[np.ndarray, Any, Any]:
-        """Words of a key, its kind, and the number to fold in: None for a key that is of one call only."""
+        """Return the data of a key, its implementation, and the number to fold in, which is None for a key of a single call."""
         if key is not None:
             return *_plain(key), None
         if self._draws is None:
             raise ValueError(
-                "explore=True draws actions: give key=jax.random.key(…) to load_policy, or another one to each call of the policy"
+                "explore=True needs a random key: pass key=jax.random.key(…) to load_policy, or a new key to each call"
             )
         self._num_draws += 1
         return *self._draws, np.uint32(self._num_draws - 1)
 
     def _checked(self, obs: PyTree) -> tuple[list[np.ndarray], int | None]:
-        """The leaves of the observation in JAX's types, and the size of the batch, None for a single one."""
+        """Return the leaves of the observation in JAX's dtypes, and the batch size, which is None for a single observation."""
         space = self.observation_space
         if isinstance(obs, list | tuple) and not isinstance(space, spaces.Dict | spaces.Tuple):
             obs = _as_array(obs)
@@ -185,7 +185,7 @@ def _act(
     explore: bool,
     impl: Any,
 ) -> PolicyMemory:
-    """One row, in one program: the key is made here too, since typed keys as arguments take JAX's slow path."""
+    """Compute one row in one program. The key is made here, because typed keys as arguments take a slow path in JAX."""
     key = jax.random.key(0) if draws is None else jax.random.wrap_key_data(draws, impl=impl)
     if number is not None:
         key = jax.random.fold_in(key, number)
@@ -197,24 +197,24 @@ def _act(
 def _row(
     act: Callable[..., Any], policy: Policy, carry: PyTree, inputs: StepInput, draws: Array | None, *, explore: bool
 ) -> PolicyMemory:
-    """The same with a key of JAX's default kind."""
+    """Compute one row as ``_act`` does, with a key of JAX's default implementation."""
     return _act(act, policy, carry, inputs, draws, None, explore=explore, impl=None)
 
 
 def _plain(key: Key) -> tuple[np.ndarray, Any]:
-    """A key's words, and its kind."""
+    """Return the data of a key and its implementation."""
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)) or key.ndim:
-        raise TypeError(f"key must be one typed key, as jax.random.key(0) makes, not {key!r}")
+        raise TypeError(f"key must be one typed key, such as jax.random.key(0), not {key!r}")
     return np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
 
 
 def _as_array(obs: list[Any] | tuple[Any, ...]) -> np.ndarray:
     try:
         return np.asarray(obs)
-    except ValueError:  # its parts have several shapes
+    except ValueError:  # its elements have different shapes
         gymnasium = len(obs) == 2 and isinstance(obs[1], dict)
-        fix = "it is what reset returns: give its first part" if gymnasium else "its parts have different shapes"
-        raise TypeError(f"obs is a {type(obs).__name__} of {len(obs)} that makes no array: {fix}") from None
+        fix = "reset returns (obs, info): pass only obs" if gymnasium else "its elements have different shapes"
+        raise TypeError(f"obs is a {type(obs).__name__} of {len(obs)} that cannot be converted to an array: {fix}") from None
 
 
 def _as_expected(value: Any, where: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -224,6 +224,6 @@ def _as_expected(value: Any, where: str, shape: tuple[int, ...], dtype: np.dtype
         raise ValueError(f"{where} has shape {x.shape}: it must be {shape}, or (batch, {', '.join(map(str, shape))})")
     if x.dtype != dtype:
         if not np.can_cast(x.dtype, dtype, "same_kind"):
-            raise TypeError(f"{where} has dtype {x.dtype}, which is no {dtype}: convert it first")
+            raise TypeError(f"{where} has dtype {x.dtype} instead of {dtype}: convert it first")
         x = x.astype(dtype)
     return x

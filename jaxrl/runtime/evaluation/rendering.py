@@ -1,4 +1,4 @@
-"""How an environment is drawn: by itself, or from observations that are boards or images. Nothing opens a window."""
+"""Rendering of environments: by their render function, or from observations that are boards or images. No window is opened."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from jaxrl.types import Env, HostEnv
 NIGHT, GRID = (13, 17, 23), (33, 38, 45)
 
 SMALLEST_PHOTO = 32
-"""Floats on fewer rows or columns are a board of cells."""
+"""Observations with fewer rows or columns are drawn as a board of cells."""
 
 LARGE = 420
-"""Smaller pictures are magnified by a whole number, to at most so many rows or columns."""
+"""Smaller pictures are magnified by an integer, to at most this number of rows or columns."""
 
 
 class Drawing(NamedTuple):
-    """How an environment is drawn."""
+    """Function that draws an environment, and its speed."""
 
     draw: Callable[[Any, Any, Any], np.ndarray]
-    """(scene, observation, action that led there or None) -> u8[height, width, 3]. The scene is what an environment draws itself
-    from: a state, or the running environments of the host as they stand now."""
+    """(scene, observation, action that led there or None) -> u8[height, width, 3]. The scene is the state of a pure environment,
+    or the running host environments."""
     fps: float
-    """Pictures per second in real time, or at a pleasant speed where there is no such thing."""
+    """Pictures per second in real time, or a suitable speed if the environment has no real time."""
 
 
 def drawing(env: Env | HostEnv) -> Drawing:
-    """How to draw ``env``: as it does so itself, else boards as coloured cells, and images as they are.
+    """Choose how to draw ``env``: by its render function, else boards as coloured cells, and images unchanged.
 
     Raises:
-      ValueError: there is no way.
+      ValueError: the environment cannot be drawn.
     """
     space = env.observation_space
     if isinstance(env, HostEnv) and env.open_render is not None:
@@ -51,9 +51,9 @@ def drawing(env: Env | HostEnv) -> Drawing:
             return Drawing(lambda scene, obs, action: _board(np.asarray(obs, float) / brightest), 10)
     kind = f"{type(space).__name__}{space.shape or ''}"
     raise ValueError(
-        f"{env.name} cannot be drawn: its observations are {kind}, and it has no render. What can be: environments with render "
-        "(gymnax's classic control, most of envpool, yours where you give it), and those whose observations are boards (MinAtar, "
-        "Catch, DeepSea) or images"
+        f"{env.name} cannot be drawn: its observations are {kind}, and it has no render. Supported are environments with render "
+        "(gymnax's classic control, most of envpool, custom ones that define it), and those whose observations are boards "
+        "(MinAtar, Catch, DeepSea) or images"
     )
 
 
@@ -66,12 +66,12 @@ def _enlarged(name: str, picture: Any) -> np.ndarray:
 
 
 def _board(board: np.ndarray) -> np.ndarray:
-    """[rows, columns] or [rows, columns, channels]: one colour per channel, the last one on top, darker below 1."""
+    """Draw [rows, columns] or [rows, columns, channels]: a colour per channel, the last channel on top, darker below 1."""
     strength = np.clip(board if board.ndim == 3 else board[..., None], 0, 1)
     channels = strength.shape[-1]
     on_top = channels - 1 - np.argmax(strength[..., ::-1] > 0, axis=-1)
     shown = np.take_along_axis(strength, on_top[..., None], axis=-1)
-    # Hues a golden ratio apart stay distinct, however many there are.
+    # Hues that are a golden ratio apart stay distinct for any number of channels.
     hues = [colorsys.hsv_to_rgb((0.58 + 0.618034 * i) % 1, 0.62, 1.0) for i in range(channels)]
     colours = 255 * np.array(hues)[on_top]
     cells = np.where(shown > 0, NIGHT + (0.25 + 0.75 * shown) * (colours - NIGHT), NIGHT)
@@ -82,7 +82,7 @@ def _board(board: np.ndarray) -> np.ndarray:
 
 
 def _photo(image: np.ndarray) -> np.ndarray:
-    """[rows, columns], or with channels in front or behind: the newest of a stack, in colours where 3 divides the channels."""
+    """Draw [rows, columns], or with channels first or last: the newest frame of a stack, in colour if 3 divides the channels."""
     if image.ndim == 2:
         image = image[..., None]
     elif image.shape[0] < image.shape[2]:

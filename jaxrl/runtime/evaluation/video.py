@@ -1,4 +1,4 @@
-"""GIF and MP4: pictures with a line of text, one after the other, in a file."""
+"""Writing of GIF and MP4 files from captioned pictures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 CAPTION = 24
-"""Height of the line of text, in pixels."""
+"""Height of the caption, in pixels."""
 
 PAPER, INK = "#ffffff", "#24292f"
 
 
 def captioned(picture: np.ndarray, text: str) -> Image:
-    """The picture with a line of text above it; both sides even, as video encoders want them."""
+    """Add a line of text above the picture; both sides become even, as video encoders require."""
     from PIL import Image, ImageDraw, ImageFont
 
     height, width = (side + side % 2 for side in picture.shape[:2])
@@ -32,19 +32,19 @@ def captioned(picture: np.ndarray, text: str) -> Image:
 
 
 class Shot(NamedTuple):
-    """A picture and how long it stays."""
+    """A picture and the time for which it is shown."""
 
     picture: Image
     seconds: float
 
 
 def check_film(out: str | os.PathLike[str], fps: float) -> Path:
-    """The path of a GIF or MP4 that can be written; its folder is made. To be asked before the work, not after it.
+    """Check that a GIF or MP4 can be written, create its folder, and return its path. Call it before the episodes are played.
 
     Raises:
-      ValueError: another ending, or a speed that the format does not have.
-      OSError: it cannot be written to.
-      ModuleNotFoundError: an MP4 needs a package that is not installed.
+      ValueError: the extension or the speed is not supported.
+      OSError: the file cannot be written to.
+      ModuleNotFoundError: the package needed for MP4 is not installed.
     """
     path = at_home(out)
     if path.suffix.lower() not in WRITERS:
@@ -60,14 +60,14 @@ def check_film(out: str | os.PathLike[str], fps: float) -> Path:
             pass
     except OSError as error:
         reason = "it is a folder" if path.is_dir() else error.strerror
-        raise OSError(f"out={os.fspath(out)!r} cannot be written to: {reason}. Name a file that can") from None
+        raise OSError(f"out={os.fspath(out)!r} cannot be written to: {reason}. Name a writable file") from None
     if not path.stat().st_size:
         path.unlink()
     return path
 
 
 def write_film(path: Path, shots: Iterable[Shot], fps: float) -> None:
-    """Write the shots, all of one size, as the ending of ``path`` says. A file that is there is replaced when all is done."""
+    """Write the shots, all of one size, in the format of the extension of ``path``. An existing file is replaced at the end."""
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     new_file(unfinished).close()
     try:
@@ -81,7 +81,7 @@ def _write_gif(path: Path, shots: Iterable[Shot], fps: float) -> None:
     from PIL.Image import Dither
 
     def frames() -> Iterator[Image]:
-        due, told = 0.0, 0  # hundredths of a second, which is what a GIF counts in
+        due, told = 0.0, 0  # hundredths of a second, the time unit of GIF
         for shot in shots:
             due += 100 * shot.seconds
             frame = shot.picture.quantize(256, dither=Dither.NONE)
@@ -99,7 +99,7 @@ def _write_mp4(path: Path, shots: Iterable[Shot], fps: float) -> None:
         for shot in shots:
             if film is None:
                 film = _import_ffmpeg().write_frames(str(path), shot.picture.size, fps=fps, quality=8, macro_block_size=2)
-                with warnings.catch_warnings():  # JAX warns of forks in general, and this one becomes ffmpeg at once
+                with warnings.catch_warnings():  # JAX warns of all forks, but this one executes ffmpeg at once
                     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
                     film.send(None)
             for _ in range(max(1, round(shot.seconds * fps))):
@@ -113,7 +113,7 @@ def _import_ffmpeg() -> Any:
     try:
         import imageio_ffmpeg
     except ModuleNotFoundError:
-        message = 'an MP4 needs the package imageio-ffmpeg: pip install "jaxrl[video]", or write a GIF, which needs nothing'
+        message = 'an MP4 needs the package imageio-ffmpeg: pip install "jaxrl[video]", or write a GIF, which needs no package'
         raise ModuleNotFoundError(message, name="imageio_ffmpeg") from None
     return imageio_ffmpeg
 

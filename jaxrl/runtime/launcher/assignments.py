@@ -1,4 +1,4 @@
-"""What each process of a group on this machine gets: its place in the group, and its share of the devices."""
+"""Assignments of each process of a group on this machine: its place in the group, and its share of the devices."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class RankLayout(NamedTuple):
-    """The devices of a group."""
+    """Devices of a group."""
 
     variables: list[dict[str, str]]
-    """Of each process's environment."""
+    """Environment variables of each process."""
     shown: str
-    """What was chosen, in words."""
+    """Description of the layout."""
     advice: str | None
-    """One line, if fewer would serve better."""
+    """One line, if fewer devices would be faster."""
 
 
 def lay_out(processes: int, each: int | None) -> RankLayout:
-    """Share devices out: GPUs where JAX would use some, else CPU devices.
+    """Divide devices among processes: GPUs if JAX would use any, else CPU devices.
 
     Args:
-      each: devices per process; None: one CPU device, or as many GPUs as there are for each.
+      each: devices per process; None: one CPU device, or an equal share of the GPUs.
 
     Raises:
       ValueError: there are too few GPUs.
@@ -42,7 +42,7 @@ def lay_out(processes: int, each: int | None) -> RankLayout:
     gpus = visible_gpus()
     if not gpus:
         each, cores = each or 1, usable_cores()
-        many = f"{processes * each} CPU devices share {cores} core{'s' * (cores > 1)}: that is for trying out, and slower"
+        many = f"{processes * each} CPU devices share {cores} core{'s' * (cores > 1)}: for tests only, since this is slower"
         return RankLayout(
             [cpu_devices(each)] * processes,
             f"{each} CPU device{'s' * (each > 1)} each",
@@ -51,8 +51,8 @@ def lay_out(processes: int, each: int | None) -> RankLayout:
     share = each or max(1, len(gpus) // processes)
     if processes * share > len(gpus):
         raise ValueError(
-            f"processes={processes} with {share} GPU{'s' * (share > 1)} each are more than the {len(gpus)} that there "
-            f"{'are' if len(gpus) > 1 else 'is'}: ask for fewer, or set JAX_PLATFORMS=cpu to use CPU devices"
+            f"processes={processes} with {share} GPU{'s' * (share > 1)} each need more than the {len(gpus)} that "
+            f"{'are' if len(gpus) > 1 else 'is'} visible: use fewer, or set JAX_PLATFORMS=cpu to use CPU devices"
         )
     shares = [",".join(gpus[i * share : (i + 1) * share]) for i in range(processes)]
     shown = ", ".join(f"GPU {gpus} for process {number}" for number, gpus in enumerate(shares))
@@ -60,19 +60,19 @@ def lay_out(processes: int, each: int | None) -> RankLayout:
 
 
 def visible_gpus(dev: Path = Path("/dev")) -> Sequence[str]:
-    """The NVIDIA GPUs that JAX would use, by the numbers or names that CUDA knows them by."""
+    """Return the NVIDIA GPUs that JAX would use, by their numbers or names in CUDA."""
     asked = os.environ.get("JAX_PLATFORMS", "")
     if asked and not {"cuda", "gpu"} & set(asked.split(",")):
         return []
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         return []
-    if (given := os.environ.get(GPUS)) is not None:
-        return list(itertools.takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, given.split(","))))
+    if (visible := os.environ.get(GPUS)) is not None:
+        return list(itertools.takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, visible.split(","))))
     return [str(number) for number in range(len(list(dev.glob("nvidia[0-9]*"))))]
 
 
 def places(processes: int, heartbeat: float) -> list[dict[str, str]]:
-    """Variables that tell each process of a new group where they meet, which it is, and a secret that no other process has."""
+    """Return the variables of each process of a new group: the address where they meet, its number, and the group's secret."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The processes of a group, from their start to their end: what they print, how they do, and which of them failed first."""
+"""``RankGroup``: start the processes of a group, show their output, find which of them failed first, and end them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from jaxrl.runtime.launcher.process import Fault, Kind, Rank
 from jaxrl.runtime.system.clock import LOOK, Ran
 
 SOON = 0.01
-"""Seconds between two looks at a process that is ending."""
+"""Seconds between two checks of a process that is ending."""
 SETTLE = 0.5
-"""Seconds after a fault in which others may show that it was theirs."""
+"""Seconds to wait after a fault for another process's fault that may have caused it."""
 CONFESSION = 5.0
-"""Seconds after one has ended as by a wrong request. It may have heard from another one that this one fails, which that one tells
-before it ends."""
+"""Seconds to wait after a process ended because of a wrong request. It may only have received the error of another process, which
+reports the error before it ends."""
 FAREWELL = 30.0
-"""Seconds, after one has saved and ended, in which the others may do so."""
+"""Seconds that the other processes have to save and end, after one has."""
 
 
 class RankGroup:
-    """Processes that were started together, and end together: with ``close`` at the latest."""
+    """Processes that start together and end together, at the latest with ``close``."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class RankGroup:
     ) -> None:
         """
         Args:
-          command: what each of them runs.
-          variables: of each one's environment.
-          heartbeat: seconds for which one may stand still.
-          show: is given each line that they print.
+          command: command that each process runs.
+          variables: environment variables of each process.
+          heartbeat: seconds after which a stopped process is lost.
+          show: called with each line that the processes print.
 
         Raises:
-          OSError: so many cannot be started.
+          OSError: the processes cannot be started.
         """
         self.heartbeat, self.ran = heartbeat, Ran()
         self.ranks: list[Rank] = []
@@ -55,24 +55,24 @@ class RankGroup:
         return [rank for rank in self.ranks if rank.is_running]
 
     def look(self) -> None:
-        """Wait a moment for something to happen, show what was printed, and take note of who has ended or stands still."""
+        """Wait briefly for an event, show output, and detect processes that have ended or are stopped."""
         running = self.running
         heard: dict[Any, Callable[[], Any]] = {rank.child.connection: rank.hear for rank in running if not rank.is_ending}
         heard |= {rank.output.end: rank.output.read for rank in running if rank.output.is_open}
-        for ready in wait([*heard], SOON if any(rank.is_ending for rank in running) else LOOK):
-            heard[ready]()
+        for source in wait([*heard], SOON if any(rank.is_ending for rank in running) else LOOK):
+            heard[source]()
         for rank in running:
             rank.look()
         if self.ran.is_due:
-            now = self.ran.look()
+            elapsed = self.ran.look()
             for rank in self.running:
-                rank.look_for_standstill(now)
+                rank.look_for_standstill(elapsed)
 
     def cause(self) -> Fault | None:
-        """What has gone wrong first, once it is clear; None while all goes well.
+        """Return the first fault, once it is clear; None if there is no fault.
 
-        Where a process is lost, JAX ends the others, and these may be seen to end before it; and one that was asked to end lets
-        all save.
+        When a process is lost, JAX ends the others, and their ends may be detected first. When one process receives SIGTERM, all
+        may save before they end.
         """
         first = self._fault(self.heartbeat)
         if first is None:
@@ -83,7 +83,7 @@ class RankGroup:
         return self._fault(0.0)
 
     def end_by_itself(self) -> None:
-        """Ask all to save and end, and wait until they have."""
+        """Ask all processes to save and end, and wait for them."""
         for rank in self.running:
             rank.ask_to_end()
         before, late = len(self.running), float("inf")
@@ -91,17 +91,17 @@ class RankGroup:
             self.look()
             if len(self.running) < before:
                 late = min(late, time.monotonic() + FAREWELL)
-            if any(rank.fault(self.ran.seconds, self.heartbeat) for rank in self.running):  # it stands still, and hears nothing
+            if any(rank.fault(self.ran.seconds, self.heartbeat) for rank in self.running):  # a stopped process gets no signals
                 return
 
     def close(self) -> None:
-        """End all that run still, at once, and then wait for them."""
+        """Kill the running processes, and wait for them."""
         for rank in self.running:
             rank.child.kill()
         for rank in self.ranks:
             rank.close()
 
     def _fault(self, patience: float) -> Fault | None:
-        """The cause of the faults that there are now."""
+        """Return the cause of the current faults."""
         faults = (rank.fault(self.ran.seconds, patience) for rank in self.ranks)
         return min((fault for fault in faults if fault is not None), default=None)

@@ -1,4 +1,4 @@
-"""What a process of a group prints: shown line by line, with the number of the process before it."""
+"""Output of a process of a group, shown line by line after the number of the process."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections import deque
 from collections.abc import Callable
 
 LONGEST = 65_536
-"""Bytes of a line; a longer one is shown in pieces."""
+"""Maximum bytes of a line; a longer one is shown in pieces."""
 SHORT = 200
-"""Characters of a line in a message."""
+"""Maximum characters of a line in a message."""
 HELD = 2**20
-"""Bytes, and more than a pipe holds: to be read of one whose process has ended, though others may write to it still."""
+"""Maximum bytes to read after the process has ended, more than a pipe holds. Its descendants may still write to the pipe."""
 
 
 class RankOutput:
-    """A pipe for what one process prints. Its lines are given to ``show``, as ``[0] text``."""
+    """Pipe for the output of one process. Its lines are passed to ``show`` as ``[0] text``."""
 
     def __init__(self, number: int, show: Callable[[str], None]) -> None:
         self._number, self._show, self._begun = number, show, b""
         self.end, self.into = os.pipe()
-        """The end that is read here, and the one that is the process's."""
+        """The end that is read here, and the end of the process."""
         os.set_blocking(self.end, False)
         self._last: deque[str] = deque(maxlen=3)
         self.is_open = True
-        """Whether there may be more."""
+        """False once the pipe is closed and read."""
 
     @property
     def last_lines(self) -> str:
-        """The last ones that say something, in one line."""
+        """The last lines that are not blank, joined."""
         return " | ".join(text if len(text) <= SHORT else f"{text[:SHORT]}…" for text in self._last)
 
     def hand_over(self) -> None:
-        """To be called when the process has its end, so that this one holds it no more."""
+        """Close this process's copy of the other end. Call it once the process has started."""
         os.close(self.into)
 
     def read(self) -> int:
-        """Show what has come, and say how many bytes that were: 0 when nobody has the other end any more."""
+        """Show new output, and return its number of bytes: 0 when all copies of the other end are closed."""
         data = os.read(self.end, LONGEST)
         self.is_open = bool(data)
         *whole, self._begun = (self._begun + data).split(b"\n")
@@ -47,12 +47,12 @@ class RankOutput:
         return len(data)
 
     def close(self) -> None:
-        """Show what is left, a line without an end too."""
+        """Show the remaining output, including an unfinished line."""
         left = HELD
         try:
             while left > 0 and (came := self.read()):
                 left -= came
-        except BlockingIOError:  # whatever the process has started holds the other end
+        except BlockingIOError:  # a descendant of the process has the other end open
             pass
         self._tell_begun()
         os.close(self.end)
@@ -63,7 +63,7 @@ class RankOutput:
         self._begun = b""
 
     def _tell(self, line: bytes) -> None:
-        """As a terminal shows it in the end: what was drawn over is left out."""
+        """Show a line as a terminal would in the end, without text overwritten after carriage returns."""
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         self._show(f"[{self._number}] {text}")
         if text.strip():

@@ -1,4 +1,4 @@
-"""One process of a group: what it prints, and what befell it."""
+"""``Rank``: one process of a group, with its output and its fault."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from jaxrl.runtime.launcher.output import RankOutput
 
 
 class Kind(IntEnum):
-    """Of a fault; where several come together, the first of these is the cause of the others."""
+    """Kind of a fault. If several occur together, the first kind in this order caused the others."""
 
     LOST = 0
-    """It was killed, or stands still."""
+    """The process was killed, or is stopped."""
     FAILED = 1
-    """It ended by an error of its own."""
+    """The process ended with an error."""
     DISPLACED = 2
-    """Another program has the port at which they were to meet."""
+    """Another program uses the group's port."""
     REFUSED = 3
-    """It was asked for what cannot be done; another start would not mend that."""
+    """The request was invalid; a restart would not help."""
     SAVED = 4
-    """It ended as after SIGTERM, which lets all save."""
+    """The process saved and ended as after SIGTERM."""
     ABORTED = 5
-    """JAX ended it, because another one is gone."""
+    """JAX aborted the process because another one is gone."""
 
 
 BY_CODE = {
@@ -43,15 +43,15 @@ BY_CODE = {
 
 
 class Fault(NamedTuple):
-    """What befell a process. The least of several is the cause."""
+    """Fault of a process. The smallest of several is the cause."""
 
     kind: Kind
     when: float
     number: int
     how: str
-    """In words that go after "rank 1"."""
+    """Predicate that follows "rank 1"."""
     said: str
-    """Its last lines, in one."""
+    """Last lines of its output, joined."""
 
 
 class Rank:
@@ -60,15 +60,15 @@ class Rank:
     def __init__(self, number: int, command: Sequence[str], variables: Mapping[str, str], show: Callable[[str], None]) -> None:
         self.number, self.output = number, RankOutput(number, show)
         self.code: int | None = None
-        """What it ended with, negative for a signal."""
+        """Exit code, negative for a signal; None while it runs."""
         self.how, self.when = "", 0.0
-        """How it ended, and when it, or its connection, was first found to have."""
+        """How it ended, and when the end of the process or its connection was detected."""
         self.stopped: float | None = None
-        """Since when it stands still, by a clock of ``Ran``."""
+        """Time on the clock of ``Ran`` when it was found to be stopped; None if it is not."""
         try:
             self.child = Child(
                 "jaxrl.runtime.launcher.process_main",
-                variables={"PYTHONUNBUFFERED": "1", **variables},  # what it prints is seen, also where it is killed then
+                variables={"PYTHONUNBUFFERED": "1", **variables},  # output is not lost if it is killed
                 output=self.output.into,
             )
         except BaseException:
@@ -84,18 +84,18 @@ class Rank:
 
     @property
     def is_ending(self) -> bool:
-        """Whether its connection has ended, and it has not yet."""
+        """True after its connection has ended and before the process has."""
         return self.is_running and self.when > 0
 
     def hear(self) -> None:
-        """Take note of the end of its connection; whatever else that brings is not for this process."""
+        """Read from its connection to detect the end; the data is ignored."""
         with contextlib.suppress(OSError):
             if os.read(self.child.connection.fileno(), CHUNK):
                 return
         self.when = time.monotonic()
 
     def look(self) -> None:
-        """Take note of its end."""
+        """Detect the end of the process, and record its exit code."""
         ended = self.child.has_ended
         if self.is_running and (ended or (ended is None and self.when)):
             self.when = self.when or time.monotonic()
@@ -103,30 +103,30 @@ class Rank:
             self.code = self.child.process.returncode
             self.output.close()
 
-    def look_for_standstill(self, now: float) -> None:
+    def look_for_standstill(self, elapsed: float) -> None:
         if not self.child.is_stopped:
             self.stopped = None
         elif self.stopped is None:
-            self.stopped = now
+            self.stopped = elapsed
 
-    def fault(self, now: float, patience: float) -> Fault | None:
-        """What is wrong with it; to stand still is, for longer than ``patience`` seconds."""
+    def fault(self, elapsed: float, patience: float) -> Fault | None:
+        """Return the process's fault, if it has one. A process that is stopped for ``patience`` seconds is lost."""
         if self.code:
             kind = BY_CODE.get(self.code, Kind.LOST if self.code < 0 else Kind.FAILED)
             return Fault(kind, self.when, self.number, self.how, self.output.last_lines)
-        if self.is_running and self.stopped is not None and now - self.stopped >= patience:
-            how = f"stands still (SIGSTOP), for {now - self.stopped:.0f} s"
+        if self.is_running and self.stopped is not None and elapsed - self.stopped >= patience:
+            how = f"was stopped (SIGSTOP) for {elapsed - self.stopped:.0f} s"
             return Fault(Kind.LOST, 0.0, self.number, how, self.output.last_lines)
         return None
 
     def ask_to_end(self) -> None:
-        """By SIGTERM. Until it is waited for, its number is nobody else's."""
+        """Send SIGTERM. Its pid cannot be reused before the process is waited for."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child.process.pid, signal.SIGTERM)
 
     def close(self) -> None:
-        """End it, and show what it has said last."""
+        """End the process, and show the rest of its output."""
         self.child.release()
         if self.is_running:
             self.output.close()

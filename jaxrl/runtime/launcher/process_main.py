@@ -1,6 +1,6 @@
-"""What a process of a group runs: ``jaxrl train``, or a script, as it was told; it ends at once where that fails.
+"""Main function of a process of a group: run ``jaxrl train`` or a script.
 
-Python's last duties would wait for the other processes, which wait for this one.
+If that fails, the process ends at once: Python's shutdown would wait for the other processes, which wait for this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def serve(connection: Connection) -> None:
     """Run the command that is received."""
     try:
         command = connection.recv()
-    except EOFError:  # who has started this process is gone
+    except EOFError:  # the launcher has ended
         return
     code = run(command)
     for stream in (sys.stdout, sys.stderr):
@@ -30,12 +30,12 @@ def serve(connection: Connection) -> None:
 
 
 def run(command: Sequence[str]) -> int:
-    """The exit code of a script (a file, and what follows it) or of a command of jaxrl's."""
+    """Run a script (a file and its arguments) or a jaxrl command, and return the exit code."""
     sys.argv = ["jaxrl", *command]
     try:
         if is_script(command[0]):
             sys.argv = [*command]
-            sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))  # as Python does it
+            sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))  # as Python does
             runpy.run_path(command[0], run_name="__main__")
         else:
             runpy.run_module("jaxrl", run_name="__main__")
@@ -46,7 +46,7 @@ def run(command: Sequence[str]) -> int:
         return 1
     except BaseException as error:
         trace = error.__traceback__
-        while trace and trace.tb_frame.f_code.co_filename != command[0]:  # what is above a script is not the user's
+        while trace and trace.tb_frame.f_code.co_filename != command[0]:  # leave out jaxrl's frames above the script
             trace = trace.tb_next
         shown = error.with_traceback(trace or error.__traceback__)
         sys.excepthook(type(error), shown, shown.__traceback__)

@@ -1,4 +1,4 @@
-"""``supervise``: keep a group going through faults of its processes, until it has ended well or too many came."""
+"""``supervise``: run a group of processes, and restart it after faults, until it ends well or has had too many."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from jaxrl.runtime.launcher.process import Fault, Kind
 from jaxrl.runtime.training_loop.signals import Interrupt, Interrupted, handled
 
 MAX_MOVES = 10
-"""How often another port is chosen before that counts as a fault like others."""
+"""Number of times that another port is chosen; after that, a taken port counts as a fault."""
 
 
 class LaunchPlan(NamedTuple):
-    """What to run."""
+    """Command and devices of a group."""
 
     command: Sequence[str]
-    """A command of jaxrl's with its flags, or a script with its arguments. Given again, it goes on from its last checkpoint."""
+    """A jaxrl command with its flags, or a script with its arguments. Run again, it resumes from its last checkpoint."""
     devices: Sequence[Mapping[str, str]]
-    """Variables by which each process gets its devices."""
+    """Environment variables that give each process its devices."""
     max_restarts: int
     heartbeat: float
 
 
 def supervise(plan: LaunchPlan, show: Callable[[str], None]) -> Fault | None:
-    """Run it in a process for each of ``plan.devices``. When one of them is lost or fails, all are ended and started again.
+    """Run one process for each of ``plan.devices``. When one is lost or fails, all are ended and started again.
 
     Args:
-      show: is given each line that they print, with the number of the process, and what befell them.
+      show: called with each line that the processes print, after the number of the process, and with each fault.
 
     Returns:
-      None when all have ended well; else the fault after which they are not started again.
+      None if all ended well; else the fault after which they were not started again.
 
     Raises:
-      Interrupted: Ctrl-C, SIGTERM or SIGHUP; all have saved and ended.
-      KeyboardInterrupt: a second Ctrl-C; all were ended.
-      OSError: so many processes cannot be started.
+      Interrupted: Ctrl-C, SIGTERM or SIGHUP; all processes have saved and ended.
+      KeyboardInterrupt: a second Ctrl-C; all processes were killed.
+      OSError: the processes cannot be started.
     """
     interrupt, restart, moves = Interrupt(), 0, 0
     with handled(interrupt.handle):
@@ -49,23 +49,23 @@ def supervise(plan: LaunchPlan, show: Callable[[str], None]) -> Fault | None:
                 raise Interrupted(number=interrupt.requested)
             if fault is not None and fault.kind is Kind.DISPLACED and moves < MAX_MOVES:
                 moves += 1
-                show("launch: another program has taken the port that was chosen: all start again at another one")
+                show("launch: another program has taken the chosen port; restarting all processes with another one")
                 continue
             restart += 1
             if fault is None or fault.kind is Kind.REFUSED or restart > plan.max_restarts:
                 return fault
             others, count = ", and the others were ended" * (len(plan.devices) > 1), f"{restart} of {plan.max_restarts}"
-            show(f"launch: {in_words(fault)}{others}. It goes on from its last checkpoint (restart {count})")
+            show(f"launch: {in_words(fault)}{others}. Resuming from the last checkpoint (restart {count})")
 
 
 def in_words(fault: Fault) -> str:
-    """``rank 1 was killed by SIGKILL``."""
+    """Format a fault, as in ``rank 1 was killed by SIGKILL``."""
     asked = " (as after SIGTERM to any of them, which lets all save)" * (fault.kind is Kind.SAVED)
     return f"rank {fault.number} {fault.how}{asked}"
 
 
 def _run(plan: LaunchPlan, interrupt: Interrupt, show: Callable[[str], None]) -> Fault | None:
-    """One start of all, up to their end; None where it was good, or came by a signal."""
+    """Start all processes, and return the fault that ended them; None if they ended well or by a signal to this process."""
     here = places(len(plan.devices), plan.heartbeat)
     variables = [{**place, **devices} for place, devices in zip(here, plan.devices, strict=True)]
     with contextlib.closing(RankGroup(plan.command, variables, plan.heartbeat, show)) as group:

@@ -1,1 +1,1 @@
-"""Run folders and their files."""
+"""Run folders and their files: configuration, records, trackers."""

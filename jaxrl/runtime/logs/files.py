@@ -1,7 +1,7 @@
-"""The files that the records of a run go to: ``records.jsonl``, ``progress.csv``.
+"""Files that store the records of a run: ``records.jsonl`` and ``progress.csv``.
 
-``records.jsonl`` is the exact one (a line per chunk, with every digit): a resumed run reads it back and writes the others anew up
-to its checkpoint, so that each row appears once.
+``records.jsonl`` is exact (a line per chunk, with all digits): a resumed run reads it and rewrites the other files up to its
+checkpoint, so that each row appears once.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ from jaxrl.runtime.system.warn import warn
 
 
 class Sink(Protocol):
-    """One place for records."""
+    """A destination of records."""
 
     def log(self, record: Record) -> None: ...
 
     def flush(self) -> None:
-        """Everything so far is on the disk when it returns."""
+        """Write everything so far to disk before returning."""
         ...
 
     def close(self) -> None: ...
 
 
 class BestEffort:
-    """A sink that a run can do without: where it cannot be written to, that is said once, and the run goes on."""
+    """Wrapper of an optional sink: if it cannot be written to, it warns once, and the run continues without it."""
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
-        """``name``: of its file or folder."""
+        """
+        Args:
+          name: of its file or folder.
+        """
         self._name = name
         self._sink: Sink | None = None
         with best_effort(name):
@@ -55,7 +58,7 @@ class BestEffort:
 
     def close(self) -> None:
         if self._sink:
-            with contextlib.suppress(OSError):  # what was flushed is there, and what was not has been told of
+            with contextlib.suppress(OSError):  # flushed data is safe, and failures to flush were reported
                 self._sink.close()
 
     def _attempt(self, method: str, *args: Any) -> None:
@@ -68,21 +71,21 @@ class BestEffort:
 
 @contextlib.contextmanager
 def best_effort(name: str) -> Iterator[None]:
-    """Where a file that only shows what the records hold cannot be written, warn."""
+    """Warn instead of failing if a file that only repeats the records cannot be written."""
     try:
         yield
     except OSError as error:
-        warn(f"{name} cannot be written ({error.strerror or error}), and is left out; {RECORDS} has all that it would show")
+        warn(f"{name} cannot be written ({error.strerror or error}) and is skipped; {RECORDS} has the same data")
 
 
 def _growing(path: Path, text: str) -> TextIO:
-    """A file that begins with this text; each line that is written to it is in the file at once."""
+    """Create a file with this text and open it for appending; each line is written at once."""
     write_atomically(path, text)
     return path.open("a", buffering=1, newline="", encoding="utf-8")
 
 
 class JsonLines:
-    """``records.jsonl``."""
+    """Sink for ``records.jsonl``."""
 
     def __init__(self, folder: Path, records: Sequence[Record]) -> None:
         self._file = _growing(folder / RECORDS, "".join(map(_json_line, records)))
@@ -100,26 +103,26 @@ def _json_line(record: Record) -> str:
 
 
 def read_records(folder: Path, last_iteration: int, num_seeds: int | None = None) -> list[Record]:
-    """The records up to an iteration. A last line that was cut short does not count.
+    """Read the records up to an iteration. An incomplete last line is ignored.
 
     Args:
-      num_seeds: of the run, if that is known.
+      num_seeds: of the run, if known.
 
     Raises:
-      ValueError: a line before that is damaged, or of another run.
+      ValueError: a line is damaged, or belongs to another run.
     """
     path, records = folder / RECORDS, []
     if not os.path.lexists(path):
         return []
     shapes: dict[str, tuple[int, ...]] = {} if num_seeds is None else dict.fromkeys(PER_SEED, (num_seeds,))
     lines = read_regular(path).split(b"\n")
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is not whole
+    for number, line in enumerate(lines[:-1], 1):  # text after the last newline is incomplete
         try:
             record = check_record(parse_json(line), shapes)
         except ValueError as error:
             reason = "" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else f" ({error})"
             raise ValueError(
-                f"{path}, line {number} is damaged{reason}. Put the file back from a copy, or move it away: the run then resumes "
+                f"{path}, line {number} is damaged{reason}. Restore the file from a copy, or move it away: the run then resumes "
                 "with logs that begin at its checkpoint"
             ) from None
         if record["iteration"] > last_iteration:
@@ -129,7 +132,7 @@ def read_records(folder: Path, last_iteration: int, num_seeds: int | None = None
 
 
 class Csv:
-    """``progress.csv``: one row per chunk and seed. A record with keys that are new adds columns."""
+    """Sink for ``progress.csv``, with one row per chunk and seed. A record with new keys adds columns."""
 
     def __init__(self, folder: Path, seeds: Sequence[int], records: Sequence[Record]) -> None:
         self._path, self._seeds, self._records = folder / PROGRESS, seeds, list(records)
@@ -150,7 +153,7 @@ class Csv:
         self._file.close()
 
     def _begin(self) -> None:
-        """Write everything anew, under a header that names every key so far."""
+        """Rewrite the file with a header of all keys so far."""
         self._columns = list(dict.fromkeys(itertools.chain(FIRST_COLUMNS, *self._records)))
         header = ",".join(self._columns) + "\r\n"
         self._file = _growing(self._path, header + "".join(map(self._rows, self._records)))

@@ -1,4 +1,4 @@
-"""Greedy evaluations that are far below training: what is best by them may be no good."""
+"""Detection of greedy evaluations far below training returns, which are unsuitable for choosing the best policy."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import numpy as np
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, known_rows
 
 FAR = 0.5
-"""Of the larger one of the two returns."""
+"""Minimum gap, as a share of the larger absolute return of the two."""
 WIDE = 0.1
-"""Of what lies between the worst and the best of training's last episodes: less may be chance."""
+"""Minimum gap, as a share of the range of training's last episodes; smaller gaps may be chance."""
 
 CHUNKS = 5
-"""In which episodes ended: the returns of fewer say little of what was learnt."""
+"""Minimum number of chunks in which episodes ended; fewer returns say little about progress."""
 
 
 def greedy_gap(history: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
-    """``(greedy, training)``, the last returns of a run, mean over seeds, where the first is far below the second; else None, as
-    for a run that has learnt nothing yet."""
+    """Return ``(greedy, training)``, the last returns of a run as means over seeds, if the first is far below the second.
+
+    Else return None, also for a run that has learnt nothing yet.
+    """
     names = (EVALUATION_RETURN, TRAINING_RETURN, f"{TRAINING_RETURN}_min", f"{TRAINING_RETURN}_max")
     known = [known_rows(history, name) for name in names]
     if not all(known) or len(known[1]) < CHUNKS:

@@ -1,4 +1,4 @@
-"""What made a run: versions, commit, hardware."""
+"""Provenance of a run: versions, commit, hardware."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "optax", "flax")
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of jaxrl, Python and the libraries that a state passes through."""
+    """Return the versions of jaxrl, Python and the libraries that process states."""
     versions = {"jaxrl": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -31,7 +31,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def source_digest() -> str:
-    """Of jaxrl's own files: two copies with the same version may differ while they are worked on."""
+    """Return a digest of jaxrl's source files: during development, two copies with the same version may differ."""
     root, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         text = path.read_bytes()
@@ -40,10 +40,10 @@ def source_digest() -> str:
 
 
 def commit() -> str | None:
-    """The git commit of the current folder, with ``+changes`` where files differ from it; None outside of a repository.
+    """Return the git commit of the current folder, with ``+changes`` if files differ from it; None outside a repository.
 
-    A repository can name programs for git to start when it looks for changes. Somebody else's must not: monitors and hooks are
-    switched off, and where it brings filters of its own, nobody looks.
+    A repository can configure programs that git starts when it looks for changes. An untrusted repository must not: monitors and
+    hooks are disabled, and if the repository configures filters, changes are not checked.
     """
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if head := _git("rev-parse", "HEAD"):
@@ -55,7 +55,7 @@ def commit() -> str | None:
 
 
 def _git(*args: str) -> str | None:
-    """What git says of the current folder; None where it fails."""
+    """Run git in the current folder and return its output; None if it fails."""
     safe = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
     done = subprocess.run([*safe, *args], capture_output=True, text=True, timeout=5, check=False)
     return done.stdout.strip() if done.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""Runs on the disk, read back: their folders, settings and records."""
+"""Reading of runs from disk: folders, settings and records."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jaxrl.settings.aliases import unknown
 
 
 class Run(NamedTuple):
-    """A run as its folder tells it."""
+    """A run, read from its folder."""
 
     folder: Path
     config: dict[str, Any]
     history: dict[str, np.ndarray]
-    """As ``jaxrl.run`` returns it: log key -> [num_chunks] or [num_chunks, num_seeds]."""
+    """As returned by ``jaxrl.run``: log key -> [num_chunks] or [num_chunks, num_seeds]."""
 
     @property
     def seeds(self) -> list[int]:
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
-    """The folder itself if it is a run's, else all folders of runs below it, sorted by name and number.
+    """Return the folder itself if it is a run folder, else all run folders below it, sorted by name and number.
 
     Raises:
       FileNotFoundError: there is no such folder, or no run in it.
@@ -49,7 +49,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     shown = os.fspath(folder)
     if not top.is_dir():
         what = "it is a file" if top.exists() else "there is no such folder"
-        raise FileNotFoundError(f"{shown!r} is not the folder of a run, or of runs: {what}")
+        raise FileNotFoundError(f"{shown!r} is not a folder of one or more runs: {what}")
     found = []
     for path, folders, files in os.walk(top):
         folders.sort(key=_natural)
@@ -60,20 +60,20 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
         return found
     if (top / CONFIG).exists():
         return [top]
-    raise FileNotFoundError(f"{shown!r} holds no run: neither it nor a folder in it has both {CONFIG} and {RECORDS}")
+    raise FileNotFoundError(f"{shown!r} holds no run: neither it nor a folder below it has both {CONFIG} and {RECORDS}")
 
 
 def _natural(name: str) -> list[str | float]:
-    """A sorting key by the numbers in a name: ``lr=0.0003,envs=16`` after ``lr=0.0003,envs=8`` and before ``lr=0.001,envs=8``."""
-    parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", name)  # text and numbers in turn
+    """Return a sort key by the numbers in a name: ``lr=0.0003,envs=8`` < ``lr=0.0003,envs=16`` < ``lr=0.001,envs=8``."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", name)  # alternating text and numbers
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def read_run(folder: Path) -> Run:
-    """The run in a folder; its history is empty as long as it has no records.
+    """Read the run in a folder; its history is empty if it has no records yet.
 
     Raises:
-      ValueError, OSError: one of its files is damaged, or missing.
+      ValueError, OSError: one of its files is damaged or missing.
     """
     config = read_config(folder)
     records = read_records(folder, sys.maxsize, len(config["run"]["seeds"]))
@@ -81,12 +81,12 @@ def read_run(folder: Path) -> Run:
 
 
 def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], None] = lambda text: None) -> list[Run]:
-    """The runs in these folders, each once.
+    """Read the runs in these folders, each once.
 
-    A run without records, which has only just begun, is left out with a note, unless its own folder is asked for.
+    A run without records, which has only just started, is skipped with a note, unless its folder itself is named.
 
     Raises:
-      ValueError: a run that was asked for, or all, have no records yet.
+      ValueError: a run whose folder is named has no records yet, or none of the runs has.
       OSError: see ``find_runs``.
     """
     runs: dict[Path, Run] = {}
@@ -109,22 +109,22 @@ def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], N
 
 
 def choose_key(runs: Sequence[Run], key: str | None, note: Callable[[str], None] = lambda text: None) -> str:
-    """The log key to draw: evaluation returns where every run has some, else returns of training episodes.
+    """Choose the log key to draw: evaluation returns if every run has them, else returns of training episodes.
 
     Raises:
-      ValueError: no run knows the key, or one has no values of it.
+      ValueError: no run has the key, or a run has no values for it.
     """
     if key is None:
         missing = [run.folder for run in runs if not run.has(EVALUATION_RETURN)]
         key = TRAINING_RETURN if missing else EVALUATION_RETURN
         if 0 < len(missing) < len(runs):
-            note(f"no evaluation yet in {missing[0]}, so this is the return of training episodes")
+            note(f"no evaluation yet in {missing[0]}: showing the return of training episodes")
     if key not in (names := sorted({name for run in runs for name in run.keys})):
         raise unknown("log key", key, names)
     for run in runs:
         if not run.has(key):
             known_keys = ", ".join(name for name in run.keys if run.has(name))
             raise ValueError(
-                f"{os.fspath(run.folder)!r} has no value of {key!r}: leave it out, or draw one that it has ({known_keys})"
+                f"{os.fspath(run.folder)!r} has no values of {key!r}: omit this run, or draw a key that it has ({known_keys})"
             )
     return key

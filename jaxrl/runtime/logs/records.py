@@ -1,4 +1,4 @@
-"""Records: what is known of a run after each chunk, and their history."""
+"""Records: the logged values of a run after each chunk, and their history."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TRAINING_RETURN = "charts/episodic_return"
 FIRST_COLUMNS = ("seed", "iteration", "rows", "env_steps", "seconds", "sps", "diverged")
 
 Record = dict[str, Any]
-"""One chunk: scalars of the whole run, and arrays [num_seeds]; NaN where nothing was counted."""
+"""Values of one chunk: scalars of the entire run, and arrays [num_seeds]; NaN where nothing was counted."""
 
 
 def close_per_seed(metrics: Metrics) -> dict[str, np.ndarray]:
-    """Metrics [num_seeds] as numbers, f64[num_seeds]; NaN where nothing was counted, or nothing finite."""
+    """Convert metrics [num_seeds] to numbers, f64[num_seeds]; NaN where nothing was counted or the result is not finite."""
 
     def close(metric: Mean | Min | Max) -> np.ndarray:
         if isinstance(metric, Mean):
@@ -36,14 +36,14 @@ def close_per_seed(metrics: Metrics) -> dict[str, np.ndarray]:
 
 
 def env_steps(metrics: Metrics, num_rows: int) -> np.ndarray:
-    """i64[num_seeds]: the valid rows among ``num_rows``; all of them for a rule that does not count."""
+    """Return the number of valid rows among ``num_rows``, i64[num_seeds]; all of them if the algorithm does not count."""
     if (counted := metrics.get("charts/valid_rows")) is not None and isinstance(counted, Mean):
         return np.rint(np.asarray(counted.sum, np.float64)).astype(np.int64)
     return np.full(np.shape(jax.tree.leaves(metrics)[0]), num_rows)
 
 
 def as_arrays(records: Sequence[Record]) -> dict[str, np.ndarray]:
-    """The history of a run: key -> [num_chunks] or [num_chunks, num_seeds]; NaN in the chunks that do not have a key."""
+    """Return the history of a run: key -> [num_chunks] or [num_chunks, num_seeds]; NaN in chunks without the key."""
     examples = {key: np.asarray(value) for record in records for key, value in record.items()}
     return {
         key: np.stack([np.asarray(record.get(key, np.full(example.shape, np.nan))) for record in records])
@@ -52,10 +52,10 @@ def as_arrays(records: Sequence[Record]) -> dict[str, np.ndarray]:
 
 
 def known_rows(history: Mapping[str, np.ndarray], key: str) -> list[np.ndarray]:
-    """The rows of a key, [num_seeds] each, in which some seed has a value."""
+    """Return the values of a key, [num_seeds] each, for the chunks in which at least one seed has a value."""
     return [row for row in history.get(key, ()) if not np.isnan(row).all()]
 
 
 def mean_over_seeds(values: np.ndarray) -> float:
-    """Of those that have a value; −inf where none has."""
+    """Return the mean over the seeds that have a value; −inf if there are none."""
     return float(np.nanmean(values)) if not np.isnan(values).all() else -np.inf

@@ -1,4 +1,4 @@
-"""The folder of a run: who may write to it, what it was asked for, and whether it can go on."""
+"""Run folders: exclusive access, configuration, and checks before a resume."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ LOCK = ".lock"
 
 
 class RunFolder:
-    """A run's folder, claimed by this process until ``close``; another that tries to write to it meanwhile is refused."""
+    """A run folder, locked by this process until ``close``; other processes cannot write to it until then."""
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
-        """Make and claim the folder.
+        """Create and lock the folder.
 
         Raises:
-          ValueError: its path has a character with which checkpoints are lost.
-          FileExistsError: it holds something that is no run, or another process is writing to it.
-          OSError: it cannot be made or written to.
+          ValueError: its path has a character that checkpoints do not support.
+          FileExistsError: it holds something that is not a run, or another process is writing to it.
+          OSError: it cannot be created or written to.
         """
         self.path = savable(out, "out")
         self._shown = os.fspath(out)
@@ -51,37 +51,40 @@ class RunFolder:
             self._remove_empty()
             raise
         self.config: dict[str, Any] | None = None
-        """Of the run that is in there; None in a new folder."""
+        """Configuration of the run in the folder; None in a new folder."""
         try:
             self.config = read_config(self.path) if (self.path / CONFIG).exists() else None
         except BaseException:
             self.close()
             raise
         self.id: str | None = os.urandom(6).hex() if self.config is None else self.config.get("id")
-        """Stands in each checkpoint of the run, and in none of another one; None for a run of a time before there were ids."""
+        """Unique id, stored in each checkpoint of the run; None for a run of an older version without ids."""
 
     @property
     def shown(self) -> Path:
-        """Relative to the current folder, if it is in there."""
-        with contextlib.suppress(OSError, ValueError):  # the current folder was deleted, or is another one
+        """Path for display, relative to the current folder if it is inside."""
+        with contextlib.suppress(OSError, ValueError):  # the current folder was deleted, or does not contain it
             return self.path.relative_to(Path.cwd())
         return self.path
 
     def check_same(self, spec: Mapping[str, Any], request: Mapping[str, Any]) -> None:
-        """Refuse, by a FileExistsError that names the first difference, to go on with a run that was asked for otherwise.
+        """Check that the run in the folder has the same agent and arguments.
 
-        The length that the agent was built for is none: a run has its own.
+        The ``total_steps`` that the agent was built for are not compared, since the run has its own.
+
+        Raises:
+          FileExistsError: they differ; the message names the first difference.
         """
         assert self.config is not None
         there, here = what_counts(self.config["agent"], plain(spec))
         if difference := first_difference({"agent": there, "run": self.config["run"]}, {"agent": here, "run": plain(request)}):
             raise FileExistsError(
-                f"out={self._shown!r} holds another run: {difference} here. Name another folder, or ask for the same again "
+                f"out={self._shown!r} holds another run: {difference} here. Name another folder, or pass the same arguments "
                 "to resume that run; init_from=… starts a new run from its parameters"
             )
 
     def write_config(self, devices: Sequence[jax.Device], devices_per_seed: int = 1, **parts: Mapping[str, Any] | None) -> None:
-        """``config.json``: all that it takes to make the run again."""
+        """Write ``config.json``, which has everything needed to repeat the run."""
         config = {
             **({"id": self.id} if self.id else {}),
             **plain(parts),
@@ -93,33 +96,37 @@ class RunFolder:
         self.config = config
 
     def delete_config(self) -> None:
-        """Of a run that came to nothing: the folder is then as if it had never been."""
+        """Delete ``config.json`` of a run that failed to start, so that the folder can be used again."""
         if self.is_there:
             with contextlib.suppress(OSError):
                 (self.path / CONFIG).unlink()
 
     def check_there(self) -> None:
-        """Refuse, by a FileNotFoundError, to go on where the folder is not the one that was claimed: no parts are made anew."""
+        """Check that the folder is still the one that was locked, so that parts of a deleted folder are not created again.
+
+        Raises:
+          FileNotFoundError: it was deleted, moved or replaced.
+        """
         if not self.is_there:
             raise FileNotFoundError(
-                f"out={self._shown!r} was deleted, moved or replaced while the run was going on: it ends here, and nothing more "
-                "is written. If the folder was moved, the same call with its new name resumes the run"
+                f"out={self._shown!r} was deleted, moved or replaced during the run: the run ends, and nothing more is written. "
+                "If the folder was moved, the same call with its new name resumes the run"
             )
 
     @property
     def is_there(self) -> bool:
-        """Whether its path still leads to the folder that was claimed."""
+        """True if the path still leads to the folder that was locked."""
         return _is_at(self._lock, self.path / LOCK)
 
     def close(self) -> None:
-        if self.is_there and not os.fstat(self._lock.fileno()).st_size:  # ours is empty; what is not was there before
+        if self.is_there and not os.fstat(self._lock.fileno()).st_size:  # the lock file is empty; any other file existed before
             with contextlib.suppress(OSError):
                 (self.path / LOCK).unlink()
-        self._lock.close()  # which gives the claim up
+        self._lock.close()  # releases the lock
         self._remove_empty()
 
     def _remove_empty(self) -> None:
-        """The folders that this has made, if nothing came into them."""
+        """Remove the folders created by this object that are still empty."""
         with contextlib.suppress(OSError):
             for made in self._made:
                 made.rmdir()
@@ -130,7 +137,7 @@ class RunFolder:
             found = contents(self.path, CONFIG)
             if found and CONFIG not in found:
                 raise FileExistsError(
-                    f"out={self._shown!r} is not empty, and holds no run (there is no {CONFIG}): name another folder"
+                    f"out={self._shown!r} is not empty and holds no run (there is no {CONFIG}): name another folder"
                 )
             lock = open(self.path / LOCK, "a", encoding="utf-8", opener=without_links)  # noqa: SIM115 - held until close()
         except OSError as error:
@@ -138,16 +145,18 @@ class RunFolder:
                 raise
             in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
             reason = "it, or a folder above it, is a file" if in_the_way else error.strerror
-            raise OSError(f"out={self._shown!r} cannot be written to: {reason}. Name a folder that can") from None
+            raise OSError(f"out={self._shown!r} cannot be written to: {reason}. Name a writable folder") from None
         if not (_lock_file(lock) and _is_at(lock, self.path / LOCK)):
             lock.close()
-            raise FileExistsError(f"out={self._shown!r}: another process is running there. Wait for it, or name another folder")
+            raise FileExistsError(f"out={self._shown!r} is in use by another process. Wait until it ends, or name another folder")
         return lock
 
 
 class GuestFolder(RunFolder):
-    """A run's folder as the processes of a group see it that write nothing there but their shards of checkpoints: the first of
-    them has claimed it. What it knows, these are told."""
+    """The run folder as used by all processes of a group but the first, which has locked it and passes on its configuration.
+
+    These processes only write their shards of checkpoints there.
+    """
 
     def __init__(self, out: str | os.PathLike[str], config: dict[str, Any] | None, run: str | None) -> None:
         self.path, self._shown = savable(out, "out"), os.fspath(out)
@@ -162,11 +171,11 @@ class GuestFolder(RunFolder):
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """``config.json`` of a run's folder.
+    """Read ``config.json`` of a run folder.
 
     Raises:
       FileNotFoundError: there is no such folder, or no run in it.
-      ValueError: the file is not what a run writes.
+      ValueError: the file is invalid.
     """
     path = absolute(folder) / CONFIG
     try:
@@ -174,19 +183,19 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         absent = "it is a file" if path.parent.exists() else "there is no such folder"
         what = f"it has no {CONFIG}" if path.parent.is_dir() else absent
-        raise FileNotFoundError(f"{os.fspath(folder)!r} is not the folder of a run: {what}") from None
+        raise FileNotFoundError(f"{os.fspath(folder)!r} is not a run folder: {what}") from None
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}): put it back from a copy") from None
+        raise ValueError(f"{path} cannot be read ({error}): restore it from a copy") from None
     try:
         check_config(config)
     except ValueError as error:
-        raise ValueError(f"{path} is not what a run writes: {error}. Put it back from a copy") from None
-    config["run"].setdefault("eval_explore", False)  # older runs knew greedy evaluations only
+        raise ValueError(f"{path} is invalid: {error}. Restore it from a copy") from None
+    config["run"].setdefault("eval_explore", False)  # older runs only had greedy evaluations
     return config
 
 
 def _lock_file(file: TextIO) -> bool:
-    with contextlib.suppress(ImportError, OSError):  # without locks, two runs in one folder are the user's to avoid
+    with contextlib.suppress(ImportError, OSError):  # without locks, users must avoid two runs in one folder
         import fcntl
 
         try:
@@ -197,7 +206,7 @@ def _lock_file(file: TextIO) -> bool:
 
 
 def _is_at(file: TextIO, path: Path) -> bool:
-    """Whether an open file is still the one at ``path``: another run may have ended, and deleted it, after it was opened."""
+    """Return whether an open file is still the one at ``path``: another run may have ended and deleted it in the meantime."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except OSError:
@@ -205,7 +214,7 @@ def _is_at(file: TextIO, path: Path) -> bool:
 
 
 def what_counts(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two specs of an agent without ``total_steps`` and the settings that have no effect here, which older versions stored."""
+    """Return two specs of an agent without ``total_steps`` and settings without effect, which older versions stored."""
     skipped = {"total_steps", *(name for name, value in here.get("settings", {}).items() if value is None)}
 
     def kept(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,9 +224,9 @@ def what_counts(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict
 
 
 def first_difference(before: Any, now: Any, path: str = "") -> str | None:
-    """``"agent.settings.learning_rate is 0.001 there and 0.002"``, or None when both say the same.
+    """Describe the first difference: ``"agent.settings.learning_rate is 0.001 there and 0.002"``; None if there is none.
 
-    What cannot be imported cannot be compared either, and passes.
+    Parts that cannot be imported cannot be compared, and count as equal.
     """
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         if "unimportable" in before and "unimportable" in now:
@@ -231,7 +240,7 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
 
 
 def contents(folder: Path, first: str) -> list[str]:
-    """The names in a folder, without what a process leaves that is killed before it has written its ``first`` file."""
+    """List the names in a folder, without leftovers of a process that was killed before it had written its ``first`` file."""
     leftover = temporary(folder / first)
     return sorted(
         path.name for path in folder.iterdir() if path.name not in (LOCK, WORKERS) and (path != leftover or path.is_dir())
@@ -239,12 +248,12 @@ def contents(folder: Path, first: str) -> list[str]:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename what a run would overwrite to a name that is free: ``best`` to ``best.before``, then ``best.before-2``."""
+    """Rename a file or folder that a run would overwrite to a free name: ``best`` to ``best.before``, then ``best.before-2``."""
     return move_to_free_name(path, f"{path.stem}.before", path.suffix)
 
 
 def plain(data: Any) -> Any:
-    """``data`` as JSON holds it: NumPy and JAX numbers become Python's, and tuples lists."""
+    """Convert data to JSON types: NumPy and JAX arrays become Python numbers and lists, and tuples become lists."""
     if isinstance(data, Mapping):
         return {str(key): plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -255,7 +264,7 @@ def plain(data: Any) -> Any:
 
 
 def without_nan(data: Any) -> Any:
-    """Plain data with None for each number that is not finite, which JSON does not have."""
+    """Replace numbers in plain data that are not finite, which JSON does not support, with None."""
     if isinstance(data, Mapping):
         return {key: without_nan(value) for key, value in data.items()}
     if isinstance(data, list):

@@ -1,4 +1,4 @@
-"""What the files of a run look like. They may be damaged or somebody else's: what is wrong is said here."""
+"""Schema of the files of a run. They may be damaged or untrusted; errors name what is wrong."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "spaces.action": (dict,),
     "versions": (dict,),
 }
-"""Each after what holds it. The values inside are checked by whom they are given to."""
+"""Types of the entries of ``config.json``; parents come before children. Values inside are checked by the code that uses them."""
 
 NEEDED_OF_CONFIG = ("agent", "run", "run.seeds", "spaces.observation", "spaces.action")
-"""Where what holds it is there."""
+"""Entries that are required if their parent is present."""
 
 OLDER_KEYS = {"total_steps": "rows"}
-"""What log keys of jaxrl 0.1.0 and before are called now."""
+"""New names of log keys of jaxrl 0.1.0 and before."""
 
 COUNTS = ("iteration", "rows")
 PER_SEED = ("env_steps", "diverged", EVALUATION_RETURN)
@@ -38,17 +38,17 @@ NEEDED_OF_RECORD = (*COUNTS, "seconds", "env_steps", "diverged")
 
 
 def check_config(config: Any) -> dict[str, Any]:
-    """``config.json``, if it can be one.
+    """Check and return the contents of ``config.json``.
 
     Raises:
-      ValueError: says what of it is wrong.
+      ValueError: the message names the wrong entry.
     """
     if not isinstance(config, dict):
-        raise ValueError(f"it is {_shown(config)}, and no table")
+        raise ValueError(f"it is {_shown(config)}, not a JSON object")
     for path, types in CONFIG_TYPES.items():
         *above, name = path.split(".")
         holder = config.get(above[0]) if above else config
-        if holder is None:  # nothing needs it
+        if holder is None:  # an optional parent is absent
             continue
         if name not in holder:
             if path in NEEDED_OF_CONFIG:
@@ -66,16 +66,16 @@ def check_config(config: Any) -> dict[str, Any]:
 
 
 def check_record(data: Any, shapes: dict[str, tuple[int, ...]]) -> Record:
-    """A line of ``records.jsonl``, with arrays for its lists and NaN for what is blank.
+    """Check and return a line of ``records.jsonl``, with lists as arrays and null as NaN.
 
     Args:
-      shapes: of the values of each key in the lines before, which this one must have too; new keys are added.
+      shapes: shape of each key in the lines before, which this line must match; new keys are added.
 
     Raises:
-      ValueError: says what of it is wrong.
+      ValueError: the message names the wrong entry.
     """
     if not isinstance(data, dict):
-        raise ValueError(f"it is {_shown(data)}, and no record")
+        raise ValueError(f"it is {_shown(data)}, not a JSON object")
     data = {OLDER_KEYS.get(key, key): value for key, value in data.items()}
     if missing := [key for key in NEEDED_OF_RECORD if key not in data]:
         raise ValueError(f"it lacks {missing[0]!r}")
@@ -88,16 +88,16 @@ def check_record(data: Any, shapes: dict[str, tuple[int, ...]]) -> Record:
         if np.asarray(value).dtype.kind not in "biuf" or not (counts and per_seed):
             raise ValueError(f"its {key!r} is {_shown(given)}")
         if (wanted := shapes.setdefault(key, shape)) != shape:
-            raise ValueError(f"its {key!r} has the shape {shape}, and not {wanted} as in the lines before or by config.json")
+            raise ValueError(f"its {key!r} has the shape {shape}, but must have {wanted} as in config.json or the lines before")
     return record
 
 
 def _with_nan(value: Any) -> Any:
-    """The number or the array that was made plain for JSON; what is neither is no number here either."""
+    """Convert a JSON value to a number or an array, with null as NaN; anything else is rejected later, by its dtype."""
     if isinstance(value, list):
         try:
             return np.array([_with_nan(each) for each in value])
-        except ValueError:  # of lists of several lengths
+        except ValueError:  # nested lists of different lengths
             return None
     return np.nan if value is None else value
 

@@ -1,4 +1,4 @@
-"""Where the records of a run are drawn while it goes on: TensorBoard, Weights & Biases."""
+"""Live trackers of a run: TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from jaxrl.runtime.logs.run_folder import TENSORBOARD
 from jaxrl.runtime.system.disk import read_regular, write_atomically
 
 MAX_SEEDS_SHOWN = 16
-"""TensorBoard draws every seed up to this number, and only their mean beyond."""
+"""Maximum number of seeds that are drawn separately; above it, only their mean is drawn."""
 
 SECONDS_UNSEEN = 10.0
-"""TensorBoard sees what is older than this."""
+"""Seconds after which events are flushed, so that TensorBoard shows them."""
 
 RENAMED = {"sps": "charts/SPS", "env_steps": "charts/env_steps", "seconds": "charts/seconds", "diverged": "charts/diverged"}
-"""Log keys of TensorBoard and W&B, CleanRL's, where they differ from the columns of the files."""
+"""Log keys of TensorBoard and W&B (those of CleanRL) that differ from the columns of the files."""
 
 NOT_DRAWN = ("iteration", "rows")
 
 
 def scalars(record: Record) -> dict[str, np.ndarray]:
-    """What is drawn over ``rows``: key -> f64[num_seeds] or f64[], NaN for what is not finite, without what is all NaN."""
+    """Return the values to draw over ``rows``: key -> f64[num_seeds] or f64[], NaN if not finite; all-NaN keys are omitted."""
     drawn = {RENAMED.get(key, key): np.asarray(value, np.float64) for key, value in record.items() if key not in NOT_DRAWN}
     drawn = {key: np.where(np.isfinite(value), value, np.nan) for key, value in drawn.items()}
     return {key: value for key, value in drawn.items() if not np.isnan(value).all()}
 
 
 def member_names(seeds: Sequence[int]) -> list[str]:
-    """What the members of a run are called where each is drawn for itself; none where they are too many, or one."""
+    """Return names for the members of a run, if each is drawn separately; empty for one member or too many."""
     if not 1 < len(seeds) <= MAX_SEEDS_SHOWN:
         return []
     if len(set(seeds)) == len(seeds):
@@ -45,16 +45,19 @@ def member_names(seeds: Sequence[int]) -> list[str]:
 
 class TensorBoard:
     """Event files under ``tensorboard/``: the mean over seeds, each of up to 16 seeds, histograms of returns over seeds, and the
-    settings for its table of hyperparameters.
+    settings for the table of hyperparameters.
 
-    They are written in the caller's thread. tensorboardX's SummaryWriter does it in one of its own, which ends without a word
-    when the disk is full, and then its queue blocks whoever logs.
+    They are written in the caller's thread. tensorboardX's SummaryWriter uses a separate thread, which ends silently when the
+    disk is full; its queue then blocks the caller.
     """
 
     def __init__(
         self, folder: Path, seeds: Sequence[int], records: Sequence[Record], settings: Sequence[Mapping[str, str]] = ()
     ) -> None:
-        """``settings``: of each member, as text."""
+        """
+        Args:
+          settings: of each member, as text.
+        """
         last = records[-1]["rows"] if records else None
         writers = [_event_writer(folder / TENSORBOARD / name, last) for name in ("mean", *member_names(seeds))]
         self._mean, *self._each = writers
@@ -63,7 +66,7 @@ class TensorBoard:
         self._describe(settings)
 
     def _describe(self, settings: Sequence[Mapping[str, str]]) -> None:
-        """A row of the table of hyperparameters for the mean, or for each member where they differ in more than the seed."""
+        """Add a row to the table of hyperparameters: for the mean, or for each member if they differ in more than the seed."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import hparams
 
@@ -71,7 +74,7 @@ class TensorBoard:
         differ = any(dict(each) != shared for each in settings)
         rows = zip(self._each, settings, strict=True) if differ and self._each else [(self._mean, shared)]
         for writer, row in rows:
-            # Without the summary of a whole experiment: TensorBoard would take the columns of the first run for those of all.
+            # The experiment summary is omitted: with it, TensorBoard would use the columns of the first run for all runs.
             _, start, _ = hparams({name: _typed(text) for name, text in sorted(row.items())}, {})
             writer.write_event(Event(wall_time=time.time(), step=0, summary=start))
 
@@ -83,7 +86,7 @@ class TensorBoard:
         def scalar_values(values: Mapping[str, float]) -> list[Any]:
             return [Summary.Value(tag=key, simple_value=x) for key, x in values.items() if not np.isnan(x)]
 
-        def write(writer: Any, values: Sequence[Any]) -> None:  # one event for all: one for each takes ten times as long
+        def write(writer: Any, values: Sequence[Any]) -> None:  # a single event: one per value takes ten times as long
             writer.write_event(Event(wall_time=time.time(), step=int(record["rows"]), summary=Summary(value=values)))
 
         drawn = scalars(record)
@@ -109,7 +112,7 @@ class TensorBoard:
 
 
 def _typed(text: str) -> bool | float | str:
-    """A setting as a number or a switch, where it is one: TensorBoard then has axes and filters for it."""
+    """Convert a setting to a number or bool if it is one, for which TensorBoard has axes and filters."""
     if text in ("True", "False"):
         return text == "True"
     try:
@@ -119,7 +122,7 @@ def _typed(text: str) -> bool | float | str:
 
 
 def _event_writer(folder: Path, last_step: int | None) -> Any:
-    """A new event file. TensorBoard drops what an earlier process wrote beyond ``last_step``."""
+    """Create an event file. TensorBoard drops events of earlier processes beyond ``last_step``."""
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
@@ -131,7 +134,7 @@ def _event_writer(folder: Path, last_step: int | None) -> Any:
 
 
 class WeightsAndBiases:
-    """One W&B run, continued after a resume: the mean over seeds, and each of up to 16 seeds."""
+    """A W&B run, continued after a resume, with the mean over seeds and each of up to 16 seeds."""
 
     def __init__(self, folder: Path, project: str, config: Mapping[str, Any], seeds: Sequence[int]) -> None:
         wandb = import_wandb()
@@ -145,15 +148,15 @@ class WeightsAndBiases:
                 config=dict(config),
                 resume="allow",
             )
-        except Exception as error:  # wandb raises errors of its own, and the network's
+        except Exception as error:  # wandb raises its own errors and those of the network
             raise OSError(
                 f"wandb={project!r}: W&B could not start ({' '.join(str(error).split())[:200]}). Log in with `wandb login`, or "
-                "set WANDB_MODE=offline to keep its files here and send them later with `wandb sync`"
+                "set WANDB_MODE=offline to keep its files here and upload them later with `wandb sync`"
             ) from error
         self._run.define_metric("*", step_metric="rows")
 
     def log(self, record: Record) -> None:
-        if int(record["rows"]) < self._run.step:  # W&B has it from before a kill, and cannot be cut back
+        if int(record["rows"]) < self._run.step:  # W&B has it from before a kill, and cannot be truncated
             return
         row: dict[str, Any] = {"rows": int(record["rows"])}
         for key, value in scalars(record).items():
@@ -169,7 +172,11 @@ class WeightsAndBiases:
 
 
 def import_wandb() -> Any:
-    """W&B's module, or an error that says how to get it."""
+    """Import W&B.
+
+    Raises:
+      ImportError: it is not installed; the message says how to install it.
+    """
     try:
         import wandb
     except ImportError:
@@ -178,7 +185,7 @@ def import_wandb() -> Any:
 
 
 def run_id(folder: Path) -> str:
-    """W&B's name for the run in this folder: the same after a resume."""
+    """Return the W&B id of the run in this folder, which stays the same after a resume."""
     path = folder / "wandb-id.txt"
     if not path.exists():
         write_atomically(path, os.urandom(6).hex())

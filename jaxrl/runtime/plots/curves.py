@@ -1,4 +1,4 @@
-"""From folders of runs to the curves that compare them: which seeds belong together, where, and under which name."""
+"""Curves that compare runs: grouping of seeds, panels and labels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jaxrl.runtime.logs.read_runs import Run
 from jaxrl.runtime.plots.draw import Curve
 
 ALGORITHM, ENV, RUN = "algorithm", "environment", "run"
-"""What is known of every curve besides its settings. RUN only where nothing else tells two of them apart."""
+"""Properties of every curve in addition to its settings. RUN is only present if nothing else distinguishes two curves."""
 
 Facts = dict[str, str]
-"""What the seeds of a curve have in common: algorithm, environment and each setting, as text."""
+"""Properties common to the seeds of a curve: algorithm, environment and each setting, as text."""
 
 
 class RunCurve(NamedTuple):
-    """Some seeds of a run."""
+    """A subset of the seeds of a run."""
 
     run: Run
     columns: list[int]
@@ -37,12 +37,12 @@ class RunCurve(NamedTuple):
         return self.run.history[key][:, self.columns]
 
     def known(self, key: str) -> np.ndarray:
-        """bool[num_chunks]: in which chunks some seed has a value."""
+        """bool[num_chunks]: True for chunks in which at least one seed has a value."""
         return ~np.isnan(self.values(key)).all(axis=1)
 
     @property
     def steps(self) -> np.ndarray:
-        """f64[num_chunks]: mean of the environment steps of its seeds."""
+        """f64[num_chunks]: mean environment steps of the seeds."""
         return self.run.history["env_steps"][:, self.columns].mean(axis=1)
 
     @property
@@ -80,13 +80,13 @@ class CurveGroup(NamedTuple):
 
 
 def group_runs(runs: Sequence[Run], *, pool: bool = False) -> list[CurveGroup]:
-    """Seeds of the same algorithm, environment and settings, of whichever run.
+    """Group seeds with the same algorithm, environment and settings, across runs.
 
-    Runs that repeat each other's seeds are not put together, since no two samples would be independent: they differ in something
-    that their settings do not tell (a version, a machine), and each is a group of its own, named after its folder.
+    Runs that repeat each other's seeds are not combined, because their samples would not be independent. They differ in something
+    that is not a setting (a version, a machine), so each forms a separate group, named after its folder.
 
     Args:
-      pool: of whichever environment, too.
+      pool: also combine different environments.
     """
     groups: dict[tuple[tuple[str, str], ...], CurveGroup] = {}
     for run in runs:
@@ -109,7 +109,7 @@ def _without_repeated_seeds(group: CurveGroup) -> list[CurveGroup]:
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
-    """What differs between the folders: without those that hold them all, and without a last part that all have."""
+    """Return the parts of the paths that differ: without common parents, and without a last part common to all."""
     paths = [str(folder.absolute()) for folder in folders]
     common = os.path.commonpath(paths)
     parts = [Path(os.path.relpath(path, common)).parts or (Path(path).name,) for path in paths]
@@ -119,7 +119,7 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def facts_of(config: Mapping[str, Any], column: int) -> Facts:
-    """What ``config.json`` says of the seed in a column of its records."""
+    """Return the properties in ``config.json`` of the seed in a column of the records."""
     agent, changed = config["agent"], config["run"].get("hyperparams") or {}
     settings = {**agent.get("settings", {}), **{name: x[column] if isinstance(x, list) else x for name, x in changed.items()}}
     return {
@@ -130,7 +130,7 @@ def facts_of(config: Mapping[str, Any], column: int) -> Facts:
 
 
 def env_name(env: Any) -> str:
-    """The id of an environment, without the backend that a bare name means."""
+    """Return the id of an environment, without the name of the default backend."""
     try:
         return format_id(parse_id(env)).removeprefix(f"{DEFAULT_BACKEND}:")
     except (ValueError, TypeError, AttributeError):  # an environment that has no id
@@ -138,7 +138,7 @@ def env_name(env: Any) -> str:
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> Facts:
-    """Settings and parts by dotted name; arguments of a part follow its own name, as in ``model.hidden_sizes``."""
+    """Return settings and parts by dotted name; arguments of a part follow its name, as in ``model.hidden_sizes``."""
     facts: Facts = {}
     for name, value in data.items():
         path = f"{prefix}{name}"
@@ -156,8 +156,8 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Facts:
 
 
 def label_groups(groups: Sequence[CurveGroup]) -> list[str]:
-    """What tells the groups apart besides the environment: the algorithm if there are several, and the settings that differ
-    between groups of the same algorithm and environment."""
+    """Label the groups within an environment: by the algorithm if there are several, and by the settings that differ between
+    groups of the same algorithm and environment."""
     several = len({group.facts[ALGORITHM] for group in groups}) > 1
     differing: dict[str, dict[str, None]] = {}
     for group in groups:
@@ -177,15 +177,15 @@ def label_groups(groups: Sequence[CurveGroup]) -> list[str]:
 
 
 def rename(labels: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Other names for the curves, in the order of the legend.
+    """Replace the names of the curves, in the order of the legend.
 
     Raises:
-      ValueError: there are more or fewer than curves; the message lists these.
+      ValueError: the number of names differs from the number of curves, or names repeat; the message lists the curves.
     """
     distinct = list(dict.fromkeys(labels))
     if len(given) != len(distinct) or len(set(given)) != len(given):
         shown = "; ".join(distinct)
-        raise ValueError(f"--labels needs a name of its own for each of {len(distinct)} curves, in this order: {shown}")
+        raise ValueError(f"--labels needs a different name for each of {len(distinct)} curves, in this order: {shown}")
     return [given[distinct.index(label)] for label in labels]
 
 
@@ -193,22 +193,22 @@ def rename(labels: Sequence[str], given: Sequence[str]) -> list[str]:
 
 
 class Scale(NamedTuple):
-    """Returns between which a normalised return goes from 0 to 1."""
+    """Returns that correspond to normalised returns of 0 and 1."""
 
     low: float
     high: float
 
 
 def make_curve(group: CurveGroup, key: str, label: str, scales: Mapping[str, Scale] | None = None) -> Curve:
-    """The values of a group's seeds at common numbers of environment steps.
+    """Compute the values of a group's seeds at common numbers of environment steps.
 
-    A row of a run is at the mean of its seeds' environment steps. Where several runs make one curve, it spans the steps that all
-    of them have (the end of a run whose seeds all diverged does not count), at the points of the run that has the fewest there;
-    the others are interpolated linearly between their own points. A seed that lacks values in between (no episode ended) is
-    interpolated too; before its first and after its last value (it diverged) it is left out. Nothing is extrapolated.
+    A chunk of a run is placed at the mean of its seeds' environment steps. A curve of several runs spans the steps that all of
+    them have (the end of a run whose seeds all diverged is ignored), at the points of the run that has the fewest there; the
+    others are interpolated linearly between their points. A seed that lacks values in between (no episode ended) is interpolated
+    too; before its first and after its last value (it diverged) it is omitted. Nothing is extrapolated.
 
     Args:
-      key: one that some seed of the group has a value of.
+      key: a log key for which at least one seed of the group has a value.
       scales: by environment, for normalised returns.
 
     Returns:
@@ -236,7 +236,7 @@ def make_curve(group: CurveGroup, key: str, label: str, scales: Mapping[str, Sca
 
 
 def _interpolated(member: RunCurve, key: str, grid: np.ndarray, scales: Mapping[str, Scale] | None) -> list[np.ndarray]:
-    """Each seed's values at ``grid``, NaN before its first and after its last."""
+    """Return each seed's values at ``grid``, NaN before its first and after its last."""
     values, steps = member.values(key), member.steps
     if scales is not None:
         low, high = scales[member.env]

@@ -1,4 +1,4 @@
-"""Learning curves: of one run, and of several beside each other."""
+"""Learning curves of one run, and comparisons of several."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_COLUMNS = 3
 
 
 def curve(history: Mapping[str, np.ndarray]) -> tuple[str, np.ndarray, np.ndarray] | None:
-    """What to draw: ``(key, env_steps, returns)``, [points, num_seeds]: evaluation, or else training, or else None."""
+    """Return ``(key, env_steps, returns)``, [points, num_seeds], of evaluations or else of training; None without either."""
     for key in (EVALUATION_RETURN, TRAINING_RETURN):
         if key in history:
             known = ~np.isnan(history[key]).all(axis=1)
@@ -45,8 +45,8 @@ def curve(history: Mapping[str, np.ndarray]) -> tuple[str, np.ndarray, np.ndarra
 def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str, subtitle: str = "") -> None:
     """Draw return against environment steps per seed: a thin line per seed, their mean, and its 95 % bootstrap interval.
 
-    Evaluations where there are any, with the mean of the training episodes beside them; else training episodes. Where there is
-    nothing to draw, there is no file.
+    Evaluations are drawn if there are any, together with the mean of the training episodes; else training episodes. If there is
+    nothing to draw, no file is written.
     """
     if (drawn := curve(history)) is None:
         return
@@ -76,7 +76,7 @@ def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str,
 
 
 def _training_line(axes: Any, history: Mapping[str, np.ndarray]) -> None:
-    """The mean return of training episodes, which start earlier than evaluations and explore."""
+    """Draw the mean return of training episodes, which begin earlier than evaluations and explore."""
     if (training := history.get(TRAINING_RETURN)) is not None:
         known = ~np.isnan(training).all(axis=1)
         mean = np.nanmean(training[known], axis=1)
@@ -89,12 +89,12 @@ def _training_line(axes: Any, history: Mapping[str, np.ndarray]) -> None:
 
 
 class Curve(NamedTuple):
-    """One line of a figure, before its seeds are summed up."""
+    """One line of a figure, with the values of its seeds."""
 
     panel: str
-    """The axes that it is drawn in, by title: the environment."""
+    """Title of the axes that it is drawn in: the environment."""
     label: str
-    """The same label has the same colour in every panel."""
+    """Name in the legend; a label has the same colour in every panel."""
     steps: np.ndarray
     """f64[points]: environment steps per seed."""
     values: np.ndarray
@@ -102,11 +102,11 @@ class Curve(NamedTuple):
     strata: np.ndarray
     """i64[num_seeds]: for ``seed_interval``."""
     is_lost: bool = False
-    """All of its seeds diverged, so that it ends before its time: with a cross."""
+    """True if all of its seeds diverged: the curve ends early, with a cross."""
 
 
 class Band(NamedTuple):
-    """A curve, and its statistic with the bounds of its interval, f64[points] each."""
+    """A curve with its statistic and the bounds of its interval, f64[points] each."""
 
     curve: Curve
     middle: np.ndarray
@@ -122,8 +122,8 @@ def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str,
     """Draw one panel per environment, a line with its band per curve (one seed: a line), and a legend for all.
 
     Args:
-      path: its ending is one of ``FORMATS``.
-      caption: what lines and bands are, in one line.
+      path: with an extension from ``FORMATS``.
+      caption: description of lines and bands, in one line.
 
     Raises:
       OSError: the file cannot be written.
@@ -163,12 +163,12 @@ def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str,
 
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:
-    """How many entries fit beside each other in ``width`` inches; a letter takes about 0.075."""
+    """Return the number of entries that fit side by side in ``width`` inches; a letter takes about 0.075."""
     return max(1, min(len(labels), int(width / (0.075 * max(map(len, labels)) + 0.6))))
 
 
 def _legend(figure: Any, styles: Mapping[str, tuple[str, Any]], columns: int, caption: str) -> None:
-    """Below the panels, where it hides nothing, under a caption."""
+    """Add a legend with a caption below the panels, where it covers no data."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

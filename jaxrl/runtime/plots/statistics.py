@@ -1,22 +1,23 @@
-"""Statistics over seeds: aggregates, and their bootstrap intervals."""
+"""Statistics over seeds: aggregates and bootstrap intervals."""
 
 from __future__ import annotations
 
 import numpy as np
 
 METRICS = {"iqm": 0.25, "mean": 0.0}
-"""The share of the seeds that is cut off at either end before the rest is averaged."""
+"""Share of the seeds that is removed at either end before averaging."""
 METRIC_NAMES = {"iqm": "interquartile mean", "mean": "mean"}
 
 
 def trimmed_mean(values: np.ndarray, cut: float) -> np.ndarray:
-    """Mean along the last axis without the ``int(cut · n)`` lowest and highest of its n values that are not NaN.
+    """Compute the mean along the last axis without the ``int(cut · n)`` lowest and highest of its n values that are not NaN.
 
     ``cut=0.25`` is the interquartile mean of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
-    Precipice": less noisy than the median, less moved by one lucky seed than the mean. Of fewer than 4 values it is the mean.
+    Precipice": less noisy than the median, and less sensitive to one lucky seed than the mean. With fewer than 4 values it is the
+    mean.
 
     Returns:
-      One axis less; NaN where nothing is known.
+      The mean, without the last axis; NaN where there are no values.
     """
     ordered = np.sort(values, axis=-1)  # NaN comes last
     number = (~np.isnan(values)).sum(-1, keepdims=True)
@@ -34,15 +35,15 @@ def seed_interval(
     resamples: int = 2000,
     level: float = 0.95,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A statistic over seeds and its percentile bootstrap interval, per point.
+    """Compute a statistic over seeds and its percentile bootstrap interval at each point.
 
-    A resample draws whole seeds with replacement, the same ones at every point, and from each stratum as many as it has: the
-    stratified bootstrap of Agarwal et al. 2021, section 4.1, in which strata are tasks. The draws are the same in every call.
+    A resample draws seeds with replacement, the same ones at every point, and from each stratum as many as it has: the stratified
+    bootstrap of Agarwal et al. 2021, section 4.1, in which strata are tasks. The draws are the same in every call.
 
     Args:
-      values: f64[num_points, num_seeds]; NaN where a seed has no value. Every point needs one seed that has.
+      values: f64[num_points, num_seeds]; NaN where a seed has no value. At every point, at least one seed must have a value.
       metric: a key of ``METRICS``.
-      strata: i64[num_seeds], which stratum each seed is of; None: all are of one.
+      strata: i64[num_seeds], stratum of each seed; None for a single stratum.
 
     Returns:
       (statistic, low, high), f64[num_points] each.
@@ -54,7 +55,7 @@ def seed_interval(
 
 
 def _resample(strata: np.ndarray, resamples: int) -> np.ndarray:
-    """Which seeds each resample holds, i64[resamples, num_seeds]: every place is filled from its own stratum."""
+    """Draw the seeds of each resample, i64[resamples, num_seeds]: each position is drawn from its stratum."""
     rng = np.random.default_rng(0)
     drawn = np.empty((resamples, len(strata)), int)
     for stratum in np.unique(strata):

@@ -1,4 +1,4 @@
-"""How figures look, and how they are written; what they show is up to ``plots.py`` and the commands."""
+"""Style and writing of figures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jaxrl.runtime.system.disk import replacing
 LINE, PALE, FAINT, INK, GRID = "#1f6feb", "#8db7f5", "#8c959f", "#24292f", "#d8dee4"
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, which colour-blind readers can tell apart, without their yellow, which is too pale for a line."""
+"""Palette of Okabe and Ito, which colour-blind readers can distinguish, without yellow, which is too pale for a line."""
 DASHES = ("-", "--", ":", "-.")
-"""Of the first seven curves, the next seven, and so on."""
+"""Line styles of the first seven curves, the next seven, and so on."""
 
 FORMATS = ("png", "pdf", "svg")
 SHADE = 0.18
@@ -23,7 +23,7 @@ SHADE = 0.18
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of its own rather than pyplot's, which would choose a backend for the whole process."""
+    """Create a figure without pyplot, which would choose a backend for the entire process."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=200, layout="constrained")
@@ -32,7 +32,7 @@ def new_figure(width: float, height: float) -> Any:
 def draw_line(
     axes: Any, x: np.ndarray, drawn: Sequence[np.ndarray], colour: str, dashes: str = "-", *, shade: float = SHADE
 ) -> None:
-    """A line, and a band where ``drawn`` has bounds besides the middle. A single point is a dot with a bar."""
+    """Draw a line, and a band if ``drawn`` also has bounds. A single point is drawn as a dot with a bar."""
     middle, *bounds = drawn
     if bounds and len(x) > 1:
         axes.fill_between(x, *bounds, color=colour, alpha=shade, linewidth=0)
@@ -62,11 +62,11 @@ def dress(axes: Any, last_step: float, *, xlabel: str, ylabel: str) -> None:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure, in the format of the file's ending; the file is whole or not there, and the same for the same data."""
+    """Write a figure in the format of the file extension. The file is written atomically, and is identical for the same data."""
     from matplotlib import rc_context
 
     kind = path.suffix[1:].lower()
     undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    # Publishers refuse the fonts that a PDF has otherwise.
+    # fonttype 42 embeds TrueType fonts; publishers reject the default, Type 3.
     with replacing(path) as file, rc_context({"pdf.fonttype": 42, "svg.hashsalt": "jaxrl"}):
         figure.savefig(file, format=kind, metadata=undated.get(kind))

@@ -84,7 +84,7 @@ class Lane:
         self.env, self.num_envs, self.num_rows = host_env(agent), agent.num_envs, agent.rollout_length
         self.envs: Any = open_envs(self.env, self.num_envs, [seed], batch_size=self.num_envs // 2)
         self.in_any_parts = takes_batch_size(self.env)
-        """Whether any half of the environments may begin rows together, or only those that one ``recv`` returned."""
+        """True if any half of the environments may begin rows together, False if only those that one ``recv`` returned may."""
         if not can_send(self.envs):
             self.envs.close()
             raise not_in_background(agent, "async")
@@ -105,7 +105,7 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        """Whether all environments have finished the rollout."""
+        """True if all environments have finished the rollout."""
         return bool((self.at >= self.num_rows).all())
 
     def turn(self, act: Any, keys: Key, version: int) -> None:
@@ -113,8 +113,8 @@ class Lane:
         for env_id, inputs in self._half_to_begin() if self.in_any_parts else self._parts_to_begin():
             self._begin(act, keys, version, env_id, inputs)
         with self.watch("environments"):
-            ready, reached = self.envs.recv()
-        self._receive(ready, reached)
+            ready_ids, reached = self.envs.recv()
+        self._receive(ready_ids, reached)
 
     def _parts_to_begin(self) -> list[tuple[np.ndarray, StepInput]]:
         """Return the ready parts, except those with an environment that has finished the next rollout. A part with an
@@ -170,8 +170,8 @@ class Lane:
         inputs, outcome = finish_step(done, episode, self.action[env_id], reached, limit)
         if np.logical_and(outcome.truncated, np.logical_not(reached.truncated)).any():
             raise RuntimeError(
-                f"{self.env.name}: an episode went on past max_episode_steps={limit}, and sampler='async' cannot end it: use "
-                "sampler='sync', or set truncated there in step"
+                f"{self.env.name}: an episode continued past max_episode_steps={limit}, and sampler='async' cannot end it: use "
+                "sampler='sync', or set truncated at the limit in step"
             )
         self._write(CAME, self.at[env_id], env_id, outcome)
         self.done[env_id] = outcome.done

@@ -20,11 +20,11 @@ SAMPLERS: dict[str, SamplerFn] = {
 }
 
 
-TOLERANT = "use a rule with replay, or one that corrects for them, as PPO and IMPALA do"
+TOLERANT = "use an algorithm with replay, or one that corrects for stale data, such as PPO or IMPALA"
 
 
 def check_sampler(agent: Agent, name: str) -> str:
-    """Refuse a sampler that is unknown, or that the agent cannot use.
+    """Check that the sampler is known, and that the agent can use it.
 
     Raises:
       ValueError: there is no such sampler; the environments are in JAX, or cannot be halved; or the algorithm requires rollouts
@@ -36,21 +36,21 @@ def check_sampler(agent: Agent, name: str) -> str:
         return name
     if not isinstance(agent.env, HostEnv):
         raise ValueError(
-            f"sampler={name!r} is for environments on the host, and {agent.env.name} runs in JAX, in one program with what "
-            "learns: leave sampler out"
+            f"sampler={name!r} is for environments on the host, and {agent.env.name} runs in JAX, in one program with the "
+            "learner: leave sampler out"
         )
     if name == "async" and not agent.algorithm.tolerates_lag:
         raise ValueError(
-            f"sampler='async' begins rollouts by older parameters than those that learn, and {_learns_as_its_own(agent)}: use "
-            f"another sampler, or {TOLERANT}"
+            f"sampler='async' begins rollouts with older parameters, and {_learns_as_its_own(agent)}: use another sampler, or "
+            f"{TOLERANT}"
         )
     if name != "xla" and agent.num_envs % 2:
-        raise ValueError(f"sampler={name!r} steps halves of num_envs={agent.num_envs}: use an even number")
+        raise ValueError(f"sampler={name!r} steps half of num_envs={agent.num_envs} at a time: use an even number")
     return name
 
 
 def check_overlap(agent: Agent, overlap: bool) -> bool:
-    """Refuse ``overlap`` for environments in JAX, and for algorithms that require rollouts of their current policy.
+    """Check that ``overlap`` is not used in JAX, or with algorithms that require rollouts of their current policy.
 
     Raises:
       TypeError: ``overlap`` is not a bool.
@@ -63,11 +63,11 @@ def check_overlap(agent: Agent, overlap: bool) -> bool:
         raise ValueError(f"overlap=True is for environments on the host, and {agent.env.name} runs in JAX: leave overlap out")
     if not agent.algorithm.tolerates_lag:
         raise ValueError(
-            f"overlap=True collects by parameters that are an update old, and {_learns_as_its_own(agent)}: leave overlap out, or "
-            f"{TOLERANT}"
+            f"overlap=True collects with parameters that are one update old, and {_learns_as_its_own(agent)}: leave overlap out, "
+            f"or {TOLERANT}"
         )
     return True
 
 
 def _learns_as_its_own(agent: Agent) -> str:
-    return f"{algorithm_name(agent.spec)} learns as if they were its own"
+    return f"{algorithm_name(agent.spec)} does not correct for stale data"

@@ -15,7 +15,7 @@ from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
 
 def can_send(envs: HostEnvs) -> bool:
-    """Whether environments step in the background; see ``jaxrl.types.HostEnvs``."""
+    """Return True if the environments step in the background; see ``jaxrl.types.HostEnvs``."""
     return getattr(envs, "in_background", hasattr(envs, "send") and hasattr(envs, "recv"))
 
 
@@ -26,7 +26,7 @@ def begun_anew(envs: HostEnvs) -> np.ndarray | bool:
 
 
 def takes_batch_size(env: HostEnv) -> bool:
-    """Whether ``recv`` returns as many rows as requested on opening; see ``jaxrl.types.HostEnvs``."""
+    """Return True if ``open`` takes the number of rows per ``recv``; see ``jaxrl.types.HostEnvs``."""
     return "batch_size" in inspect.signature(env.open).parameters
 
 
@@ -101,7 +101,7 @@ def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: boo
     if "first_id" not in takes:
         raise TypeError(
             f"{env.name}: environments {first_id} to {first_id + num_envs - 1} cannot be opened apart from the others: let open "
-            "take (num_envs, seed, first_id=0), and draw the i-th from (seed, first_id + i)"
+            "take (num_envs, seed, first_id=0), and seed the i-th with (seed, first_id + i)"
         )
     return start(num_envs, seed, first_id=first_id, **options)
 

@@ -54,5 +54,5 @@ class RolloutBuffer:
         jax.tree.map(clear, self._arrays[name])
 
     def read(self, name: str, index: Index = ()) -> Any:
-        """Return views of the arrays of this name, which are not written to any more."""
+        """Return views of the arrays of this name. Do not write to them afterwards."""
         return jax.tree.map(lambda x: x[index], self._arrays[name])

@@ -58,9 +58,9 @@ class EnvGroup:
         self.carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (*self.lead, *x.shape)), carry)
 
     def reset(self) -> None:
-        """Reset the environments; ``now`` is the next input of the policy."""
+        """Reset the environments; ``next_input`` is the next input of the policy."""
         self.envs.reset()
-        self.now = self._of_seeds(self.envs.input)
+        self.next_input = self._of_seeds(self.envs.input)
 
     def begin(self, act: Callable[..., Any], buffer: RolloutBuffer, t: int, policy: Policy, keys: Key) -> None:
         """Act in row t, and start stepping the environments."""
@@ -153,7 +153,7 @@ class HostSampler:
         """
         keys, first_carry = self.row_keys(key), self._carry()
         for group in self.groups:
-            buffer.write(INPUTS, group.row(first), group.now, more_rows=1)
+            buffer.write(INPUTS, group.row(first), group.next_input, more_rows=1)
         for t in range(first, self.num_rows):
             for group in self.groups:
                 if t > first:
@@ -164,7 +164,7 @@ class HostSampler:
             if first < self.num_rows:
                 group.finish(buffer, self.num_rows - 1)
             # A copy, since the memory may be reused.
-            group.now = jax.tree.map(np.array, buffer.read(INPUTS, group.row(self.num_rows)))
+            group.next_input = jax.tree.map(np.array, buffer.read(INPUTS, group.row(self.num_rows)))
         return first_carry
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Stepper:
 
     @property
     def in_background(self) -> bool:
-        """Whether the environments step between ``send`` and ``recv``."""
+        """True if the environments step between ``send`` and ``recv``."""
         return can_send(self._envs)
 
     def reset(self) -> None:
@@ -99,8 +99,8 @@ class Stepper:
         reset_where = getattr(self._envs, "reset_where", None)
         if reset_where is None:
             raise RuntimeError(
-                f"{self._env.name}: an episode went on past max_episode_steps={self._env.max_episode_steps}: set truncated there "
-                "in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
+                f"{self._env.name}: an episode continued past max_episode_steps={self._env.max_episode_steps}: set truncated at "
+                "the limit in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
             )
         new_obs = reset_where(self._cut)
         mask: Any = self._cut | begun_anew(self._envs)  # their worker process may have been replaced
@@ -108,7 +108,7 @@ class Stepper:
 
 
 def check_flags(env: HostEnv, reached: HostStep) -> None:
-    """Refuse values that do not say whether episodes end, such as None, which would count as False."""
+    """Check that ``terminated`` and ``truncated`` are arrays of bools. None, for example, would count as False."""
     shape = np.shape(reached.reward)
     for name in ("terminated", "truncated"):
         flags = np.asarray(getattr(reached, name))
@@ -127,14 +127,13 @@ def check_seen(env: HostEnv, obs: PyTree, action: np.ndarray, env_id: np.ndarray
     if where.size:
         named = ", ".join(map(str, np.unique(where)[:8]))
         raise EnvironmentFailed(
-            f"{env.name}: the observation of environment {named} is NaN or infinite, and so is the policy's action: mend the "
-            "environment, which jaxrl.check_env looks through"
+            f"{env.name}: the observation of environment {named} is NaN or infinite, and so is the policy's action: fix the "
+            "environment, which jaxrl.check_env can check"
         )
 
 
 def check_mask(env: HostEnv, obs: PyTree, done: np.ndarray, env_id: np.ndarray) -> None:
-    """Refuse a mask that forbids all actions in an unfinished episode. A compiled policy cannot report this and would
-    diverge."""
+    """Check that no mask forbids all actions in an unfinished episode. A compiled policy cannot report this and would diverge."""
     nothing: Any = nothing_allowed(obs, env.action_space)
     if nothing is not None and (nothing & ~done).any():
         where = np.unique(env_id[nothing & ~done])

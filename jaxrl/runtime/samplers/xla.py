@@ -115,8 +115,8 @@ class CompiledSampler:
                 inputs = jax.tree.map(lambda x, at=(of_seed, t): x[at], rows.inputs)
                 check_mask(env, inputs.obs, ~rows.valid[of_seed, t], rows.env_id[of_seed])
         raise RuntimeError(
-            f"{env.name}: an episode went on past max_episode_steps={env.max_episode_steps}, and sampler='xla' cannot end it: "
-            "use sampler='sync', or set truncated there in step"
+            f"{env.name}: an episode continued past max_episode_steps={env.max_episode_steps}, and sampler='xla' cannot end it: "
+            "use sampler='sync', or set truncated at the limit in step"
         )
 
 
@@ -124,8 +124,8 @@ def _compiled(env: HostEnv, envs: Any) -> CompiledEnvs:
     compiled = getattr(envs, "compiled", None)
     if compiled is None:
         raise TypeError(
-            f"sampler='xla' needs environments that a compiled program can step, and {env.name} is none: use sampler='sync', or "
-            "one of envpool's"
+            f"sampler='xla' needs environments that a compiled program can step, which {env.name} does not support: use "
+            "sampler='sync', or an envpool environment"
         )
     if jax.default_backend() != "cpu":
         raise ValueError(
@@ -157,12 +157,12 @@ def _collect(
     def row(standing: Standing, t_and_key: tuple[Array, Key]) -> tuple[Standing, Any]:
         """Execute one row. ``standing.input`` holds the inputs of all rows, [num_seeds, T + 1, B]."""
         t, key = t_and_key
-        now = at(standing.input, t)
-        carry, action, extras = act(policy, standing.carry, now, env_id, key)
+        step_input = at(standing.input, t)
+        carry, action, extras = act(policy, standing.carry, step_input, env_id, key)
         allowed, wrong = _allowed(env.action_space, action)
         handles, reached = _step(compiled, standing.handles, allowed)
         after, outcome = finish_step(standing.done, standing.episode, action, reached, env.max_episode_steps)
-        forbidden = nothing_allowed(now.obs, env.action_space)
+        forbidden = nothing_allowed(step_input.obs, env.action_space)
         faults = Faults(
             wrong,
             (outcome.truncated & ~reached.truncated).any(),
@@ -191,8 +191,7 @@ def _step(compiled: Sequence[CompiledEnvs], handles: Sequence[Array], action: Ar
 
 
 def _allowed(space: spaces.Space, action: Array) -> tuple[Array, Array]:
-    """Return ``(action, whether one was not in the space)``. Invalid actions are replaced, since envpool's C++ does not check
-    them."""
+    """Return the actions with invalid ones replaced, and True if there were any. Envpool's C++ does not check actions."""
     wrong, least = outside(space, action), action_bounds(space)[0]
     some = np.where(np.isfinite(least), least, 0).astype(action.dtype)
     return jnp.where(wrong, some, action), wrong.any()

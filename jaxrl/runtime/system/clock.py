@@ -19,11 +19,11 @@ class Ran:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next check is due. Checks read one system file per process, so they are rarer than messages."""
+        """True if the next check is due. Checks read one system file per process, so they are rarer than messages."""
         return time.monotonic() - self.last >= LOOK
 
     def look(self) -> float:
         """Return the seconds. Call this when ``is_due``; longer gaps count as suspensions."""
-        now = time.monotonic()
-        self.seconds, self.last = self.seconds + min(now - self.last, 2 * LOOK), now
+        current_time = time.monotonic()
+        self.seconds, self.last = self.seconds + min(current_time - self.last, 2 * LOOK), current_time
         return self.seconds

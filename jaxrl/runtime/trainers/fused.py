@@ -159,7 +159,7 @@ class FusedDriver:
         return self.call(("evaluate", num_episodes, explore), play, (0, 0, None), self._seeds, states, np.int32(iteration))
 
     def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
-        """Return which environments broke a seed that was just frozen, [num_seeds, num_envs], by repeating its rollout."""
+        """Repeat the rollout of each seed that was just frozen, and return its broken environments, [num_seeds, num_envs]."""
         look = partial(of_next_rollout, self.stepping)
         return self.call("suspects", look, (0,), states, gives=P(SEEDS, DATA))
 

@@ -153,9 +153,9 @@ class HostDriver:
         self.pending: deque[Callable[[], Collected]] = deque()
         """Functions that wait for the rollouts of the next iterations."""
         self.failure: WorkerFailed | EnvironmentFailed | None = None
-        """Why the last ``iterate`` stopped early."""
+        """Error that stopped the last ``iterate`` early; None if it did not stop early."""
         self.done = 0
-        """Iterations that it completed."""
+        """Iterations that the last ``iterate`` completed."""
         self.lookout = Lookout(len(self.seeds), agent.num_envs)
 
     def init(self, hyperparams: Any = None) -> AgentState:
@@ -254,7 +254,7 @@ class HostDriver:
 
     @property
     def in_background(self) -> bool:
-        """Whether other threads or processes collect the rollouts."""
+        """True if other threads or processes collect the rollouts."""
         return self.thread is not None or hasattr(self.learner and self.learner.sampler, "begin")
 
     def evaluate(

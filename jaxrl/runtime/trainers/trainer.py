@@ -44,11 +44,14 @@ class Driver(Protocol):
         """Play episodes of every seed, greedy or as in training; return returns and lengths, [num_seeds, num_episodes]."""
 
     def policies(self, states: PyTree) -> PyTree:
-        """Return the Policy of every seed in memory of its own; every leaf is [num_seeds, ...]."""
+        """Return a copy of the Policy of every seed; every leaf is [num_seeds, ...]."""
 
     def suspects(self, states: PyTree, which: np.ndarray) -> Suspects:
-        """Return [num_seeds, num_envs]: which environments produced non-finite numbers for the seeds ``which``, bool[num_seeds],
-        that the last ``iterate`` froze."""
+        """Return [num_seeds, num_envs]: environments that produced non-finite numbers in seeds that the last ``iterate`` froze.
 
-    # Optional attributes: `failure` (an error) and `done`, where `iterate` may stop early; `compile_seconds`, where it times
-    # compilation; `devices_per_seed`, where devices share the environments of a seed; `close()`, where it holds resources.
+        Args:
+          which: bool[num_seeds], these seeds.
+        """
+
+    # Optional attributes: `failure` (an error) and `done`, if `iterate` may stop early; `compile_seconds`, if it times
+    # compilation; `devices_per_seed`, if devices share the environments of a seed; `close()`, if it holds resources.

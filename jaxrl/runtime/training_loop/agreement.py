@@ -1,4 +1,4 @@
-"""The start of a run that several processes make together: they compare what they were asked for, and share a folder."""
+"""Start of a run in a group of processes: compare their arguments, and share a folder."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from jaxrl.runtime.system.disk import savable
 from jaxrl.types import Agent, HostEnv
 
 SECONDS = 300.0
-"""In which all processes must come to the start of a run; a dead one is found earlier."""
+"""Time in which all processes must reach the start of a run; a dead process is found earlier."""
 SIGHT = 10.0
-"""Seconds that a file of one machine may take to be seen by another, on a network's file system."""
+"""Seconds until a file that one machine wrote to a network file system must be visible on another."""
 
 
 def check_alike(agent: Agent, request: Mapping[str, Any]) -> None:
-    """Refuse, in all processes alike, to train what is not the same in all.
+    """Check that all processes train the same agent in the same way. All of them raise the same error.
 
     Raises:
-      ValueError: one of them was asked for something else; the message says which, and what.
-      TimeoutError: one did not come.
+      ValueError: the arguments of one process differ; the message names the process and the argument.
+      TimeoutError: a process did not arrive in time.
     """
     group = current()
     if group.is_alone:
         return
     _compare(group.gather({"agent": plain(agent.spec), "run": plain(request)}, SECONDS))
-    # Not before: JAX's backend waits for those of all processes, and says nothing of one that does not come.
+    # Only now: JAX's backend waits for the backends of all processes, without an error if one is missing.
     if not isinstance(agent.env, HostEnv):
         request_cpu_devices()
     _compare(group.gather({"platform": jax.default_backend(), "local_devices": jax.local_device_count()}, SECONDS))
@@ -43,16 +43,17 @@ def _compare(said: Sequence[Mapping[str, Any]]) -> None:
     for number, each in enumerate(said):
         if difference := first_difference(each, said[0]):
             raise ValueError(
-                f"process {number} is to train something else than process 0: {difference} in process 0. Call run with the same "
-                "arguments, and as many devices, in all processes"
+                f"process {number} differs from process 0: {difference} in process 0. Call run with the same arguments, and the "
+                "same number of devices, in all processes"
             )
 
 
 def open_folder(out: str | os.PathLike[str]) -> RunFolder:
-    """A run's folder: claimed by the first process, and seen by the others.
+    """Claim a run's folder in the first process, and open it in the others.
 
     Raises:
-      As ``RunFolder`` does, in all processes; ValueError: one of them does not see it.
+      ValueError: a process does not see the folder.
+      The errors of ``RunFolder``, in all processes.
     """
     group, claimed = current(), list[RunFolder]()
     if group.is_alone:
@@ -80,7 +81,7 @@ def _check_seen(out: str | os.PathLike[str], mark: int) -> None:
                 return
         if time.monotonic() > late:
             raise ValueError(
-                f"out={os.fspath(out)!r} is not the folder that process 0 has made: name one on a file system that all machines "
-                "share, by its whole path"
+                f"out={os.fspath(out)!r} is not the folder that process 0 made: name a folder on a file system that all machines "
+                "share, by its absolute path"
             )
         time.sleep(0.1)

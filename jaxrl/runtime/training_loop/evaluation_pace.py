@@ -1,6 +1,7 @@
-"""How often a run evaluates on environments whose steps are slow, and by how many episodes: by counting rows, never by a clock.
+"""Number and length of evaluations on environments with slow steps.
 
-So a run that was killed and resumed evaluates where it would have, and its logs are the same.
+They depend on counts of rows, never on time, so a resumed run evaluates at the same iterations as an uninterrupted one, and its
+logs are the same.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from jaxrl.runtime.logs.records import EVALUATION_EPISODES, EVALUATION_LONGEST, 
 from jaxrl.types import Env, HostEnv
 
 SHARE = 0.25
-"""Rows that evaluations may step per row of training, where steps are slow."""
+"""Rows that evaluations may step per row of training, if steps are slow."""
 EPISODES = 16
-"""At most, of an evaluation there; the last one of a run has all."""
+"""Maximum episodes of an evaluation, if steps are slow. The last evaluation of a run has all episodes."""
 SLOW = 50_000
-"""From so many numbers on that a step in JAX computes, stepping may take the time, and not learning: CartPole's computes 100 and
-MinAtar's up to 15,000, those of brax and Craftax 70,000 to 2,000,000."""
+"""Minimum numbers computed by a step in JAX that counts as slow, since stepping may then take longer than learning. CartPole's
+computes 100, MinAtar's up to 15,000, and those of brax and Craftax 70,000 to 2,000,000."""
 
 
 def is_slow(env: Env | HostEnv) -> bool:
-    """Whether an environment's steps may take more time than learning from them: outside of JAX, or by what they compute."""
+    """Return True if stepping may take longer than learning: on the host, or if a step computes at least ``SLOW`` numbers."""
     return isinstance(env, HostEnv) or numbers_per_step(env) >= SLOW
 
 
 def numbers_per_step(env: Env) -> int:
-    """How many numbers one step of one environment computes, intermediate ones included; traced, not run."""
+    """Return how many numbers a step of one environment computes, including intermediate ones. The step is traced, not run."""
     env_state, _ = jax.eval_shape(env.reset, abstract_key(), env.params)
     return _numbers(jax.make_jaxpr(env.step)(abstract_key(), env_state, abstract(env.action_space), env.params).jaxpr)
 
@@ -41,15 +42,15 @@ def _numbers(program: Any) -> int:
     for equation in program.eqns:
         inner = [_numbers(part) for value in equation.params.values() for part in _programs(value)]
         if inner:
-            one = max(inner) if equation.primitive.name == "cond" else sum(inner)
-            total += one * equation.params.get("length", 1)  # of a scan
+            numbers = max(inner) if equation.primitive.name == "cond" else sum(inner)
+            total += numbers * equation.params.get("length", 1)  # length of a scan
         else:
             total += sum(math.prod(getattr(x.aval, "shape", ())) for x in equation.outvars)
     return total
 
 
 def _programs(value: Any) -> Iterator[Any]:
-    """The programs in a parameter of an equation."""
+    """Yield the programs in a parameter of an equation."""
     if hasattr(value, "eqns"):
         yield value
     elif hasattr(getattr(value, "jaxpr", None), "eqns"):
@@ -60,15 +61,16 @@ def _programs(value: Any) -> Iterator[Any]:
 
 
 def episodes_within(share: float, at_most: int, rows: int, records: Sequence[Record], begin: int = 0) -> int:
-    """Episodes of the evaluation that is due after so many rows of training; 0 where it would take more than the share.
+    """Return the number of episodes of the evaluation that is due; 0 if evaluations would exceed their share of rows.
 
-    It is taken to last as long as the one before.
+    The episodes are assumed to be as long as those of the previous evaluation.
 
     Args:
-      at_most: what the run was asked for.
-      rows: per seed.
-      records: of the run so far.
-      begin: rows before training; the evaluation there, which is always made, does not count.
+      share: rows that evaluations may step per row of training.
+      at_most: the run's ``eval_episodes``.
+      rows: rows per seed so far.
+      records: records of the run so far.
+      begin: rows before training. The evaluation there is always made, and does not count.
     """
     episodes = min(at_most, EPISODES)
     evaluated = [record for record in records if np.any(record.get(EVALUATION_EPISODES, 0))]

@@ -1,4 +1,4 @@
-"""Who trains: the driver for the agent's kind of environment, and for what the run was asked for."""
+"""Selection of the driver that trains: by the agent's kind of environment, and by the arguments of the run."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from jaxrl.types import Agent, HostEnv
 
 
 def check_one_way(scheme: Scheme | None, sampler: str, overlap: bool) -> None:
-    """Refuse two answers to who collects when."""
+    """Check that a scheme is not combined with ``sampler`` or ``overlap``, which it replaces."""
     if scheme is not None and (overlap or sampler != "sync"):
         which = "overlap=True" if overlap else f"sampler={sampler!r}"
-        raise ValueError(f"{which} is for environments in this process: leave it out beside a scheme, which has clock= and lag=")
+        raise ValueError(f"{which} is for environments in this process: leave it out, or use the scheme's clock= and lag=")
 
 
 def check_shared_out(agent: Agent, devices_per_seed: int) -> None:
-    """Refuse to share out environments where that is not done, or not evenly."""
+    """Check that the environments of a seed can be divided evenly among devices."""
     if isinstance(agent.env, HostEnv):
         raise ValueError(
-            f"devices_per_seed={devices_per_seed} is for environments in JAX, and {agent.env.name} runs on the host: see "
-            "scheme='ddppo'"
+            f"devices_per_seed={devices_per_seed} is for environments in JAX, and {agent.env.name} runs on the host: use "
+            "scheme='ddppo' there"
         )
     check_devices(agent, check_count("devices_per_seed", devices_per_seed))
 
 
 def devices_for(agent: Agent, before: int | None) -> int | None:
-    """Over how many devices a run shares out its seeds' environments that was told so elsewhere; None: as it comes here."""
+    """Return the recorded number of devices per seed if this machine has as many devices; else None, for the default."""
     if before is None or isinstance(agent.env, HostEnv):
         return None
     request_cpu_devices()
@@ -57,7 +57,7 @@ def open_driver(
     note: Callable[[str], None] = print,
     devices_per_seed: int | None = None,
 ) -> tuple[Driver, list[jax.Device], str | None]:
-    """The driver for the agent's kind of environment, its devices, and advice about them."""
+    """Return the driver for the agent's kind of environment, its devices, and advice about them."""
     if scheme is not None:
         return open_actors(agent, seeds, Scheme(**scheme), log_folder, note), jax.local_devices()[:1], None
     if isinstance(agent.env, HostEnv):

@@ -1,4 +1,4 @@
-"""What a run was asked for, checked before anything starts: its seeds, its hyperparameters, and where it stops to look around."""
+"""Checked arguments of a run: seeds, hyperparameters, and the iterations at which chunks end and evaluations are due."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from jaxrl.training import MAX_EPISODES, num_iterations
 from jaxrl.types import Agent
 
 NUM_CHUNKS, NUM_EVALUATIONS = 50, 20
-"""About as many of each in a run, unless it is told otherwise."""
+"""Approximate numbers of chunks and evaluations per run, by default."""
 
 MAX_CHUNK_ROWS = 250_000
-"""Per seed, unless told otherwise: a signal is answered at the end of a chunk."""
+"""Maximum rows of a chunk per seed, by default: a run reacts to signals at the end of a chunk."""
 
 MAX_CALL_ROWS = 2**24
-"""Per seed: metrics are summed in 32 bits while a program runs, and in 64 between its calls."""
+"""Maximum rows per seed in one call of a program. Metrics are summed in 32 bits within a call, and in 64 bits between calls."""
 
 MAX_SEEDS = 1_000_000
-"""A larger number is a mistake, and would take all memory before anything else could say so."""
+"""Maximum number of seeds. A larger number is a mistake, and would exhaust memory before any other check."""
 
 ON_NAN = ("drop", "stop")
 
 
 def check_seeds(seeds: int | Sequence[int]) -> list[int]:
-    """The seeds themselves; ``n`` means 0 … n−1."""
+    """Return the list of seeds; ``n`` means 0 … n−1."""
     seeds = whole(seeds)
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         if seeds < 1:
-            raise ValueError(f"seeds={seeds} must be at least 1 (that many seeds), or a list of seeds")
+            raise ValueError(f"seeds={seeds} must be at least 1 (a number of seeds), or a list of seeds")
         return list(range(check_count("seeds", seeds, at_most=MAX_SEEDS)))
     try:
         listed = np.asarray(seeds).tolist()
-    except ValueError:  # its parts have several shapes
+    except ValueError:  # a ragged list
         listed = None
     if not isinstance(listed, list) or not listed or not all(type(seed) is int for seed in listed):
         raise TypeError(f"seeds={seeds!r} must be a number of seeds or a list of integers")
@@ -47,16 +47,16 @@ def check_seeds(seeds: int | Sequence[int]) -> list[int]:
 
 
 def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[str, Any] | None:
-    """The hyperparameters to change, each a float or f32[num_seeds]."""
+    """Return the hyperparameters to change, each a float or f32[num_seeds]."""
     if hyperparams is None:
         return None
-    given = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
-    if not isinstance(given, Mapping):
-        raise TypeError(f"hyperparams must be a mapping or the rule's NamedTuple, not {type(given).__name__}")
+    values = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
+    if not isinstance(values, Mapping):
+        raise TypeError(f"hyperparams must be a mapping or the algorithm's NamedTuple, not {type(values).__name__}")
     checked: dict[str, Any] = {}
-    for name, value in given.items():
-        for one in np.ravel(value).tolist():
-            check_hyperparam(type(agent.hyperparams), name, one)
+    for name, value in values.items():
+        for number in np.ravel(value).tolist():
+            check_hyperparam(type(agent.hyperparams), name, number)
         array = np.asarray(value, np.float32)
         if array.shape not in ((), (num_seeds,)):
             raise ValueError(
@@ -67,16 +67,18 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
 
 
 def check_members(seeds: Sequence[int], hyperparams: Mapping[str, Any] | None = None) -> None:
-    """Refuse two members of a run that are the same: one seed may occur several times with different hyperparameters."""
+    """Check that no two members of a run are equal. A seed may occur several times with different hyperparameters."""
     columns = [np.broadcast_to(values, len(seeds)).tolist() for values in (hyperparams or {}).values()]
     members = list(zip(seeds, *columns, strict=True))
     if twice := [member for member in members if members.count(member) > 1]:
         same = " with the same hyperparameters" if hyperparams else ""
-        raise ValueError(f"seeds={seeds!r}: {twice[0][0]} occurs twice{same}, and would only repeat itself")
+        raise ValueError(
+            f"seeds={seeds!r}: {twice[0][0]} occurs twice{same}: remove it, or give each occurrence other hyperparameters"
+        )
 
 
 class TrainingPlan(NamedTuple):
-    """Where a run stops to look around; all numbers are of iterations of training, after the warm-up."""
+    """Iterations at which a run ends chunks and evaluates. All count training iterations, after the warm-up."""
 
     iterations: int
     warmup_iterations: int
@@ -88,7 +90,7 @@ class TrainingPlan(NamedTuple):
     on_nan: str
     eval_explore: bool
     eval_share: float | None = None
-    """Rows that evaluations may step per row of training (see ``pace``); None: as many as they take."""
+    """Rows that evaluations may step per row of training (see ``evaluation_pace``); None: no limit."""
 
     @property
     def total_steps(self) -> int:
@@ -96,22 +98,22 @@ class TrainingPlan(NamedTuple):
 
     @property
     def call_iterations(self) -> int:
-        """At most so many in one call of the driver; a chunk may be several."""
+        """Maximum iterations in one call of the driver. A chunk may take several calls."""
         return max(1, MAX_CALL_ROWS // self.rows_per_iteration)
 
     def rows_at(self, trained: int) -> int:
-        """Per seed, after so many iterations of training."""
+        """Return the rows per seed after ``trained`` iterations of training, including the warm-up."""
         return (self.warmup_iterations + trained) * self.rows_per_iteration
 
-    def stops(self, now: int = 0) -> Iterator[int]:
-        """The iterations after ``now`` at which a chunk ends: multiples of ``chunk_iterations``, evaluations, and the end."""
-        while now < self.iterations:
-            ahead = [now + every - now % every for every in (self.chunk_iterations, self.eval_every) if every]
-            now = min(*ahead, self.iterations)
-            yield now
+    def stops(self, iteration: int = 0) -> Iterator[int]:
+        """Yield the later iterations that end a chunk: multiples of ``chunk_iterations``, evaluations, and the last."""
+        while iteration < self.iterations:
+            ahead = [iteration + every - iteration % every for every in (self.chunk_iterations, self.eval_every) if every]
+            iteration = min(*ahead, self.iterations)
+            yield iteration
 
     def episodes(self, trained: int, records: Sequence[Record]) -> int:
-        """Of the evaluation after so many iterations; 0 where none is due."""
+        """Return the number of episodes of the evaluation after ``trained`` iterations; 0 if none is due."""
         if not self.eval_every or (trained % self.eval_every and trained < self.iterations):
             return 0
         if self.eval_share is None or trained >= self.iterations:
@@ -135,10 +137,10 @@ def make_plan(
     exact_steps: bool = False,
     before: Mapping[str, Any] | None = None,
 ) -> TrainingPlan:
-    """A run's plan, from its length alone: never from a clock.
+    """Return a run's plan. It depends only on the arguments, never on time.
 
     Args:
-      before: ``TrainingPlan.describe`` of the run that goes on, which chose what is left open here.
+      before: ``TrainingPlan.describe`` of the run that is resumed. It provides what the other arguments leave open.
     """
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
     if before:
@@ -160,7 +162,9 @@ def make_plan(
     if stop_at is not None:
         check_number("stop_at", stop_at)
         if not eval_every:
-            raise ValueError(f"stop_at={stop_at} needs evaluations, and eval_every=0 leaves them out")
+            raise ValueError(
+                f"stop_at={stop_at} needs evaluations, but eval_every=0 disables them: set eval_every, or leave stop_at out"
+            )
         stop_at = float(stop_at)
     warmup, rows = agent.algorithm.warmup_iterations, agent.steps_per_iteration
     return TrainingPlan(
@@ -169,10 +173,10 @@ def make_plan(
 
 
 def with_length_of(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """``request`` as far as it must agree with what an earlier call asked for: a run may be made longer."""
+    """Return ``request`` with the length of ``before`` if it is longer, for comparison: a run may be extended."""
     if request["total_steps"] <= before["total_steps"]:
         return dict(request)
     agreed = {**request, **{name: before[name] for name in ("total_steps", "iterations")}}
-    if given := (before["hyperparams"] or {}).get("total_steps"):
-        agreed["hyperparams"] = {**(request["hyperparams"] or {}), "total_steps": given}
+    if total_steps := (before["hyperparams"] or {}).get("total_steps"):
+        agreed["hyperparams"] = {**(request["hyperparams"] or {}), "total_steps": total_steps}
     return agreed

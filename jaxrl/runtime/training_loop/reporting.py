@@ -1,4 +1,4 @@
-"""What a run says of itself: of seeds that diverged, and of how it ended."""
+"""Messages of a run: diverged seeds, elapsed time, and the gap between greedy evaluations and training."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from jaxrl.runtime.trainers.non_finite import Suspects
 
 
 def names(seeds: Sequence[int], chosen: np.ndarray) -> str:
-    """Of some seeds, as text."""
+    """Return the chosen seeds as text."""
     return ", ".join(map(str, np.array(seeds)[chosen]))
 
 
 def divergence(seeds: Sequence[int], new: np.ndarray, suspects: Suspects | None, rows: int) -> Iterator[str]:
-    """A line on the seeds that have diverged, and one on each that an environment broke.
+    """Yield a line for each seed that diverged because of an environment, and a line for all other seeds that diverged.
 
     Args:
-      new: bool[num_seeds].
-      suspects: [num_seeds, num_envs]; None where nobody knows.
-      rows: per seed, so far.
+      new: bool[num_seeds], seeds that diverged now.
+      suspects: [num_seeds, num_envs]; None if unknown.
+      rows: rows per seed so far.
     """
-    frozen = "frozen as before that, and left out from here on"
+    frozen = "frozen in its state from before, and excluded from here on"
     unknown = new.copy()
     for i in map(int, np.flatnonzero(new)) if suspects else ():
         assert suspects is not None
         if said := Suspects(suspects.obs[i], suspects.reward[i]).in_words():
             unknown[i] = False
             yield (
-                f"seed {seeds[i]}: {said} by step {rows:,}, and so are its losses or parameters: {frozen}; mend the environment, "
-                "which jaxrl.check_env looks through"
+                f"seed {seeds[i]}: {said} by step {rows:,}, and so are its losses or parameters: {frozen}; fix the environment, "
+                "which jaxrl.check_env can check"
             )
     if unknown.any():
         yield (
@@ -42,13 +42,13 @@ def divergence(seeds: Sequence[int], new: np.ndarray, suspects: Suspects | None,
 
 
 def spent(seconds: Mapping[str, float]) -> str:
-    """Of the time of a run, what else it went to than training: `` (compilation 12 s, evaluation 31 s)``."""
-    parts = ", ".join(f"{what} {duration(each)}" for what, each in seconds.items() if each)
+    """Format the time that a run did not spend on training: `` (compilation 12 s, evaluation 31 s)``."""
+    parts = ", ".join(f"{activity} {duration(each)}" for activity, each in seconds.items() if each)
     return f" ({parts})" if parts else ""
 
 
 def gap_in_words(history: Mapping[str, np.ndarray], eval_explore: bool) -> str | None:
-    """What to do where greedy evaluations, which chose what is best, are far below training; None where they are not."""
+    """Return advice if greedy evaluations, which select the best policies, are far below training returns; else None."""
     gap = None if eval_explore else greedy_gap(history)
     if gap is None:
         return None
@@ -56,6 +56,6 @@ def gap_in_words(history: Mapping[str, np.ndarray], eval_explore: bool) -> str |
     greedy, training = (number(x, size) for x in gap)
     return (
         f"greedy evaluations return {greedy} where training, which explores, returned {training}, and best/ was chosen by the "
-        "greedy ones: jaxrl eval RUN --which last --explore plays as training does, and --eval-explore (eval_explore=True) "
-        "evaluates so"
+        "greedy ones: 'jaxrl eval RUN --which last --explore' acts as in training, and with --eval-explore (eval_explore=True) "
+        "evaluations during a run do"
     )

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, and what a later one takes up from there: logs, checkpoints, the best policies, the curve."""
+"""Files in the folder of a run: logs, checkpoints, the best policies and the learning curve, written and read again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from jaxrl.types import Agent, PyTree
 
 
 class RunOutput(NamedTuple):
-    """How a run's results are kept, and on what it computes: a run goes on with other values of these."""
+    """Settings that do not change a run's results, so a run can be resumed with other values."""
 
     checkpoint_every: float = 60.0
     keep_checkpoints: int = 3
@@ -61,10 +61,15 @@ class RunOutput(NamedTuple):
 
 
 def check_output(output: RunOutput) -> RunOutput:
-    """Refuse what cannot be done."""
+    """Check the settings of the output.
+
+    Raises:
+      TypeError, ValueError: a value is not allowed.
+      ImportError: ``wandb`` is not installed.
+    """
     every = output.checkpoint_every
     if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < math.inf:
-        raise ValueError(f"checkpoint_every={every!r} must be a number of seconds >= 0; 0 saves at the end only")
+        raise ValueError(f"checkpoint_every={every!r} must be a number of seconds >= 0; 0 saves only at the end")
     output = output._replace(keep_checkpoints=check_count("keep_checkpoints", output.keep_checkpoints))
     if output.wandb is not None:
         import_wandb()
@@ -73,10 +78,10 @@ def check_output(output: RunOutput) -> RunOutput:
 
 @dataclass(eq=False)
 class RunFiles:
-    """The files of one run.
+    """Files of one run.
 
-    Nothing but ``config.json`` is written before the first record. With it a run that is killed while its programs are compiled
-    can be resumed; one that cannot start takes it back, and leaves its folder as it was.
+    Only ``config.json`` is written before the first record, so that a run can be resumed that is killed while its programs are
+    compiled. A run that cannot start deletes the file, and leaves the folder unchanged.
     """
 
     folder: RunFolder
@@ -86,7 +91,7 @@ class RunFiles:
     devices: Sequence[jax.Device]
     note: Callable[[str], None]
     devices_per_seed: int = 1
-    """Over how many of the devices the environments of each seed are shared out."""
+    """Number of devices that share the environments of each seed."""
 
     def __post_init__(self) -> None:
         self._sinks: list[Sink] = []
@@ -105,55 +110,57 @@ class RunFiles:
 
     @property
     def can_resume(self) -> bool:
-        """Whether there is a checkpoint."""
+        """True if the folder has a checkpoint."""
         return current().of_first(lambda: latest_step(self.folder.path / CHECKPOINTS) is not None)
 
     @property
     def moved(self) -> str:
-        """What to say of a run that goes on with its environments shared out otherwise than before."""
+        """Note for a resumed run whose seeds use another number of devices than before; else empty."""
         hardware = (self.folder.config or {}).get("hardware")
         before = hardware.get("devices_per_seed", 1) if isinstance(hardware, dict) else 1
         if before == self.devices_per_seed:
             return ""
-        now = f"{self.devices_per_seed} device{'s' * (self.devices_per_seed > 1)}"
-        what = "batches are drawn otherwise from here" if self.agent.algorithm.learn else "it is as before up to rounding"
-        return f", with a seed's environments on {now} where they were on {before}: {what}"
+        devices = f"{self.devices_per_seed} device{'s' * (self.devices_per_seed > 1)}"
+        effect = (
+            "batches are drawn differently from here" if self.agent.algorithm.learn else "results are as before up to rounding"
+        )
+        return f", with a seed's environments on {devices} where they were on {before}: {effect}"
 
     def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
-        """What a run without a checkpoint begins from: what the call says, or what it began from before a kill; recorded."""
+        """Return and record the source of a run without a checkpoint: the argument, or the source from before it was killed."""
         if init_from is None:
             init_from, which = recorded_source(self._origin, os.fspath(self.folder.shown))
         self._origin = describe_source(init_from, which)
         return init_from, which
 
     def announce(self) -> None:
-        """Write ``config.json`` of a run that is new."""
+        """Write ``config.json`` of a new run."""
         if current().is_first and self.folder.config is None:
             with self._explaining():
                 self._write_config()
             self._is_announced = True
 
     def withdraw(self) -> None:
-        """Take that back, where nothing came of the run."""
+        """Delete ``config.json`` again, if this run announced itself and logged nothing."""
         if self._is_announced and not self._sinks:
             self.folder.delete_config()
 
     def resume(self, target: PyTree) -> tuple[PyTree, int, list[Record]]:
-        """``(states, step, records up to it)`` of the last whole checkpoint.
+        """Return ``(states, step, records up to it)`` of the last complete checkpoint.
 
         Args:
-          target: what the states look like. A replay buffer that was not saved is ``()`` in those that come back.
+          target: shapes and dtypes of the states. In the result, a replay buffer that was not saved is ``()``.
         """
         folder = self.folder.path / CHECKPOINTS
         found = read_agreed_info(folder, run=self.folder.id)
         if found.step >= 2**31:
-            raise CheckpointError(f"{folder / str(found.step)} is no checkpoint of a run, which counts iterations in 32 bits")
+            raise CheckpointError(f"{folder / str(found.step)} is not a checkpoint of a run: its step exceeds 32 bits")
         self._check_saved(found)
         records = read_records(self.folder.path, found.step)
         if problem := why_incomplete(records, found.step, self.request):
             raise ValueError(
                 f"{self.folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
-                f"resumes with records that begin at its checkpoint, and keeps what {PROGRESS} and {BEST}/ hold"
+                f"resumes with records that begin at its checkpoint, and keeps the contents of {PROGRESS} and {BEST}/"
             )
         target = self.saver.slimmed(target)
         if found.structure and found.structure[0].path.startswith("[0]"):
@@ -165,23 +172,23 @@ class RunFiles:
         return states, found.step, records
 
     def _check_saved(self, found: CheckpointInfo) -> None:
-        """Refuse to go on from a checkpoint that was saved with other settings: they were changed in ``config.json`` since."""
+        """Check that the checkpoint was saved with the current settings, which may have been edited in ``config.json`` since."""
         saved, here = what_counts(found.spec or {}, plain(self.agent.spec))
-        there = found.request or {}  # of an older version: fewer settings, or none
-        now = plain(with_length_of(self.request, there)) if there else {}
-        now = {key: now.get(key) for key in there}
-        if difference := first_difference({"agent": saved, "run": there}, {"agent": here, "run": now}):
+        there = found.request or {}  # older versions saved fewer settings, or none
+        requested = plain(with_length_of(self.request, there)) if there else {}
+        requested = {key: requested.get(key) for key in there}
+        if difference := first_difference({"agent": saved, "run": there}, {"agent": here, "run": requested}):
             raise ValueError(
                 f"out={os.fspath(self.folder.shown)!r}: its checkpoint {found.step} was saved with other settings than {CONFIG} "
-                f"has now: {difference} here. Put {CONFIG} back as it was; init_from=… starts a new run from what this one learnt"
+                f"has now: {difference} here. Restore {CONFIG}, or start a new run from this one's parameters with init_from=…"
             )
 
     @property
     def resume_command(self) -> str:
-        """What goes on with this run in another process."""
+        """Command or call that resumes this run in another process."""
         if parts := unimportable_parts(self.agent.spec):
-            given = ", ".join(f"{name}=…" for name in parts)
-            return f"jaxrl.resume({os.fspath(self.folder.shown)!r}, {given})"
+            keywords = ", ".join(f"{name}=…" for name in parts)
+            return f"jaxrl.resume({os.fspath(self.folder.shown)!r}, {keywords})"
         trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self.agent.spec))
         words = ["jaxrl", "train", "--resume", os.fspath(self.folder.shown)]
         return shlex.join([*words, *(word for name in trusted for word in ("--trust", name))])
@@ -196,13 +203,13 @@ class RunFiles:
                 sink.log(record)
 
     def save_if_due(self, states: PyTree, step: int) -> None:
-        """Begin a checkpoint in the background when it is time for one. ``step`` counts iterations."""
+        """Start a checkpoint in the background if one is due. ``step`` counts iterations."""
         if self.saver.is_due():
-            self._flush()  # a checkpoint never knows more than the logs
+            self._flush()  # the logs must reach as far as any checkpoint
             self.saver.begin(states, step)
 
     def finish(self, states: PyTree, step: int, history: Mapping[str, np.ndarray], *, title: str, subtitle: str) -> None:
-        """The last checkpoint and the learning curve."""
+        """Write the last checkpoint and the learning curve."""
         from jaxrl.runtime.plots.draw import learning_curve
 
         self._flush()
@@ -232,15 +239,15 @@ class RunFiles:
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Say of what the system refuses (a full disk, say) where that was, and how to go on."""
+        """Add the folder, and how to resume, to errors of the system such as a full disk."""
         try:
             yield
         except OSError as error:
-            if error.strerror is None:  # it has been explained
+            if error.strerror is None:  # already explained
                 raise
             raise OSError(
-                f"out={os.fspath(self.folder.shown)!r} cannot be written to: {error.strerror}. Mend that, and the same call "
-                "resumes the run at its last checkpoint"
+                f"out={os.fspath(self.folder.shown)!r} cannot be written to: {error.strerror}. Fix this and repeat the call to "
+                "resume the run from its last checkpoint"
             ) from error
 
     def _open_sinks(self) -> list[Sink]:
@@ -270,15 +277,15 @@ class RunFiles:
 
 
 def settings_of(config: Mapping[str, Any], column: int) -> dict[str, str]:
-    """What a member of a run learns with, for people and as text; parts that were left as they are have no name."""
+    """Return the settings of a member of a run as text, without those left at None or empty."""
     facts = {name: text for name, text in facts_of(config, column).items() if text not in ("None", "[]")}
     return facts | {"total_steps": str(config["run"]["total_steps"])}
 
 
 def why_incomplete(records: Sequence[Record], step: int, request: Mapping[str, Any]) -> str | None:
-    """Why the records up to a checkpoint are not those of its run, or not all; None where they are, or where there are none.
+    """Return why the records up to a checkpoint are incomplete or another run's; None if they are complete, or there are none.
 
-    They may begin late, as those do that once were moved away.
+    Records may begin late: a user may have moved earlier ones away.
     """
     rows, chunk, shape = request["rows_per_iteration"], request["chunk_iterations"], (len(request["seeds"]),)
     iterations = [record["iteration"] for record in records]
@@ -294,17 +301,17 @@ def why_incomplete(records: Sequence[Record], step: int, request: Mapping[str, A
 
 
 def keep_earlier_rows(progress: Path, records: Sequence[Record]) -> None:
-    """Set ``progress.csv`` aside where it has rows from before the records: they cannot be written anew."""
+    """Set ``progress.csv`` aside if its rows begin before the records: these rows could not be rewritten."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration, csv.Error):
         first = int(next(csv.DictReader(io.StringIO(read_regular(progress).decode())))["iteration"])
         if not records or first < records[0]["iteration"]:
-            what = f"begins at iteration {records[0]['iteration']}" if records else "has no row up to the checkpoint"
+            finding = f"begins at iteration {records[0]['iteration']}" if records else "has no row up to the checkpoint"
             aside = set_aside(progress)
-            warn(f"{RECORDS} {what}: the rows from before stay in {aside.name}")
+            warn(f"{RECORDS} {finding}: the rows from before stay in {aside.name}")
 
 
 def _describe_spaces(agent: Agent) -> dict[str, Any] | None:
-    """What a policy needs of the environment; None for spaces of the user's own kind."""
+    """Return the environment's spaces as JSON, for policies; None for custom kinds of spaces."""
     try:
         return {"observation": describe_space(agent.env.observation_space), "action": describe_space(agent.env.action_space)}
     except TypeError:

@@ -1,4 +1,4 @@
-"""One run under way: the loop over chunks, and everything that happens between two of them."""
+"""``Session``: the loop of a run over chunks, and everything that happens between two chunks."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from jaxrl.types import Metrics, PyTree
 
 
 class Chunk(NamedTuple):
-    """What ``on_chunk`` gets."""
+    """Argument of ``on_chunk``."""
 
     iteration: int
     rows: int
-    """Per seed, so far."""
+    """Rows per seed so far."""
     states: PyTree
-    """Of all seeds. The next chunk uses them up: copy what is to be kept."""
+    """States of all seeds. The next chunk donates them: copy what you keep."""
     record: Record
-    """Log key -> a number, or [num_seeds]. A key that is added is logged as well."""
+    """Log key -> a number, or [num_seeds]. Keys that you add are logged too."""
 
 
 OnChunk = Callable[[Chunk], Any]
-"""Returns None, or the states to go on with."""
+"""Function that returns None, or the states to continue with."""
 
 
 @dataclass(eq=False)
 class Session:
-    """What the loop carries besides the states."""
+    """State of the loop, apart from the agents' states."""
 
     driver: Driver
     seeds: Sequence[int]
@@ -70,21 +70,21 @@ class Session:
         self.unlogged: list[Record] = []
         self.interrupt, self.group = Interrupt(), current()
         self.begun_at = 0
-        """After how much training this process took the run up."""
+        """Iterations of training after which this process started or resumed the run."""
         self.stopped_by = 0
-        """The number of the signal by which all processes agreed to stop."""
+        """Number of the signal by which all processes agreed to stop; 0: none."""
         self.told_of_interrupt = self.told_of_blanks = False
         self.trained = 0
-        """Iterations of training so far; the number of an iteration counts the warm-up's, too."""
+        """Iterations of training so far. The number of an iteration also counts the warm-up."""
         self.env_steps = np.zeros(len(self.seeds), np.int64)
         self.diverged = np.zeros(len(self.seeds), bool)
         self.best = -np.inf
         self.evaluation_seconds = 0.0
-        """Spent on evaluations, without compilation."""
+        """Seconds spent on evaluations, without compilation."""
         self.start = time.perf_counter()
 
     def go(self, hyperparams: Any, init_from: Any, init_which: str, title: str) -> tuple[PyTree, str]:
-        """Train from the beginning to the end: the states, None where a signal came before there were new ones; how it went."""
+        """Train from begin to end. Return the states, or None if a signal arrived before there were any, and a summary."""
         states: PyTree = None
         try:
             with waiting_unless(self.may_leave):
@@ -94,21 +94,21 @@ class Session:
         return states, self.finish(states, title)
 
     def may_leave(self) -> bool:
-        """Whether a signal came, and nothing would be lost with what is under way."""
+        """Return True if a signal arrived and this process has trained nothing yet that would be lost."""
         return bool(self.interrupt.requested) and self.group.is_alone and self.trained == self.begun_at
 
     def begin(self, hyperparams: Any, init_from: Any, init_which: str = "best") -> PyTree:
-        """The states to go on from: those of the last checkpoint in the folder, or new ones."""
+        """Return the states to start from: those of the last checkpoint in the folder, or new ones."""
         if self.files and self.files.can_resume:
             target = self.driver.shapes(hyperparams)
             states, step, records = self.files.resume(target)
             if jax.tree.structure(states) != jax.tree.structure(target):
-                # Rows of the warm-up's environments, and then of those that the run had stopped in.
+                # The rows of the warm-up's environments are followed by those of the interrupted run's environments.
                 fresh = self.driver.init(hyperparams)
                 states = self.driver.mark_discontinuity(with_buffers(states, fresh, self.driver.agent.algorithm.buffers))
                 self.progress.note(
-                    "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to one that was "
-                    "never stopped"
+                    "the replay buffer was not saved, and a warm-up filled a new one: this run is not bit-equal to an "
+                    "uninterrupted one"
                 )
             if "total_steps" in (hyperparams or {}):
                 states = with_total_steps(states, hyperparams["total_steps"])
@@ -129,7 +129,7 @@ class Session:
         return states
 
     def restore_progress(self, trained: int, records: Sequence[Record]) -> None:
-        """Stand where the run stood after so many iterations of training."""
+        """Restore counters and history as they were after ``trained`` iterations of training."""
         self.trained = self.begun_at = trained
         self.env_steps = np.full(len(self.seeds), self.plan.rows_at(trained))
         self.history = list(records)
@@ -143,9 +143,9 @@ class Session:
                 self.best = -np.inf
 
     def train(self, states: PyTree) -> PyTree:
-        """Go on to the end of the plan, or to a reason to stop before."""
+        """Train until the plan ends, or until there is a reason to stop earlier."""
         if not self.asked_to_stop() and self.plan.eval_every and not (self.trained or self.history):
-            record = self.record(states, np.nan)  # so that learning curves begin where training does
+            record = self.record(states, np.nan)  # learning curves begin before training
             self.keep(states, record)
             self.progress.update(record, np.nan, self.compile_seconds)
         begin, compiled, first = time.perf_counter(), self.compile_seconds, self.trained
@@ -161,14 +161,14 @@ class Session:
         return states
 
     def asked_to_stop(self) -> bool:
-        """Whether a signal came, to any process of the group: all then stop at the same iteration."""
+        """Return True if any process of the group received a signal. All stop at the same iteration."""
         agreed = max(self.group.gather(self.interrupt.requested))
         self.stopped_by = self.stopped_by or agreed
         return bool(self.stopped_by)
 
     @property
     def ended(self) -> str | None:
-        """Why there is nothing left to do, if there is not."""
+        """Reason why there is nothing left to do; None while there is."""
         if self.diverged.all():
             return "stopped, since all seeds diverged,"
         if self.trained >= self.plan.iterations:
@@ -185,7 +185,7 @@ class Session:
 
     @property
     def failure(self) -> Exception | None:
-        """What ended training before its time, and is to be raised when everything is saved."""
+        """Exception that ended training early, to be raised after everything is saved; None if there was none."""
         return getattr(self.driver, "failure", None)
 
     @property
@@ -197,7 +197,7 @@ class Session:
         return self.plan.rows_at(self.trained)
 
     def record(self, states: PyTree, sps: float) -> Record:
-        """Where the run stands, and what an evaluation says of it, if one is due."""
+        """Return the run's counters, and the results of an evaluation if one is due."""
         record = {
             "iteration": self.iteration,
             "rows": self.rows,
@@ -213,11 +213,11 @@ class Session:
         return record
 
     def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
-        """Go on to ``stop`` iterations of training, evaluate if it is due, log, and save if it is time."""
+        """Train until iteration ``stop``, evaluate if an evaluation is due, log, and save if a checkpoint is due."""
         begin, compiled = time.perf_counter(), self.compile_seconds
         before = self.diverged
         states, metrics, done = self.iterate(states, stop - self.trained)
-        if not done:  # what ended it is `failure`
+        if not done:  # see `failure`
             return states, {}
         stop = self.trained + done
         seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
@@ -228,33 +228,33 @@ class Session:
         record = self.record(states, valid.sum() / seconds)
         record |= {name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()}
         if self.on_chunk:
-            given = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
-            if given is not None:
-                # A frozen seed that is given something else continues, with rows that do not follow those it has stored.
-                revived = self.diverged & self.changed(states, given) if self.diverged.any() else self.diverged
+            new_states = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
+            if new_states is not None:
+                # A frozen seed with new parameters continues; its next rows do not follow the stored ones.
+                revived = self.diverged & self.changed(states, new_states) if self.diverged.any() else self.diverged
                 self.diverged = record["diverged"] = self.diverged & ~revived
-                states = self.driver.place(given)
+                states = self.driver.place(new_states)
                 if revived.any() and self.driver.agent.algorithm.mark_discontinuity is not None:
                     states = self.driver.mark_discontinuity(states, revived)
         self.keep(states, record)
         return states, record
 
     def iterate(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics, int]:
-        """``iterations`` steps, in calls that can be counted in 32 bits, or fewer, where something failed: states, metrics on the
-        host, and how many."""
+        """Train for ``iterations``, in calls whose metrics fit 32 bits. Return states, metrics on the host, and the number of
+        iterations done, which is lower after a failure."""
         parts: list[Metrics] = []
         done = 0
         while done < iterations and not (parts and self.diverged.all()) and self.failure is None:
-            now = min(iterations - done, self.plan.call_iterations)
-            states, metrics, alive = self.driver.iterate(states, now, ~self.diverged)
+            count = min(iterations - done, self.plan.call_iterations)
+            states, metrics, alive = self.driver.iterate(states, count, ~self.diverged)
             metrics, alive = self.fetch((metrics, alive))
-            now = now if self.failure is None else self.driver.done
-            parts += [widened(metrics)] if now else []
-            self.diverged, done = ~alive, done + now
+            count = count if self.failure is None else self.driver.done
+            parts += [widened(metrics)] if count else []
+            self.diverged, done = ~alive, done + count
         return states, functools.reduce(merge, parts) if parts else {}, done if self.failure else iterations
 
     def keep(self, states: PyTree, record: Record) -> None:
-        """Log a record, remember policies that are the best so far, and save if it is time."""
+        """Log a record, keep its policies if they are the best so far, and save if a checkpoint is due."""
         numbers = {key: value for key, value in record.items() if np.asarray(value).dtype.kind == "f"}
         record |= {key: self.blanked(key, value, np.isinf(value)) for key, value in numbers.items()}
         self.history.append(record)
@@ -264,14 +264,14 @@ class Session:
             self.best = score
             self.files.saver.set_best(self.driver.policies(states), record["iteration"])
         self.unlogged.append(record)
-        if self.trained:  # a run whose first chunk fails leaves its folder as it was
+        if self.trained:  # a run whose first chunk fails leaves its folder unchanged
             for each in self.unlogged:
                 self.files.log(each)
             self.unlogged.clear()
             self.files.save_if_due(states, record["iteration"])
 
     def score(self, record: Record) -> float:
-        """What is compared to find the best policies; those that were not trained yet lose to equally good ones."""
+        """Return the score that selects the best policies. Untrained policies lose against equally good trained ones."""
         score = mean_over_seeds(record.get(EVALUATION_RETURN, np.nan))
         return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
 
@@ -283,28 +283,28 @@ class Session:
         played = self.fetch(self.driver.evaluate(states, self.iteration, episodes, explore=plan.eval_explore))
         self.evaluation_seconds += time.perf_counter() - begin - (self.compile_seconds - compiled)
         took = {EVALUATION_LONGEST: np.asarray(played[1], np.float64).max(1), EVALUATION_EPISODES: episodes}
-        with np.errstate(invalid="ignore", over="ignore"):  # a mean that is no number is told of
+        with np.errstate(invalid="ignore", over="ignore"):  # `blanked` reports means that are not finite
             means = [self.without_diverged(np.asarray(x, np.float64).mean(1)) for x in played]
         closed = {key: self.blanked(key, x, ~(np.isfinite(x) | self.diverged)) for key, x in zip(keys, means, strict=True)}
         return closed | took
 
     def blanked(self, key: str, value: Any, lost: Any) -> Any:
-        """Blank where ``lost``: of an infinite number nothing can be drawn, and no mean is taken with it. Told once a run."""
+        """Replace values by NaN where ``lost``, and report this once per run: infinite values cannot be drawn or averaged."""
         if np.any(lost) and not self.told_of_blanks:
             self.told_of_blanks = True
             per_seed = np.shape(lost) == (len(self.seeds),)
             which = f" of seed {names(self.seeds, lost)}" if per_seed else ""
             self.progress.note(
-                f"{key}{which} is no finite number at step {self.rows:,}: such values are left blank, and count for nothing"
+                f"{key}{which} is not finite at step {self.rows:,}: such values are left blank and excluded from means"
             )
         return np.where(lost, np.nan, value) if np.any(lost) else value
 
     def without_diverged(self, values: np.ndarray) -> np.ndarray:
-        """Blank for seeds that are lost, so that means are those of the others."""
+        """Replace the values of diverged seeds by NaN, so that means exclude them."""
         return np.where(self.diverged, np.nan, values)
 
     def fetch(self, tree: Any) -> Any:
-        """Results on the host. Waits in Python, so that a signal is answered while the device computes."""
+        """Return the results on the host. Waits in Python, so that signals are handled while the device computes."""
         waiting = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
         while not all(leaf.is_ready() for leaf in waiting):  # type: ignore[attr-defined]
             if self.interrupt.requested and not self.told_of_interrupt:
@@ -321,7 +321,7 @@ class Session:
                 self.progress.note(line)
 
     def finish(self, states: PyTree, title: str) -> str:
-        """Write what the end leaves, and say in one line how it went."""
+        """Write the final files, and return a one-line summary."""
         history, took = as_arrays(self.history), duration(time.perf_counter() - self.start)
         files = self.files if self.trained and history and states is not None else None
         if files:
@@ -337,7 +337,7 @@ class Session:
         return "; ".join(parts)
 
     def changed(self, before: PyTree, after: PyTree) -> Any:
-        """bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
+        """Return bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
         learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
         differ = [x != y for x, y in zip(*self.group.fetch(learnt), strict=True)]
         return np.logical_or.reduce([np.any(x, axis=tuple(range(1, np.ndim(x)))) for x in differ])

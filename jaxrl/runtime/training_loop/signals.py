@@ -1,4 +1,4 @@
-"""Signals: Ctrl-C while modules load, and Ctrl-C, SIGTERM and SIGHUP as a wish to stop at the next clean point."""
+"""Signals: Ctrl-C while modules load, and Ctrl-C, SIGTERM and SIGHUP as requests to stop at the next clean point."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ from typing import Any
 from jaxrl.runtime.system.compiling import under_way
 
 DEBUG_VARIABLE = "JAXRL_DEBUG"
-"""Where it is set, errors come with their tracebacks."""
+"""If this variable is set, errors are shown with their tracebacks."""
 
 # Windows has no SIGHUP.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 ECHO = 0.5
-"""Seconds. `timeout`, a shell, a batch system and a sweep each send a process the signal that its group gets too: one wish."""
+"""Seconds in which repeated signals count as one request: `timeout`, shells, batch systems and sweeps signal a process directly
+and through its group."""
 
 _last_wish = -math.inf
 
 
 def is_echo() -> bool:
-    """Whether a signal is one more of the same wish: it came within ``ECHO`` seconds of the first of them."""
+    """Return True if this signal repeats a request: it came within ``ECHO`` seconds of the request's first signal."""
     global _last_wish
-    now = time.monotonic()
-    if now - _last_wish < ECHO:
+    current_time = time.monotonic()
+    if current_time - _last_wish < ECHO:
         return True
-    _last_wish = now
+    _last_wish = current_time
     return False
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended what was under way; the exit code of a command is then 128 + ``signal``."""
+    """A signal interrupted the current work. A command then exits with 128 + ``signal``."""
 
-    def __init__(self, message: str = "", number: int = signal.SIGINT, *, told: bool = False) -> None:
+    def __init__(self, message: str = "", number: int = signal.SIGINT, *, shown: bool = False) -> None:
         super().__init__(message)
-        self.signal, self.told = number, told
-        """``told``: whether the message has been shown."""
+        self.signal, self.shown = number, shown
+        """``shown``: True if the message has been shown."""
 
 
 def end_in_a_line() -> None:
-    """Let a script that does not catch ``Interrupted`` end as the command line does: without a traceback, with 128 + ``signal``.
+    """Make a script that does not catch ``Interrupted`` end as the command line does: without a traceback, with 128 + ``signal``.
 
-    Where somebody else shows errors (a notebook, a debugger), that is left alone.
+    A custom ``sys.excepthook``, such as a notebook's or a debugger's, is left alone.
     """
     if sys.excepthook is sys.__excepthook__ and not os.environ.get(DEBUG_VARIABLE):
         sys.excepthook = _end_in_a_line
@@ -61,7 +62,7 @@ def _end_in_a_line(kind: type[BaseException], error: BaseException, traceback: T
         return
     with contextlib.suppress(OSError, ValueError):  # a closed terminal
         sys.stdout.flush()
-        if not error.told:
+        if not error.shown:
             print(f"jaxrl: {error}", file=sys.stderr, flush=True)
     code = 128 + error.signal
     if under_way():  # Python would wait for the compiler
@@ -70,11 +71,11 @@ def _end_in_a_line(kind: type[BaseException], error: BaseException, traceback: T
 
 
 def leave_while_loading(number: int, frame: FrameType | None) -> None:
-    """A handler of Ctrl-C for a process of our own: as Python's, but while a module is imported it ends the process at once, and
-    an echo does not interrupt what the first one has set off.
+    """Handle Ctrl-C in jaxrl's processes as Python does, but end the process at once while a module is imported. Echoes are
+    ignored, so that they do not interrupt the handling of the first signal.
 
-    A KeyboardInterrupt there is swallowed by some libraries, turned into another error by others, and leaves half of a module.
-    In a callback of the garbage collector, as JAX has one, Python itself would swallow it.
+    During an import some libraries swallow KeyboardInterrupt, others raise another error from it, and the module is left half
+    loaded. In a callback of the garbage collector, such as JAX's, Python itself swallows it.
     """
     if is_echo():
         return
@@ -88,14 +89,14 @@ def leave_while_loading(number: int, frame: FrameType | None) -> None:
 
 
 UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL, leave_while_loading)
-"""Any other handler belongs to somebody (a notebook, a server, jax.distributed, nohup), whose way of stopping is kept."""
+"""Handlers that may be replaced. Any other belongs to a notebook, a server, jax.distributed or nohup, and is kept."""
 
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let ``handler`` answer the signals that nobody else has taken.
+    """Handle the signals that have no custom handler with ``handler``.
 
-    Python delivers signals to the main thread alone, so elsewhere this does nothing.
+    Python delivers signals only to the main thread, so this does nothing in other threads.
     """
     before: dict[int, Any] = {}
     try:
@@ -110,16 +111,16 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 class Interrupt:
-    """The first signal only sets ``requested``; a Ctrl-C later than its echoes raises KeyboardInterrupt.
+    """Handler whose first signal only sets ``requested``. A Ctrl-C after the first signal's echoes raises KeyboardInterrupt.
 
-    Further SIGTERMs and SIGHUPs change nothing: a shell, the kernel and a batch system may each send one for the same end.
+    Further SIGTERMs and SIGHUPs have no effect: a shell, the kernel and a batch system may each send one.
     """
 
     requested = 0
-    """The number of the signal that came."""
+    """Number of the first signal; 0: none."""
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         if not is_echo() and self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        # And nothing else: whatever this interrupts may hold a lock, or be half way through a line.
+        # Do nothing else here: the interrupted code may hold a lock or be in the middle of a line of output.
         self.requested = self.requested or number

@@ -1,4 +1,4 @@
-"""Shared parts of on-policy actor-critic algorithms: preparation of rows, and an update as one applied gradient."""
+"""What algorithms on an actor-critic model share: rows as they are learnt from, and an update as one gradient, applied."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.rollout.running_statistics import Statistics
 from jaxrl.types import Agent, AgentState, Rollout
-from tests.algorithms.test_ppo import clock, one_rollout
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, assert_bit_equal, assert_close, small, to_numpy
 from tests.helpers.oracles.policy_gradient import rollout_case
+from tests.helpers.ppo_cases import clock, one_rollout
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
 RAW = Statistics((), ())
-by_gradient = pytest.mark.parametrize("rule", ["a2c", "impala", "reinforce"])
+by_gradient = pytest.mark.parametrize("algorithm", ["a2c", "impala", "reinforce"])
 
 
 # --------------------------------------------------------------------------------------------------------- rows to learn from
@@ -66,35 +66,35 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
 
 
 @cache
-def normalizing(rule: str) -> tuple[Agent, AgentState, Rollout]:
-    agent = small(rule, clock(), normalize_observations=True, normalize_rewards=True, schedules={"gamma": lambda i: 0.5})
+def normalizing(algorithm: str) -> tuple[Agent, AgentState, Rollout]:
+    agent = small(algorithm, clock(), normalize_observations=True, normalize_rewards=True, schedules={"gamma": lambda i: 0.5})
     state = jit(agent.init)(KEY())
     return agent, state, one_rollout(agent)(state)
 
 
 @by_gradient
-def test_an_update_is_the_gradient_applied(rule: str) -> None:
-    """The gradient depends only on a policy and the rollout, which another process has; statistics come from ``observe``."""
-    agent, state, rollout = normalizing(rule)
-    algorithm, learner = agent.algorithm, state.learner
-    assert algorithm.gradients and algorithm.apply and algorithm.observe
-    after, metrics = jit(algorithm.update)(learner, rollout)
-    gradient, logged = jit(algorithm.gradients)(jit(algorithm.policy)(learner), rollout)
-    applied = jit(algorithm.apply)(learner, gradient)
+def test_an_update_is_the_gradient_applied(algorithm: str) -> None:
+    """Computed from a policy and the rollout alone, as another process has them; statistics come from ``observe``."""
+    agent, state, rollout = normalizing(algorithm)
+    learner = state.learner
+    assert agent.algorithm.gradients and agent.algorithm.apply and agent.algorithm.observe
+    after, metrics = jit(agent.algorithm.update)(learner, rollout)
+    gradient, logged = jit(agent.algorithm.gradients)(jit(agent.algorithm.policy)(learner), rollout)
+    applied = jit(agent.algorithm.apply)(learner, gradient)
     assert_close(applied._replace(statistics=()), after._replace(statistics=()), atol=1e-6)
     assert to_floats(logged) == pytest.approx(to_floats(metrics), rel=1e-5, abs=1e-6)
     assert float(optax.tree.norm(gradient)) == pytest.approx(to_floats(metrics)["losses/grad_norm"], rel=1e-5)
     assert (int(after.version), int(learner.version)) == (1, 0)
     # Gradients alone do not change the statistics. The rollout changes them as an update does.
     assert_bit_equal(applied.statistics, learner.statistics)
-    assert_close(jit(algorithm.observe)(learner, rollout).statistics, after.statistics, atol=1e-6)
+    assert_close(jit(agent.algorithm.observe)(learner, rollout).statistics, after.statistics, atol=1e-6)
     moved = jax.tree.map(lambda x, y: bool((x != y).any()), to_numpy(after.statistics), to_numpy(learner.statistics))
     assert moved.observations.count and moved.rewards.moments.count
 
 
 @by_gradient
-def test_a_policy_brings_the_hyperparameters_that_a_gradient_needs(rule: str) -> None:
-    agent, state, rollout = normalizing(rule)
+def test_a_policy_brings_the_hyperparameters_that_a_gradient_needs(algorithm: str) -> None:
+    agent, state, rollout = normalizing(algorithm)
     policy = agent.algorithm.policy(state.learner)
     assert float(policy.hyperparams.gamma) == pytest.approx(0.5 * 0.99)  # after its schedule
     norm = jit(lambda policy: optax.tree.norm(agent.algorithm.gradients(policy, rollout)[0]))
@@ -102,8 +102,8 @@ def test_a_policy_brings_the_hyperparameters_that_a_gradient_needs(rule: str) ->
 
 
 @by_gradient
-def test_a_gradient_is_a_step_of_the_given_optimiser(rule: str) -> None:
-    agent = small(rule, clock(), optimizer=sgd, learning_rate=0.1)
+def test_a_gradient_is_a_step_of_the_given_optimiser(algorithm: str) -> None:
+    agent = small(algorithm, clock(), optimizer=sgd, learning_rate=0.1)
     learner = jit(agent.init)(KEY()).learner
     gradient = jax.tree.map(jnp.ones_like, learner.params)
     after = jit(agent.algorithm.apply)(learner, gradient)
@@ -111,22 +111,22 @@ def test_a_gradient_is_a_step_of_the_given_optimiser(rule: str) -> None:
 
 
 @by_gradient
-def test_a_gradient_of_another_agent_is_refused(rule: str) -> None:
-    agent = small(rule, clock())
+def test_a_gradient_of_another_agent_is_refused(algorithm: str) -> None:
+    agent = small(algorithm, clock())
     learner = jax.eval_shape(agent.init, KEY()).learner
     apply = partial(jax.eval_shape, agent.algorithm.apply, learner)
     apply(learner.params)
     for wrong in ({}, jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), learner.params)):
-        with pytest.raises(ValueError, match=r"gradient is .*, and the parameters are .*: it must be what gradients gives"):
+        with pytest.raises(ValueError, match=r"gradient is .*, but the parameters are .*: pass the result of gradients"):
             apply(wrong)
 
 
 @by_gradient
-def test_devices_have_the_gradient_of_all_environments(rule: str) -> None:
-    """The devices have different numbers of valid rows and of finished episodes."""
-    settings = {"num_envs": 2, "rollout_length": 7} | ({} if rule == "impala" else {"normalize_advantages": True})
+def test_devices_have_the_gradient_of_all_environments(algorithm: str) -> None:
+    """Which have different numbers of valid rows, and of finished ones."""
+    settings = {"num_envs": 2, "rollout_length": 7} | ({} if algorithm == "impala" else {"normalize_advantages": True})
     env_params = probes.Cut(jnp.array([2, 3]))
-    alone, agent = (small(rule, clock(), axis_name=axis, **settings) for axis in (None, "d"))
+    alone, agent = (small(algorithm, clock(), axis_name=axis, **settings) for axis in (None, "d"))
     state = jit(alone.init)(KEY(), None, env_params)
     rollout, policy = one_rollout(alone)(state), alone.algorithm.policy(state.learner)
     assert len(set(np.asarray(rollout.valid).sum(0))) == 2
@@ -143,9 +143,9 @@ def test_devices_have_the_gradient_of_all_environments(rule: str) -> None:
 
 
 @by_gradient
-def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(rule: str) -> None:
-    """One row at a time, from the carry that acted, gives the gradient of the whole unroll, also across ends of episodes."""
-    agent = small(rule, probes.memory(), model=RECURRENT, rollout_length=6)
+def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(algorithm: str) -> None:
+    """Outputs by one row at a time, from the carry that acted, give the gradient of the whole unroll, across ends of episodes."""
+    agent = small(algorithm, probes.memory(), model=RECURRENT, rollout_length=6)
     state = jit(agent.init)(KEY())
     state, _ = jit(agent.step)(state)  # so that rollouts begin in the middle of episodes
     rollout = one_rollout(agent)(state)
@@ -159,7 +159,7 @@ def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(rule: str) -> None:
             outputs.append(output)
         return carry, jax.tree.map(lambda *x: jnp.stack(x), *outputs)
 
-    loop = small(rule, probes.memory(), model=model._replace(unroll=row_by_row), rollout_length=6)
+    loop = small(algorithm, probes.memory(), model=model._replace(unroll=row_by_row), rollout_length=6)
     policy = agent.algorithm.policy(state.learner)
     gradient, other = (jit(a.algorithm.gradients)(policy, rollout)[0] for a in (agent, loop))
     assert_close(gradient, other, atol=1e-5)
@@ -167,11 +167,11 @@ def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(rule: str) -> None:
 
 
 @by_gradient
-def test_actions_of_several_dimensions_have_the_shape_of_their_space(rule: str) -> None:
-    """With and without memory. Nothing is compiled."""
+def test_actions_of_several_dimensions_have_the_shape_of_their_space(algorithm: str) -> None:
+    """With memory, and without; nothing is compiled."""
     for kind in (spaces.MultiDiscrete([2, 3]), spaces.Box(np.float32(0), np.float32(1), (2,))):
         for settings in ({}, {"model": RECURRENT}):
             env = probes.constant_reward()._replace(action_space=kind)
-            agent = small(rule, env, **settings)
+            agent = small(algorithm, env, **settings)
             state, _ = jax.eval_shape(lambda key, agent=agent: agent.step(agent.init(key)), KEY())
             assert state.actor.input.prev_action.shape == (4, 2)

@@ -23,6 +23,7 @@ from jaxrl.runtime.cli.main import main
 from jaxrl.types import HostEnv
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import runs, soon
+from tests.helpers.worker_rows import numbers
 
 FAILING = "gymnasium:tests.helpers.gymnasium_envs:Failing"
 
@@ -33,10 +34,6 @@ def opened(num_envs: int = 4, **options: Any) -> Any:
     envs = env.open(num_envs, 0)
     envs.reset()
     return envs
-
-
-def numbers(envs: Any) -> list[int]:
-    return [part.child.process.pid for part in envs._parts]
 
 
 def games(mark: Path) -> list[int]:

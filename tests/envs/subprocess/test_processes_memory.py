@@ -18,17 +18,13 @@ from jaxrl.envs.subprocess.shared_rows import example_of, put
 from jaxrl.types import HostStep
 from tests.helpers.batches import Batch, Odd
 from tests.helpers.paths import ROOT
+from tests.helpers.worker_rows import shared
 
 
 def opened(start: Any, num_envs: int = 5, num_workers: int = 2, **options: Any) -> Processes:
     envs = Processes("batches", start, num_envs, 0, num_workers=num_workers, timeout=120.0, **options)
     envs.reset()
     return envs
-
-
-def shared(envs: Processes) -> list[bool]:
-    """Return, for each process, True if its answers are in shared memory."""
-    return [not part._is_own for part in envs._parts]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

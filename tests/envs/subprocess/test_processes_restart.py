@@ -19,21 +19,9 @@ from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess import processes
 from jaxrl.envs.subprocess.processes import Processes, WorkerRestarted
 from jaxrl.types import HostStep
-from tests.envs.subprocess.test_processes import numbers
-from tests.envs.subprocess.test_processes_memory import shared
-from tests.helpers.batches import ACTIONS, Batch, Flag, Later, Once
+from tests.helpers.batches import Batch, Flag, Later, Once
 from tests.helpers.processes.children import runs, soon
-
-NOTHING = np.zeros(4, int)
-
-
-def at(environment: int, how: str) -> np.ndarray:
-    """Return actions at which one environment of four fails."""
-    return np.where(np.arange(4) == environment, ACTIONS[how], 0)
-
-
-def seed_of(restart: int, first: int, seed: int = 0) -> int:
-    return int(np.random.SeedSequence([seed, first, restart]).generate_state(1)[0] >> 1)
+from tests.helpers.worker_rows import NOTHING, at, numbers, seed_of, shared
 
 
 @contextmanager
@@ -135,7 +123,7 @@ def test_a_row_that_nobody_has_seen_is_made_up_too(tmp_path: Path) -> None:
 def test_what_fails_at_the_start_is_not_tried_again(what: str, tmp_path: Path) -> None:
     with (
         pytest.raises(EnvironmentFailed, match=f"KeyError: '{what}'"),
-        opened(partial(Once, mark=tmp_path / "x", what=what)) as envs,
+        opened(partial(Once, mark=tmp_path / "x", operation=what)) as envs,
     ):
         envs.reset()
 

@@ -149,7 +149,7 @@ def test_what_is_closed_says_so() -> None:
         waiting = pool.begin(policy, keys([0], 0))
         pool.close()
         for ask in (waiting, lambda: pool.collect(policy, keys([0], 1))):
-            with pytest.raises(RuntimeError, match=r"^this pool of actors is closed$"):
+            with pytest.raises(RuntimeError, match=r"^this actor pool is closed$"):
                 ask()
         pool.close()
 

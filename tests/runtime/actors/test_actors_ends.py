@@ -108,7 +108,7 @@ def test_a_run_that_loses_too_many_workers_goes_on_when_it_is_asked(tmp_path: Pa
     scheme = {"num_workers": 1, "max_restarts": 0}
     with (
         nothing_left(),
-        pytest.raises(WorkerFailed, match=r"^worker 0 \(.*\) ended with exit code 3 at rollout 3, and max_restarts=0"),
+        pytest.raises(WorkerFailed, match=r"^worker 0 \(.*\) ended with exit code 3 at rollout 3, after max_restarts=0"),
     ):
         jaxrl.run(agent, 6 * rows, out=out, scheme=scheme, on_chunk=disturb, **SETTINGS)
     assert max(steps(out / "checkpoints")) == iterations(out) == 3

@@ -149,7 +149,7 @@ def test_too_many_restarts_end_the_pool(disturbed: Disturbed) -> None:
     assert sum(pool.restarts) == pool.dispatcher.max_restarts
     left, said = pids(pool), len(notes)
     disturbed.tell(0, "raise")
-    message = r"^worker 0 \(environments 0 to 1\) failed: .*in the world .*, and max_restarts=\d+ others were replaced before it"
+    message = r"^worker 0 \(environments 0 to 1\) failed: .*in the world .*, after max_restarts=\d+ restarts: raise"
     for n in (6, 7):
         with pytest.raises(WorkerFailed, match=message) as raised:
             disturbed.collect(n)
@@ -178,7 +178,7 @@ def test_one_that_cannot_start_again(tmp_path: Path) -> None:
         (member,) = pool.members
         member.job = member.job._replace(env=partial(make_env, "gymnasium:tests.no_such_module:Env"))
         os.kill(pids(pool)[0], signal.SIGKILL)
-        with pytest.raises(WorkerFailed, match=r"no_such_module.* at its start, and max_restarts=1 others were replaced"):
+        with pytest.raises(WorkerFailed, match=r"no_such_module.* at its start, after max_restarts=1 restarts"):
             pool.collect(policies(agent, [0])(0), keys([0], 0))
         assert len(notes) == 1 and "SIGKILL" in notes[0]
 
@@ -190,7 +190,7 @@ def test_who_is_told_of_a_fault_may_close(tmp_path: Path) -> None:
         pool = ActorPool(agent, [0], num_workers=1, note=lambda text: pool.close())
         wait = pool.begin(policies(agent, [0])(0), keys([0], 0))
         os.kill(pids(pool)[0], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match=r"^this pool of actors is closed$"):
+        with pytest.raises(RuntimeError, match=r"^this actor pool is closed$"):
             wait()
 
 

@@ -32,6 +32,8 @@ from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import soon
 from tests.helpers.written_runs import make_older
 
+pytestmark = pytest.mark.expensive(50)
+
 
 class Learner(NamedTuple):
     params: Any
@@ -284,7 +286,7 @@ def test_a_step_under_another_number_is_noticed(two: Path) -> None:
 def test_no_whole_step_is_one_error(two: Path) -> None:
     (two / "1" / "manifest.json").unlink()
     (two / "2" / "default" / "_METADATA").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint: step 2 .*_METADATA has 0 bytes.*; step 1 .*manifest.json"):
+    with pytest.raises(CheckpointError, match=r"no intact checkpoint: step 2 .*_METADATA has 0 bytes.*; step 1 .*manifest.json"):
         restore(two, tiny())
     with pytest.raises(CheckpointError, match=r"step 1 .*leave step out"):
         restore(two, tiny(), step=1)
@@ -419,19 +421,22 @@ def _with_kernel(kernel: Any) -> Learner:
 
 KERNEL = r"state\.params\['Dense_0'\]\['kernel'\]"
 MISMATCHES: dict[str, tuple[Any, str]] = {
-    "shape": (_with_kernel(jnp.zeros((2, 4))), rf"at {KERNEL} it has float32\[2,3\], and the agent wants float32\[2,4\]"),
+    "shape": (_with_kernel(jnp.zeros((2, 4))), rf"at {KERNEL} it has float32\[2,3\], but the agent expects float32\[2,4\]"),
     "dtype": (
         _with_kernel(jnp.zeros((2, 3), jnp.bfloat16)),
-        rf"at {KERNEL} it has float32\[2,3\], and the agent wants bfloat16\[2,3\]",
+        rf"at {KERNEL} it has float32\[2,3\], but the agent expects bfloat16\[2,3\]",
     ),
-    "width": (tiny(units=4), r"at state\.params\['Dense_0'\]\['bias'\] it has float32\[3\], and the agent wants float32\[4\]"),
-    "host dtype": (_with_kernel(np.zeros((2, 3))), rf"at {KERNEL} it has float32\[2,3\], and the agent wants float64\[2,3\]"),
+    "width": (tiny(units=4), r"at state\.params\['Dense_0'\]\['bias'\] it has float32\[3\], but the agent expects float32\[4\]"),
+    "host dtype": (_with_kernel(np.zeros((2, 3))), rf"at {KERNEL} it has float32\[2,3\], but the agent expects float64\[2,3\]"),
     "missing": (Learner({}, (), (), jax.random.key(0)), r"at state\.params\['Dense_0'\]\['bias'\] it has float32\[3\], where"),
-    "added": (tiny()._replace(statistics=jnp.zeros(2)), r"nothing at state\.statistics, where the agent wants float32\[2\]"),
+    "added": (tiny()._replace(statistics=jnp.zeros(2)), r"nothing at state\.statistics, where the agent expects float32\[2\]"),
     "added last": ((*tiny()[:3], {"k": jax.random.key(0)}), r"nothing at state\[0\]\['Dense_0'\]\['bias'\]"),
-    "key": (tiny()._replace(key=jnp.zeros(2, jnp.uint32)), r"at state\.key it has key<fry>\[\], and the agent wants uint32\[2\]"),
-    "generator": (tiny()._replace(key=jax.random.key(0, impl="rbg")), r"state\.key it has key<fry>\[\], .* wants key<rbg>\[\]"),
-    "nothing": ((), r"at state\.params\['Dense_0'\]\['bias'\] it has float32\[3\], where the agent wants nothing"),
+    "key": (
+        tiny()._replace(key=jnp.zeros(2, jnp.uint32)),
+        r"at state\.key it has key<fry>\[\], but the agent expects uint32\[2\]",
+    ),
+    "generator": (tiny()._replace(key=jax.random.key(0, impl="rbg")), r"state\.key it has key<fry>\[\], .* expects key<rbg>\[\]"),
+    "nothing": ((), r"at state\.params\['Dense_0'\]\['bias'\] it has float32\[3\], where the agent expects nothing"),
 }
 
 
@@ -456,13 +461,13 @@ def test_an_axis_of_seeds_that_differs_is_said(tmp_path: Path) -> None:
         (
             "eight",
             tiny(),
-            rf"the states of 8 seeds, along a first axis that the target lacks: .*jax\.vmap\(agent\.init\), {keys}",
+            rf"the states of 8 seeds along a first axis, which the target lacks: .*jax\.vmap\(agent\.init\), {keys}",
         ),
-        ("eight", several(jnp.arange(2)), rf"the states of 8 seeds, and the target those of 2: .*{keys}"),
+        ("eight", several(jnp.arange(2)), rf"the states of 8 seeds, but the target has 2: .*{keys}"),
         (
             "one",
             several(jnp.arange(8)),
-            r"one state, and the target has a first axis of 8 seeds: .*\(agent\.init, jax\.random\.key",
+            r"a single state, but the target has a first axis of 8 seeds: .*\(agent\.init, jax\.random\.key",
         ),
     ):
         for wanted in (target, jax.eval_shape(lambda target=target: target)):
@@ -492,7 +497,7 @@ def test_a_different_order_is_a_mismatch(tmp_path: Path) -> None:
         opt_state: Any
 
     save(tmp_path, Straight(jnp.zeros(2), jnp.ones(2)), 0)
-    with pytest.raises(ValueError, match=r"it has state\.params where the agent wants state\.opt_state"):
+    with pytest.raises(ValueError, match=r"it has state\.params where the agent expects state\.opt_state"):
         restore(tmp_path, Swapped(jnp.zeros(2), jnp.ones(2)))
 
 
@@ -530,7 +535,7 @@ def test_a_checkpoint_of_format_1_is_read(tmp_path: Path) -> None:
     make_older(tmp_path / "3", kinds)
     assert_bit_equal(restore(tmp_path, {**state, "number": np.zeros(())})[0], {**state, "number": np.array(2.5)})
     assert read_arrays(tmp_path)[0]["['number']"] == 2.5
-    with pytest.raises(ValueError, match=r"at state\['number'\] it has float64\[\], and the agent wants float32\[\]"):
+    with pytest.raises(ValueError, match=r"at state\['number'\] it has float64\[\], but the agent expects float32\[\]"):
         restore(tmp_path, {**state, "number": jnp.zeros(())})
 
 
@@ -550,7 +555,7 @@ def test_another_version_of_jaxrl_warns(two: Path, monkeypatch: pytest.MonkeyPat
 
 def test_steps_go_up(two: Path) -> None:
     for step in (0, 1, 2):
-        with pytest.raises(CheckpointError, match=rf"step={step} cannot be saved in .*, which holds step 2: steps go up"):
+        with pytest.raises(CheckpointError, match=rf"step={step} cannot be saved in .*, which holds step 2: steps must increase"):
             save(two, tiny(9), step)
     assert steps(two) == [1, 2]
     assert_bit_equal(restore(two, tiny())[0], tiny(2))

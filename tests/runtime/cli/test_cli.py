@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,22 +20,16 @@ from jaxrl.runtime.cli.commands.train import ALGORITHMS, RunOptions, field_docs,
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.helpers.agents import gymnax_id
+from tests.helpers.command_line import ENV, SMALL, start
 from tests.helpers.paths import ROOT
 
-ENV = "tests.helpers.probes:action_choice"
-SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1")
+pytestmark = pytest.mark.expensive(55)
 
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "")
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
-
-
-def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
-    given = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
-    return subprocess.Popen([sys.executable, *args], **given)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- help
@@ -155,9 +148,9 @@ def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.Capture
     [
         (["--env", "x", "--lerning-rate", "1"], "--learning-rate"),
         (["--env", "x", "--num-env", "1"], "--num-envs"),
-        (["--env", "x", "--num-envs", "2.5"], "'2.5' is no integer"),
-        (["--env", "x", "--total-steps", "inf"], "'inf' is no integer"),
-        (["--env", "x", "--eval-every", "many"], "'many' is no integer"),
+        (["--env", "x", "--num-envs", "2.5"], "'2.5' is not an integer"),
+        (["--env", "x", "--total-steps", "inf"], "'inf' is not an integer"),
+        (["--env", "x", "--eval-every", "many"], "'many' is not an integer"),
         (["--seeds", "2"], "--env"),
     ],
 )
@@ -219,11 +212,11 @@ def test_a_run_is_made_longer_and_nothing_else_of_it_is_changed(tmp_path: Path, 
     for flags in (["--learning-rate", "0.1"], ["--seeds=3"], ["--no-anneal"]):
         assert main(["train", "--resume", folder, *flags]) == 2
         message = capsys.readouterr().err
-        assert f"{flags[0].partition('=')[0]} cannot be given where a run goes on" in message and message.count("\n") == 1
-        goes_with = "--resume goes with --total-steps, --trust, --devices-per-seed, --quiet, --distributed."
+        assert f"{flags[0].partition('=')[0]} cannot be combined with --resume" in message and message.count("\n") == 1
+        goes_with = "Allowed are --total-steps, --trust, --devices-per-seed, --quiet, --distributed."
         assert goes_with in message and "--init-from FOLDER" in message
     assert main(["train", "ppo", "--resume", folder]) == 2
-    assert "ppo cannot be given where a run goes on" in capsys.readouterr().err
+    assert "ppo cannot be combined with --resume" in capsys.readouterr().err
     assert main(["train", "--resume", folder, "--total-steps", "8", "--trust", "tests"]) == 2
     assert "run.total_steps is 32 there and 8 here" in capsys.readouterr().err
 

@@ -127,7 +127,7 @@ def test_greedy_play_of_a_run_that_explored_is_told(
     (tmp_path / "ppo" / "config.json").write_text(json.dumps(config))
     args = [str(tmp_path / "ppo"), "--episodes", "1", "--env", "envpool:CartPole-v1", "--seed", "2"]
     assert main(["eval", *args, *["--explore"] * explore]) == 0
-    told = "evaluations of this run explored, and chose its best policies so; --explore plays as they did"
+    told = "its evaluations explored, and its best policies were chosen that way; use --explore for the same"
     assert (told in capsys.readouterr().out) == (not explore)
 
 
@@ -213,7 +213,7 @@ def test_ctrl_c_does_not_wait_for_the_program_that_plays(runs: Path) -> None:
 
 def test_episodes_that_were_cut_are_said(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(runs / "ppo"), "--episodes", "3", "--max-steps", "4"]) == 0
-    assert "6 of 6 episodes were given up at the step limit" in capsys.readouterr().out
+    assert "6 of 6 episodes were cut at the step limit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
@@ -237,7 +237,7 @@ def test_seeds_whose_return_is_no_finite_number_are_left_out(
     file = tmp_path / "scores.json"
     assert main(["eval", str(runs / "ppo"), "--episodes", "3", "--json", str(file)]) == 0
     out, err = capsys.readouterr()
-    assert f"some return of the seeds {', '.join(str((4, 2)[i]) for i in broken)} is no finite number: left out" in out
+    assert f"without the seeds {', '.join(str((4, 2)[i]) for i in broken)}, which have returns that are not finite" in out
     assert "nan" not in out and "inf" not in out.replace("finite", "") and "invalid" not in err
     (run,) = json.loads(file.read_text())["runs"]
     assert (run["mean"] is None) == (len(broken) == 2) and run["return_per_seed"][0] is None
@@ -278,7 +278,7 @@ def test_seeds_that_diverged_are_left_out(
     code = main(["eval", str(runs / "ppo"), "--episodes", "3"])
     out, err = capsys.readouterr()
     if len(broken) == 1:
-        assert code == 0 and "left out, since they diverged, are the seeds 4\n" in out
+        assert code == 0 and "without the seeds 4, which diverged\n" in out
         assert "nan" not in out.replace("since", "")
     else:
         assert code == 2 and "has no policy to play" in err
@@ -297,10 +297,10 @@ def test_seeds_that_diverged_are_left_out(
         (["{runs}/ppo", "--eval-seed", "4294967296"], "eval_seed=4294967296"),
         (["{runs}/ppo", "--json", "{empty}"], "cannot be written to: it is a folder"),
         (["{runs}/ppo", "--json", "{empty}/no/x.json"], "cannot be written to"),
-        (["{runs}/ppo", "--env", "Acrobot-v1"], "its observations are Box(6,) of float32, and they were trained on"),
+        (["{runs}/ppo", "--env", "Acrobot-v1"], "its observations are Box(6,) of float32, but they were trained on"),
         (["{runs}/ppo", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
         (["{runs}/ppo", "--env", "envpool:MountainCar-v0"], "does not fit these policies"),
-        (["{runs}", "--seed", "3"], "none of the 2 runs there can be played"),
+        (["{runs}", "--seed", "3"], "none of the 2 runs that were found can be played"),
     ],
 )
 def test_wrong_requests(args: list[str], words: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

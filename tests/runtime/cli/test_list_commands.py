@@ -109,7 +109,7 @@ def test_one_environment_is_shown_by_its_whole_id(capsys: pytest.CaptureFixture[
 
 
 def test_limits_that_terminate_are_said() -> None:
-    assert envs_command.describe("DiscountingChain-bsuite")[3] == "100, then it has ended"
+    assert envs_command.describe("DiscountingChain-bsuite")[3] == "100, then terminates"
     assert envs_command.describe("MountainCar-v0")[3] == "200"
 
 
@@ -124,7 +124,7 @@ def test_an_extra_that_is_not_installed_is_no_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "brax", None)
-    assert re.search(r'More still: pip install "jaxrl\[brax\]"', output(capsys, "envs"))
+    assert re.search(r'For more environments: pip install "jaxrl\[brax\]"', output(capsys, "envs"))
     assert main(["envs", "--backend", "brax"]) == 2
 
 
@@ -145,7 +145,7 @@ def test_a_broken_backend_does_not_hide_the_other(capsys: pytest.CaptureFixture[
         (["algos", "pppo"], "unknown algorithm 'pppo'. Did you mean 'ppo'?"),
         (["presets", "ppo-cartpol"], "unknown preset 'ppo-cartpol'. Did you mean 'ppo-cartpole'?"),
         (["train", "ppo", "--preset", "ppo-cartpol"], "Did you mean 'ppo-cartpole'?"),
-        (["train", "dqn", "--preset", "ppo-cartpole"], "is one of ppo: jaxrl train ppo --preset ppo-cartpole"),
+        (["train", "dqn", "--preset", "ppo-cartpole"], "is for ppo: use jaxrl train ppo --preset ppo-cartpole"),
     ],
 )
 def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +219,7 @@ def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFi
     """Their command is complete, and builds an agent that can train (checked on shapes only)."""
     preset = PRESETS[name]
     first, said, command = output(capsys, "presets", name).splitlines()
-    assert said == f"# not measured here; settings of {preset.published}" and preset.published and "1 seed of" in first
+    assert said == f"# not measured; settings from {preset.published}" and preset.published and "1 seed of" in first
     assert f"{name} (not measured)" in " ".join(output(capsys, "algos", preset.algorithm).split())
     assert name not in EXPERIMENTS and not (ROOT / preset.source).exists()
     options, settings = parse(preset.algorithm, shlex.split(command)[3:])
@@ -228,9 +228,9 @@ def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFi
     agent = ALGORITHMS[preset.algorithm].load().make(preset.env, **settings)
 
     def once(key: Any) -> Any:
-        learner, rule = agent.init(key).learner, agent.algorithm
-        rollout = example_rollout(rule, agent.env, rule.policy(learner), agent.num_envs, agent.rollout_length)
-        return rule.update(learner, rollout)[0].version
+        learner, algorithm = agent.init(key).learner, agent.algorithm
+        rollout = example_rollout(algorithm, agent.env, algorithm.policy(learner), agent.num_envs, agent.rollout_length)
+        return algorithm.update(learner, rollout)[0].version
 
     assert jax.eval_shape(once, jax.eval_shape(lambda: jax.random.key(0))).shape == ()
 
@@ -280,7 +280,7 @@ def test_a_preset_may_name_its_network(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @pytest.mark.parametrize(
-    "flags, words", [(["gru"], "'gru' must be NAME=VALUE, as in core=gru"), (["a=1", "a=2"], "a is given twice")]
+    "flags, words", [(["gru"], "'gru' must be NAME=VALUE, such as core=gru"), (["a=1", "a=2"], "a is given twice")]
 )
 def test_arguments_of_a_network_are_names_and_values(flags: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -259,7 +259,7 @@ def test_images_with_channels_behind() -> None:
 def test_what_cannot_be_drawn_is_told(env: Any) -> None:
     env = make_env(env) if isinstance(env, str) else env
     with pytest.raises(
-        ValueError, match=r"cannot be drawn: its observations are .* What can be: .*classic control, .*MinAtar.* images"
+        ValueError, match=r"cannot be drawn: its observations are .* Supported are .*classic control, .*MinAtar.* images"
     ):
         drawing(env)
 
@@ -429,7 +429,7 @@ def test_a_seed_that_diverged(folder: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["record", str(tmp_path)]) == 2
-    assert "is not the folder of a run: it has no config.json" in capsys.readouterr().err
+    assert "is not a run folder: it has no config.json" in capsys.readouterr().err
 
 
 def test_a_run_on_an_environment_without_a_drawing(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl.runtime.console.streams import Screen
-from tests.runtime.cli.test_cli import ENV, SMALL, start
+from tests.helpers.command_line import ENV, SMALL, start
 
 GONE = "jaxrl: stdout cannot be written to ({}): continuing without a display\n"
 RUN = ("-m", "jaxrl", "train", "ppo", "--env", ENV, "--total-steps", "80", "--eval-every", "0", *SMALL, "--no-tensorboard")

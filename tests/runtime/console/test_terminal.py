@@ -22,6 +22,8 @@ from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import soon
 
+pytestmark = pytest.mark.expensive(60)
+
 SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1")
 
 

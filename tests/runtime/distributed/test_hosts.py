@@ -28,8 +28,8 @@ from jaxrl.runtime.distributed.rendezvous import PortTaken, addresses, roll_call
 from jaxrl.runtime.logs import provenance
 from jaxrl.runtime.training_loop.session import Session
 from jaxrl.runtime.training_loop.signals import Interrupt
+from tests.helpers.ports import free_port
 from tests.helpers.processes.children import soon
-from tests.runtime.distributed.test_several_processes import free_port
 
 SLURM = {"SLURM_JOB_ID": "70001", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "gpu[07-12,15],login"}
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
@@ -75,17 +75,17 @@ def test_a_process_finds_its_place(variables: dict[str, str], given: tuple[Any, 
 @pytest.mark.parametrize(
     ("variables", "given", "message"),
     [
-        ({}, (None, None, None), "in no group: give num_processes=, .* or start it with jaxrl launch, srun or mpirun"),
-        ({}, (None, 2, None), "nothing says which of them this is: give process_id=0 … 1"),
+        ({}, (None, None, None), "not in a group: give num_processes=, .* or start it with jaxrl launch, srun or mpirun"),
+        ({}, (None, 2, None), "num_processes=2, but the number of this process is missing: give process_id=0 … 1"),
         ({}, (None, 2, 2), r"process_id=2 must be 0 … 1"),
-        ({}, (None, 0, 0), "num_processes='0' must be a whole number from 1 up"),
-        ({}, (None, 2, -1), "process_id='-1' must be a whole number from 0 up"),
+        ({}, (None, 0, 0), "num_processes='0' must be a whole number >= 1"),
+        ({}, (None, 2, -1), "process_id='-1' must be a whole number >= 0"),
         ({}, ("10.0.0.1", 2, 1), "coordinator='10.0.0.1' must be 'host:port'"),
         ({}, ("a:70000", 2, 1), "must be 'host:port'"),
         ({}, ("::1:80", 2, 1), "must be 'host:port'"),
         ({"JAXRL_NUM_PROCESSES": "two"}, (None,) * 3, "num_processes='two' must be a whole number"),
-        ({"JAXRL_COORDINATOR": "a:1"}, (None,) * 3, "JAXRL_COORDINATOR is set and JAXRL_NUM_PROCESSES is not"),
-        (OPEN_MPI, (None,) * 3, "mpirun does not say where process 0 is: set JAXRL_COORDINATOR"),
+        ({"JAXRL_COORDINATOR": "a:1"}, (None,) * 3, "JAXRL_COORDINATOR is set, but JAXRL_NUM_PROCESSES is not"),
+        (OPEN_MPI, (None,) * 3, "mpirun does not provide the address of process 0: set JAXRL_COORDINATOR"),
     ],
 )
 def test_places_that_cannot_be(variables: dict[str, str], given: tuple[Any, ...], message: str) -> None:
@@ -199,8 +199,8 @@ def test_all_come() -> None:
 @pytest.mark.parametrize(
     ("processes", "about", "message"),
     [
-        (((3, 0), (3, 1), (3, 1)), (), "two processes say that they are number 1: .*: give each a process_id of its own, 0 … 2"),
-        (((2, 0), (3, 2)), (), r"process 2 .* says that there are 3 processes, and process 0 .* there are 2: .* num_processes"),
+        (((3, 0), (3, 1), (3, 1)), (), "two processes have process_id=1: .*: give each its own process_id, 0 … 2"),
+        (((2, 0), (3, 2)), (), r"process 2 .* has num_processes=3, and process 0 .* has num_processes=2: .* same number"),
         (((2, 0), (2, 1)), ({"jax": "1"}, {"jax": "2"}), r"process 1 .* has jax 2, and process 0 .* has 1: install the same"),
     ],
 )
@@ -215,7 +215,7 @@ def test_all_are_told_what_does_not_fit(processes: Any, about: Any, message: str
 def test_all_are_told_who_is_missing() -> None:
     errors = called((4, 0), (4, 2), timeout=0.5)
     assert {str(error) for error in errors} == {str(errors[0])} and all(isinstance(error, TimeoutError) for error in errors)
-    assert "2 of 4 processes did not come" in str(errors[0]) and "number 1, 3" in str(errors[0])
+    assert "2 of 4 processes did not reach" in str(errors[0]) and "number 1, 3" in str(errors[0])
 
 
 def test_no_process_0() -> None:
@@ -367,7 +367,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
                     time.sleep(0.02)
 
         threading.Thread(target=drip, daemon=True).start()
-        with pytest.raises(TimeoutError, match="nothing answers there: another program has that port, or process 0 hangs"):
+        with pytest.raises(TimeoutError, match="nothing answers there: another program uses that port, or process 0 hangs"):
             roll_call(ProcessPlace(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 0.2)
 
 
@@ -381,7 +381,7 @@ def test_who_has_another_secret_is_a_stranger() -> None:
         roll_call(meeting.at._replace(process_id=1), {}, 30.0, b"other")
     assert meeting.end() == ["127.0.0.1"]
     first, _ = called((2, 0), (2, 1), secrets=(b"one", b""), timeout=1.0)
-    assert isinstance(first, TimeoutError) and "(1 came with another JAXRL_SECRET)" in str(first)
+    assert isinstance(first, TimeoutError) and "(1 had another JAXRL_SECRET)" in str(first)
 
 
 def test_a_recorded_report_is_of_no_use() -> None:
@@ -417,7 +417,7 @@ def test_where_a_secret_is_found(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"JAXRL_SECRET_FILE='.*pipe' cannot be read"):
         find_secret({"JAXRL_SECRET_FILE": str(tmp_path / "pipe")})
     for variables in ({"JAXRL_SECRET": ""}, {"JAXRL_SECRET": "guess"}):
-        with pytest.raises(ValueError, match=r"JAXRL_SECRET holds \d characters, and a secret needs 16: make one by openssl"):
+        with pytest.raises(ValueError, match=r"JAXRL_SECRET holds \d characters, and a secret needs 16: make one with 'openssl"):
             find_secret(variables)
 
 
@@ -453,7 +453,7 @@ def test_what_answers_may_be_no_process_0(answer: bytes) -> None:
                 connection.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        with pytest.raises(PortTaken, match=r"what answers there is not process 0: another program has that port"):
+        with pytest.raises(PortTaken, match=r"the answer is not from process 0: another program uses that port"):
             roll_call(ProcessPlace(f"127.0.0.1:{other.getsockname()[1]}", 2, 1), {}, 30.0)
 
 
@@ -472,7 +472,7 @@ def test_a_group_of_one_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"num_processes": 2, "process_id": 0}, "JAX was used before jaxrl.parallel.initialize"),
         ({"num_processes": 2, "process_id": 0, "timeout": 0}, "timeout"),
         ({"num_processes": 2, "process_id": 0, "heartbeat": 0.5}, "heartbeat"),
-        ({"num_processes": 2}, "nothing says which of them this is"),
+        ({"num_processes": 2}, "the number of this process is missing"),
     ],
 )
 def test_initialize_refuses(given: dict[str, Any], message: str) -> None:
@@ -642,7 +642,7 @@ def test_a_signal_that_comes_while_others_are_waited_for_is_not_lost() -> None:
 
 def test_who_says_nothing_is_named() -> None:
     first, _ = groups(2)
-    with pytest.raises(TimeoutError, match="process 1 did not come so far in time"):
+    with pytest.raises(TimeoutError, match="timed out waiting for process 1"):
         first.gather(0, timeout=0.0)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.paths import ROOT
-from tests.runtime.distributed.test_several_processes import free_port
+from tests.helpers.ports import free_port
 
 pytestmark = pytest.mark.learning
 

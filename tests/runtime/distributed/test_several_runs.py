@@ -19,12 +19,12 @@ import pytest
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.logs.run_folder import CHECKPOINTS
 from tests.helpers.paths import ROOT
+from tests.helpers.ports import free_port
 from tests.helpers.processes.children import soon
 from tests.helpers.processes.several_runs import call, plain_leaves
-from tests.runtime.distributed.test_several_processes import free_port
 
 PPO: dict[str, Any] = {
-    "rule": "ppo",
+    "algorithm": "ppo",
     "env": "CartPole-v1",
     "seeds": 2,
     "eval_episodes": 2,
@@ -126,12 +126,12 @@ def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_p
     with started(2, calls, result) as processes:
         printed = ended(processes)
     expected = [
-        r"process 1 is to train something else than process 0: agent\.settings\.num_epochs is 3 there and \d in process 0\. Call",
+        r"process 1 differs from process 0: agent\.settings\.num_epochs is 3 there and \d in process 0\. Call",
         r"process 1 .* run\.total_steps is 640 there and 320 in process 0",
-        r"out='.*elsewhere' is not the folder that process 0 has made: name one on a file system that all machines share",
+        r"out='.*elsewhere' is not the folder that process 0 made: name a folder on a file system that all machines share",
         r"3 seeds can use 1 of the 2 devices of 2 processes, but process 1 has none of them: use a number of seeds",
-        r"inference='learner' is for one process, and this is one of 2, .*: nearest are scheme='a2c'",
-        r"2 processes, with a device each, share out the environments of each seed: num_envs=3 must be a multiple",
+        r"inference='learner' is for one process, and this is one of 2\. .*: use scheme='a2c'",
+        r"2 processes, each with one device, divide the environments of each seed: num_envs=3 must be a multiple",
     ]
     for text in printed:
         errors = [line for line in text.splitlines() if line.startswith("ERROR")]
@@ -153,8 +153,8 @@ def test_four_processes_restore_to_the_bit_what_one_has_saved(tmp_path: Path) ->
 
     The continuation is equal up to the order of sums, also with DQN's replay.
     """
-    runs = {rule: PPO | {"rule": rule, "total_steps": 960, "out": str(tmp_path / rule)} for rule in ("ppo", "dqn")}
-    saved = {rule: plain_leaves(call(**run)[0]) for rule, run in runs.items()}
+    runs = {name: PPO | {"algorithm": name, "total_steps": 960, "out": str(tmp_path / name)} for name in ("ppo", "dqn")}
+    saved = {name: plain_leaves(call(**run)[0]) for name, run in runs.items()}
     longer = {"total_steps": 960 + 3 * 32}
     alone = plain_leaves(call(**PPO | longer)[0])
     with started(4, [*runs.values(), runs["ppo"] | longer], tmp_path / "result") as processes:
@@ -170,7 +170,7 @@ def test_four_processes_restore_to_the_bit_what_one_has_saved(tmp_path: Path) ->
 def test_replay_on_the_host_is_shared_out_and_goes_on_in_one_process(tmp_path: Path) -> None:
     """Each process keeps the rows of its environments. All learn the same from their shares of each batch."""
     folder, result = tmp_path / "run", tmp_path / "result"
-    run = POOL | {"rule": "dqn", "settings": {}, "out": str(folder), "on_nan": "stop"}
+    run = POOL | {"algorithm": "dqn", "settings": {}, "out": str(folder), "on_nan": "stop"}
     with started(2, [run, run | {"total_steps": 320}], result) as processes:
         printed = ended(processes)
     assert "resumed at step 256" in printed[0]

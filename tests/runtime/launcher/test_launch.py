@@ -24,8 +24,8 @@ from jaxrl.runtime.launcher.output import LONGEST, RankOutput
 from jaxrl.runtime.launcher.process import Fault, Kind
 from jaxrl.runtime.launcher.supervisor import LaunchPlan, supervise
 from jaxrl.runtime.system.environment_variables import cpu_devices
+from tests.helpers.command_line import start
 from tests.helpers.processes.children import runs, soon
-from tests.runtime.cli.test_cli import start
 
 RAISING = '    raise ZeroDivisionError("in the world")'
 SCRIPT = '''
@@ -175,12 +175,12 @@ def test_all_are_started_again_after_each_kind_of_fault(
         r"ended with exit code 1",
         r"ended with exit code 1",
         r"was killed by SIGABRT",
-        r"stands still \(SIGSTOP\), for 1 s",
+        r"was stopped \(SIGSTOP\) for 1 s",
         r"ended with exit code 143 \(as after SIGTERM to any of them, which lets all save\)",
     )
     assert len(told) == 6
     for restart, (line, how) in enumerate(zip(told, expected, strict=True), 1):
-        goes_on = rf"It goes on from its last checkpoint \(restart {restart} of 6\)"
+        goes_on = rf"Resuming from the last checkpoint \(restart {restart} of 6\)"
         assert re.fullmatch(rf"launch: rank 1 {how}, and the others were ended\. {goes_on}", line), line
     one, other = starts(0), starts(1)
     assert len(one) == len(other) == 7 and [place for _, place in one] == [place for _, place in other]
@@ -202,8 +202,8 @@ def test_a_fault_too_many_is_told_of_with_the_command_that_goes_on(capsys: pytes
     assert code == 1 and len(starts(0)) == 2 and sum("restart 1 of 1" in line for line in lines) == 1
     assert err.count("\n") == 1
     pattern = (
-        r"jaxrl: rank 1 ended with exit code 1 first, after 1 restart, having said: .*\| ZeroDivisionError: in the world\. "
-        r"To go on from the last checkpoint: jaxrl launch --processes 2 --max-restarts 1 --heartbeat 9 -- script\.py "
+        r"jaxrl: rank 1 ended with exit code 1 first, after 1 restart, with the message: .*\| ZeroDivisionError: in the world\. "
+        r"To resume from the last checkpoint: jaxrl launch --processes 2 --max-restarts 1 --heartbeat 9 -- script\.py "
         r"0=ends,waits 1=raise,raise 'x=a b'\n"
     )
     assert re.fullmatch(pattern, err), err
@@ -241,7 +241,7 @@ def test_who_stands_still_while_others_abort_is_the_cause(
 ) -> None:
     monkeypatch.setattr(group, "SETTLE", 0.8)
     code, _, err = launch(capsys, "0=stop", "1=abort", flags="--processes 2 --max-restarts 0")
-    assert code == 1 and err.startswith("jaxrl: rank 0 stands still (SIGSTOP)")
+    assert code == 1 and err.startswith("jaxrl: rank 0 was stopped (SIGSTOP)")
 
 
 def test_the_cause_is_what_nothing_else_explains() -> None:
@@ -314,7 +314,7 @@ def test_where_the_port_is_taken_another_one_is_chosen(
         threading.Thread(target=answer, daemon=True).start()
         code, lines, err = launch(capsys, how, flags="--processes 2 --max-restarts 0")
         other.shutdown(socket.SHUT_RDWR)
-    assert (code, err) == (0, "") and sum("all start again at another one" in line for line in lines) == 2
+    assert (code, err) == (0, "") and sum("restarting all processes with another one" in line for line in lines) == 2
     assert of(0, lines)[-1] == of(1, lines)[-1] == "met"
     secrets = [secret for _, secret in starts(0)]
     assert secrets[-1] == starts(1)[-1][1] and len(set(secrets)) == 3 and {*map(len, secrets)} == {64}
@@ -384,17 +384,17 @@ def test_who_stands_still_hears_nothing(capsys: pytest.CaptureFixture[str], monk
         ("--processes 2 --devices-per-process 0 -- script.py", "devices_per_process=0 must be an integer >= 1"),
         ("--processes 2 --max-restarts -1 -- script.py", "max_restarts=-1 must be an integer >= 0"),
         ("--processes 2 --heartbeat 0 -- script.py", "heartbeat=0 is not allowed"),
-        ("--processes 2", "needs a command, after two dashes: jaxrl launch --processes 2 -- train ppo"),
-        ("--processes 2 --", "needs a command, after two dashes"),
-        ("--processes 2 train ppo", "needs a command, after two dashes"),
-        ("--processes 2 -- eval runs", "'eval' is neither train nor a script (a file that ends in .py)"),
-        ("--processes 2 -- nothing.py", "there is no script 'nothing.py'"),
+        ("--processes 2", "needs a command after --: jaxrl launch --processes 2 -- train ppo"),
+        ("--processes 2 --", "needs a command after --"),
+        ("--processes 2 train ppo", "needs a command after --"),
+        ("--processes 2 -- eval runs", "'eval' cannot be launched: use train or a script (a file that ends in .py)"),
+        ("--processes 2 -- nothing.py", "script 'nothing.py' does not exist"),
         ("--processes 2 -- train pqo --env CartPole-v1", "algorithm 'pqo'"),
         ("--processes 2 -- train --env CartPole-v1", "name the algorithm first: jaxrl train ppo --env CartPole-v1"),
         ("--processes 2 -- train ppo --env CartPole-v1 --seeds x", "--seeds 'x' must be a number of seeds"),
         ("--processes 2 -- train ppo --env CartPole-v1 --n-envs 4", "--n-envs is called --num-envs here"),
-        ("--processes 2 -- train --resume nowhere", "'nowhere' is not the folder of a run"),
-        ("--processes 2 -- train --resume nowhere --gamma 1", "--gamma cannot be given where a run goes on"),
+        ("--processes 2 -- train --resume nowhere", "'nowhere' is not a run folder"),
+        ("--processes 2 -- train --resume nowhere --gamma 1", "--gamma cannot be combined with --resume"),
     ],
 )
 def test_what_is_refused_before_anything_starts(
@@ -478,7 +478,7 @@ def test_the_first_dashes_divide() -> None:
 def test_more_devices_than_cores_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignments, "usable_cores", lambda: 4)
     assert assignments.lay_out(2, 2).advice is None and assignments.lay_out(2, None).shown == "1 CPU device each"
-    assert assignments.lay_out(2, 3).advice == "6 CPU devices share 4 cores: that is for trying out, and slower"
+    assert assignments.lay_out(2, 3).advice == "6 CPU devices share 4 cores: for tests only, since this is slower"
 
 
 def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert found.shown == "GPU 4,5 for process 0, GPU GPU-a,7 for process 1"
     assert [each[assignments.GPUS] for each in assignments.lay_out(5, 1).variables] == ["4", "5", "GPU-a", "7", "9"]
     for processes, each, message in ((6, None, "processes=6 with 1 GPU each"), (2, 3, "processes=2 with 3 GPUs each")):
-        with pytest.raises(ValueError, match=rf"{message} are more than the 5 that there are: .* JAX_PLATFORMS=cpu"):
+        with pytest.raises(ValueError, match=rf"{message} need more than the 5 that are visible: .* JAX_PLATFORMS=cpu"):
             assignments.lay_out(processes, each)
     for platforms, packages, given in (("cpu", there, "0"), ("", [], "0"), ("", there, ""), ("", there, "-1")):
         monkeypatch.setenv("JAX_PLATFORMS", platforms)

@@ -184,4 +184,4 @@ def test_default_key_is_evaluation_where_all_have_some(tmp_path: Path, capsys: p
     notes: list[str] = []
     assert choose_key([read_run(a)], None, notes.append) == EVALUATION and notes == []
     assert choose_key([read_run(a), read_run(b)], None, notes.append) == TRAINING
-    assert notes == [f"no evaluation yet in {b}, so this is the return of training episodes"]
+    assert notes == [f"no evaluation yet in {b}: showing the return of training episodes"]

@@ -106,7 +106,7 @@ def test_curves_have_the_names_that_are_given(tmp_path: Path, capsys: pytest.Cap
         f"{env} · {x}" for env in ("Acrobot-v1", "CartPole-v1") for x in ("fast", "slow $x$")
     ]
     assert main([*command, "--labels", "slow"]) == 2
-    said = "--labels needs a name of its own for each of 2 curves, in this order: learning rate 0.1; learning rate 0.2"
+    said = "--labels needs a different name for each of 2 curves, in this order: learning rate 0.1; learning rate 0.2"
     assert said in capsys.readouterr().err
 
 
@@ -134,7 +134,7 @@ def test_seeds_without_a_value_are_told(tmp_path: Path, capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     assert err.splitlines() == [
         f"note: no records yet in {begun}",
-        f"note: no value of {EVALUATION} for learning rate 9 (1 seed)",
+        f"note: no values of {EVALUATION} for learning rate 9 (1 seed)",
     ]
     assert out.count("\n") == 2 and "learning rate 0.1" in out
 
@@ -144,14 +144,14 @@ def test_too_many_curves_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     run = write_run(tmp_path / "a", [[1.0] * 29, [2.0] * 29], hyperparams={"learning_rate": rates})
     assert main(["plot", str(run), "--out", str(tmp_path / "a.png")]) == 0
     out, err = capsys.readouterr()
-    assert err == "note: 29 curves are more than can be told apart: name fewer runs\n" and out.count("\n") == 30
+    assert err == "note: 29 curves are too many to distinguish: name fewer runs\n" and out.count("\n") == 30
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
         ([], "name at least one folder of a run"),
-        (["nowhere"], "'nowhere' is not the folder of a run, or of runs: there is no such folder"),
+        (["nowhere"], "'nowhere' is not a folder of one or more runs: there is no such folder"),
         (["file"], "it is a file"),
         (["hollow"], "'hollow' holds no run"),
         (["begun"], "'begun' has no records yet: wait for the first chunk"),
@@ -159,12 +159,12 @@ def test_too_many_curves_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["broken"], "line 1 is damaged"),
         (["misfit"], "line 1 is damaged (its 'env_steps' has the shape"),
         (["uneven"], "uneven/records.jsonl, line 2 is damaged (its 'evaluation/episodic_return' has the shape"),
-        (["other"], "is not what a run writes: it lacks 'agent'"),
+        (["other"], "is invalid: it lacks 'agent'"),
         (["run", "--key", "loses/td"], "unknown log key 'loses/td'. Did you mean 'losses/td'?"),
-        (["run", "--key", "evaluation/x"], "There are: diverged, losses/td."),
+        (["run", "--key", "evaluation/x"], "Available: diverged, losses/td."),
         (["run"], "unknown log key 'charts/episodic_return'"),
-        (["run", "good", "--key", EVALUATION], "'run' has no value of 'evaluation/episodic_return'"),
-        (["good", "--out", "a.jpg"], "file ending '.jpg', which is unknown: choose one of .png, .pdf, .svg"),
+        (["run", "good", "--key", EVALUATION], "'run' has no values of 'evaluation/episodic_return'"),
+        (["good", "--out", "a.jpg"], "unknown file extension '.jpg': choose one of .png, .pdf, .svg"),
         (["good", "--out", "curves"], "file ending ''"),
         (["good", "--out", "file/a.png"], "--out 'file/a.png' cannot be written to"),
         (["good", "--out", "folder.png"], "--out 'folder.png' cannot be written to"),

@@ -18,8 +18,8 @@ from jaxrl.runtime.samplers.asynchronous import AsyncSampler
 from jaxrl.runtime.samplers.host_envs import begun_anew, open_envs
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.runtime.samplers.stepper import Stepper
-from tests.envs.subprocess.test_processes_restart import NOTHING, at, seed_of
 from tests.helpers.batches import ACTIONS, Batch, Once, host
+from tests.helpers.worker_rows import NOTHING, at, seed_of
 
 
 def test_a_lost_row_is_a_reset_row() -> None:
@@ -94,7 +94,7 @@ def test_of_several_seeds_those_are_told_that_were_lost() -> None:
 
 def test_limits_that_the_environments_do_not_know_of(tmp_path: Path) -> None:
     """A process is lost when some of its episodes are truncated. Its other episodes end too."""
-    start = partial(Once, mark=tmp_path / "reset", what="reset_where")
+    start = partial(Once, mark=tmp_path / "reset", operation="reset_where")
     limited = host(max_restarts=1)._replace(open=partial(_opened, start), max_episode_steps=3)
     envs = Stepper(limited, 4, 0)
     envs.reset()

@@ -23,8 +23,8 @@ from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Agent, HostStep
 from tests.helpers import probes
 from tests.helpers.agents import (
+    ALGORITHM_NAMES,
     RECURRENT,
-    RULES,
     assert_bit_equal,
     assert_close,
     assert_new_noise,
@@ -75,10 +75,10 @@ def test_a_pool_is_only_another_sampler() -> None:
     assert_close(driven(agent, [3], 5), driven(agent, [3], 5, Pair))
 
 
-@pytest.mark.parametrize("rule", ["ppo", "dqn"])
-def test_seeds_side_by_side_are_those_alone(rule: str) -> None:
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_seeds_side_by_side_are_those_alone(algorithm: str) -> None:
     """Their environments, actions and results in one pool do not depend on the other seeds."""
-    agent = small(rule, "envpool:CartPole-v1")
+    agent = small(algorithm, "envpool:CartPole-v1")
     both, alone = driven(agent, [3, 5], 5), driven(agent, [5], 5)
     assert_close(jax.tree.map(lambda x: x[1:], both), alone)
     params = [np.asarray(x) for x in jax.tree.leaves(both[0].learner.params)]
@@ -295,7 +295,7 @@ def test_who_steps_in_the_background_says_so(name: str) -> None:
     agent = small_ppo("gymnasium:CartPole-v1")
     with pytest.raises(TypeError, match=rf"^sampler='{name}' needs environments that step in the background, and gymnasium:Cart"):
         SAMPLERS[name](agent, [0])
-    with pytest.raises(ValueError, match=rf"^sampler='{name}' steps halves of num_envs=3: use an even number"):
+    with pytest.raises(ValueError, match=rf"^sampler='{name}' steps half of num_envs=3 at a time: use an even number"):
         jaxrl.run(small_ppo("envpool:CartPole-v1", num_envs=3, num_minibatches=1), 64, sampler=name, quiet=True)
     with pytest.raises(ValueError, match=rf"^sampler='{name}' is for environments on the host, and .* runs in JAX"):
         jaxrl.run(small_ppo(probes.truncation()), 64, sampler=name, quiet=True)
@@ -309,7 +309,7 @@ def test_a_sampler_that_is_unknown() -> None:
 def test_a_limit_that_only_jaxrl_knows_is_refused_where_rows_come_as_they_are_ready() -> None:
     agent = small_ppo(clock(Background, max_episode_steps=3))
     sampler = AsyncSampler(agent, 0)
-    with pytest.raises(RuntimeError, match=r"^clock: an episode went on past max_episode_steps=3, and sampler='async' cannot"):
+    with pytest.raises(RuntimeError, match=r"^clock: an episode continued past max_episode_steps=3, and sampler='async' cannot"):
         sampler.collect(agent.algorithm.policy(agent.init(jax.random.key(0)).learner), jax.random.key(0))
 
 
@@ -345,13 +345,13 @@ class Recorded(HostSampler):
         return super().collect(policy, key)
 
 
-@pytest.mark.parametrize("rule", ["ppo", "dqn"])
-def test_collecting_while_learning_is_one_update_late(rule: str) -> None:
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_collecting_while_learning_is_one_update_late(algorithm: str) -> None:
     """For all divisions into calls of ``iterate``.
 
     The first rollout is not late, and the first update is the same as without overlap.
     """
-    agent = small(rule, suited(rule, hosted(probes.truncation(5))))
+    agent = small(algorithm, suited(algorithm, hosted(probes.truncation(5))))
     ends = []
     for calls in ([5], [1, 3, 1]):
         Recorded.versions.clear()
@@ -368,7 +368,7 @@ def test_collecting_while_learning_is_one_update_late(rule: str) -> None:
         np.testing.assert_array_equal(merged(metrics)[MOST_LAG].value, [1, 1])
         ends.append(states)
     assert_bit_equal(*ends)
-    if rule == "ppo":
+    if algorithm == "ppo":
         late, plain = HostDriver(agent, [3], lag=1), HostDriver(agent, [3])
         assert_bit_equal(*(driver.iterate(driver.init(), 1)[0] for driver in (late, plain)))
         late.close()
@@ -398,16 +398,16 @@ def test_what_goes_wrong_while_learning_is_told() -> None:
     assert closed == [True]
 
 
-def test_which_rules_learn_from_what_is_late() -> None:
-    takes = {rule: small(rule, suited(rule, probes.truncation())).algorithm.tolerates_lag for rule in RULES}
-    replay = {rule for rule in RULES if small(rule, suited(rule, probes.truncation())).algorithm.buffers}
-    assert {rule for rule, late in takes.items() if late} >= {"ppo", "impala", *replay} >= {"ppo", "impala", "dqn", "sac"}
-    assert not any(takes[rule] for rule in ("a2c", "reinforce", "pqn"))
+def test_which_algorithms_learn_from_what_is_late() -> None:
+    takes = {name: small(name, suited(name, probes.truncation())).algorithm.tolerates_lag for name in ALGORITHM_NAMES}
+    replay = {name for name in ALGORITHM_NAMES if small(name, suited(name, probes.truncation())).algorithm.buffers}
+    assert {name for name, late in takes.items() if late} >= {"ppo", "impala", *replay} >= {"ppo", "impala", "dqn", "sac"}
+    assert not any(takes[name] for name in ("a2c", "reinforce", "pqn"))
 
 
 def test_overlap_is_refused_where_it_would_be_wrong() -> None:
     with pytest.raises(
-        ValueError, match=r"^overlap=True collects by parameters that are an update old, and A2C learns as if they"
+        ValueError, match=r"^overlap=True collects with parameters that are one update old, and A2C does not correct"
     ):
         jaxrl.run(small("a2c", clock()), 64, overlap=True, quiet=True)
     with pytest.raises(ValueError, match=r"^overlap=True is for environments on the host, and .* runs in JAX: leave overlap out"):
@@ -416,9 +416,9 @@ def test_overlap_is_refused_where_it_would_be_wrong() -> None:
         jaxrl.run(small_ppo(clock()), 64, overlap="yes", quiet=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rule", ["a2c", "reinforce", "pqn"])
-def test_rows_ahead_are_refused_where_they_would_be_wrong(rule: str) -> None:
-    agent = small(rule, "envpool:CartPole-v1")
+@pytest.mark.parametrize("algorithm", ["a2c", "reinforce", "pqn"])
+def test_rows_ahead_are_refused_where_they_would_be_wrong(algorithm: str) -> None:
+    agent = small(algorithm, "envpool:CartPole-v1")
     with pytest.raises(
         ValueError, match=r"^sampler='async' begins rollouts by older parameters than those that learn, and .* learns as if they"
     ):

@@ -21,9 +21,8 @@ from jaxrl.runtime.run import RunInterrupted
 from jaxrl.runtime.system.compiling import THREAD, Abandoned, CompiledCall, Compiling, under_way, waiting_unless
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, small_ppo
+from tests.helpers.command_line import ENV, SMALL, start, wait_for
 from tests.helpers.hosted import hosted
-from tests.runtime.cli.test_cli import ENV, SMALL, start
-from tests.runtime.training_loop.test_interrupt import wait_for
 
 PATCH = """
 import sys, threading
@@ -103,10 +102,10 @@ def test_a_script_that_is_stopped_between_chunks_ends_with_one_line_too() -> Non
     code = (
         "from jaxrl.runtime.run import RunInterrupted; from jaxrl.runtime.training_loop.signals import end_in_a_line\n"
         "end_in_a_line()\n"
-        "raise RunInterrupted('stopped', None, {}, 15, told=%s)"
+        "raise RunInterrupted('stopped', None, {}, 15, shown=%s)"
     )
-    for told, said in ((False, "jaxrl: stopped\n"), (True, "")):
-        done = subprocess.run([sys.executable, "-c", code % told], capture_output=True, text=True, timeout=120)
+    for shown, said in ((False, "jaxrl: stopped\n"), (True, "")):
+        done = subprocess.run([sys.executable, "-c", code % shown], capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (143, said)
 
 

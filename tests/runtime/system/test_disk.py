@@ -99,11 +99,11 @@ LEAF = {"path": "", "shape": [3], "dtype": "float32"}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"files": {"/dev/zero": NOTHING}}, "lists '/dev/zero', which is not in its folder"),
-        ({"files": {"../../x": NOTHING}}, "lists '../../x', which is not in its folder"),
+        ({"files": {"/dev/zero": NOTHING}}, "lists '/dev/zero', which is outside its folder"),
+        ({"files": {"../../x": NOTHING}}, "lists '../../x', which is outside its folder"),
         ({"files": {"pipe": NOTHING}}, "the file pipe cannot be read .it is not a regular file"),
         ({"files": {"zero": NOTHING}}, "the file zero cannot be read .it is not a regular file"),
-        ({"files": {"link\0": NOTHING}}, "which is not in its folder"),
+        ({"files": {"link\0": NOTHING}}, "which is outside its folder"),
         ({"files": [1]}, "the file manifest.json was altered: it cannot be parsed"),
         ({"files": {"a": {}}}, "the file manifest.json was altered: it cannot be parsed"),
         ({"versions": {}}, "the file manifest.json was altered: it cannot be parsed"),

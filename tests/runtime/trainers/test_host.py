@@ -110,7 +110,7 @@ def test_episodes_end_at_the_limit_as_in_pure_environments(kind: Any) -> None:
 
 
 def test_an_environment_that_cannot_be_cut_says_so() -> None:
-    with pytest.raises(RuntimeError, match=r"clock: an episode went on past max_episode_steps=3: set truncated"):
+    with pytest.raises(RuntimeError, match=r"clock: an episode continued past max_episode_steps=3: set truncated"):
         collected(clock(max_episode_steps=3))
 
 
@@ -213,10 +213,10 @@ def places(rows: Any) -> list[int]:
     return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(rows)]
 
 
-@pytest.mark.parametrize("rule", ["dqn", "sac"])
-def test_an_update_writes_into_the_replay(rule: str) -> None:
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_an_update_writes_into_the_replay(algorithm: str) -> None:
     """The learner is updated in place without copies, and the old policy can still act."""
-    agent = small(rule, suited(rule, hosted(probes.truncation(5))), buffer_size=20_000)
+    agent = small(algorithm, suited(algorithm, hosted(probes.truncation(5))), buffer_size=20_000)
     learner = HostLearner(agent, HostSampler(agent, 0))
     state = learner.init(jax.random.key(0))
     split = partial(split_rows, agent.algorithm)

@@ -9,15 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from jaxrl.runtime.training_loop import signals
 from jaxrl.runtime.training_loop.signals import Interrupt, handled, leave_while_loading
+from tests.helpers.command_line import ENV, SMALL, start, wait_for
 from tests.helpers.paths import ROOT
-from tests.helpers.processes.children import soon
-from tests.runtime.cli.test_cli import ENV, SMALL, start
 
 LOADED = "import time:"
 """Prefix of the line that ``-X importtime`` writes after each module."""
@@ -45,10 +43,6 @@ run_job = sweep.run_job
 sweep.run_job = lambda command: run_job([sys.executable, "-c", {JOB!r}])
 run_and_exit(lambda: main(["sweep", "grid.toml", "--out", "out"]))
 """
-
-
-def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
-    assert soon(lambda: path.exists() or process.poll() is not None, 120) and process.poll() is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from jaxrl.runtime.checkpoint.transfer import read_source
 from jaxrl.runtime.logs.run_folder import RunFolder, read_config
 from tests.helpers.agents import assert_bit_equal, cartpole
 from tests.helpers.processes.chaos import progress
-from tests.runtime.training_loop.test_resume import at, train
+from tests.helpers.short_runs import at, train
 
 SHORT, LONG = 32 * 8, 32 * 12
 
@@ -44,7 +44,7 @@ def test_lost_best_policies_are_told_and_replaced_by_the_next(damage: Callable[[
     train(cartpole("ppo"), tmp_path, SHORT)
     damage(tmp_path / "best")
     with pytest.warns(
-        CheckpointWarning, match="the best policies are lost: .*/best.* Those of the next evaluation take their place"
+        CheckpointWarning, match="the best policies are lost: .*/best.* Those of the next evaluation will replace them"
     ):
         _, history = train(cartpole("ppo"), tmp_path, LONG)
     assert history["iteration"][-1] == 12 and steps(tmp_path / "best") == [12] and read_info(tmp_path / "best").step == 12
@@ -72,7 +72,7 @@ def test_the_damaged_end_of_a_finished_run_is_trained_once_and_saved(damage: Cal
     before, trained = progress(tmp_path), []
     with pytest.warns(CheckpointWarning) as told:
         repaired, _ = train(cartpole("ppo"), tmp_path, LONG, on_chunk=lambda chunk: trained.append(chunk.iteration))
-    assert "is set aside as 12.damaged" in str(told[-1].message)
+    assert "was set aside as 12.damaged" in str(told[-1].message)
     assert trained == [10, 12] and progress(tmp_path) == before
     assert_bit_equal(repaired, whole)
     again, _ = train(cartpole("ppo"), tmp_path, LONG, on_chunk=lambda chunk: trained.append(chunk.iteration))
@@ -94,12 +94,12 @@ def test_a_checkpoint_of_another_run_is_told_and_not_taken(tmp_path: Path) -> No
     with pytest.warns(CheckpointWarning) as told:
         states, _ = train(cartpole("ppo"), mine, LONG)
     said = " ".join(str(warning.message) for warning in told)
-    assert "was written by another run. Using step 8 instead" in said and "is set aside as 12.damaged" in said
+    assert "was written by another run. Using step 8 instead" in said and "was set aside as 12.damaged" in said
     assert_bit_equal(states, whole)
     assert progress(mine) == progress(tmp_path / "whole") and steps(mine / "checkpoints")[-1] == 12
     shutil.rmtree(mine / "checkpoints")
     shutil.copytree(other / "checkpoints", mine / "checkpoints")
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint: step 12 .* was written by another run"):
+    with pytest.raises(CheckpointError, match=r"no intact checkpoint: step 12 .* was written by another run"):
         train(cartpole("ppo"), mine, LONG)
     shutil.rmtree(mine / "best")
     shutil.copytree(other / "best", mine / "best")
@@ -129,7 +129,7 @@ def test_what_only_shows_the_records_is_left_out_where_it_cannot_be_written(name
     original = jaxrl.runtime.training_loop.run_files.RunFiles._open_sinks
     with (
         pytest.MonkeyPatch.context() as patch,
-        pytest.warns(UserWarning, match=f"{name} cannot be written .*records.jsonl has all"),
+        pytest.warns(UserWarning, match=f"{name} cannot be written .*records.jsonl has the same data"),
     ):
         patch.setattr(jaxrl.runtime.training_loop.run_files.RunFiles, "_open_sinks", at_the_start)
         train(cartpole("ppo"), tmp_path / "run", SHORT, tensorboard=True)
@@ -145,7 +145,7 @@ def test_a_folder_that_is_deleted_meanwhile_is_not_made_again_in_parts(iteration
         while folder.exists():  # a checkpoint may be under way in it
             shutil.rmtree(folder, ignore_errors=True)
 
-    with pytest.raises(FileNotFoundError, match="was deleted, moved or replaced while the run was going on: it ends here"):
+    with pytest.raises(FileNotFoundError, match="was deleted, moved or replaced during the run: the run ends"):
         train(cartpole("ppo"), folder, LONG, on_chunk=at(iteration, delete))
     assert not folder.exists()
 
@@ -170,7 +170,7 @@ def test_a_run_that_took_a_folders_place_is_not_written_to(
 
     original = getattr(saving.PendingSave, moment)
     monkeypatch.setattr(saving.PendingSave, moment, replace)
-    with pytest.raises(FileNotFoundError, match="was deleted, moved or replaced while the run was going on: it ends here"):
+    with pytest.raises(FileNotFoundError, match="was deleted, moved or replaced during the run: the run ends"):
         train(cartpole("ppo"), folder, SHORT, checkpoint_every=every, eval_every=0)
     files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
     held = (".lock", "config.json", "checkpoints/unfinished/2.orbax-checkpoint-tmp/data")
@@ -196,7 +196,7 @@ def test_the_lock_of_a_run_that_took_a_folders_place_is_left_alone(tmp_path: Pat
 def test_what_a_kill_leaves_before_the_first_file_locks_no_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json.tmp").symlink_to(tmp_path.with_name("elsewhere"))
     (tmp_path / ".lock").touch()
-    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no config.json"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config.json"):
         jaxrl.resume(tmp_path)
     folder = RunFolder(tmp_path)
     folder.write_config(jax.devices()[:1], agent={}, run={"seeds": [1]})
@@ -205,7 +205,7 @@ def test_what_a_kill_leaves_before_the_first_file_locks_no_folder(tmp_path: Path
     assert not (tmp_path / "config.json").is_symlink() and not tmp_path.with_name("elsewhere").exists()
     (tmp_path / "config.json").rename(tmp_path / "config.json.tmp")
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(FileExistsError, match="is not empty, and holds no run"):
+    with pytest.raises(FileExistsError, match="is not empty and holds no run"):
         RunFolder(tmp_path)
 
 

@@ -24,17 +24,19 @@ from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.store import PendingSave
 from jaxrl.runtime.logs.run_folder import RunFolder
-from jaxrl.runtime.run import RunDiverged, RunInterrupted, resume, run
+from jaxrl.runtime.run import RunDiverged, RunInterrupted, resume
 from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.training_loop.session import Chunk
-from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, cartpole, each_family, small_dqn, small_ppo
 from tests.helpers.hosted import hosted
 from tests.helpers.processes.chaos import TIMES, progress
+from tests.helpers.short_runs import at, train
 from tests.helpers.written_runs import make_older
+
+pytestmark = pytest.mark.expensive(225)
 
 
 @pytest.fixture(autouse=True)
@@ -46,25 +48,8 @@ class Killed(Exception):
     """Stands for a kill: it is not caught, and nothing is finished."""
 
 
-def at(iteration: int, do: Callable[[], Any]) -> Callable[[Chunk], None]:
-    """Return an ``on_chunk`` that calls ``do`` once the run has reached an iteration."""
-
-    def on_chunk(chunk: Chunk) -> None:
-        if chunk.iteration == iteration:
-            do()
-
-    return on_chunk
-
-
 def kill() -> None:
     raise Killed
-
-
-def train(agent: Agent, out: Path | None, total_steps: int = 32 * 12, **settings: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """Run chunks of two iterations, evaluated every four, with a checkpoint after each chunk if the background thread has
-    time."""
-    given = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
-    return run(agent, total_steps, out=out, **{**given, "checkpoint_every": 1e-6, **settings})
 
 
 def assert_same_history(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
@@ -79,32 +64,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
     """An undisturbed run of each algorithm, made once."""
     made: dict[str, Any] = {}
 
-    def get(rule: str) -> Any:
-        if rule not in made:
-            folder = tmp_path_factory.mktemp(rule) / "whole"
-            made[rule] = (folder, *train(cartpole(rule), folder, rows(rule)))
-        return made[rule]
+    def get(algorithm: str) -> Any:
+        if algorithm not in made:
+            folder = tmp_path_factory.mktemp(algorithm) / "whole"
+            made[algorithm] = (folder, *train(cartpole(algorithm), folder, rows(algorithm)))
+        return made[algorithm]
 
     return get
 
 
-def rows(rule: str) -> int:
+def rows(algorithm: str) -> int:
     """Twelve iterations, plus the warm-up."""
-    return cartpole(rule).steps_per_iteration * (12 + cartpole(rule).algorithm.warmup_iterations)
+    return cartpole(algorithm).steps_per_iteration * (12 + cartpole(algorithm).algorithm.warmup_iterations)
 
 
 # ------------------------------------------------------------------------------------------------------------------- bit by bit
 
 
 @each_family
-def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path, whole: Any) -> None:
-    folder, states, history = whole(rule)
-    agent, out = cartpole(rule), tmp_path / "run"
+def test_a_killed_run_ends_as_if_it_had_never_stopped(algorithm: str, tmp_path: Path, whole: Any) -> None:
+    folder, states, history = whole(algorithm)
+    agent, out = cartpole(algorithm), tmp_path / "run"
     offset = agent.algorithm.warmup_iterations
     for iteration in (4, 10):
         with pytest.raises(Killed):
-            train(agent, out, rows(rule), on_chunk=at(offset + iteration, kill))
-    resumed_states, resumed_history = train(agent, out, rows(rule))
+            train(agent, out, rows(algorithm), on_chunk=at(offset + iteration, kill))
+    resumed_states, resumed_history = train(agent, out, rows(algorithm))
     assert_bit_equal(resumed_states, states)
     assert_same_history(resumed_history, history)
     assert progress(out) == progress(folder)
@@ -143,10 +128,10 @@ def test_without_a_checkpoint_it_begins_from_the_same_run_again(
         (
             str(tmp_path / "gone"),
             FileNotFoundError,
-            "began with init_from='.*gone', which is gone: put it back, or call jaxrl.run",
+            "was started from init_from='.*gone', which no longer exists: restore it, or call jaxrl.run",
         ),
-        (None, ValueError, "began with states that only its script knows: call jaxrl.run as before, with init_from=…"),
-        (3, ValueError, r"config.json in 'run' is not what a run writes: its 'init_from' is \{'folder': 3"),
+        (None, ValueError, "was started from states that only its script has: call jaxrl.run as before, with init_from=…"),
+        (3, ValueError, r"config.json in 'run' is invalid: its 'init_from' is \{'folder': 3"),
     ):
         config["init_from"]["folder"] = folder_of_it
         (tmp_path / "run" / "config.json").write_text(json.dumps(config))
@@ -241,7 +226,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeyp
     assert len(saved) >= 2
     manifest = tmp_path / "checkpoints" / str(saved[-1]) / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-20])
-    with pytest.warns(CheckpointWarning, match=f"step {saved[-1]} .* is not whole"):
+    with pytest.warns(CheckpointWarning, match=f"step {saved[-1]} .* is not intact"):
         resumed, _ = train(cartpole("ppo"), tmp_path)
     assert_bit_equal(resumed, states)
 
@@ -251,7 +236,7 @@ def test_saving_that_takes_too_long_is_done_less_often_and_says_so(
 ) -> None:
     monkeypatch.setattr(saving, "SHARE", 1e-6)  # so that any save exceeds its share
     train(cartpole("ppo"), tmp_path, checkpoint_every=0.01, quiet=False)
-    said = r"checkpoints every (\d+) s instead of 0 s: one takes [\d.]+ s, and saving may take 0%"
+    said = r"checkpoints every (\d+) s instead of 0 s: one takes [\d.]+ s, and saving is limited to 0%"
     stretched = re.findall(said, capsys.readouterr().out)
     assert len(stretched) == 1 and int(stretched[0]) > 1000
     assert len(steps(tmp_path / "checkpoints")) == 2  # the one that took too long, and the last
@@ -340,7 +325,7 @@ def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(tmp_path: 
     config = json.loads((tmp_path / "config.json").read_text())
     del config["agent"]["settings"]["clip_eps"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="the run's agent lacks clip_eps: it is of another version of jaxrl"):
+    with pytest.raises(ValueError, match="the run's agent lacks clip_eps: another version of jaxrl wrote it"):
         resume(tmp_path, quiet=True)
 
 
@@ -413,7 +398,7 @@ def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     lines = records.read_text().splitlines()
     records.write_text("\n".join(["\x00garbage", *lines[1:]]) + "\n")
     before = records.read_bytes()
-    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is damaged. Put the file back from a copy, or move it away"):
+    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is damaged. Restore the file from a copy, or move it away"):
         train(cartpole("ppo"), tmp_path)
     assert records.read_bytes() == before
     records.rename(tmp_path / "records.old")
@@ -473,7 +458,7 @@ def test_early_rows_and_the_best_policies_outlive_records_that_begin_late(tmp_pa
         resume(folder, quiet=True)
     said = " ".join(str(warning.message) for warning in told)
     assert "the rows from before stay in progress.before.csv" in said
-    assert "lacks the evaluation of the policies in best/: they stay in best.before/" in said
+    assert "lacks the evaluation of the policies in best/: they were moved to best.before/" in said
     (folder / "progress.csv").write_bytes((folder / "progress.before.csv").read_bytes())
     assert progress(folder) == rows and steps(folder / "best.before") == [old] and steps(folder / "best") != [old]
 
@@ -524,14 +509,14 @@ def test_another_run_in_the_folder_is_left_alone(tmp_path: Path, whole: Any) -> 
     with pytest.raises(FileExistsError, match=r"run.seeds is \[3, 5\] there and \[0, 1\] here.*init_from"):
         train(agent, folder, seeds=2)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"is not empty, and holds no run"):
+    with pytest.raises(FileExistsError, match=r"is not empty and holds no run"):
         train(agent, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     first = RunFolder(tmp_path)
-    with pytest.raises(FileExistsError, match="another process is running there"):
+    with pytest.raises(FileExistsError, match="is in use by another process"):
         train(cartpole("ppo"), tmp_path)
     first.close()
     assert not list(tmp_path.iterdir())
@@ -555,9 +540,9 @@ def test_bad_settings(settings: dict[str, Any], message: str, tmp_path: Path) ->
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no config.json"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config.json"):
         resume(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: there is no such folder"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder: there is no such folder"):
         jaxrl.load_policy(tmp_path / "none")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config.json cannot be read"):
@@ -619,7 +604,7 @@ def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
     assert np.isfinite(history["evaluation/episodic_length"][2]).all() and not history["diverged"].any()
     assert history["mine"][1:, 0].tolist() == [1.0] * 6 and np.isnan(history["mine"][:, 1]).all()
     told = capsys.readouterr().out
-    assert told.count("no finite number") == 1 and "inf" not in told.replace("no finite", "") and "nan" not in told
+    assert told.count("is not finite at step") == 1 and "inf" not in told.replace("not finite", "") and "nan" not in told
     assert "inf" not in (tmp_path / "progress.csv").read_text() and "Inf" not in (tmp_path / "records.jsonl").read_text()
     means = [np.nanmean(returns[row]) for row in (0, 2, 4, 6)]
     assert steps(tmp_path / "best") == [(0, 4, 8, 12)[int(np.argmax(means))]]

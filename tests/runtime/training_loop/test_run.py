@@ -39,6 +39,8 @@ from tests.helpers.agents import assert_bit_equal, assert_close, run_steps, smal
 from tests.helpers.fakes import faked
 from tests.helpers.hosted import hosted
 
+pytestmark = pytest.mark.expensive(75)
+
 SEEDS = [3, 0, 7, 4]
 
 
@@ -493,7 +495,7 @@ def test_per_seed_hyperparams_on_the_host() -> None:
 
 def test_out_that_is_not_empty(agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "something").touch()
-    with pytest.raises(FileExistsError, match=r"out='.*' is not empty, and holds no run"):
+    with pytest.raises(FileExistsError, match=r"out='.*' is not empty and holds no run"):
         run(agent, 64, out=tmp_path, quiet=True)
 
 

@@ -1,1 +1,1 @@
-"""Commands: one file each, imported when it is called."""
+"""Commands, one module each, imported on demand."""

@@ -1,4 +1,4 @@
-"""``jaxrl algos``: the algorithms, and all settings of one."""
+"""``jaxrl algos``: list the algorithms, or all settings of one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from jaxrl.runtime.cli.user_code import import_rule
 from jaxrl.runtime.console.tables import show_table
 
 HELP = """\
-List the algorithms; or, of one, all settings: their defaults, the values that
-they may have, and what they do.
+List the algorithms, or all settings of one: their defaults, allowed values and
+meaning.
 
 try:
   jaxrl algos ppo
@@ -79,8 +79,8 @@ def show_algorithm(name: str, entry: Entry) -> None:
         ],
     )
     for heading, source in (
-        ("Config: structure; another value compiles another program", rule.config),
-        ("Hyperparameters: data in the state; vmap over them, change them mid-run", rule.hyperparams),
+        ("Config: structure; changing a value recompiles the program", rule.config),
+        ("Hyperparameters: data in the state; can be vmapped over and changed during a run", rule.hyperparams),
     ):
         print(f"\n{heading}")
         show_table(("setting", "default", "allowed", "what"), settings(source))
@@ -92,29 +92,29 @@ def show_algorithm(name: str, entry: Entry) -> None:
 
 
 def _signature(builder: Any) -> inspect.Signature:
-    """The builder's own parameters, without annotations."""
+    """Return the parameters of the builder itself, without annotations."""
     parameters = inspect.signature(builder).parameters.values()
     return inspect.Signature([parameter.replace(annotation=parameter.empty) for parameter in parameters])
 
 
 def arguments(network: Any) -> list[tuple[str, str, str]]:
-    """``(name, default, what)`` of every argument of a network."""
+    """Return ``(name, default, description)`` of every argument of a network."""
     from jaxrl.models import actor_critic
 
-    texts = argument_docs(actor_critic) | argument_docs(network)  # the other networks document what differs
+    texts = argument_docs(actor_critic) | argument_docs(network)  # other networks document only their differences
     given = [p for p in inspect.signature(network).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return [(p.name, str(p.default), texts[p.name]) for p in given]
 
 
 def argument_docs(function: Any) -> dict[str, str]:
-    """What the Args of a docstring say of each."""
+    """Return the descriptions in the Args section of a docstring, by argument name."""
     block = re.search(r"^Args:\n((?:  .*\n|\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
     found = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block[1] if block else "", re.MULTILINE)
     return {name: " ".join(text.replace("``", "").split()) for name, text in found}
 
 
 def settings(source: type) -> list[tuple[str, str, str, str]]:
-    """``(name, default, allowed, what)`` of every field of a Config or Hyperparams."""
+    """Return ``(name, default, allowed values, description)`` of every field of a Config or Hyperparams."""
     from jaxrl.settings.validation import in_words, setting_types
 
     defaults, texts = source(), field_docs(source)

@@ -1,6 +1,6 @@
-"""``jaxrl doctor``: what is missing or broken, what that breaks, and the command that mends it.
+"""``jaxrl doctor``: report what is missing or broken, its consequences, and the command that fixes it.
 
-It has to work where nothing else does, so its flags need the standard library only.
+It must work in broken installations, so its flags are parsed with the standard library only.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ WORDS = {"problem": "PROBLEM", "absent": "-"}
 STYLES = {"ok": "green", "note": "yellow", "PROBLEM": "bold red"}
 
 DESCRIPTION = """\
-Look for what is missing or broken, and say of each problem in one line what it
-breaks and which command mends it.
+Look for missing or broken parts, and report each problem in one line, with its
+consequences and the command that fixes it.
 
-All packages that jaxrl requires: is the version one that fits, can it be
-imported? Devices: are seeds sharded over all cores, is an NVIDIA GPU used?
-Folders: can results, temporary files and compiled programs be written, is
-there room on the disk? At the end PPO trains for one compiled iteration, on two
-devices where there are, which is saved and restored."""
+Packages that jaxrl requires: is the version supported, can it be imported?
+Devices: are seeds sharded over all cores, is an NVIDIA GPU used? Folders: can
+results, temporary files and compiled programs be written, is there free disk
+space? Finally, PPO trains for one compiled iteration, on two devices if
+available, and the state is saved and restored."""
 
 EPILOG = """\
-The exit code is 0 if there is no problem, 1 if there are some. Notes do not count.
+The exit code is 0 if there are no problems, else 1. Notes do not count.
 
 try:
   jaxrl doctor --quick
-  jaxrl doctor --json > doctor.json     for programs, and for reports of bugs
+  jaxrl doctor --json > doctor.json     for programs and bug reports
 """
 
 
 def main(args: Sequence[str]) -> int:
-    """Print what was found; 0 when there is no problem."""
+    """Print the findings; return 0 if there are no problems, else 1."""
     parser = argparse.ArgumentParser(
         "jaxrl doctor", None, DESCRIPTION, EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="train for one iteration only; nothing is saved and restored")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    parser.add_argument("--quick", action="store_true", help="only train for one iteration; do not save and restore")
+    parser.add_argument("--json", action="store_true", help="print all findings as one JSON object")
     options, others = parser.parse_known_args(list(args))
     for other in others:
         raise ValueError(f"unknown argument {other!r}.{nearest(other, ('--quick', '--json', '--help'))} See jaxrl doctor --help")
@@ -60,7 +60,7 @@ def main(args: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def waiting() -> Iterator[Callable[[str], None]]:
-    """Yield what shows, on a terminal, what is going on now."""
+    """Yield a function that shows the current step, if stdout is a terminal."""
     if not sys.stdout.isatty() or (console := terminal()) is None:
         yield lambda text: None
         return
@@ -95,13 +95,13 @@ def show(found: Sequence[Finding], *, quick: bool) -> None:
     for line in lines:
         print_red(line)
     if lines:
-        print(f"{len(lines)} problem{'s' if len(lines) > 1 else ''}; the commands after 'Fix:' mend them")
+        print(f"{len(lines)} problem{'s' if len(lines) > 1 else ''}; to fix, run the commands after 'Fix:'")
     else:
-        print(f"no problems{' (nothing was saved and restored)' if quick else ''}")
+        print(f"no problems{' (saving and restoring was not checked)' if quick else ''}")
 
 
 def print_red(line: str) -> None:
-    """On one line, however long, so that its command can be copied."""
+    """Print a problem on one line, however long, so that its command can be copied."""
     console = terminal()
     if console is None:
         print(line)

@@ -1,4 +1,4 @@
-"""``jaxrl envs``: the environments that ``jaxrl train --env`` takes."""
+"""``jaxrl envs``: list the environments for ``jaxrl train --env``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from jaxrl.settings.aliases import nearest
 HEADINGS = ("id", "observation", "action", "max steps")
 
 MOST_DESCRIBED = 40
-"""Of each backend: longer lists are of ids only."""
+"""Maximum number of environments per backend that are listed with spaces and limits; longer lists show ids only."""
 
 HELP = """\
-List the environments that jaxrl train --env takes: how many there are of each
-kind, or, of those that are asked for, ids and (up to 40 per backend) spaces and
-time limits.
+List the environments for jaxrl train --env: the number in each family or, for
+a selection, ids with spaces and time limits (if at most 40 per backend).
 
-An id is NAME (gymnax: in JAX, where the learning is) or BACKEND:NAME (envpool:
+An id is NAME (gymnax: in JAX, on the same device as training) or BACKEND:NAME (envpool:
 in C++ on the CPU; gymnasium: in Python on the CPU; brax, craftax, jumanji and
-xminigrid: in JAX; jaxrl: small ones of our own). Options may follow: 'CartPole-v1?gravity=5.0'. An environment
-of your own is MODULE:FUNCTION, and a gymnasium environment of your own
-gymnasium:MODULE:NAME. Wrappers of pure environments come last, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'.
+xminigrid: in JAX; jaxrl: small ones included in jaxrl). Options may follow: 'CartPole-v1?gravity=5.0'. A custom
+environment is MODULE:FUNCTION, and a custom gymnasium environment is gymnasium:MODULE:NAME.
+Wrappers of pure environments come last, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'.
 
 try:
   jaxrl envs pong
@@ -43,18 +42,18 @@ try:
 @dataclasses.dataclass(frozen=True)
 class Options:
     filter: Annotated[tyro.conf.Positional[str | None], shown_as("[FILTER]")] = None
-    """Only ids that contain this, in capitals or not; with * a pattern for the whole name. A family means all of its members.
-    A whole id with options or wrappers means just that environment."""
+    """Only ids that contain this text, ignoring case; with *, a pattern for the entire name. A family selects all its members.
+    A full id with options or wrappers selects that environment."""
     backend: Annotated[str | None, shown_as("BACKEND", "all")] = None
     """Only the environments of this backend: gymnax, envpool, gymnasium, jaxrl, brax, craftax, jumanji or xminigrid."""
     all: Flag = False
-    """Every id, where neither a filter nor a backend is given."""
+    """List every id, if neither a filter nor a backend is given."""
 
 
 def main(args: Sequence[str]) -> int:
     options = read_flags(Options, args, prog="jaxrl envs", description=HELP)
     if "jax" not in sys.modules:
-        os.environ["JAX_PLATFORMS"] = "cpu"  # a list needs no accelerator, and must not take the memory of one
+        os.environ["JAX_PLATFORMS"] = "cpu"  # listing needs no accelerator and must not reserve its memory
     if {"?", "|"} & set(options.filter or ""):
         show_one(options.filter or "")
         return 0
@@ -64,12 +63,12 @@ def main(args: Sequence[str]) -> int:
     elif known:
         show(known, options.filter)
     for failure in failures:
-        print(f"jaxrl: {failure}; jaxrl doctor says more", file=sys.stderr)
+        print(f"jaxrl: {failure}; for details, run jaxrl doctor", file=sys.stderr)
     return 0 if known else 2
 
 
 def summarise(known: dict[str, list[str]]) -> None:
-    """A line for each family, the largest of a backend first."""
+    """Print a line for each family, the largest of each backend first."""
     from jaxrl.envs import EXTRAS, family_of
 
     rows = []
@@ -80,15 +79,15 @@ def summarise(known: dict[str, list[str]]) -> None:
         for family, members in sorted(families.items(), key=lambda item: -len(item[1])):
             rows.append((backend, family, f"{len(members):,}", ", ".join(members[:2])))
     show_table(("backend", "family", "environments", "such as"), rows, fixed=(0, 1))
-    print(f"\n{counted(known)}. More: jaxrl envs FAMILY or a part of an id, --backend, --all\n")
+    print(f"\n{counted(known)}. For details: jaxrl envs FAMILY or a part of an id, --backend, --all\n")
     if absent := [f'"jaxrl[{each}]"' for each in EXTRAS if each not in known]:
-        print(f"More still: pip install {' or '.join(absent)}\n")
-    show_table(("wrapper", "what it makes of a pure environment"), wrappers(), fixed=(0,))
+        print(f"For more environments: pip install {' or '.join(absent)}\n")
+    show_table(("wrapper", "effect on a pure environment"), wrappers(), fixed=(0,))
     print("\nAn id with wrappers, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'")
 
 
 def wrappers() -> list[tuple[str, str]]:
-    """How each is written, and the first line of what it says of itself."""
+    """Return the usage and the first docstring line of each wrapper."""
     from jaxrl.envs.wrappers import WRAPPERS, usage
 
     return [
@@ -97,25 +96,25 @@ def wrappers() -> list[tuple[str, str]]:
 
 
 def show_one(env_id: str) -> None:
-    """A row for an id with options or wrappers, which no list holds.
+    """Print the row of an id with options or wrappers, which is in no list.
 
     Raises:
       ValueError: there is no such environment.
     """
     from jaxrl.envs import make_env
 
-    make_env(env_id)  # says what is wrong with it
+    make_env(env_id)  # raises an error that explains the problem
     show_table(HEADINGS, [describe(env_id)])
 
 
 def show(known: dict[str, list[str]], wanted: str | None) -> None:
-    """The environments that a filter chooses."""
+    """Print the environments selected by a filter."""
     chosen = known if wanted is None else choose(known, wanted)
     if wanted is not None and not any(chosen.values()):
         every = [name for ids in known.values() for name in ids]
         near = nearest(wanted, {name.partition(":")[2] or name for name in every})
         raise ValueError(f"no environment matches {wanted!r}.{near} jaxrl envs --all lists all {len(every):,}.")
-    for backend, ids in sorted(chosen.items(), key=lambda item: -len(item[1])):  # on a terminal, the end is what one sees
+    for backend, ids in sorted(chosen.items(), key=lambda item: -len(item[1])):  # on a terminal, the end is visible
         if len(ids) > MOST_DESCRIBED:
             list_plainly(backend, ids)
         elif ids:
@@ -123,11 +122,11 @@ def show(known: dict[str, list[str]], wanted: str | None) -> None:
         if ids:
             print()
     long = any(len(ids) > MOST_DESCRIBED for ids in chosen.values())
-    print(counted(chosen) + (". A part of the id shows spaces and time limits: jaxrl envs CartPole" if long else ""))
+    print(counted(chosen) + (". For spaces and time limits, give a part of the id: jaxrl envs CartPole" if long else ""))
 
 
 def choose(known: dict[str, list[str]], wanted: str) -> dict[str, list[str]]:
-    """The ids that match, or those of the family that is called so."""
+    """Return the ids of the family with this name, or else the ids that match."""
     from jaxrl.envs import family_of
 
     kin = {b: [env_id for env_id in ids if family_of(env_id).lower() == wanted.lower()] for b, ids in known.items()}
@@ -137,7 +136,7 @@ def choose(known: dict[str, list[str]], wanted: str) -> dict[str, list[str]]:
 
 
 def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
-    """``(backend -> ids, what kept others from being listed)``. Ids of the default backend are without its name."""
+    """Return ``(backend -> ids, errors of backends that cannot be listed)``. Ids of the default backend omit its name."""
     from jaxrl.envs import EXTRAS, _backends, list_envs
     from jaxrl.envs.ids import DEFAULT_BACKEND, shortest
 
@@ -147,7 +146,7 @@ def list_ids(backend: str | None) -> tuple[dict[str, list[str]], list[str]]:
     for each in sorted(_backends(), key=lambda name: (name != DEFAULT_BACKEND, name)):
         try:
             known[each] = [shortest(env_id) for env_id in list_envs(each)]
-        except Exception as error:  # a package that is broken in whatever way must not hide the others
+        except Exception as error:  # a broken package may raise anything, and must not hide the others
             if each in EXTRAS and isinstance(error, ModuleNotFoundError) and error.name == each:
                 continue
             failures.append(f"{each} cannot be used: {' '.join(str(error).split()) or type(error).__name__}")
@@ -162,21 +161,21 @@ def matches(env_id: str, pattern: str) -> bool:
 
 
 def describe(env_id: str) -> tuple[str, str, str, str]:
-    """A row of the table. An environment that cannot be built here says why, and one that its limit terminates says so."""
+    """Return a row of the table: with the reason if the environment cannot be built, and a note if its limit terminates."""
     from jaxrl.envs import make_env
     from jaxrl.envs.backends.gymnax import HORIZONS
     from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
 
     try:
         env = make_env(env_id)
-    except Exception as error:  # of any package below, and of any kind
+    except Exception as error:  # packages of environments may raise any exception
         return env_id, f"cannot be built: {' '.join(str(error).split()) or type(error).__name__}", "", ""
     parsed = parse_id(env.name)
     inside: Any = make_env(format_id(parsed._replace(wrappers=())))
     limit = env.max_episode_steps or getattr(getattr(inside, "params", None), "max_steps_in_episode", None)
     repeated = not env.max_episode_steps and any(call.name == "action_repeat" for call in parsed.wrappers)
     ends = " inside" * repeated
-    ends += ", then it has ended" if parsed.backend == DEFAULT_BACKEND and parsed.name in HORIZONS else ""
+    ends += ", then terminates" if parsed.backend == DEFAULT_BACKEND and parsed.name in HORIZONS else ""
     return (
         env_id,
         space_text(env.observation_space),
@@ -186,7 +185,7 @@ def describe(env_id: str) -> tuple[str, str, str, str]:
 
 
 def space_text(space: Any) -> str:
-    """A space in a few words; a Box with its bounds where they are finite and the same everywhere."""
+    """Describe a space briefly; a Box with its bounds if they are finite and uniform."""
     import numpy as np
     from gymnasium import spaces
 
@@ -202,7 +201,7 @@ def space_text(space: Any) -> str:
 
 
 def list_plainly(backend: str, ids: Sequence[str]) -> None:
-    """Name after name on a terminal, where a line for each would be pages; else an id per line."""
+    """Print names next to each other on a terminal, to save space; else one id per line."""
     console = terminal()
     if console is None:
         print("\n".join(ids))

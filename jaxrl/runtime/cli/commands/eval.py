@@ -1,4 +1,4 @@
-"""``jaxrl eval RUN …``: play the policies that runs learnt, and say how well they do, as a table and as JSON."""
+"""``jaxrl eval RUN …``: evaluate the policies of runs, and report returns as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
 COLUMNS = ("run", "algorithm", "environment", "seeds", "return", "IQM [95 %]", "worst seed", "best seed", "length")
 
 HELP = """\
-Play the policies that runs learnt, and print their returns: mean ± standard deviation over seeds, the interquartile mean over
-seeds with its 95 % bootstrap interval (with fewer than 4 seeds it is the mean), the worst and the best seed, and the mean length.
+Evaluate the policies of runs, and print their returns: mean ± standard deviation over seeds, the interquartile mean over seeds
+with its 95 % bootstrap interval (with fewer than 4 seeds it is the mean), the worst and the best seed, and the mean length.
 
-A return is the sum of the raw rewards of a whole episode. Every policy plays the same number of episodes, one in each of as many
-environments, so that short ones are not favoured. They follow from the seed and --eval-seed alone: the same command prints the
-same numbers, all runs meet the same episodes, and no policy was chosen by them.
+A return is the sum of the raw rewards of an entire episode. Every policy plays the same number of episodes, each in a separate
+environment, so that short episodes are not favoured. Episodes depend only on the seed and --eval-seed: the same command prints
+the same numbers, all runs play the same episodes, and no policy was selected by them.
 
 try:
   jaxrl eval runs/cartpole                                   the best policies of all seeds
   jaxrl eval runs --json scores.json                         every run below a folder
   jaxrl eval runs/a runs/b --which last --explore            the last policies, acting as in training
-  jaxrl eval runs/cartpole --env "CartPole-v1?length=0.8"    in another environment than they were trained in
+  jaxrl eval runs/cartpole --env "CartPole-v1?length=0.8"    in a different environment than in training
 
-Ctrl-C ends it with the runs that are done. A run below a folder that cannot be played is skipped and named; then the exit code
-is 1.
+Ctrl-C stops and reports the runs that are done. Runs found below a folder that cannot be played are skipped and reported; the
+exit code is then 1.
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalOptions(PlayOptions):
-    """What to play, and where the results go."""
+    """Options of ``jaxrl eval``."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="")]
-    """Folders of runs, or folders that hold some."""
+    """Folders of runs, or folders that contain runs."""
     episodes: Count = 128
     """Episodes per seed."""
     seed: Annotated[tuple[int, ...], tyro.conf.UseAppendAction, shown_as("S", "all")] = ()
-    """Only this seed of each run; give the flag again for more of them."""
+    """Only this seed of each run; can be repeated."""
     max_steps: Annotated[Count | None, shown_as("INT", "the environment's limit")] = None
-    """Steps after which an episode is given up; its return so far counts."""
+    """Steps after which an episode is cut; its return so far counts."""
     json: Annotated[str | None, shown_as("FILE")] = None
     """Write returns and lengths of all episodes, settings and versions to this file; '-' is the standard output."""
 
@@ -64,12 +64,12 @@ class EvalOptions(PlayOptions):
         if self.json not in (None, "-"):
             path = absolute(self.json)
             if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-                reason = "it is a folder" if path.is_dir() else "it, or its folder, is not there or not ours to write to"
-                raise OSError(f"json={self.json!r} cannot be written to: {reason}. Name a file that can, or '-'")
+                reason = "it is a folder" if path.is_dir() else "it, or its folder, does not exist or is not writable"
+                raise OSError(f"json={self.json!r} cannot be written to: {reason}. Name a writable file, or '-'")
 
 
 def main(args: Sequence[str]) -> int:
-    """Evaluate as the flags say; 0 when every run that was found could be evaluated, 1 when some were skipped."""
+    """Evaluate runs; return 0 if all runs that were found could be evaluated, 1 if some were skipped."""
     options = read_flags(EvalOptions, args or ["--help"], prog="jaxrl eval", description=HELP)
     options.check()
     runs = find_runs(options.runs)
@@ -97,18 +97,18 @@ def main(args: Sequence[str]) -> int:
                     if named:
                         raise
                     skipped[run] = " ".join(str(error).split())
-    finally:  # what was played is not lost to an error or Ctrl-C
+    finally:  # report finished runs also after an error or Ctrl-C
         if results:
             report(results, options)
     for run, reason in skipped.items():
         print(f"skipped {run}: {reason}", file=sys.stderr)
     if not results:
-        raise ValueError(f"none of the {len(runs)} runs there can be played")
+        raise ValueError(f"none of the {len(runs)} runs that were found can be played")
     return 1 if skipped else 0
 
 
 def find_runs(folders: Sequence[str]) -> dict[str, bool]:
-    """Folders of runs -> whether it was named itself, and not found below a folder that was."""
+    """Return run folder -> True if it was named itself, False if it was found below a named folder."""
     from jaxrl.runtime.logs import read_runs
 
     runs: dict[str, bool] = {}
@@ -119,7 +119,7 @@ def find_runs(folders: Sequence[str]) -> dict[str, bool]:
 
 
 def spec_of(run: str) -> dict[str, Any]:
-    """The spec of a run's agent; nothing where it cannot be read, which is told about later."""
+    """Return the spec of a run's agent; empty if it cannot be read, which is reported later."""
     from jaxrl.runtime.logs.run_folder import read_config
 
     try:
@@ -134,7 +134,7 @@ def spec_of(run: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def display(num_runs: int) -> Iterator[Callable[..., None]]:
-    """What is being played, on stderr: a spinner in a terminal, a line per run elsewhere. Takes what ``Progress.update`` does."""
+    """Show progress on stderr: a spinner on a terminal, else a line per run. Yields a function like ``Progress.update``."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -155,7 +155,7 @@ def display(num_runs: int) -> Iterator[Callable[..., None]]:
 
 
 def report(results: Sequence[RunScore], options: EvalOptions) -> None:
-    """Print the table, or write the JSON to where it is asked for; both unless that is the standard output."""
+    """Print the table and write the JSON file if requested; print only the JSON if it goes to the standard output."""
     from jaxrl.runtime.console.tables import show_table
     from jaxrl.runtime.system.disk import absolute, write_atomically
 
@@ -169,19 +169,21 @@ def report(results: Sequence[RunScore], options: EvalOptions) -> None:
     for result in results:
         print(f"{result.run}: {result.about}")
         if result.warning and not options.explore:
-            print(f"{result.run}: {result.warning}; --explore plays so")
+            print(f"{result.run}: {result.warning}; use --explore to play as in training")
         if result.eval_explore and not options.explore:
-            print(f"{result.run}: evaluations of this run explored, and chose its best policies so; --explore plays as they did")
+            print(
+                f"{result.run}: its evaluations explored, and its best policies were chosen that way; use --explore for the same"
+            )
         if result.diverged:
-            print(f"{result.run}: left out, since they diverged, are the seeds {', '.join(map(str, result.diverged))}")
+            print(f"{result.run}: without the seeds {', '.join(map(str, result.diverged))}, which diverged")
         if lost := [seed for seed, mean in zip(result.seeds, result.returns, strict=True) if mean != mean]:
-            print(f"{result.run}: some return of the seeds {', '.join(map(str, lost))} is no finite number: left out")
+            print(f"{result.run}: without the seeds {', '.join(map(str, lost))}, which have returns that are not finite")
         if cut := int((~result.played.finished).sum()):
             size = result.played.finished.size
-            print(f"{result.run}: {cut} of {size} episodes were given up at the step limit; their returns so far count")
+            print(f"{result.run}: {cut} of {size} episodes were cut at the step limit; their returns so far count")
     if options.json:
         path = absolute(options.json)
-        if path.exists() and not path.is_file():  # /dev/null, or a pipe: that must stay what it is
+        if path.exists() and not path.is_file():  # /dev/null or a pipe, which must not be replaced by a file
             path.write_text(text, encoding="utf-8")
         else:
             write_atomically(path, text)
@@ -189,7 +191,7 @@ def report(results: Sequence[RunScore], options: EvalOptions) -> None:
 
 
 def _row(result: RunScore) -> list[str]:
-    """A line of the table."""
+    """Return a row of the table."""
     from jaxrl.runtime.console.progress import number, spread
 
     length, seeds = float(result.played.episodic_length.mean()), str(len(result.returns))
@@ -205,14 +207,14 @@ def _row(result: RunScore) -> list[str]:
 
 
 def finite_only(returns: np.ndarray) -> np.ndarray:
-    """Of the seeds that have one."""
+    """Return the finite returns."""
     import numpy as np
 
     return returns[np.isfinite(returns)]
 
 
 def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
-    """The interquartile mean over seeds whose return is a number, and its 95 % bootstrap interval; NaN where there is none."""
+    """Return the interquartile mean over seeds with finite returns and its 95 % bootstrap interval; NaN if there are none."""
     import numpy as np
 
     from jaxrl.runtime.plots.statistics import seed_interval
@@ -224,7 +226,7 @@ def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
 
 
 def as_json(results: Sequence[RunScore], options: EvalOptions) -> dict[str, Any]:
-    """Plain data: settings, versions here, and per run its returns and lengths, [num_seeds][episodes], and their summary."""
+    """Return plain data: settings, versions, and for each run its returns and lengths, [num_seeds][episodes], with a summary."""
     from jaxrl.runtime.logs.provenance import installed_versions
     from jaxrl.runtime.logs.run_folder import plain, without_nan
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from jaxrl.runtime.launcher.process import Fault
 
 HELP = """\
-Train in several processes on this machine, which share the seeds and environments of one run: to try out what a cluster will do,
-in tests, or with a process per GPU. What follows -- is jaxrl train …, without "jaxrl", or a script of yours that imports
-jaxrl.parallel and calls its initialize(). Processes are known by their rank, from 0: what rank 1 prints is shown after [1].
+Train in several processes on this machine, which share the seeds and environments of one run: to simulate a cluster, for tests,
+or with one process per GPU. After -- follows jaxrl train …, without "jaxrl", or a script that imports jaxrl.parallel and calls
+its initialize(). Processes are identified by their rank, from 0: output of rank 1 is prefixed with [1].
 
-When a process dies, fails, or stands still for longer than the heartbeat, all are ended and started again, and go on from the
-run's last checkpoint. Ctrl-C and SIGTERM let all save and end; a second Ctrl-C does not wait.
+When a process dies, fails, or hangs for longer than the heartbeat, all processes are stopped, restarted, and resume from the
+run's last checkpoint. Ctrl-C and SIGTERM let all processes save and end; a second Ctrl-C does not wait.
 
-The exit code is 0 when all have ended well, 2 when what was asked for cannot be done, 1 when a fault came once more than
---max-restarts allows, and 130, 143 or 129 after a signal.
+The exit code is 0 on success, 2 for an invalid request, 1 after more faults than --max-restarts allows, and 130, 143 or 129 after
+a signal.
 
 try:
   jaxrl launch --processes 2 -- train ppo --env CartPole-v1 --seeds 2 --out runs/two
@@ -35,23 +35,23 @@ EXAMPLE = "jaxrl launch --processes 2 -- train ppo --env CartPole-v1"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """How many processes, and what becomes of faults."""
+    """Options of ``jaxrl launch``."""
 
     processes: Count
-    """How many processes to start."""
+    """Number of processes to start."""
     devices_per_process: Annotated[Count | None, shown_as("INT", "1 CPU device, or an equal share of the GPUs")] = None
-    """GPUs of each process where JAX uses some, else CPU devices."""
+    """Number of GPUs of each process if JAX uses GPUs, else of CPU devices."""
     max_restarts: Count = 3
-    """How often all may be started again, for whatever fault."""
+    """Maximum number of restarts, after faults of any kind."""
     heartbeat: Annotated[float | None, shown_as("SECONDS", "JAXRL_HEARTBEAT, or 30")] = None
-    """After how long a process that stands still, or does not answer the others, is taken for lost."""
+    """Time after which a process that hangs, or does not answer the others, is considered lost."""
 
 
 def main(args: Sequence[str]) -> int:
-    """Start and mind the processes; their exit code."""
+    """Start and supervise the processes; return the exit code."""
     own, command = divided(args)
     if own and not command and not {"-h", "--help"} & set(own):
-        raise ValueError(f"jaxrl launch needs a command, after two dashes: {EXAMPLE}")
+        raise ValueError(f"jaxrl launch needs a command after --: {EXAMPLE}")
     options = read_flags(LaunchOptions, own or ["--help"], prog="jaxrl launch", description=HELP)
     from jaxrl.settings.validation import check_count
 
@@ -77,38 +77,38 @@ def main(args: Sequence[str]) -> int:
 
 
 def divided(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is before the first ``--``, and what is after it."""
+    """Split the arguments at the first ``--``."""
     args = [*args]
     at = args.index("--") if "--" in args else len(args)
     return args[:at], args[at + 1 :]
 
 
 def checked(command: Sequence[str]) -> list[str]:
-    """The command as all processes get it at every start: looked through once, and with a folder where it names none."""
+    """Check the command, and return it as it is passed to all processes at every start: with ``--out`` added if it is missing."""
     from jaxrl.runtime.launcher.process_main import is_script
 
     word, *rest = command
     if is_script(word):
         if not os.path.isfile(word):
-            raise FileNotFoundError(f"there is no script {word!r}")
+            raise FileNotFoundError(f"script {word!r} does not exist")
         return [word, *rest]
     if word != "train":
-        raise ValueError(f"{word!r} is neither train nor a script (a file that ends in .py), which is what trains: {EXAMPLE}")
+        raise ValueError(f"{word!r} cannot be launched: use train or a script (a file that ends in .py), such as {EXAMPLE}")
     from jaxrl.runtime.cli.commands.train import settled
 
     return [word, *settled(rest)]
 
 
 def tell(fault: Fault, command: Sequence[str], max_restarts: int) -> int:
-    """Say why the processes are not started again, and how to; the exit code."""
+    """Report why the processes are not restarted and how to resume; return the exit code."""
     from jaxrl.runtime.cli.main import USAGE_ERROR, complain
     from jaxrl.runtime.launcher.process import Kind
     from jaxrl.runtime.launcher.supervisor import in_words
 
-    said = f", having said: {fault.said}" if fault.said else ""
+    said = f", with the message: {fault.said}" if fault.said else ""
     if fault.kind is Kind.REFUSED:
         complain(f"{in_words(fault)}{said}")
         return USAGE_ERROR
     used = f"after {max_restarts} restart{'s' * (max_restarts != 1)}" if max_restarts else "and --max-restarts is 0"
-    complain(f"{in_words(fault)} first, {used}{said}. To go on from the last checkpoint: {shlex.join(command)}")
+    complain(f"{in_words(fault)} first, {used}{said}. To resume from the last checkpoint: {shlex.join(command)}")
     return 1

@@ -24,9 +24,9 @@ from jaxrl.settings.aliases import unknown
 HELP = """\
 Draw learning curves: an aggregate over seeds and its bootstrap interval, against environment steps per seed.
 
-A RUN is the folder of a run, or a folder with runs somewhere below. Seeds of the same algorithm, environment and settings make
-one curve, whichever run they are of; a run that varied a hyperparameter over its seeds makes several. Each environment has a
-panel, and curves are named after what differs between them. The values at the end of each curve are printed.
+A RUN is the folder of a run, or a folder with runs anywhere below it. Seeds with the same algorithm, environment and settings,
+also from different runs, form one curve; a run that varies a hyperparameter over its seeds forms several. Each environment has a
+panel, and curves are named after their differences. The values at the end of each curve are printed.
 
 try:
   jaxrl plot runs/quickstart
@@ -35,39 +35,39 @@ try:
   jaxrl plot runs --key losses/entropy --metric mean
   jaxrl plot runs --pool --normalize CartPole-v1=22,500 Acrobot-v1=-500,-70
 
-The interquartile mean averages the middle half of the seeds; the bootstrap draws whole seeds, stratified by environment where
-several are pooled (Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice). A seed that
-diverged is left out from there on, and the table says so; where all did, the curve ends in a cross. A curve of several runs ends
-where the first of them does, and is interpolated linearly between their points; nothing is smoothed or extrapolated.
+The interquartile mean averages the middle half of the seeds; the bootstrap resamples seeds, stratified by environment if several
+are pooled (Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice). A seed that diverged is
+excluded from then on, which the table reports; if all seeds diverged, the curve ends in a cross. A curve of several runs ends
+with the shortest of them, and is interpolated linearly between their points; nothing is smoothed or extrapolated.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class PlotOptions:
-    """What to draw, and where."""
+    """Options of ``jaxrl plot``."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="(required)")]
-    """Folders of runs, or folders that hold some."""
+    """Folders of runs, or folders that contain runs."""
     out: Annotated[str, tyro.conf.arg(metavar="FILE")] = "curves.png"
-    """The figure: .png, .pdf or .svg. An older one is replaced."""
+    """Output file: .png, .pdf or .svg. An existing file is replaced."""
     key: Annotated[str | None, shown_as("LOGKEY", "evaluation return, or else training return")] = None
-    """What to draw: a column of progress.csv that differs between seeds, such as losses/entropy."""
+    """Column of progress.csv to draw. It must have a value per seed, such as losses/entropy."""
     metric: Literal["iqm", "mean"] = "iqm"
     """Aggregate over seeds: interquartile mean, or mean. With fewer than 4 seeds they are the same."""
     level: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.95
     """Confidence level of the bands."""
     title: Annotated[str | None, shown_as("TEXT", "what all runs share")] = None
-    """Heading of the figure; '' leaves it out."""
+    """Title of the figure; '' for none."""
     labels: Annotated[tuple[str, ...], shown_as("TEXT …", "what differs")] = ()
-    """Names of the curves, one for each, in the order in which the default ones are printed."""
+    """Names of the curves, one for each, in the order in which the default names are printed."""
     pool: Flag = False
-    """One curve for all environments together, instead of a panel for each."""
+    """Draw one curve for all environments together, instead of a panel for each."""
     normalize: Annotated[tuple[str, ...], shown_as("ENV=LOW,HIGH …", "none")] = ()
-    """Draw (value - LOW) / (HIGH - LOW), say with the returns of a random and of an expert policy; one for every environment."""
+    """Draw (value - LOW) / (HIGH - LOW), e.g. with the returns of a random and an expert policy, for each environment."""
 
 
 def main(args: Sequence[str]) -> int:
-    """Draw the figure, and print where it is and how the curves end."""
+    """Draw the figure, and print its path and the final values of the curves."""
     options = read_flags(PlotOptions, args, prog="jaxrl plot", description=HELP)
     path = check_options(options)
     runs = read_runs(options.runs, note)
@@ -77,12 +77,12 @@ def main(args: Sequence[str]) -> int:
     labelled = list(zip(groups, rename(labels, options.labels) if options.labels else labels, strict=True))
     for group, label in labelled:
         if not group.has(key):
-            note(f"no value of {key} for {label} ({count(group.num_seeds)})")
+            note(f"no values of {key} for {label} ({count(group.num_seeds)})")
     groups = [group for group in groups if group.has(key)]
     scales = parse_scales(options.normalize, sorted({env for group in groups for env in group.envs}))
     curves = [make_curve(group, key, label, scales) for group, label in labelled if group.has(key)]
     if (number := len({curve.label for curve in curves})) > len(COLOURS) * len(DASHES):
-        note(f"{number} curves are more than can be told apart: name fewer runs")
+        note(f"{number} curves are too many to distinguish: name fewer runs")
     bands = [summarise(curve, metric=options.metric, level=options.level) for curve in curves]
     name = ("normalised " if scales else "") + AXIS_NAMES.get(key, key)
     title = common_title(groups) if options.title is None else options.title
@@ -92,13 +92,13 @@ def main(args: Sequence[str]) -> int:
     except OSError as error:
         in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
         reason = "a folder above it is a file" if in_the_way else error.strerror or error
-        raise OSError(f"--out {options.out!r} cannot be written to: {reason}. Name a file that can") from None
+        raise OSError(f"--out {options.out!r} cannot be written to: {reason}. Name a writable file") from None
     print("\n".join([f"{path}: {name}", *table(groups, bands)]))
     return 0
 
 
 def note(text: str) -> None:
-    """Something that the figure does not show."""
+    """Print a note about something that the figure does not show."""
     print(f"note: {text}", file=sys.stderr)
 
 
@@ -106,20 +106,24 @@ def note(text: str) -> None:
 
 
 def check_options(options: PlotOptions) -> Path:
-    """The file to write to, unless an option cannot be."""
+    """Check the options and return the path of the output file.
+
+    Raises:
+      ValueError: an option is not allowed.
+    """
     if not options.runs:
         raise ValueError("name at least one folder of a run: jaxrl plot RUN")
     path = at_home(options.out)
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{kind}" for kind in FORMATS)
-        raise ValueError(f"--out {options.out!r} has the file ending {path.suffix!r}, which is unknown: choose one of {allowed}")
+        raise ValueError(f"--out {options.out!r} has the unknown file extension {path.suffix!r}: choose one of {allowed}")
     if not 0 < options.level < 1:
         raise ValueError(f"--level {options.level:g} must be between 0 and 1, such as 0.95")
     return path
 
 
 def parse_scales(texts: Sequence[str], envs: Sequence[str]) -> dict[str, Scale] | None:
-    """``ENV=LOW,HIGH`` for each environment; None where none is given."""
+    """Parse ``ENV=LOW,HIGH`` for each environment; None if there are none."""
     scales = {}
     for text in texts:
         env, _, bounds = text.rpartition("=")
@@ -128,7 +132,7 @@ def parse_scales(texts: Sequence[str], envs: Sequence[str]) -> dict[str, Scale] 
         except ValueError:
             low = high = 0.0
         if not (env and abs(high - low) > 0 and abs(high - low) < float("inf")):
-            raise ValueError(f"--normalize {text!r} must be ENV=LOW,HIGH with two different numbers, as in CartPole-v1=22,500")
+            raise ValueError(f"--normalize {text!r} must be ENV=LOW,HIGH with two different numbers, such as CartPole-v1=22,500")
         if env not in envs:
             raise unknown("environment", env, envs)
         scales[env] = Scale(low, high)
@@ -141,14 +145,14 @@ def parse_scales(texts: Sequence[str], envs: Sequence[str]) -> dict[str, Scale] 
 
 
 def common_title(groups: Sequence[CurveGroup]) -> str:
-    """The algorithm, if all are of one, and the environment likewise."""
+    """Return the algorithm and the environment, each only if common to all groups."""
     algorithms = {group.facts[ALGORITHM] for group in groups}
     envs = {env for group in groups for env in group.envs}
     return " · ".join(next(iter(names)) for names in (algorithms, envs) if len(names) == 1)
 
 
 def caption(bands: Sequence[Band], options: PlotOptions) -> str:
-    """What lines and bands are."""
+    """Describe the lines and bands."""
     counts = {band.curve.values.shape[1] for band in bands}
     cross = "; × all seeds diverged" if any(band.curve.is_lost for band in bands) else ""
     if counts == {1}:
@@ -163,7 +167,7 @@ def count(seeds: int) -> str:
 
 
 def table(groups: Sequence[CurveGroup], bands: Sequence[Band]) -> list[str]:
-    """A line per curve: how it ends. Curves of one environment have as many decimals, so that they compare at a glance."""
+    """Return a line per curve with its final values. Curves of one environment have the same number of decimals."""
     ends = np.array([(band.middle[-1], band.low[-1], band.high[-1]) for band in bands])
     largest: dict[str, float] = {}
     for band, end in zip(bands, ends, strict=True):
@@ -178,7 +182,7 @@ def table(groups: Sequence[CurveGroup], bands: Sequence[Band]) -> list[str]:
 
 
 def decimals(largest: float) -> int:
-    """How many show four digits of the largest value."""
+    """Return the number of decimals that shows four digits of the largest value."""
     return min(6, max(0, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1
 
 

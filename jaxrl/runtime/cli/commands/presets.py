@@ -1,4 +1,4 @@
-"""``jaxrl presets``: settings with their scores, and the command that trains with them."""
+"""``jaxrl presets``: list settings with their scores, or print the command that trains with them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jaxrl.runtime.cli.flags import read_flags, shown_as
 from jaxrl.runtime.console.tables import show_table
 
 HELP = """\
-List settings with the scores that they reached; or print the whole command of
-one. Where it says "not measured", settings are as they were published, and
-nobody has trained with them here.
+List presets with the scores that they reached, or print the full command of
+one. The settings of a preset marked "not measured" are taken from a publication
+and have not been trained with jaxrl.
 
-jaxrl train ALGORITHM --preset NAME takes environment, seeds, steps and
-settings of a preset as defaults; other flags win over them.
+jaxrl train ALGORITHM --preset NAME uses the environment, seeds, steps and
+settings of a preset as defaults; other flags override them.
 
 A score is the mean return of 128 greedy episodes per seed, with the
 parameters at the end of training, and its 95 % bootstrap interval over seeds.
-The measurements are kept in jaxrl's repository, in benchmarks/results.
+The measurements are in the jaxrl repository, in benchmarks/results.
 
 try:
   jaxrl presets ppo-cartpole
@@ -34,7 +34,7 @@ try:
 @dataclasses.dataclass(frozen=True)
 class Options:
     name: Annotated[tyro.conf.Positional[str | None], shown_as("[NAME]")] = None
-    """Print the command of this preset, after comments: it can be piped to sh."""
+    """Print the command of this preset, preceded by comments; the output can be piped to sh."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -68,7 +68,7 @@ def print_preset(preset: Preset) -> None:
     score, title, seeds = preset.score, ALGORITHMS[preset.algorithm].title, "seeds" if preset.num_seeds > 1 else "seed"
     print(f"# {preset.name}: {title} on {preset.env}, {preset.num_seeds} {seeds} of {preset.total_steps:,} steps")
     if score is None:
-        print(f"# not measured here; settings of {preset.published}")
+        print(f"# not measured; settings from {preset.published}")
     else:
         print(f"# score {score} (mean greedy return at the end, 95 % interval over seeds)")
         print(f"# trained in {score.train_seconds} s on {score.hardware}; {preset.source}")

@@ -1,4 +1,4 @@
-"""``jaxrl record RUN``: a policy at work, as a GIF or MP4."""
+"""``jaxrl record RUN``: record a policy as a GIF or MP4."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ import tyro
 from jaxrl.runtime.cli.flags import Count, PlayOptions, read_flags, shown_as
 
 HELP = """\
-Play a policy that a run learnt, and draw what happens, as a GIF or MP4.
+Record episodes of a trained policy as a GIF or MP4.
 
-What can be drawn: environments that draw themselves, which are gymnax's classic control, FourRooms, MetaMaze and PointRobot, most
+Supported environments: those that render themselves, which are gymnax's classic control, FourRooms, MetaMaze and PointRobot, most
 of envpool (Atari, MuJoCo, Box2D, MiniGrid, ...; MuJoCo needs the system library libEGL) and of gymnasium (most need pygame), and
-those of yours with a render; those whose observations are small boards, as cells with a colour for each channel (gymnax's
-MinAtar, Catch, DeepSea and Pong); and those whose observations are images (Procgen, VizDoom). Nothing opens a window, and no
-display is needed.
+custom ones with a render method; those whose observations are small boards, drawn as cells with a colour for each channel, which
+are gymnax's MinAtar, Catch, DeepSea and Pong; and those whose observations are images (Procgen, VizDoom). No window is opened,
+and no display is needed.
 
 try:
   jaxrl record runs/cartpole                                   the best policy of the best seed: runs/cartpole/best-seed-S.gif
   jaxrl record runs/breakout --episodes 3 --seed 5 --out breakout.gif
   jaxrl record runs/pendulum --which last --explore --out pendulum.mp4
-  jaxrl record runs/cartpole --env "CartPole-v1?length=0.8"    in another environment than it was trained in
+  jaxrl record runs/cartpole --env "CartPole-v1?length=0.8"    in a different environment than in training
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordOptions(PlayOptions):
-    """What to draw, and where it goes."""
+    """Options of ``jaxrl record``."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     out: Annotated[str | None, shown_as("FILE", "RUN/WHICH-seed-S.gif")] = None
-    """The file, .gif or .mp4 (which needs pip install "jaxrl[video]"). One that is there is replaced."""
+    """Output file: .gif, or .mp4 (which needs pip install "jaxrl[video]"). An existing file is replaced."""
     episodes: Count = 1
-    """Episodes, one after the other."""
+    """Number of episodes, recorded one after the other."""
     max_steps: Count = 1000
-    """Steps after which an episode is cut. A GIF takes 100 to 500 kB of memory per step while it is made."""
+    """Steps after which an episode is cut. Writing a GIF takes 100 to 500 kB of memory per step."""
     seed: Annotated[Count | None, shown_as("S", "the best in its evaluation")] = None
     """One of the run's seeds."""
     eval_seed: Count = 0
-    """Another number gives other episodes. On gymnax they are the first ones of jaxrl eval with the same number."""
+    """Seed of the episodes. On gymnax they equal the first ones of jaxrl eval with the same number."""
     fps: Annotated[float | None, shown_as("FLOAT", "real time")] = None
-    """Pictures, which are steps, per second; a GIF has 50 at most."""
+    """Frames per second, one frame per step; at most 50 for a GIF."""
 
 
 def main(args: Sequence[str]) -> int:
-    """Record as the flags say, and print what the film shows."""
+    """Record the episodes, and print a summary of the film."""
     options = read_flags(RecordOptions, args or ["--help"], prog="jaxrl record", description=HELP)
     options.check()
     import jax

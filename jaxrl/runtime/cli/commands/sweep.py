@@ -1,4 +1,4 @@
-"""``jaxrl sweep``: run a grid from a file, and leave one table and one figure."""
+"""``jaxrl sweep``: run a grid from a file, and write a table and a figure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from jaxrl.runtime.system.disk import write_atomically
 HELP = """\
 Run a grid over settings and seeds.
 
-Hyperparameters (learning_rate, gamma, …) are data: all their combinations times all seeds train in one program. Structural
-settings (num_envs, num_epochs, …) need a program each: their combinations run one after the other, each in a process with
-checkpoints of its own. Given again, the same command goes on where it stopped.
+Hyperparameters (learning_rate, gamma, …) are data: all their combinations, with all seeds, train in one program. Structural
+settings (num_envs, num_epochs, …) need a program each: their combinations run one after the other, each in a separate process
+with separate checkpoints. The same command resumes a sweep that was stopped.
 
 A sweep file:
 
@@ -36,7 +36,7 @@ A sweep file:
   total_steps = 100_000
   seeds = 4
 
-  [settings]                       # the same for all
+  [settings]                       # common to all
   rollout_length = 64
 
   [grid]
@@ -52,17 +52,17 @@ class SweepOptions:
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: runs/NAME OF THE FILE)")] = None
     """Folder for the jobs, results.csv and results.png."""
     show: Flag = False
-    """Only list the jobs; run nothing."""
+    """Only list the jobs, without running them."""
     trust: Trust = ()
-    """A package or module of yours that the file's environment is of ('module:function'): its code may run. Again for more."""
+    """Package or module of the file's environment or algorithm ('module:name'), whose code may run. Can be repeated."""
 
 
 class SweepResult(NamedTuple):
-    """One combination of settings."""
+    """Result of one combination of settings."""
 
     settings: dict[str, Any]
     returns: np.ndarray
-    """f64[num_seeds], at the end; NaN for a seed that diverged."""
+    """f64[num_seeds], return at the end of training; NaN for a seed that diverged."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -89,7 +89,7 @@ def run(options: SweepOptions) -> int:
 
 
 def collect(sweep: SweepFile, jobs: Sequence[SweepJob], out: Path) -> list[SweepResult]:
-    """The last evaluation of every combination (of training, where there was none)."""
+    """Return the last evaluation return of every combination, or the last training return if there were no evaluations."""
     from jaxrl.runtime.logs.read_runs import read_run
 
     results = []
@@ -106,7 +106,7 @@ def collect(sweep: SweepFile, jobs: Sequence[SweepJob], out: Path) -> list[Sweep
 
 
 def write_table(results: Sequence[SweepResult], path: Path) -> None:
-    """``results.csv``: the settings, then mean, deviation and every seed."""
+    """Write ``results.csv``: the settings, then mean, standard deviation and each seed."""
     text = io.StringIO()
     writer = csv.writer(text)
     num_seeds = len(results[0].returns)
@@ -120,12 +120,12 @@ def write_table(results: Sequence[SweepResult], path: Path) -> None:
 
 
 def in_short(value: Any) -> str:
-    """A setting on the screen: a number as short as it is exact."""
+    """Format a setting for display, with numbers at the precision of float32."""
     return in_a_word(value) if isinstance(value, Mapping) else brief(value)
 
 
 def show(results: Sequence[SweepResult]) -> None:
-    """The table on the terminal, best first."""
+    """Print the table, best first."""
     from jaxrl.runtime.console.progress import spread
     from jaxrl.runtime.console.tables import show_table
 
@@ -138,7 +138,7 @@ def show(results: Sequence[SweepResult]) -> None:
 
 
 def draw(results: Sequence[SweepResult], sweep: SweepFile, path: Path) -> None:
-    """``results.png``: every combination a row, every seed a dot, the mean a bar."""
+    """Draw ``results.png``: a row for each combination, with a dot for each seed and a bar for the mean."""
     from jaxrl.runtime.plots.style import GRID, INK, LINE, PALE, new_figure, save, set_title
 
     figure = new_figure(7.2, 1.4 + 0.32 * len(results))

@@ -38,8 +38,8 @@ usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
        jaxrl train ALGORITHM --preset NAME [OPTIONS]
        jaxrl train --resume FOLDER [--total-steps N] [--trust PACKAGE] [--quiet]
 
-Train over seeds, evaluate on the way, and leave logs, learning curve, checkpoints and the best policies in a folder. A run that
-was stopped or killed goes on from its last checkpoint with --resume, as if nothing had happened.
+Train over seeds with regular evaluations, and write logs, a learning curve, checkpoints and the best policies to a folder. A run
+that was stopped or killed resumes from its last checkpoint with --resume, with the same results as without the interruption.
 
 algorithms:
 {algorithms}
@@ -56,66 +56,66 @@ try:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """What to run, for how long, and where the results go."""
+    """Environment, length, logging and output of the run."""
 
     env: str
     """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options and wrappers may follow, as in
     'CartPole-v1?gravity=5.0|time_limit(200)'."""
     seeds: Annotated[str, tyro.conf.arg(metavar="N|S,S,…")] = "1"
-    """How many seeds (8 means 0 to 7), or the seeds themselves with commas: 3,5,7 (a single one: 3,)."""
+    """Number of seeds (8 means 0 to 7), or the seeds themselves, separated by commas: 3,5,7 (a single one: 3,)."""
     total_steps: Count = 500_000
-    """Environment rows per seed, rounded up to whole iterations."""
+    """Environment rows per seed, rounded up to full iterations."""
     out: Annotated[str | None, shown_as("FOLDER", "runs/ALGORITHM-ENV, numbered if it exists")] = None
-    """Folder for the results: new, empty, or of this very run, which then goes on."""
+    """Folder for the results: new, empty, or that of the same run, which is then resumed."""
     eval_every: Annotated[Count | None, shown_as("INT", "about 20 evaluations per run, in a quarter of the rows")] = None
-    """Iterations between evaluations, which begin before training; 0: none."""
+    """Iterations between evaluations. The first takes place before training; 0: no evaluations."""
     eval_episodes: Count = 128
     """Episodes per evaluation and seed."""
     eval_explore: Flag = False
-    """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best so."""
+    """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best in this sense."""
     chunk_iterations: Annotated[Count | None, shown_as("INT", "about 50 chunks per run")] = None
     """Iterations between two updates of the display and the logs. Results do not depend on it."""
     exact_steps: Flag = False
-    """Refuse a total that is no whole number of iterations, instead of rounding it up."""
+    """Raise an error if total_steps is not a multiple of the rows of an iteration, instead of rounding it up."""
     stop_at: float | None = None
-    """End when the mean evaluation return over seeds reaches this."""
+    """End when the mean evaluation return over seeds reaches this value."""
     on_nan: Literal["drop", "stop"] = "drop"
-    """When a seed's losses are NaN or infinite: freeze it and leave it out of all means, or end the run."""
+    """When a seed's losses are NaN or infinite: freeze the seed and exclude it from all means, or end the run."""
     init_from: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Begin with the parameters of another run, as far as they fit."""
+    """Start with those parameters of another run that fit."""
     init_which: Literal["best", "last"] = "best"
-    """Of that run: the policies of its best evaluation, or its last checkpoint."""
+    """For --init-from: the policies of the best evaluation, or the last checkpoint."""
     sampler: Literal["sync", "alternating", "async", "xla"] = "sync"
-    """Of environments on the host: step all at once; step one half while the policy acts in the other; act in the half that is
-    ready first; or step them from within a compiled program, which is the fastest, for envpool's on a CPU."""
+    """For environments on the host: step all at once; step one half while the policy acts in the other; act in the half that is
+    ready first; or step them inside a compiled program, which is the fastest (envpool on a CPU)."""
     overlap: Flag = False
-    """On host environments, collect each rollout while the one before is learnt from."""
+    """For environments on the host: collect each rollout while learning from the one before."""
     scheme: Literal["a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"] | None = None
-    """On host environments, who collects, computes gradients and applies them, in which processes, and who waits for whom."""
+    """For environments on the host: how collecting and learning are distributed over processes, and synchronised."""
     num_workers: Annotated[Count | None, shown_as("INT", "none, or with a scheme one less than cores")] = None
-    """Worker processes that share out the environments."""
-    devices_per_seed: Annotated[Count | None, shown_as("INT", "1, or more where seeds leave devices idle")] = None
-    """Devices that share out the environments of each seed, where they are in JAX."""
+    """Number of worker processes over which the environments are distributed."""
+    devices_per_seed: Annotated[Count | None, shown_as("INT", "1, or more if devices would be idle")] = None
+    """Number of devices over which the environments of each seed are sharded, for environments in JAX."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
     keep_checkpoints: Count = 3
-    """How many checkpoints to keep."""
+    """Number of checkpoints to keep."""
     save_replay: bool = True
-    """Keep the replay buffer in checkpoints; without it a resumed run is not bit-equal to one that was never stopped."""
+    """Include the replay buffer in checkpoints; otherwise a resumed run is not bit-equal to an uninterrupted one."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
     wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
     """W&B project to log to; needs pip install "jaxrl[wandb]"."""
     quiet: Flag = False
-    """Show nothing but errors."""
+    """Print only errors."""
     distributed: Flag = False
-    """Train together with the other tasks of this job, of srun or mpirun; jaxrl launch says it by variables of its own."""
+    """Train together with the other tasks of this job, started by srun or mpirun. Not needed with jaxrl launch."""
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Take environment, seeds, steps and settings from a preset (jaxrl presets); other flags win over it."""
+    """Take environment, seeds, steps and settings from a preset (jaxrl presets); other flags override it."""
 
 
 def main(args: Sequence[str]) -> int:
-    """Train as the flags say; 0 when it went to its end."""
+    """Train or resume a run; return the exit code."""
     if not args or args[0] in ("-h", "--help"):
         rows = [("", name, entry.help) for name, entry in ALGORITHMS.items()]
         print(folded(HELP.format(algorithms=plain_table(None, rows))), end="")
@@ -126,14 +126,18 @@ def main(args: Sequence[str]) -> int:
 
 
 def goes_on(args: Sequence[str]) -> bool:
-    """Whether a run is to go on."""
+    """Return whether the flags resume a run."""
     return any(arg.partition("=")[0] == "--resume" for arg in args)
 
 
 def named_algorithm(args: Sequence[str]) -> str:
-    """The first word, if it is one."""
+    """Return the algorithm, which is the first argument.
+
+    Raises:
+      ValueError: the first argument is not an algorithm.
+    """
     if args[0].startswith("-"):
-        raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. There are: {', '.join(ALGORITHMS)}")
+        raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. Choose one of {', '.join(ALGORITHMS)}")
     import_rule(args[0])
     if args[0] not in ALGORITHMS:
         raise unknown_algorithm(args[0])
@@ -144,7 +148,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     options, settings = parse(algorithm, args)
     preset = find_preset(options.preset, algorithm) if options.preset else None
     if preset and not preset.score and not options.quiet:
-        print(f"preset {preset.name} was not measured here: its settings are those of {preset.published}")
+        print(f"preset {preset.name} has not been measured: its settings are from {preset.published}")
     seeds = parse_seeds(options.seeds)
     join_group(options.distributed, options.out)
     from jaxrl.runtime.system.devices import request_devices_for
@@ -166,15 +170,19 @@ def train(algorithm: str, args: Sequence[str]) -> int:
 
 
 def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, Any]]:
-    """``(run options, keywords of the builder)``. On wrong flags, prints what is wrong and the nearest flag, and exits with 2."""
+    """Parse flags into ``(run options, keywords of the builder)``.
+
+    Raises:
+      ValueError: a flag is wrong; the message names the nearest flag.
+    """
     entry = ALGORITHMS[algorithm]
     _, config, hyperparams = entry.load()
     preset, names = _chosen_preset(algorithm, args), setting_names(algorithm)
     measured = preset.settings if preset else {}
-    structure = _flags("Structure", "Sizes and switches. Another value compiles another program.", config, names[0], measured)
+    structure = _flags("Structure", "Sizes and switches. Changing a value recompiles the program.", config, names[0], measured)
     if entry.network:
         structure = _with_model(structure, algorithm, measured.get("model", {}))
-    data = _flags("Hyperparameters", "Numbers of the learning rule.", hyperparams, names[1], measured)
+    data = _flags("Hyperparameters", "Numbers that the algorithm uses as data.", hyperparams, names[1], measured)
 
     def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
         settings = {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
@@ -197,17 +205,17 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
 
 
 def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
-    """The preset that the flags name: its values are the defaults of the others, so it is looked for first."""
+    """Return the preset named by the flags, if any. It is parsed first, because it sets the defaults of the other flags."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--preset")
-    with contextlib.suppress(argparse.ArgumentError):  # without a name: said with the other flags
+    with contextlib.suppress(argparse.ArgumentError):  # without a name: reported with the other flags
         name = parser.parse_known_args(list(args))[0].preset
         return find_preset(name, algorithm) if name is not None else None
     return None
 
 
 def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Mapping[str, Any]) -> type:
-    """A dataclass with these fields of ``source``, as tyro makes flags of: types, help, and a preset's values or the defaults."""
+    """Make a dataclass for tyro with these fields of ``source``: their types, help, and defaults (of the preset, if given)."""
     from jaxrl.settings.validation import in_words, setting_types
 
     types, texts, defaults = setting_types(source), field_docs(source), source()
@@ -224,9 +232,11 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
 
 
 def _with_model(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
-    """The same flags and ``--model``."""
+    """Add ``--model`` to the flags."""
     entry = ALGORITHMS[algorithm]
-    help_ = f"Arguments of {entry.network}, its network, as in core=gru hidden_sizes=128,128 (listed by jaxrl algos {algorithm})."
+    help_ = (
+        f"Arguments of the network {entry.network}, such as core=gru hidden_sizes=128,128 (listed by jaxrl algos {algorithm})."
+    )
     shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(measured)) or 'none'})")
     default = dataclasses.field(default_factory=lambda: dict(measured))
     made = dataclasses.make_dataclass(
@@ -237,7 +247,7 @@ def _with_model(structure: type, algorithm: str, measured: Mapping[str, Any]) ->
 
 
 def field_docs(source: type) -> dict[str, str]:
-    """The string in the type of each field of a dataclass or NamedTuple, or under it, those of bases included."""
+    """Return the docstrings of the fields of a dataclass or NamedTuple: strings in their types or below them, also of bases."""
     types = get_type_hints(source, include_extras=True)
     docs = {name: text for name, type_ in types.items() for text in getattr(type_, "__metadata__", ()) if isinstance(text, str)}
     for base in source.__bases__:
@@ -251,15 +261,15 @@ def field_docs(source: type) -> dict[str, str]:
 
 
 def parse_seeds(text: str) -> int | list[int]:
-    """``"8"`` is eight seeds, ``"3,5"`` are two, ``"3,"`` is one."""
+    """Parse seeds: ``"8"`` means eight seeds, ``"3,5"`` two, and ``"3,"`` one."""
     try:
         return [int(part) for part in text.split(",") if part.strip()] if "," in text else parse_count(text)
     except ValueError:
-        raise ValueError(f"--seeds {text!r} must be a number of seeds (8), or seeds with commas (3,5,7)") from None
+        raise ValueError(f"--seeds {text!r} must be a number of seeds (8), or seeds separated by commas (3,5,7)") from None
 
 
 def settled(args: Sequence[str]) -> list[str]:
-    """The arguments as they can be given to several processes, and again: looked through, and with a folder if they name none."""
+    """Check the arguments and return them, with ``--out`` added if it is missing, for use by several processes and restarts."""
     if not args or args[0] in ("-h", "--help"):
         raise SystemExit(main(args))
     if goes_on(args):
@@ -273,12 +283,12 @@ def settled(args: Sequence[str]) -> list[str]:
 
 
 def own_folder(algorithm: str, options: RunOptions) -> Path:
-    """For a run that was given none."""
+    """Return the default folder of a run."""
     return free_folder(f"{ALGORITHMS[algorithm].name}-{options.env}")
 
 
 def free_folder(name: str) -> Path:
-    """``runs/<name>``, or with the first number that makes it new."""
+    """Return ``runs/<name>``, with a number appended if it exists."""
     base = Path("runs") / re.sub(r"[^\w.-]+", "-", name)
     candidates = itertools.chain([base], (base.with_name(f"{base.name}-{n}") for n in itertools.count(2)))
     return next(path for path in candidates if not path.exists())

@@ -1,0 +1,49 @@
+"""Small inputs for tests of networks, and checks of their outputs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.spaces.trees import zeros
+from jaxrl.types import Agent, StepInput
+
+OBSERVATION = spaces.Box(-1, 1, (3,), np.float32)
+DISCRETE, BOX = spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
+T, B = 6, 3
+jit = partial(jax.jit, compiler_options=COMPILE_FAST)
+"""Each program here runs once or twice, so compiling it is the cost."""
+
+
+def check_orthogonal(kernel: Any) -> None:
+    w = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
+    gram = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
+    assert np.abs(gram - np.eye(len(gram))).max() < 2e-6
+
+
+def sequence(action_space: spaces.Space, seed: int = 0) -> StepInput:
+    """[T, B]; environment 0 starts at row 3, 1 at row 0, and 2 nowhere."""
+    rng = np.random.default_rng(seed)
+    is_first = jnp.zeros((T, B), bool).at[3, 0].set(True).at[0, 1].set(True)
+    action = rng.integers(4, size=(T, B)) if action_space is DISCRETE else rng.normal(size=(T, B, 2))
+    obs, reward = rng.normal(size=(T, B, 3)), rng.normal(size=(T, B))
+    return StepInput(jnp.float32(obs), jnp.asarray(action, zeros(action_space).dtype), jnp.float32(reward), is_first)
+
+
+BOARD = spaces.Box(0, 1, (10, 10, 4), np.float32)
+
+
+def values_for(tree: Any, seed: int = 0) -> Any:
+    """Small random numbers for (shapes of) parameters: quicker to have than orthogonal ones."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape, scale=0.2), x.dtype), tree)
+
+
+def shapes_of_a_step(agent: Agent) -> Any:
+    return jax.eval_shape(lambda key: agent.step(agent.init(key)), jax.eval_shape(lambda: jax.random.key(0)))

@@ -1,0 +1,29 @@
+"""Short runs into a folder, and the states that they end in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.runtime.run import run
+from jaxrl.runtime.training_loop.session import Chunk
+from jaxrl.types import Agent
+
+
+def at(iteration: int, do: Callable[[], Any]) -> Callable[[Chunk], None]:
+    """``on_chunk`` that does something once the run has come to an iteration."""
+
+    def on_chunk(chunk: Chunk) -> None:
+        if chunk.iteration == iteration:
+            do()
+
+    return on_chunk
+
+
+def train(agent: Agent, out: Path | None, total_steps: int = 32 * 12, **settings: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """Chunks of two iterations, evaluated every four; a checkpoint after each chunk that the background has time for."""
+    defaults = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
+    return run(agent, total_steps, out=out, **{**defaults, "checkpoint_every": 1e-6, **settings})
