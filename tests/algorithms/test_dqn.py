@@ -320,7 +320,7 @@ def test_update_is_learn_after_observe() -> None:
         jit(algorithm.update)(learner, rollout), jit(lambda l, r: algorithm.learn(algorithm.observe(l, r)))(learner, rollout)
     )
     observed = algorithm.observe(learner, rollout)
-    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # nothing but replay changes
+    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # only replay changes
 
 
 # ----------------------------------------------------------------------------------------------------------------- exploration

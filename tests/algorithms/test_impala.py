@@ -199,7 +199,7 @@ LAG = 8
 
 
 def lagging(agent: Agent, state: Any, iterations: int) -> Any:
-    """``run_iterations`` of rollouts in which policies act that are up to LAG − 1 updates old."""
+    """Do ``run_iterations`` with rollouts of policies that are up to LAG − 1 updates old."""
     env_id, algorithm = jnp.arange(agent.num_envs, dtype=jnp.int32), agent.algorithm
 
     def step(state: Any, acting: Any) -> Any:

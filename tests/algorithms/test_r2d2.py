@@ -394,7 +394,7 @@ def test_parts_of_the_wrong_kind() -> None:
 
 
 def test_the_replay_that_is_its_own_may_be_given() -> None:
-    """Weights are corrected once, by the algorithm's exponent, whoever makes the replay."""
+    """Importance weights use the algorithm's exponent once, for any way to build the replay."""
 
     def learnt(**settings: Any) -> Any:
         agent = small_r2d2(probes.truncation(), **settings)

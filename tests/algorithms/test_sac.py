@@ -61,7 +61,7 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
 
 
 def learnt_once(agent: Agent, setup: Any) -> Any:
-    """``(learner after the warm-up, (learner, metrics) after an iteration's updates, what these draw)``, in one program."""
+    """Return ``(learner after the warm-up, (learner, metrics) after an iteration's updates, their draws)``, in one program."""
 
     def run(key: Any) -> Any:
         start = agent.init(key).learner

@@ -443,7 +443,7 @@ def test_every_page_is_in_the_navigation_or_linked_from_the_page_of_algorithms()
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not page.endswith("-source.md")])
 def test_a_page_opens_with_what_it_is_for(page: str) -> None:
-    """A title, and then one or two sentences before any table, code or picture."""
+    """A page begins with a title and one or two sentences, before any table, code or picture."""
     text = re.sub(r"^---\n.*?\n---\n", "", PAGES[page], flags=re.DOTALL).strip()
     title, _, rest = text.partition("\n")
     opening = rest.strip().partition("\n\n")[0].replace("\n", " ")

@@ -284,7 +284,7 @@ SMALL = {"num_envs": 2, "rollout_length": 4, "batch_size": 8, "n_step": 2, "buff
 
 
 def test_a_setting_of_every_algorithm_with_replay() -> None:
-    """As data in the spec, which is that of before where it is not set; lanes stay with their environments on several devices."""
+    """It is stored in the spec only if it is set. On several devices, lanes stay with their environments."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="final", hindsight_share=0.25)
     stated = agent.spec["settings"]
     assert (stated["hindsight"], stated["hindsight_share"]) == ("final", 0.25)

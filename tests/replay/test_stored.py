@@ -94,7 +94,7 @@ def test_states_of_agents_are_taken_too(tmp_path: Path) -> None:
 
 
 def test_sequences_of_a_file_begin_as_episodes_do(tmp_path: Path) -> None:
-    """For an algorithm that stores a carry with them, which a file has not."""
+    """For an algorithm that stores a carry with them, which the file lacks."""
     learner, rows = filled(small_dqn(probes.truncation(), **SIZES), 40)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
     other = small("r2d2", probes.truncation())
